@@ -67,6 +67,12 @@ _FOLDERS = (
         "a folder of TensorBoard's logs", "The checkpoints of that run are in another folder.")),
 )  # fmt: skip
 """Kinds of folders, by the name of something in them."""
+ARRAYS_ALONE = FileKind(
+    "a folder of Zarr arrays without a group",
+    "If they are one checkpoint, copy the file of its group again: zarr.json, .zgroup, or _METADATA of Orbax. "
+    "Else give the path of one of them.",
+)
+"""The arrays of a checkpoint that lost that file; arrays that were saved one by one look the same."""
 _JSON_ITEM = FileKind("an item of an Orbax step that is JSON", "Read its file `metadata`, or name the item of arrays.")
 """Orbax writes one file for it, ``metadata``, and may mark it as complete."""
 

@@ -16,11 +16,12 @@ directory are asked.
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from shardvar.checkpoint.foreign import explain, kind_of_folder
+from shardvar.checkpoint.foreign import ARRAYS_ALONE, explain, kind_of_folder
 from shardvar.checkpoint.steps import differing, in_series, natural_key
-from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, TargetExists, UnsupportedError
+from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, ShardvarError, TargetExists, UnsupportedError
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
     ending_of_other_files,
@@ -38,6 +39,7 @@ from shardvar.formats.unfinished import name_unfinished, remedy_of_unfinished, u
 from shardvar.pictures.words import similar
 from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
+from shardvar.wire.kinds import FileKind
 
 Path = str | os.PathLike[str]
 
@@ -150,24 +152,27 @@ def find_below(path: Path) -> list[Location]:
     within a folder that has a checkpoint are not searched. ``AmbiguousPath`` if there are too many folders.
     """
     storage, name = split_place(path)
-    return _found_below(path, storage, _found_at(storage, name), name)
-
-
-def _found_below(path: Path, storage: Storage, found: list[Location], name: str) -> list[Location]:
-    """The checkpoints ``found`` in a directory, otherwise those of the folders below it, in natural order."""
+    found = _found_at(storage, name)
     if not name and all(is_companion(each.name) for each in found):
-        level, left = [storage], _MAX_FOLDERS
-        for _ in range(_DEPTH):
-            level = [folder for each in level for folder in _folders_in(each)]
-            left -= len(level)
-            if left < 0:
-                cause = f"{os.fspath(path)} has no checkpoint itself, and more than {_MAX_FOLDERS:,} folders below it."
-                raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
-            here = [(folder, _found_at(folder, "")) for folder in level]
-            found += [location for _, locations in here for location in locations]
-            level = [folder for folder, locations in here if all(is_companion(each.name) for each in locations)]
+        found = found + below(path)
         found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path)) if len(found) > 1 else found
+
+
+def below(path: Path) -> list[Location]:
+    """Return the checkpoints in the folders below a folder, whatever it has itself, in natural order."""
+    level, left, found = [split_place(path)[0]], _MAX_FOLDERS, list[Location]()
+    for _ in range(_DEPTH):
+        level = [folder for each in level for folder in _folders_in(each)]
+        left -= len(level)
+        if left < 0:
+            cause = f"{os.fspath(path)} has no checkpoint itself, and more than {_MAX_FOLDERS:,} folders below it."
+            raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
+        here = [(folder, _found_at(folder, "")) for folder in level]
+        found += [location for _, locations in here for location in locations]
+        level = [folder for folder, locations in here if all(is_companion(each.name) for each in locations)]
+    found = [each for each in found if not is_companion(each.name)] or found
+    return sorted(found, key=lambda each: natural_key(each.path))
 
 
 def _folders_in(storage: Storage) -> list[Storage]:
@@ -192,15 +197,36 @@ def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     else:
         listed = ", ".join(f"{exact_path(each)} ({each.format.name})" for each in found)
     folder = split_place(path)[0].path
-    below = [parts(folder, each) for each in found]
-    kind = kind_of_folder([os.path.basename(folder), *(name for names in below for name in names)])
+    inside = [parts(folder, each) for each in found]
+    kind = kind_of_folder([os.path.basename(folder), *(name for names in inside for name in names)]) or arrays_alone(
+        found
+    )
     cause = f"{os.fspath(path)} may mean {listed}."
     if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
-    steps = differing(below)
+    steps = differing(inside)
     is_one = steps.count(next(reversed(in_series(steps)), "")) == 1
     newest = ", or take the newest: --latest, sv.newest_checkpoint" if is_one else ""
     return AmbiguousPath(cause, f"Give the path of one of them, as `shardvar inspect` lists them{newest}.")
+
+
+def arrays_alone(found: Sequence[Location]) -> FileKind | None:
+    """Return what several Zarr arrays that lie side by side without a group are; None for other checkpoints.
+
+    An array has no name by itself: the group or the index above it gives one.
+    """
+    if {each.format.name for each in found} == {"zarr"} and any(map(_is_nameless, found[:_MOST_LISTED])):
+        return ARRAYS_ALONE
+    return None
+
+
+def _is_nameless(found: Location) -> bool:
+    """Return True for an array on a disk that is a checkpoint by itself; a bucket is not asked for that."""
+    if found.storage.local_path is None:
+        return False
+    with suppress(ShardvarError), closing(found.open()) as source:
+        return len(source.index.find("")) > 0
+    return False
 
 
 def parts(folder: str, found: Location) -> list[str]:
@@ -252,6 +278,9 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     if other:
         cause = f"{os.fsdecode(path)} ends like another kind of file, {other}, and no format is named."
         raise UnsupportedError(cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt.")
+    if ending and not format_named(ending).capabilities.dtypes:
+        cause = f"{os.fsdecode(path)} has the ending of the format {ending}, which is read, and not written."
+        raise UnsupportedError(cause, "Give the name another ending, such as .safetensors, .npz or .pt.")
     form = format_named(ending or otherwise if format_name is None else format_name)
     if ending not in (None, form.name):
         # Its files would have other names, or the name of a file that they are not.

@@ -159,6 +159,8 @@ def read_manifest(path: Path) -> Manifest:
         file = storage.open(name)
     except MissingFile:
         raise MissingFile(f"There is no manifest at {place}.", _WRITE_ONE) from None
+    except MalformedCheckpoint as error:  # a device: its error speaks of checkpoints
+        raise MalformedCheckpoint(error.cause, _WRITE_ONE) from None
     try:
         # Some other file may be of any size: its first line tells.
         head = file.read(0, min(file.size, _MOST_HEAD_NBYTES)).decode("utf-8", "replace").partition("\n")[0]

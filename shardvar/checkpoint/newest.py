@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardvar.checkpoint.foreign import kind_of_folder
-from shardvar.checkpoint.locate import Location, Path, find_below, find_checkpoint, parts, several
+from shardvar.checkpoint.locate import Location, Path, below, find_below, find_checkpoint, parts, several
 from shardvar.checkpoint.objects.state_file import STATE_FILE, read_state_file
 from shardvar.checkpoint.steps import differing, in_series
 from shardvar.errors import AmbiguousPath
@@ -44,7 +44,8 @@ def newest_checkpoint(path: Path) -> str:
     """Return the path of the newest checkpoint in a folder.
 
     The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in the names do, such
-    as ``step-1000``. Checkpoints that were not finished are passed over.
+    as ``step-1000``. Checkpoints that were not finished are passed over. A checkpoint of the folder itself, such as the
+    model that a trainer saves at the end, hides no folders of steps beside it.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ def newest_checkpoint(path: Path) -> str:
     >>> os.path.basename(sv.newest_checkpoint(folder))
     'step-10'
     """
-    found = candidates_of(path)
+    found = steps_of(path)
     if len(found) < 2:
         return find_checkpoint(path).path
     chosen = newest_among(path, found)
@@ -89,11 +90,28 @@ def newest_checkpoint(path: Path) -> str:
 def candidates_of(path: Path) -> list[Candidate]:
     """Return the checkpoints that a path may mean, in natural order."""
     found = find_below(path)
-    folder = split_place(path)[0].path if len(found) > 1 else os.curdir  # of one, the last component counts
+    return _candidates(
+        split_place(path)[0].path if len(found) > 1 else os.curdir, found
+    )  # of one, the last part counts
+
+
+def _candidates(folder: str, found: Sequence[Location]) -> list[Candidate]:
     steps = differing([parts(folder, each) for each in found])
     return [
         Candidate(each, step, _saved(each), _is_finished(each, step)) for each, step in zip(found, steps, strict=True)
     ]
+
+
+def steps_of(path: Path) -> list[Candidate]:
+    """Return the checkpoints of which one is the newest: those that a path may mean, or the steps beside the one."""
+    found = candidates_of(path)
+    storage, name = split_place(path)
+    # The folders in a checkpoint that is a folder itself are its arrays.
+    own = found[0].location if len(found) == 1 else None
+    if name or own is None or own.storage != storage or own.format.capabilities.folder_index:
+        return found
+    beside = _candidates(storage.path, below(path))
+    return beside if in_series([each.step for each in beside]) else found
 
 
 def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:

@@ -28,7 +28,7 @@ _shardvar() {
     COMPREPLY=()
     while IFS= read -r line; do
         candidate=${line%%$'\\t'*}
-        [[ $candidate == *[/=] ]] && compopt -o nospace
+        [[ $candidate == *[/.=] ]] && compopt -o nospace
         printf -v candidate %q "$candidate"
         COMPREPLY+=("$candidate")
     done < <(shardvar __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
@@ -44,7 +44,7 @@ _shardvar() {
     local line
     local -a candidates folders described
     while IFS= read -r line; do
-        if [[ ${line%%$'\\t'*} == *[/=] ]]; then
+        if [[ ${line%%$'\\t'*} == *[/.=] ]]; then
             folders+=("${line%%$'\\t'*}")
         else
             candidates+=("${line%%$'\\t'*}")
@@ -66,7 +66,7 @@ fi
 """
 
 # fish evaluates the condition first and keeps the answer; if that is empty, ``-f`` does not apply: files are offered.
-# It inserts no space after / and =.
+# It inserts no space after a slash, a dot or an equals sign.
 _FISH = """\
 function __shardvar_candidates
     set -g __shardvar_found (shardvar __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
@@ -157,7 +157,7 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
         return iter(())
     keys = _keys(given[0], word)
     # What follows the key of a pair is for a person to say.
-    return keys if action.metavar not in _PAIRS else (key if key.endswith("/") else f"{key}=" for key in keys)
+    return keys if action.metavar not in _PAIRS else (key if key.endswith(("/", ".")) else f"{key}=" for key in keys)
 
 
 def _keys(path: str, word: str) -> Iterator[str]:
@@ -174,6 +174,10 @@ def _keys(path: str, word: str) -> Iterator[str]:
 
 
 def _folder(key: str, start: int) -> str:
-    """Return a key up to the first slash at or after a position."""
-    end = key.find("/", start)
+    """Return a key up to the first separator at or after a position: a slash, or a dot in a key without one.
+
+    >>> _folder("model.layers.3.w", 6), _folder("a.b/c.d", 0), _folder("bias", 0)
+    ('model.layers.', 'a.b/', 'bias')
+    """
+    end = key.find("/" if "/" in key else ".", start)
     return key if end < 0 else key[: end + 1]

@@ -12,11 +12,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from time import time
 
-from shardvar.checkpoint.locate import Location, exact_path
-from shardvar.checkpoint.newest import Candidate, candidates_of, newest_among, newest_checkpoint
+from shardvar.checkpoint.locate import Location, arrays_alone, exact_path
+from shardvar.checkpoint.newest import Candidate, newest_among, newest_checkpoint, steps_of
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import count, human_age, human_size, note, print_json, print_table, printable, say, short_path
+from shardvar.cli.output import (
+    count,
+    human_age,
+    human_size,
+    note,
+    print_json,
+    print_table,
+    printable,
+    say,
+    short_path,
+    warn,
+)
 from shardvar.errors import CheckpointError, ShardvarError
 
 _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
@@ -49,10 +60,10 @@ def take_newest(arguments: Namespace) -> None:
 def _newest_in(folder: str) -> str:
     """The path of the newest checkpoint in a folder, after notes that say which it is."""
     newest = newest_checkpoint(folder)
-    unfinished = [each for each in candidates_of(folder) if not each.is_finished]
+    unfinished = [each for each in steps_of(folder) if not each.is_finished]
     if unfinished:
         steps = ", ".join(printable(each.step) for each in unfinished[-3:])
-        note(f"note: passed over {count(len(unfinished), 'checkpoint')} that were not finished: {steps}")
+        note(f"note: passed over {count(len(unfinished), 'unfinished checkpoint')}: {steps}")
     note(f"note: the newest is {short_path(newest)}")
     return newest
 
@@ -81,6 +92,8 @@ def print_choices(path: str, found: Sequence[Candidate], as_json: bool, everythi
         return
     choose = "one of them, or the newest with --latest" if len(newest) == 1 else "one of them"
     say(f"{short_path(path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
+    if kind := arrays_alone([each.location for each in found]):
+        warn(f"! This is {kind.what}. {kind.remedy}")
     rows = [
         (short_path(name), *_cells(each, content, newest))
         for each, content, name in zip(found, contents, _paths(found), strict=True)

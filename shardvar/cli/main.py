@@ -55,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(ShardvarError("Out of memory.", "Select less: --filter, or an INDEX."), UNUSABLE, words)
     except OSError as error:
         drop_output()
-        cause = f"Cannot write the output: {error.strerror or error}."
+        # An error of another file names it.
+        what = "write the output" if error.filename is None else f"use {os.fsdecode(error.filename)}"
+        cause = f"Cannot {what}: {error.strerror or error}."
         return _say(ShardvarError(cause, "Check the file or the pipe that receives it."), UNUSABLE, ())
     except Exception as error:
         # A bug, and the only place where one is caught: without it Python would leave with 1, which here means "no".

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
 from textwrap import wrap
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 from unicodedata import bidirectional
 
 from shardvar.pictures.words import (
@@ -46,7 +46,8 @@ _LINE = 120
 _BETWEEN = 2
 """Cells between two columns of a table."""
 
-_SIZE = re.compile(r"([0-9]) ([kMGTP]?B\b)")
+_UNBROKEN = re.compile(r"[0-9] [kMGTP]?B\b|`[^`]*`")
+"""Texts that no line breaks: a number with its unit, and a command, which is copied and pasted."""
 
 _WIDEST = 60
 """The width up to which plain columns are padded; a longer cell pushes the rest of its row to the right."""
@@ -68,10 +69,24 @@ def print_table(
     Where a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names in the first
     column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
     """
+    if sys.stdout.isatty():
+        rows = [[_encodable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and len(rows) <= _MOST_PRETTY:
         _print_rich(headers, rows, right, drop)
     else:
         _print_plain(headers, rows, right)
+
+
+_ASCII = str.maketrans("├└│─…→", "|`|-~>")
+"""The characters for the symbols of tables where the encoding of a terminal lacks these."""
+
+
+def _encodable(text: str) -> str:
+    """Return a text that a terminal prints in as many cells as it has; what its encoding lacks is an escape."""
+    if can_print(text):
+        return text
+    encoding = sys.stdout.encoding or "ascii"
+    return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def line_width() -> int:
@@ -104,7 +119,7 @@ def answer(mark: Mark, text: str) -> None:
 
 
 def can_print(symbol: str) -> bool:
-    """Return True if the encoding of standard output has a symbol."""
+    """Return True if the encoding of standard output has a symbol, or all characters of a text."""
     try:
         symbol.encode(sys.stdout.encoding or "ascii")
     except UnicodeError:
@@ -144,14 +159,22 @@ def _here() -> str:
         return os.sep
 
 
-def _folded(text: str) -> list[str]:
+def _folded(text: str, stream: TextIO | None = None) -> list[str]:
     """Return a line for a terminal as lines that fit it, unless a word does not; they are indented by two more."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
-    width = max(get_terminal_size().columns, _NARROWEST)
-    # ``wrap`` breaks lines at spaces. A NUL stands for that between a number and its unit.
-    text = _SIZE.sub(r"\1\0\2", text)
+    width = max(_columns(stream), _NARROWEST)
+    # ``wrap`` breaks lines at spaces, for which a NUL stands where no line may end.
+    text = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\0"), text)
     lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in lines]
+
+
+def _columns(stream: TextIO | None) -> int:
+    """Return the width of a terminal: of standard output, or of another stream, where that is a terminal."""
+    with suppress(OSError, ValueError):
+        if stream is not None and "COLUMNS" not in os.environ:
+            return os.get_terminal_size(stream.fileno()).columns
+    return get_terminal_size().columns
 
 
 def warn(text: str) -> None:
@@ -177,17 +200,19 @@ _COLOURS = MappingProxyType({"error": "1;31", "hint": "36"})
 
 
 def note(text: str) -> None:
-    """Print a line for people on standard error; where that is closed or full, the line is lost."""
-    word, colon, rest = text.partition(":")
+    """Print a line for people on standard error, folded at a terminal; where that is closed or full, it is lost."""
     with suppress(OSError):
-        if (
-            word in _COLOURS
-            and sys.stderr.isatty()
-            and not os.environ.get("NO_COLOR")
-            and os.environ.get("TERM") != "dumb"
-        ):
-            text = f"\x1b[{_COLOURS[word]}m{word}{colon}\x1b[0m{rest}"
+        if sys.stderr.isatty():
+            text = "\n".join(_folded(text, sys.stderr))
+            word, colon, rest = text.partition(":")
+            if word in _COLOURS and not os.environ.get("NO_COLOR") and not _is_dumb():
+                text = f"\x1b[{_COLOURS[word]}m{word}{colon}\x1b[0m{rest}"
         print(text, file=sys.stderr)
+
+
+def _is_dumb() -> bool:
+    """Return True for a terminal that has no control codes."""
+    return os.environ.get("TERM") == "dumb"
 
 
 class _ClosedOutput(io.TextIOBase):
@@ -235,11 +260,11 @@ _NARROW = 60
 
 @contextmanager
 def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar where standard error is a terminal; yield the function that advances it by some bytes.
+    """Show a progress bar at a terminal with control codes; yield the function that advances it by some bytes.
 
     ``total`` computes the number of all bytes. It may read an index, so it is called only where there is a bar.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or _is_dumb():
         yield lambda _nbytes: None
         return
     # Rich is imported where it draws: pipes and scripts do without its start-up time.
@@ -347,7 +372,7 @@ def _cut(text: str, width: int) -> str:
     tail = text
     while cell_len(tail) > (width - 1) // 3:
         tail = tail[1:]
-    return set_cell_size(text, width - 1 - cell_len(tail)) + "…" + tail
+    return set_cell_size(text, width - 1 - cell_len(tail)) + _encodable("…") + tail
 
 
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:

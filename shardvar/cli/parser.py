@@ -8,13 +8,13 @@ import argparse
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shardvar import __version__
 from shardvar.cli.helptext import ABOUT, COMMANDS, OTHER_WORDS, HelpText, listed_commands
 from shardvar.cli.rewording import options_first, with_cuts
 from shardvar.errors import ArgumentError
+from shardvar.pictures.words import similar
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _DEQUANTIZE = "quantised blocks (GGUF) as the numbers that they stand for, in float32"
@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     def _nearest(self, message: str) -> str | None:
         """Return a remedy for a misspelt option that is near to a known one."""
         typed = _UNKNOWN_OPTION.fullmatch(message)
-        near = get_close_matches(typed[1], self._option_string_actions, n=1) if typed else []
+        near = similar(typed[1], self._option_string_actions) if typed else []
         return f"Did you mean {near[0]!r}?" if near else None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -69,7 +69,7 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
     # Checked before argparse does it, which suggests no spelling.
     if first not in COMMANDS and not first.startswith("-"):
         near = [name for name, others in OTHER_WORDS.items() if first.lower() in others]
-        near = near or get_close_matches(first, COMMANDS, n=1, cutoff=0.5)
+        near = near or similar(first, COMMANDS)
         listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
         remedy = f"Did you mean {near[0]!r}?" if near else listed
         raise Usage(2, ArgumentError(f"Unknown command {first!r}.", remedy))
@@ -259,9 +259,9 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         "reshard",
         "rewrite a checkpoint with other slices, other files, or in another format",
         [
-            "model model.safetensors --filter 'dense/*' --rename 'dense/*=head/*'",
-            "model ranks --mesh 'dp=2,tp=4' --shards '*.weight=tp,-' --files-by device",
-            "model model-tf --format tensorflow --shards 'embedding=4' --max-file-size 64MiB --dry-run",
+            "model model.safetensors --rename 'dense/*=head/*'",
+            "model ranks --mesh tp=4 --shards '*.w=tp,-' --dry-run",
+            "model model-tf --format tensorflow --files 4 --dry-run",
         ],
     )
     parser.usage = "shardvar reshard SRC... DST [options]"  # the list of the options is long enough
@@ -357,7 +357,7 @@ def _add_completion(commands: "Commands[Parser]") -> None:
         help=ABOUT["completion"],
         description="Print a script that makes a shell complete commands, options and the keys of checkpoints.",
         epilog="examples:\n"
-        "  source <(shardvar completion bash)          # this shell; in ~/.bashrc, every one\n"
+        "  source <(shardvar completion bash)       # this shell; in ~/.bashrc, every one\n"
         "  shardvar completion zsh > ~/.zfunc/_shardvar    # a directory of your $fpath\n"
         "  shardvar completion fish > ~/.config/fish/completions/shardvar.fish",
         formatter_class=HelpText,

@@ -1,6 +1,7 @@
 """``shardvar reshard``: write a checkpoint with other slices, other files, or in another format."""
 
 import logging
+import os
 import shlex
 import sys
 from argparse import Namespace
@@ -31,6 +32,7 @@ from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, ve
 from shardvar.cli.view import check_target, write_plan_page
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.formats.table import name_of_target, names_of_target
 from shardvar.pictures.words import message
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
@@ -122,6 +124,13 @@ def _written(report: WriteReport) -> str:
     return exact_path(find_target(report.path, report.format, report.format))
 
 
+def _file(report: WriteReport) -> str:
+    """Return the path of the one file that a new checkpoint is, with its ending; else the path of the checkpoint."""
+    names = names_of_target(report.path, report.format)
+    files = [each for each in names if os.path.isfile(each) and name_of_target(each, report.format) == each]
+    return files[0] if files and report.num_files == 1 and not report.dry_run else report.path
+
+
 def _command(words: Sequence[str]) -> str:
     """Return the command that does what a dry run showed: the same words without ``--dry-run`` and ``--html FILE``."""
     kept = list(words)
@@ -144,7 +153,7 @@ def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyR
     done = "would write" if report.dry_run else "wrote"
     what = human_tensors(report.num_tensors, report.num_slices)
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
-    line = f"{done} {short_path(report.path)} ({report.format}): {what}, {size}"
+    line = f"{done} {short_path(_file(report))} ({report.format}): {what}, {size}"
     if report.dry_run:
         say(line)
     else:

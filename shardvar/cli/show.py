@@ -22,7 +22,7 @@ from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING, Array
-from shardvar.planning.index import NO_CHECKSUM
+from shardvar.planning.index import NO_CHECKSUM, unknown_key
 
 _PRINTED = 1000
 """Elements up to which a selection is printed in full."""
@@ -128,7 +128,8 @@ def _find_key(reader: Reader, typed: str) -> str:
     except UnknownKey:
         escaped = [key for key in reader if printable(key) == typed and key != typed]
         if len(escaped) != 1:
-            raise
+            # Without the policy that wrote the checkpoint, which explains no word that was typed.
+            raise unknown_key(typed, reader) from None
         return escaped[0]
     return typed
 

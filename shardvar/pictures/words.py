@@ -9,6 +9,8 @@ from shardvar.limits import MAX_MESSAGE_LENGTH, MAX_NAMED, MAX_SUGGESTED_LENGTH,
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
 _MOST_CANDIDATES = 10_000
 """Names that a misspelled one is compared with."""
+_LENGTHS = (3, 6)
+"""The lengths from which a name may have one edit, and two."""
 
 
 def printable(text: str) -> str:
@@ -69,20 +71,43 @@ def named(names: Collection[str]) -> str:
 def similar(name: str, names: Iterable[str], count: int = 1) -> list[str]:
     """Return up to ``count`` of the names that are spelled most like ``name``, the nearest first.
 
-    Where none is, names that contain it. The time of a comparison grows with the square of the length, so long names
-    are not compared.
+    A name may be two edits away, a short one fewer: one that is added, left out, replaced or exchanged with its
+    neighbour. Case does not count. Where no name is so near, those that contain it. Long names are not compared.
 
     >>> similar("kernal", ["kernel", "bias"]), similar("embed", ["bias", "model/embed/tokens"])
     (['kernel'], ['model/embed/tokens'])
+    >>> similar("lama", ["llama"]), similar("lmma", ["llama"]), similar("verfiy", ["diff", "verify"])
+    (['llama'], [], ['verify'])
     """
-    from difflib import get_close_matches  # only a mistake pays for this import
-
     if len(name) > MAX_SUGGESTED_LENGTH:
         return []
     short = [each for each in islice(names, _MOST_CANDIDATES) if len(each) <= MAX_SUGGESTED_LENGTH]
-    near = get_close_matches(name, short, n=count)
+    typed = name.lower()
+    most = sum(len(name) >= length for length in _LENGTHS)
+    far = {each: _num_edits(typed, each.lower(), most) for each in short}
+    near = sorted((each for each in short if far[each] <= most), key=far.__getitem__)
     # One or two letters are part of too many names.
-    return near or [each for each in short if len(name) > 2 and name.lower() in each.lower()][:count]
+    return (near or [each for each in short if len(name) > 2 and typed in each.lower()])[:count]
+
+
+def _num_edits(a: str, b: str, most: int) -> int:
+    """Return the number of edits between two texts, or a larger number than ``most``.
+
+    >>> _num_edits("filtre", "filter", 2), _num_edits("model.layer.1", "model.layers.1", 2), _num_edits("ab", "xyz", 2)
+    (1, 1, 3)
+    """
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    start = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    a, b = a[start:], b[start:]
+    if not (a and b):
+        return len(a) + len(b)
+    if not most:
+        return 1
+    rests = [(a[1:], b), (a, b[1:]), (a[1:], b[1:])]
+    if a[:2] == b[1::-1]:
+        rests.append((a[2:], b[2:]))
+    return 1 + min(_num_edits(x, y, most - 1) for x, y in rests)
 
 
 def human_size(nbytes: int) -> str:

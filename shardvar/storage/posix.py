@@ -95,7 +95,7 @@ def writing(path: str) -> Iterator[None]:
 def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno in _ABSENT:
         if os.path.islink(path):
-            cause = f"{path} is missing: it is a symbolic link to {os.path.realpath(path)}, which does not exist."
+            cause = f"{path} is missing: it is a symbolic link to {_end_of_link(path)}, which does not exist."
             return MissingFile(cause, "Fetch the file that the link leads to, or correct the link.")
         return MissingFile(f"{path} is missing.", COPY_AGAIN)
     if error.errno == errno.ELOOP:
@@ -103,6 +103,14 @@ def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno == _NO_DEVICE:
         return MalformedCheckpoint(f"{path} is not a regular file.", "Name a file that holds a checkpoint.")
     return _refused(f"{path} cannot be read", error)
+
+
+def _end_of_link(path: str) -> str:
+    """Return the path that symbolic links lead to; in words where the system does not tell, as in /proc."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return "a file that the system does not name"
 
 
 def _refused_writing(path: str, error: OSError) -> ShardvarError:

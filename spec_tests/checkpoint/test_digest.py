@@ -167,6 +167,15 @@ def test_a_manifest_that_is_absent_is_not_called_a_lost_file_of_a_checkpoint(giv
         sv.verify(tmp_path / "m", against=f"{tmp_path}/{given}")
 
 
+def test_what_cannot_be_a_manifest_is_not_told_that_it_should_hold_a_checkpoint(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"a": np.ones(3)})
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(
+        CheckpointError, match=r"fifo is a fifo, not a file\. `shardvar digest PATH --write` writes one\.$"
+    ):
+        sv.verify(tmp_path / "m", against=tmp_path / "fifo")
+
+
 @pytest.mark.parametrize(
     ("head", "nbytes", "words"),
     [(b"", 1 << 33, "is not a manifest"), (b"# shardvar digest 1\n", MAX_MANIFEST_NBYTES + 1, "MAX_MANIFEST_NBYTES")],

@@ -145,11 +145,44 @@ def test_the_only_checkpoint_is_the_newest_and_none_is_an_error(tmp_path: Path) 
     assert newest_step(tmp_path) == 5 == newest_step(tmp_path / "run") == int(sv.load(tmp_path)["step"])
 
 
-def test_a_checkpoint_in_a_folder_hides_those_below_it(tmp_path: Path) -> None:
-    """The final model of a run is beside the folders of its steps."""
-    save_steps(tmp_path, "checkpoint-{}/model.npz")
-    sv.save(tmp_path / "model.npz", {"step": np.array(7)})
-    assert int(sv.load(tmp_path)["step"]) == 7 == newest_step(tmp_path)
+def test_a_checkpoint_in_a_folder_hides_those_below_it_but_not_from_latest(tmp_path: Path, run: Run) -> None:
+    """The final model of a run is beside the folders of its steps: the folder means the model, its newest a step."""
+    sv.save(tmp_path / "model.safetensors", {"step": np.array(0)})
+    for step in (9, 10):
+        sv.save(tmp_path / f"checkpoint-{step}" / "model.safetensors", {"step": np.array(step)})
+    assert newest_step(tmp_path) == 10
+    assert int(sv.load(tmp_path)["step"]) == 0 == newest_step(tmp_path / "model.safetensors")
+    outcome = run("show", tmp_path, "step", "--latest")
+    assert outcome.out.splitlines()[-1] == "10"
+    assert outcome.err == f"note: the newest is {tmp_path / 'checkpoint-10' / 'model.safetensors'}\n"
+
+
+def test_folders_of_no_series_beside_a_checkpoint_are_not_its_steps(tmp_path: Path) -> None:
+    """Nor are the arrays in a group of Zarr, whatever numbers their names have."""
+    sv.save(tmp_path / "run" / "model.safetensors", {"step": np.array(3)})
+    for name in ("text_encoder", "text_encoder_2"):
+        sv.save(tmp_path / "run" / name / "model.safetensors", {"step": np.array(4)})
+    assert newest_step(tmp_path / "run") == 3
+    sv.save(tmp_path / "zarr", {"step": np.array(5), "w-1": np.ones(2), "w-2": np.ones(3)}, format="zarr")
+    assert newest_step(tmp_path / "zarr") == 5
+
+
+@pytest.mark.parametrize(("form", "lost"), [("zarr", "zarr.json"), ("orbax", "_METADATA")])
+def test_arrays_that_lost_the_file_of_their_group_are_named_as_that(
+    form: str, lost: str, tmp_path: Path, run: Run
+) -> None:
+    """Their folder means several checkpoints then, and steps that are groups do not."""
+    for step in (1, 2):
+        sv.save(tmp_path / "steps" / f"step-{step}", {"a": np.ones(2), "b": np.ones(3)}, format=form)
+    sv.save(tmp_path / "m", {"a": np.ones(2), "b/c": np.ones(3)}, format=form)
+    (tmp_path / "m" / lost).unlink()
+    with pytest.raises(AmbiguousPath, match="It is a folder of Zarr arrays without a group") as caught:
+        sv.load(tmp_path / "m")
+    assert lost in caught.value.remedy and caught.value.remedy.endswith(" Else give the path of one of them.")
+    assert run("inspect", tmp_path / "m").out.splitlines()[1].startswith("! This is a folder of Zarr arrays without a")
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path / "steps")
+    assert "group" not in str(caught.value) and "group" not in run("inspect", tmp_path / "steps").out
 
 
 @pytest.mark.parametrize("companion", ["data.pt", "scheduler.bin", "rng_state_0.pth", "optimizer.pt", "sampler_1.bin"])

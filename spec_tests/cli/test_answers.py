@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.cli import main
 from spec_tests.helpers.command_line import Run, run, saved, terminal
 
 __all__ = ["run"]
@@ -127,3 +128,47 @@ def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path
         assert rows["files"][side].split(",")[0] == str(len(told["files"]))
         assert rows["bytes"][side] == f"{told['nbytes']} B"
         assert set(rows["dtypes"][side].split(", ")) == {each["dtype"] for each in told["tensors"]}
+
+
+def test_errors_and_hints_are_folded_between_words_and_commands_stay_whole(tmp_path: Path, run: Run) -> None:
+    """At a terminal; a command that ends in the middle of a line could not be pasted. A pipe has one line of each."""
+    whole = saved(tmp_path, "safetensors", "m.safetensors")
+    plain = run("verify", whole).err
+    command = f"`shardvar digest {whole} --write`"
+    with patch("sys.stderr.isatty", return_value=True), terminal(len(command) + 8):
+        told = run("verify", whole).err
+    assert plain.count("\n") == 1 and command in plain
+    assert told.splitlines()[0] == f"hint: {command}" and told.count("\n") > 1
+    assert "".join(told.split()) == "".join(plain.split())
+    assert all(line.startswith("  ") and len(line) <= len(command) + 8 for line in told.splitlines()[1:])
+
+
+def test_a_terminal_without_control_codes_has_no_progress_bar(tmp_path: Path, run: Run) -> None:
+    """A bar could not be removed, and left an empty line above the answer."""
+    path = saved(tmp_path)
+    for kind, is_shown in (("dumb", False), ("xterm", True)):
+        with patch("sys.stderr.isatty", return_value=True), terminal(80, kind):
+            assert ("verifying" in run("verify", path).err + run("verify", path).out) == is_shown
+
+
+def test_a_terminal_whose_encoding_lacks_symbols_has_trees_of_ascii_in_columns(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"é/a": np.ones(2), "é/bc": np.ones(2), "q\u2192": np.ones(2)})
+    with terminal(80), patch("sys.stdout", AsciiTerminal(io.BytesIO(), "ascii")) as ascii_terminal:
+        main(["inspect", str(tmp_path / "m")])
+        ascii_terminal.seek(0)
+        lines = ascii_terminal.read().splitlines()[-4:]
+    assert [line[:9] for line in lines] == ["|- q>    ", "`- \\xe9/ ", "   |- a  ", "   `- bc "]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_what_was_written_is_named_by_its_file_where_it_is_one(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`x.ckpt` in a format of single files is written to `x.ckpt.npz`, which the answer can be copied from."""
+    saved(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for form, written in (("npz", "x.ckpt.npz"), ("safetensors", "x.ckpt.safetensors"), ("pt", "x.ckpt")):
+        assert run("reshard", "model", "x.ckpt", "--format", form).out.startswith(f"wrote {written} ({form}): ")
+        assert Path(written).is_file()
+    for form in ("shardvar", "tensorflow", "zarr"):
+        assert run("reshard", "model", f"of_{form}", "--format", form).out.startswith(f"wrote of_{form} ({form}): ")

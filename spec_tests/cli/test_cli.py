@@ -469,6 +469,39 @@ def test_no_word_for_a_command_is_a_command_or_means_two() -> None:
     assert {*OTHER_WORDS} <= {*COMMANDS} and not {*words} & {*COMMANDS} and len({*words}) == len(words)
 
 
+def test_the_hint_about_a_key_that_was_typed_has_nothing_of_the_policy(tmp_path: Path, run: Run) -> None:
+    """Which file holds a tensor does not explain a name that no tensor has."""
+    path = saved(tmp_path, policy=sv.MaxShardSizePolicy(100))
+    assert run("show", path, "zzz").err.splitlines()[1] == "hint: `shardvar inspect` lists the keys."
+
+
+def test_an_ending_of_a_format_that_is_only_read_is_refused_with_a_hint_that_works(tmp_path: Path, run: Run) -> None:
+    """`--format` is no way out: it must agree with the ending."""
+    path, target = saved(tmp_path), tmp_path / "x.h5"
+    for more in ((), ("--format", "npz"), ("--format", "keras")):
+        outcome = run("reshard", path, target, *more)
+        assert outcome.code == 3 and not target.exists()
+        assert "x.h5 has the ending of the format keras, which is read, and not written." in outcome.err
+        assert outcome.err.endswith("hint: Give the name another ending, such as .safetensors, .npz or .pt.\n")
+
+
+def test_an_error_of_a_file_is_not_told_as_one_of_the_output(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system refuses to say where some links lead, as those of /proc."""
+    (tmp_path / "m.npz").symlink_to("nowhere")
+
+    def refused(path: str) -> str:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os.path, "realpath", refused)
+        outcome = run("inspect", tmp_path / "m.npz")
+    assert outcome.code == 3 and "m.npz is missing: it is a symbolic link to a file that" in outcome.err
+    monkeypatch.setattr("shardvar.cli.inspect.execute", lambda _: refused("/data/m"))
+    assert run("inspect", tmp_path / "m.npz").err.startswith("error: Cannot use /data/m: No such file or directory.\n")
+
+
 def test_unknown_keys_filters_and_formats_are_wrong_usage(tmp_path: Path, run: Run) -> None:
     path = saved(tmp_path)
     assert "Did you mean" in run("show", path, "dense/biass").err
@@ -529,6 +562,12 @@ def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> N
     assert [line.split()[0] for line in lines if line[:2] == "  " and line.split()[0] != "shardvar"] == list(COMMANDS)
     examples = [line for line in lines if line.startswith("  shardvar ")]
     assert len({parse_arguments(shlex.split(line)[1:]).command for line in examples}) >= 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_of_help_fit_a_terminal_of_80_columns(command: str, run: Run) -> None:
+    with patch.dict(os.environ, {"COLUMNS": "80"}):
+        assert [line for line in run(command, "--help").out.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

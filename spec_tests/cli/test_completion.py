@@ -68,6 +68,18 @@ def test_help_is_followed_by_a_command() -> None:
     assert words("help", "verify", "") == []
 
 
+def test_of_many_keys_with_dots_the_modules_are_offered(tmp_path: Path) -> None:
+    """Keys of PyTorch and Hugging Face have dots where others have slashes."""
+    layers = {f"model.layers.{n % 3}.w{n}": np.float32(n) for n in range(3 * MANY)}
+    sv.save(tmp_path / "m", layers | {"lm_head": np.float32(1)})
+    path = str(tmp_path / "m")
+    assert words("inspect", path, "--filter", "") == ["lm_head", "model."]
+    assert words("inspect", path, "--filter", "model.") == ["model.layers."]
+    assert words("inspect", path, "--filter", "model.layers.") == [f"model.layers.{n}." for n in range(3)]
+    assert len(words("inspect", path, "--filter", "model.layers.1.")) == MANY
+    assert words("reshard", path, "out", "--rename", "") == ["lm_head=", "model."]
+
+
 def test_of_many_keys_the_folders_are_offered(tmp_path: Path) -> None:
     path = str(tmp_path / "large")
     sv.save(path, {f"layer{n % 3}/w{n}": np.float32(n) for n in range(MANY + 1)} | {"step": np.int64(1)})

@@ -83,7 +83,7 @@ def test_an_unknown_key_is_told_its_neighbours() -> None:
     assert str(error).startswith("There is no tensor 'dense/kernal'. Did you mean 'dense/kernel'")
     layers = [f"layers.{number}.w" for number in range(12)]
     assert unknown_key("layer.3.w", layers).remedy == "Did you mean 'layers.3.w'?"  # the number is meant
-    assert unknown_key("row.4", ["row.1", "row.2", "row.3"]).remedy == "Did you mean 'row.3', 'row.2' or 'row.1'?"
+    assert unknown_key("row.4", ["row.1", "row.2", "row.3"]).remedy == "Did you mean 'row.1', 'row.2' or 'row.3'?"
     assert "inspect" in unknown_key("x", ["completely", "different"]).remedy
     assert "inspect" in unknown_key("x", []).remedy
 

@@ -54,6 +54,27 @@ def test_long_names_are_not_compared() -> None:
     assert similar(word, [word[1:]] * 10_000) == [] and similar("word", ["wort", word]) == ["wort"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "names", "meant"),
+    [
+        ("lama", ["gemma", "llama"], ["llama"]),  # one letter is left out
+        ("filtre", ["files", "filter"], ["filter"]),  # two are exchanged
+        ("model.layer.1.weigth", ["model.layers.1.weight"], ["model.layers.1.weight"]),  # two edits
+        ("NPZ", ["npy", "npz"], ["npz"]),
+        ("step-300", ["step-21000", "step-20"], ["step-20"]),  # the other is three edits away
+        ("lmma", ["llama"], []),  # two edits of four letters
+        ("v", ["w"], []),
+        ("ww", ["w"], []),
+        ("kernel", ["bias", "dense/kernel"], ["dense/kernel"]),  # a part of a name
+    ],
+)
+def test_a_suggestion_is_at_most_two_edits_away_and_fewer_for_a_short_word(
+    typed: str, names: list[str], meant: list[str]
+) -> None:
+    """Or it contains the word."""
+    assert similar(typed, names) == meant
+
+
 def test_a_key_of_thousands_of_characters_works_and_a_longer_one_than_any_format_holds_is_refused(
     tmp_path: Path,
 ) -> None:

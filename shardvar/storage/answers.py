@@ -3,7 +3,8 @@
 A version proves little alone: S3 gives the same bytes the same one, and a copy another one than its source has.
 """
 
-from shardvar.errors import ShardvarError
+from shardvar.errors import MissingFile, ShardvarError
+from shardvar.storage.outcomes import overtaken_error, removed_error, unknown_error
 from shardvar.storage.requests import PART_NBYTES, Client, Head
 
 
@@ -42,3 +43,32 @@ def has_content(client: Client, key: str, content: bytes) -> bool:
         return head.nbytes == len(content) and bytes(client.read(key, head, 0, len(content))) == content
     except ShardvarError:
         return False
+
+
+def current_head(client: Client, key: str, old: Head | None) -> Head | None:
+    """Return the file that a commit replaces as the bucket has it now; ``LockHeld`` if it is not the ``old`` one."""
+    if old is None:
+        return None
+    try:
+        head = client.head(key)
+    except MissingFile:
+        raise removed_error(client.place(key)) from None
+    if head.version != old.version:
+        raise overtaken_error(client.place(key))
+    return head
+
+
+def read_back(client: Client, key: str, most_nbytes: int) -> tuple[Head, bytes] | None:
+    """Return the facts and the content of a file after a commit, without what is too large; None if it does not exist.
+
+    ``StorageError`` if the outcome cannot be known.
+    """
+    try:
+        head = client.head(key)
+        if not 0 < head.nbytes <= most_nbytes:
+            return head, b""
+        return head, bytes(client.read(key, head, 0, head.nbytes))
+    except MissingFile:
+        return None
+    except ShardvarError:
+        raise unknown_error(client.place(key)) from None

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -114,7 +114,10 @@ class ObjectClient:
     def head(self, key: str) -> Head:
         """Return the facts of a file; ``MissingFile`` if it does not exist."""
         with self._asking(key):
-            return _head_of(_obstore().head(self._store(), key))
+            meta = _obstore().head(self._store(), key)
+            # Google asks for a generation, which listings lack; the others for the entity tag as it is sent.
+            condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+            return replace(_head_of(meta), condition=condition)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
         """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
@@ -122,7 +125,7 @@ class ObjectClient:
         condition = None if self.is_web else _condition(head.version)
         if condition is not None:
             options["if_match"] = condition
-        with self._asking(key):
+        with self._asking(key, is_conditional=condition is not None):
             answer = _obstore().get(self._store(), key, options=options)
             found = _head_of(answer.meta)
             is_other_size = found.nbytes != head.nbytes
@@ -141,11 +144,8 @@ class ObjectClient:
                 f"{self.place(key)} is a folder of a web server, which cannot be listed.",
                 "Give the URL of a file: the index of a checkpoint, or its only file.",
             )
-        try:
-            with self._asking(key):
-                found = _obstore().list_with_delimiter(self._store(), key or None)
-        except MissingFile:
-            raise StorageError(f"{self.root} does not exist.", "Create the bucket, or check its name.") from None
+        with self._listing(key):
+            found = _obstore().list_with_delimiter(self._store(), key or None)
         first = len(key) + 1 if key else 0
         files = {each["path"][first:]: _head_of(each) for each in found["objects"] if len(each["path"]) > first}
         return FolderListing(files, sorted(path[first:] for path in found["common_prefixes"]))
@@ -153,7 +153,7 @@ class ObjectClient:
     def walk(self, key: str) -> dict[str, Head]:
         """Return the facts of all files below a folder, by their paths from it."""
         first = len(key) + 1 if key else 0
-        with self._asking(key):
+        with self._listing(key):
             pages = _obstore().list(self._store(), key or None)
             return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
@@ -180,8 +180,9 @@ class ObjectClient:
             if head is not None:
                 return head
             if isinstance(error, MissingFile):
-                cause = f"{self.place(key)} cannot be written: the service says that the bucket or the upload is gone."
-                error = StorageError(cause, "Look at the bucket, and write again.")
+                error = self._unwritable(key)
+            if nbytes <= part_nbytes:
+                raise error from None
             remedy = f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one left."
             raise StorageError(error.cause, remedy) from None
         return Head(nbytes, _version(found), None)
@@ -219,23 +220,19 @@ class ObjectClient:
                 module.copy(self._store(), old, new, overwrite=is_s3 or not is_new)
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
-        """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""
+        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or none is.
+
+        ``LockHeld`` otherwise.
+        """
         kinds = _obstore().exceptions
-        lost = LockHeld(f"{self.place(key)} was written by another writer.", "Look at what is there now.")
+        mode: Any = "create" if old is None else dict(old.condition or {})
         try:
             with self._asking(key):
-                mode: Any = "create"
-                if old is not None:
-                    # Google asks for a generation, which listings lack; the others for the entity tag as it is sent.
-                    meta = _obstore().head(self._store(), key)
-                    if _head_of(meta).version != old.version:
-                        raise lost
-                    mode = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
                 found = _put_in_mode(self._store(), key, content, mode, kinds)
         except MissingFile:
-            found = None
+            raise self._unwritable(key) from None
         if found is None:
-            raise lost
+            raise LockHeld(f"{self.place(key)} was written by another writer.", "Look at what is there now.")
         return Head(len(content), _version(found), None)
 
     def delete(self, key: str) -> None:
@@ -261,31 +258,48 @@ class ObjectClient:
             return self._stores[""]
 
     @contextmanager
-    def _asking(self, key: str) -> Iterator[None]:
-        """Turn obstore's errors that are raised inside into those of shardvar."""
+    def _asking(self, key: str, *, is_conditional: bool = False) -> Iterator[None]:
+        """Turn obstore's errors that are raised inside into those of shardvar.
+
+        With ``is_conditional``, a request states the version that it reads.
+        """
         module = _obstore()
         try:
             yield
         except ShardvarError:
             raise
         except (module.exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
+            if is_conditional and isinstance(error, module.exceptions.PreconditionError):
+                raise self._replaced(key) from None
             raise self._translated(module.exceptions, key, error) from None
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of a module that cannot be imported
                 raise
-            raise self._broken(error) from None
+            raise self._broken(key, error) from None
+
+    @contextmanager
+    def _listing(self, key: str) -> Iterator[None]:
+        """Do as ``_asking`` for a listing: if something is missing, it is the bucket."""
+        try:
+            with self._asking(key):
+                yield
+        except MissingFile:
+            if self.is_web:
+                raise
+            raise StorageError(f"{self.root} does not exist.", "Create the bucket, or check its name.") from None
 
     def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
         place, line = self.place(key), first_line(error)  # listings tell the status in their text alone
         if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
             return MissingFile(f"{place} is missing.", COPY_AGAIN)
+        # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD answers have none.
+        code = f" ({found[1]})" if (found := _CODE.search(str(error))) else ""
         if isinstance(error, kinds.PreconditionError):
-            return self._replaced(key)
+            cause = f"{place}: the service refuses the request, since a condition of the service does not hold{code}."
+            return StorageError(cause, "End the lease or the hold that is on the file, or write under another name.")
         is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
         if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
-            # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD answers have none.
-            code = _CODE.search(str(error))
-            cause = f"{place}: permission is denied{f' ({code[1]})' if code else ''}."
+            cause = f"{place}: permission is denied{code}."
             remedy = "Check the credentials in the environment, their rights, and the clock of this machine."
             return StorageError(cause, remedy)
         if "Range request not supported" in line:
@@ -297,12 +311,19 @@ class ObjectClient:
             return ServerError(cause, f"Check the address of the service in the environment. {allow}")
         return ServerError(cause, "Check address, credentials and connection, and try again.")
 
-    def _broken(self, error: BaseException) -> ArgumentError:
-        """Return the error for values in the environment with which obstore fails and does not say which."""
-        cause = f"{self.root} cannot be used: obstore failed ({first_line(error)})."
+    def _broken(self, key: str, error: BaseException) -> ShardvarError:
+        """Return the error for a value in the environment, or an answer, with which obstore fails and says no more."""
+        failed = f"obstore failed ({first_line(error)})."
         named = sorted(name for name, value in os.environ.items() if name.startswith(self._variables) and "\n" in value)
-        remedy = f"Look at {' and '.join(named) or f'the variables {self._variables}*'} in the environment."
-        return ArgumentError(cause, f"{remedy} Keys and tokens have no line ends." if named else remedy)
+        if named:
+            remedy = f"Look at {' and '.join(named)} in the environment. Keys and tokens have no line ends."
+            return ArgumentError(f"{self.root} cannot be used: {failed}", remedy)
+        remedy = f"Look at what the service answers, and at the variables {self._variables}* in the environment."
+        return ServerError(f"{self.place(key)}: {failed}", remedy)
+
+    def _unwritable(self, key: str) -> StorageError:
+        cause = f"{self.place(key)} cannot be written: the service says that the bucket or the upload is gone."
+        return StorageError(cause, "Look at the bucket, and write again.")
 
     def _replaced(self, key: str) -> CorruptCheckpoint:
         cause = f"{self.place(key)} was replaced while the checkpoint was being read."

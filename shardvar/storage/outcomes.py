@@ -4,12 +4,31 @@ from collections.abc import Collection
 
 from shardvar.errors import LockHeld, StorageError
 from shardvar.pictures.words import named
+from shardvar.storage.requests import Head
 
 
 def overtaken_error(place: str) -> LockHeld:
     """Return the error for a file that another writer has written since this write began."""
     cause = f"{place} was written by another writer meanwhile; nothing of this write is in place."
     return LockHeld(cause, "Look at what is there now, and run it again if it is to be replaced.")
+
+
+def removed_error(place: str) -> LockHeld:
+    """Return the error for a file that was removed since this write began, which was to replace it."""
+    cause = f"{place} was removed meanwhile, by another writer or with its bucket; nothing of this write is in place."
+    return LockHeld(cause, "Look at what is there now, and run it again if it is to be written.")
+
+
+def commit_error(place: str, old: Head | None, found: Head | None, error: StorageError) -> StorageError:
+    """Return the error of a commit that failed with ``error``; ``old`` was there before, and ``found`` is there now."""
+    if found is not None and (old is None or found.version != old.version):
+        return overtaken_error(place)
+    if not isinstance(error, LockHeld):
+        return error
+    if found is None and old is not None:
+        return removed_error(place)
+    cause = f"{place}: the service refuses the commit as if another writer had been there, and nothing has changed."
+    return StorageError(cause, "End the lease or the hold that is on the file, or write under another name.")
 
 
 def gone_error(place: str) -> StorageError:

@@ -6,7 +6,7 @@ root, with "/" between its steps and none at its ends. Clients raise shardvar's 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 PART_NBYTES = 8 << 20
@@ -29,6 +29,8 @@ class Head:
     """A text that differs for other content: an entity tag, a generation, or size and time; empty if not known."""
     changed: float | None
     """The time of its last change, in seconds since the Epoch."""
+    condition: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    """The version as a conditional request states it; None if it is not known, such as from a listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,10 @@ class BucketClient(Client, Protocol):
         """
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
-        """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""
+        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or none is.
+
+        ``LockHeld`` otherwise.
+        """
 
     def delete(self, key: str) -> None:
         """Delete a file; does nothing if it does not exist."""

@@ -35,10 +35,17 @@ from threading import RLock
 from shardvar.errors import LockHeld, MissingFile, ServerError, ShardvarError, StorageError
 from shardvar.forks import new_lock
 from shardvar.pictures.words import message
-from shardvar.storage.answers import has_content, is_copy, is_sent
+from shardvar.storage.answers import current_head, has_content, is_copy, is_sent, read_back
 from shardvar.storage.claims import claim_name, claimed_error, owner_text
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
-from shardvar.storage.outcomes import gone_error, left_warning, overtaken_error, unknown_error, untrue_error
+from shardvar.storage.outcomes import (
+    commit_error,
+    gone_error,
+    left_warning,
+    overtaken_error,
+    unknown_error,
+    untrue_error,
+)
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import MOST_COPIED_NBYTES, UPLOAD_NBYTES, BucketClient, Head
 
@@ -254,36 +261,22 @@ class Upload:
 
     def _commit(self, key: str, content: bytes, old: Head | None) -> Head:
         """Make the conditional request, and find out what became of it if its answer was lost."""
+        current = current_head(self.client, key, old)
         for attempt in range(2):
             self.is_open = True
             try:
-                head = self.client.put_if(key, content, old)
+                head = self.client.put_if(key, content, current)
             except StorageError as error:
-                found = self._read_back(key)
+                found = read_back(self.client, key, ONE_REQUEST_NBYTES)
                 self.is_open = False
                 if found is not None and found[1] == content:
                     return found[0]
                 if found is None and old is None and attempt == 0:
                     continue  # refused because of a file that was being removed
-                is_other = found is not None and (old is None or found[0].version != old.version)
-                if is_other or isinstance(error, LockHeld):
-                    raise overtaken_error(self.client.place(key)) from None
-                raise error from None
+                raise commit_error(self.client.place(key), old, found and found[0], error) from None
             self.is_open = False
             return head
         raise overtaken_error(self.client.place(key))
-
-    def _read_back(self, key: str) -> tuple[Head, bytes] | None:
-        """Return the facts and the content of a file; None if it does not exist."""
-        try:
-            head = self.client.head(key)
-            if head.nbytes > ONE_REQUEST_NBYTES:
-                return head, b""
-            return head, bytes(self.client.read(key, head, 0, head.nbytes)) if head.nbytes else b""
-        except MissingFile:
-            return None
-        except ShardvarError:
-            raise unknown_error(self.client.place(key)) from None
 
     def _put(self, old: str, new: str) -> None:
         nbytes = os.path.getsize(self.staged[old])
@@ -309,7 +302,10 @@ class Upload:
             with open(self.staged[name], "rb") as file:
                 return file.read()
         head = self._uploaded(name)
-        content = bytes(self.client.read(self._join(name), head, 0, head.nbytes)) if head.nbytes else b""
+        try:
+            content = bytes(self.client.read(self._join(name), head, 0, head.nbytes)) if head.nbytes else b""
+        except MissingFile:
+            raise gone_error(self._place(name)) from None
         if len(content) != head.nbytes:
             cause = f"{self._place(name)}: the server sent {len(content)} of {head.nbytes} bytes."
             raise ServerError(cause, "Try again; if it stays so, a proxy between cuts answers short.")

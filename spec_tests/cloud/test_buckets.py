@@ -217,6 +217,51 @@ def test_a_service_that_refuses_the_commit_leaves_the_old_checkpoint(fate: Any, 
     assert keys_of(prefix) == before and is_same(url, OLD)
 
 
+def test_a_refusal_before_the_commit_is_no_lost_answer(proxy: Proxy, prefix: str) -> None:
+    """The file to be replaced cannot be looked at, so nothing was committed: what was uploaded is removed."""
+    url = f"{prefix}/m"
+    sv.save(url, OLD)
+    before = keys_of(prefix)
+    looks: list[Asked] = []
+
+    def rule(asked: Asked) -> int | None:
+        if asked.method == "HEAD" and ".svindex" in asked.path:
+            looks.append(asked)
+            return 403 if len(looks) == 1 else None
+        return None
+
+    proxy.rule = rule
+    with pytest.raises(StorageError, match=r"svindex: permission is denied\."):
+        sv.save(url, NEW)
+    proxy.clear()
+    assert keys_of(prefix) == before and is_same(url, OLD)
+
+
+@pytest.mark.parametrize("kind", ["upload", "deletion"])
+def test_a_lease_on_a_file_is_no_damage_of_a_checkpoint(
+    kind: str, proxy: Proxy, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is answered with 412: a failed upload leaves the old checkpoint, a deletion the new one and a warning."""
+    url = f"{prefix}/m"
+    sv.save(url, OLD)
+    before = keys_of(prefix)
+
+    def rule(asked: Asked) -> int | None:
+        is_deletion = asked.method == "DELETE" or re.search(r"\?delete|comp=batch", asked.path)
+        is_upload = asked.method == "PUT" and ".svdata" in asked.path
+        return 412 if (is_deletion if kind == "deletion" else is_upload) else None
+
+    proxy.rule = rule
+    if kind == "deletion":
+        sv.save(url, NEW)
+        assert "could not remove" in caplog.text and before[0] in caplog.text
+    else:
+        with pytest.raises(StorageError, match=r"does not hold\. End the lease"):
+            sv.save(url, NEW)
+    proxy.clear()
+    assert is_same(url, NEW if kind == "deletion" else OLD) and set(before) <= set(keys_of(prefix))
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
 def test_a_service_that_dies_after_some_uploads_leaves_the_old_checkpoint(
     count: int, proxy: Proxy, prefix: str, tmp_path: Path
@@ -317,6 +362,25 @@ def test_an_upload_that_the_service_has_ended_is_said(proxy: Proxy, prefix: str,
     assert "copy" not in str(caught.value).lower()
     proxy.clear()
     assert keys_of(prefix) == []
+
+
+@pytest.mark.parametrize("form", ["tensorflow", "zarr"])
+def test_a_bucket_that_vanishes_is_said(form: str, proxy: Proxy, prefix: str) -> None:
+    """From each request of a save on, all are answered with 404: the error blames no other writer and no reader."""
+    tensors = {"w": np.zeros(3)}
+    for number in range(40):
+        proxy.clear()
+        url = f"{prefix}/{number}/{FORMATS[form]}"
+        sv.save(url, tensors, format=form)
+        proxy.clear()
+        proxy.rule = lambda asked, number=number: 404 if asked.number >= number else None  # type: ignore[misc]
+        try:
+            sv.save(url, tensors, format=form, force=True)
+        except StorageError as error:
+            assert not re.search("which holds|refuses the commit|Copy the file again", str(error))
+        if len(proxy.asked) <= number:
+            return
+    pytest.fail("the save does not come to its end")
 
 
 def test_throttling_and_cut_answers_are_tried_again(proxy: Proxy, prefix: str) -> None:

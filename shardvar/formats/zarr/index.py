@@ -39,6 +39,8 @@ class ChunkIndex(TableIndex):
     """[m] True for entries whose checksums are still to be read."""
     data: list[DataFiles] = field(default_factory=list)
     """The open files, as the only item, once there are any."""
+    errors: dict[int, CheckpointError] = field(default_factory=dict)
+    """The errors of checksums that could not be read, by entry."""
     _reading: Any = field(default_factory=new_lock)
 
     def find(self, key: str) -> EntryTable:
@@ -65,8 +67,9 @@ class ChunkIndex(TableIndex):
     def _read_checksum(self, row: int) -> None:
         try:
             self.entries.checksum[row] = self._checksum(row)
-        except CheckpointError:
-            # The decoder finds the same when the entry is read, and it is an error of that key alone.
+        except CheckpointError as error:
+            # It is an error of that key alone, and raised when the entry is to be decoded.
+            self.errors[row] = error
             self.entries.start[row], self.entries.plain[row] = row, False
         self.is_framed[row] = False
 

@@ -108,10 +108,12 @@ class FolderSink:
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished chunks in place, the index last."""
         storage, is_committing = self.storage, False
+        # A bucket has no lock, and other writers would give their files the same names. One of the other format of
+        # arrays may have come since this write began.
+        storage.claim()
+        check_folder(storage.anew(), self.index)
         try:
-            # Prepare: the name of the new index must be on the disk before an array is removed or made. A bucket has no
-            # lock, and other writers would give their files the same names.
-            storage.claim()
+            # Prepare: the name of the new index must be on the disk before an array is removed or made.
             storage.announce([self._index_aside, *self.documents])
             write_file(storage, self._index_aside, self.content)
             storage.sync()
@@ -154,10 +156,17 @@ class FolderSink:
 
     def _mark(self) -> None:
         """Write the marker, by which the format's own reader knows in a bucket what a rename says on a disk."""
-        if self.marker and self.storage.local_path is None:
+        if not self.marker or self.storage.local_path is not None:
+            return
+        try:
             self.storage.announce([self.marker])
             write_file(self.storage, self.marker, f"Checkpoint commit was successful to {self.storage.path}".encode())
             self.storage.sync()
+            if self.storage.stamp(self.marker) is None:
+                raise StorageError("The service has taken it, and answers untruly.")
+        except StorageError as error:
+            cause = f"{self.storage.path}: the checkpoint is in place, but its mark {self.marker} is not. {error.cause}"
+            raise StorageError(cause, "Save it again if Orbax is to read it from the bucket.") from None
 
     def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: asides_of(names, self.index))

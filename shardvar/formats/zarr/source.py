@@ -159,8 +159,10 @@ class ZarrSource:
             return self.decoder.finish_reading(description.path, self._ahead.take(band))
 
     def _start(self, band: Band) -> Any:
-        """Begin to decode a band."""
+        """Begin to decode a band; raise what is wrong with its file, if that is known."""
         number, first, last = band
+        if (error := self.index.errors.get(number)) is not None:
+            raise error
         chunks, chunk = self.contents.array_of(number)
         begin, stop = chunks.offset[chunk].copy(), chunks.offset[chunk] + chunks.shape[chunk]
         if len(begin):

@@ -177,11 +177,11 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
             if "Content-Length" not in headers:
                 self.send_header("Content-Length", str(len(content)))
             self.end_headers()
+            if self.command == "GET":
+                with lock:  # before the bytes go: who has them may look at the sum
+                    state.sent_nbytes += len(content[:nbytes])
             if self.command != "HEAD":
                 self.wfile.write(content[:nbytes])
-            if self.command == "GET":
-                with lock:
-                    state.sent_nbytes += len(content[:nbytes])
             if nbytes is not None:
                 self.hang_up()
 

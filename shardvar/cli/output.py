@@ -380,9 +380,10 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
     for first, *others in rows:
         if first:
             print(first)
-        # NULs stand for the spaces inside a cell, so that a cell stays on one line.
         named = zip(headers[1:], others, strict=True)
-        cells = [f"{header} {cell}".replace(" ", "\0") for header, cell in named if cell]
+        cells = [f"{header} {cell}" for header, cell in named if cell]
+        # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can hold it.
+        cells = [cell.replace(" ", "\0") if len(cell) <= width - 4 else cell for cell in cells]
         for line in wrap("  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False):
             print("    " + line.replace("\0", " "))
 

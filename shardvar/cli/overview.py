@@ -136,7 +136,8 @@ def _print_tensors(reader: Reader, tensors: Sequence[Tensor], arguments: Namespa
     at_terminal = sys.stdout.isatty()
     if arguments.sort == "size":
         largest = sorted(tensors, key=lambda each: -each.nbytes)
-        rows = [row for each in largest for row in _tensor_rows(reader, printable(each.key), each, arguments)]
+        numbers = _file_numbers(reader.index.files) if at_terminal else {}
+        rows = [row for each in largest for row in _tensor_rows(reader, printable(each.key), each, arguments, numbers)]
         _print_rows(rows, at_terminal)
     elif not at_terminal:
         _print_rows(_piped_rows(reader, tensors, arguments), at_terminal)

@@ -461,3 +461,22 @@ def test_tensors_without_statistics_are_named_at_a_terminal(tmp_path: Path, run:
     assert whole.code == 0 and "without numbers: 'name'" in whole.out.splitlines()
     assert "! 5 tensors of one value: layers.{0..3}.norm, w\n" in whole.out
     assert cut.code == 0 and "file 5  missing" in cut.out
+
+
+def test_places_of_slices_are_short_in_every_order(tmp_path: Path, run: Run) -> None:
+    """`3 at 64` at a terminal, as in the tree."""
+    sv.save(tmp_path / "m", {"a": np.ones(2), "b": np.ones(300)})
+    with terminal(80):
+        for order in ("name", "size"):
+            out = run("inspect", tmp_path / "m", "--slices", "--sort", order).out
+            assert "  0 at " in out and "svdata" not in out
+
+
+def test_rows_that_become_lines_break_no_word(tmp_path: Path, run: Run) -> None:
+    """Also where one cell is wider than the terminal."""
+    sv.save(tmp_path / "a", {"w": np.ones(2, np.float32)})
+    sv.save(tmp_path / "b", {"w": np.ones(2, np.float16)})
+    with terminal(26):
+        lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
+    assert max(map(len, lines)) <= 26
+    assert "A → B float32 → float16, same values" in " ".join(" ".join(lines).split())

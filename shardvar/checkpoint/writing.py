@@ -145,7 +145,7 @@ def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTab
     if partition is not None and not form.capabilities.slice_dtypes:
         raise ArgumentError(
             f"The format {form.name} holds no slices, so its tensors cannot be cut.",
-            "Leave the partition out: every tensor is written whole. Or choose a format with slices, such as shardvar.",
+            "Leave the partition (--shards) out: each tensor is written whole. Or choose another format: shardvar.",
         )
     cut = cut_slices(stored, partition)
     if partition is not None and form.capabilities.is_grid:

@@ -543,3 +543,11 @@ def test_a_title_breaks_between_the_parts_of_its_key(chromium: Chrome, tmp_path:
         return nodes.map((node) => (range.selectNodeContents(node), [node.data, range.getClientRects().length]))""")
     assert "".join(part for part, _ in parts) == key == page.text("#detail-title")
     assert {lines for _, lines in parts} == {1}
+
+
+def test_a_mean_of_files_says_that_some_are_missing(chromium: Chrome, tmp_path: Path) -> None:
+    path = view(tmp_path, {f"w{n}": np.zeros(500, np.int8) for n in range(3)}, policy=BalancedPolicy(3))
+    assert "missing" not in show(chromium, path).text(".balance")
+    next(tmp_path.glob("model.svdata-*-00001-*")).unlink()
+    assert main(["view", str(tmp_path / "model")]) == 0
+    assert show(chromium, path).text(".balance").endswith(", without the missing files.")

@@ -81,7 +81,7 @@ function balance(side) {
   const mean = meanOf(sizes);
   const most = sizes.reduce((high, nbytes) => Math.max(high, nbytes), 0);
   const largest = side.file_nbytes.indexOf(most);
-  const sentence = `Largest: file ${largest}, ${humanSize(most)}, ${aboveMean(most, mean)} of ${humanSize(Math.round(mean))}.`;
+  const sentence = `Largest: file ${largest}, ${humanSize(most)}, ${aboveMean(most, mean)} of ${humanSize(Math.round(mean))}${sizes.length < side.files.length ? ", without the missing files" : ""}.`;
   // In a format where each slice is a file, no command moves slices between files.
   const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
   const isOffered = most > 1.1 * mean && isMovable && !IS_DIFF;

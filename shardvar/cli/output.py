@@ -378,7 +378,7 @@ def _cut(text: str, width: int) -> str:
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
     """Print the first cell of each row on a line, and below it the other filled cells with their headers."""
     for first, *others in rows:
-        if first:
+        if first.strip("│| "):  # not branches alone
             print(first)
         named = zip(headers[1:], others, strict=True)
         cells = [f"{header} {cell}" for header, cell in named if cell]

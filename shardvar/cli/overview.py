@@ -257,7 +257,9 @@ def _line_rows(
     if line.leaf is None:
         yield *_branch_row(label, line, tensors)[:7], _marks(alike), _share(line, tensors, total)
         return
-    row, *slices = _tensor_rows(reader, label, tensors[line.leaf], arguments, numbers)
+    # The branches go on beside the slices of a tensor that is not the last one.
+    beside = line.guide[:-3] + ("│" if line.guide.endswith("├─ ") else "")
+    row, *slices = _tensor_rows(reader, label, tensors[line.leaf], arguments, numbers, beside)
     found = [each for each in alike if each.num_slices]
     places = (row[4], *_places(found, numbers)) if found else ("", "", "")
     yield *row[:4], *places, _marks(alike), _share(line, tensors, total)
@@ -312,8 +314,14 @@ def _branch_row(label: str, line: Line, tensors: Sequence[Tensor]) -> _Row:
 
 
 def _tensor_rows(
-    reader: Reader, label: str, tensor: Tensor, arguments: Namespace, file_numbers: Mapping[str, int] | None = None
+    reader: Reader,
+    label: str,
+    tensor: Tensor,
+    arguments: Namespace,
+    file_numbers: Mapping[str, int] | None = None,
+    beside: str = "",
 ) -> Iterator[_Row]:
+    """Yield the row of a tensor, and with ``--slices`` those of its slices, which begin with ``beside``."""
     shape = "" if tensor.shape is None else human_shape(tensor.shape)
     parameters = human_count(tensor.num_parameters) if tensor.num_parameters else ""
     numbers = str(tensor.num_slices), str(len(tensor.files)), tensor.mark.upper()
@@ -324,4 +332,4 @@ def _tensor_rows(
         region = ", ".join(f"{start}:{start + extent}" for start, extent in zip(each.offset, each.shape, strict=True))
         file = file_numbers[each.file] if file_numbers else printable(each.file)
         place = f"{file} at {each.start}"
-        yield "", "", f"[{region}]", "", human_size(each.nbytes), "", place, "", ""
+        yield beside, "", f"[{region}]", "", human_size(each.nbytes), "", place, "", ""

@@ -480,3 +480,15 @@ def test_rows_that_become_lines_break_no_word(tmp_path: Path, run: Run) -> None:
         lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
     assert max(map(len, lines)) <= 26
     assert "A → B float32 → float16, same values" in " ".join(" ".join(lines).split())
+
+
+def test_branches_go_on_beside_the_slices_of_a_tensor(tmp_path: Path, run: Run) -> None:
+    """In a table; where rows are blocks of lines, no line has branches alone."""
+    sv.save(tmp_path / "m", {"a/b": np.ones(2), "a/c": np.ones(3), "d": np.ones(4)})
+    with terminal(80):
+        rows = run("inspect", tmp_path / "m", "--slices").out.splitlines()[-7:]
+    assert [row[:7].rstrip() for row in rows] == ["├─ a/", "│  ├─ b", "│  │", "│  └─ c", "│", "└─ d", ""]
+    with terminal(24):
+        assert not {"│  │", "│"} & {
+            line.rstrip() for line in run("inspect", tmp_path / "m", "--slices").out.splitlines()
+        }

@@ -15,7 +15,15 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from shardvar.cli.output import drop_output, note, one_line, paths_as_typed, print_json, replace_closed_streams
+from shardvar.cli.output import (
+    drop_notes,
+    drop_output,
+    note,
+    one_line,
+    paths_as_typed,
+    print_json,
+    replace_closed_streams,
+)
 from shardvar.cli.parser import Usage, parse_arguments
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
 
@@ -31,6 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``argv`` holds the arguments without the name of the program; None means those of ``sys.argv``.
     """
     replace_closed_streams()
+    try:
+        return _main(argv)
+    finally:
+        drop_notes()
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    """Run one command, and turn each error into its message and code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A locale that lacks a character of a key must not end the command with an encoding error.

@@ -246,12 +246,25 @@ def replace_closed_streams() -> None:
 
 
 def drop_output() -> None:
-    """Lead standard output to the null device after an error in writing it.
+    """Lead standard output to the null device after an error in writing it."""
+    _drop(sys.stdout)
 
-    Python flushes it once more when it exits, and would print an error then.
+
+def drop_notes() -> None:
+    """Lead standard error to the null device if what was written to it cannot be stored."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _drop(sys.stderr)
+
+
+def _drop(stream: TextIO) -> None:
+    """Lead a stream to the null device.
+
+    Python flushes it once more when it exits, and would then print an error or leave with another code.
     """
-    with suppress(OSError, ValueError):  # standard output may not be a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, ValueError):  # the stream may not be a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _NARROW = 60

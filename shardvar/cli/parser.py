@@ -6,6 +6,7 @@ in the same form, for people and as JSON.
 
 import argparse
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -51,6 +52,10 @@ class Parser(argparse.ArgumentParser):
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return parsed, rest
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or the version. The method of argparse passes over an output that cannot be written."""
+        print(message, end="", file=file or sys.stdout)
 
     def exit(self, status: int = 0, _message: str | None = None) -> NoReturn:
         """Raise ``Usage`` after help or the version was printed."""

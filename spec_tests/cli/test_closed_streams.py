@@ -22,7 +22,8 @@ VERBS = {
     "verify nothing --json": 3,
     "verify": 2,
     "verify --json": 2,
-    "verify --help": 0,
+    "verify --help": 3,
+    "--version": 3,
 }
 """Each command with its code if its result cannot be printed."""
 
@@ -49,6 +50,16 @@ def test_notes_may_be_lost(tmp_path: Path) -> None:
         assert execute(tmp_path, "verify model", redirected).stdout.startswith("ok: ")
         assert execute(tmp_path, "verify nothing", redirected).returncode == 3
     assert execute(tmp_path, "verify model", ">&- 2>&- <&-").returncode == 3
+
+
+def test_notes_that_are_lost_do_not_change_the_code_when_the_program_ends(tmp_path: Path) -> None:
+    """Python writes what a stream has kept once more at its end: from 3.14 on, standard error keeps what failed."""
+    program = (
+        "import sys; from shardvar.cli import main; sys.stderr = open('/dev/full', 'w'); "
+        "code = main(['verify', 'none']); sys.stderr.flush(); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, cwd=tmp_path, check=False)
+    assert done.returncode == 3
 
 
 def test_what_is_written_does_not_land_in_the_place_of_a_closed_stream(tmp_path: Path) -> None:

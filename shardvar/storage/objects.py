@@ -11,6 +11,7 @@ since it would wait for ever.
 import os
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -31,6 +32,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
+from shardvar.storage.answers import is_copy
 from shardvar.storage.concurrency import check_wanted
 from shardvar.storage.requests import MOST_COPIED_NBYTES, PART_NBYTES, PARTS_AHEAD, FolderListing, Head, first_line
 
@@ -183,8 +185,7 @@ class ObjectClient:
                 error = self._unwritable(key)
             if nbytes <= part_nbytes:
                 raise error from None
-            remedy = f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one left."
-            raise StorageError(error.cause, remedy) from None
+            raise _in_parts(error) from None
         return Head(nbytes, _version(found), None)
 
     def _stored(self, key: str, path: str) -> Head | None:
@@ -211,13 +212,31 @@ class ObjectClient:
         """
         module, is_s3 = _obstore(), self.root.startswith("s3:")
         with self._asking(old):
-            if is_s3 and (nbytes := self.head(old).nbytes) > MOST_COPIED_NBYTES:
-                parts = _wanted(module.get(self._store(), old).stream(PART_NBYTES))
-                part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
-                module.put(self._store(), new, parts, chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD)
+            if is_s3 and (head := self.head(old)).nbytes > MOST_COPIED_NBYTES:
+                self._copy_in_parts(old, head, new)
                 return
             with suppress(module.exceptions.AlreadyExistsError):
                 module.copy(self._store(), old, new, overwrite=is_s3 or not is_new)
+
+    def _copy_in_parts(self, old: str, head: Head, new: str) -> None:
+        """Read a file and upload it again; after an error it is read back, as for ``put``."""
+        part_nbytes = max(PART_NBYTES, -(-head.nbytes // _MOST_PARTS))
+        try:
+            # obstore cannot be asked for a part by the thread that uploads: that one drives its runtime.
+            with self._asking(new), ThreadPoolExecutor(1) as reader:
+                starts = range(0, head.nbytes, part_nbytes)
+                sizes = [min(part_nbytes, head.nbytes - start) for start in starts]
+                parts = (
+                    reader.submit(self.read, old, head, start, nbytes).result()
+                    for start, nbytes in zip(starts, sizes, strict=True)
+                )
+                _obstore().put(self._store(), new, _wanted(parts), chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD)
+        except (StorageError, MissingFile) as error:
+            with suppress(ShardvarError):
+                found = self.head(new)
+                if is_copy(self, (old, head), (new, found), found):
+                    return
+            raise _in_parts(self._unwritable(new) if isinstance(error, MissingFile) else error) from None
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if the one there is ``old``, which ``head`` has answered, or none is.
@@ -328,6 +347,12 @@ class ObjectClient:
     def _replaced(self, key: str) -> CorruptCheckpoint:
         cause = f"{self.place(key)} was replaced while the checkpoint was being read."
         return CorruptCheckpoint(cause, "Open the checkpoint again.")
+
+
+def _in_parts(error: StorageError) -> StorageError:
+    """Return the error of an upload in parts, of which some may be left."""
+    remedy = f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one left."
+    return StorageError(error.cause, remedy)
 
 
 def _wanted(parts: Iterable[Any]) -> Iterator[Any]:

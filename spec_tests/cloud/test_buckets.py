@@ -354,6 +354,37 @@ def test_an_upload_in_parts_of_which_the_last_answer_is_lost_is_found_out(
     assert is_same(url, tensors) and len(ends) >= 3
 
 
+@pytest.mark.parametrize("fate", [None, "lose", 403])
+def test_a_file_that_s3_does_not_copy_in_one_request_goes_up_again(
+    fate: str | int | None, proxy: Proxy, prefix: str, service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As those of more than 5 GiB that a worker has written, over an old file of the same size: whole or not at all."""
+    if service != "s3":
+        pytest.skip("the others copy files of any size")
+    monkeypatch.setattr(objects, "MOST_COPIED_NBYTES", 1 << 20)
+    url, tensors = f"{prefix}/m", {key: np.arange(3 << 20, dtype="<u4") for key in "ab"}
+    options: dict[str, Any] = {"format": "safetensors", "policy": BalancedPolicy(2), "force": True}
+    sv.save(url, {key: value + 1 for key, value in tensors.items()}, **options)
+    sv.save(tmp_path / "m", tensors)
+    ends: list[Asked] = []
+
+    def rule(asked: Asked) -> str | int | None:
+        if asked.method != "POST" or "uploadId" not in asked.path or ".tmp" in asked.path:
+            return None
+        ends.append(asked)
+        return fate if len(ends) == 1 else None
+
+    proxy.rule = rule
+    with ThreadPoolExecutor(2) as executor:
+        if fate == 403:
+            with pytest.raises(StorageError, match="permission is denied.*unfinished uploads"):
+                sv.reshard(tmp_path / "m", url, executor=executor, **options)
+        else:
+            sv.reshard(tmp_path / "m", url, executor=executor, **options)
+            assert is_same(url, tensors)
+    assert len(ends) >= 2 and not any("claim" in key or ".tmp" in key for key in keys_of(prefix))
+
+
 def test_an_upload_that_the_service_has_ended_is_said(proxy: Proxy, prefix: str, service: str) -> None:
     """By a rule of the bucket, or with the bucket: nothing tells to copy a file again, and nothing is in place."""
     proxy.rule = lambda asked: 404 if asked.method in ("PUT", "POST") else None

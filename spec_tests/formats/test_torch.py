@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+import tracemalloc
 import zipfile
 import zlib
 from collections import Counter, OrderedDict, defaultdict
@@ -360,3 +361,18 @@ def test_a_distributed_checkpoint_becomes_safetensors(tmp_path: Path) -> None:
     source = GOLDEN / "torch_dcp" / "rows11_ranks3" / "ckpt"
     sv.reshard(source, tmp_path / "model.safetensors")
     assert sv.diff(source, tmp_path / "model.safetensors").equal
+
+
+def test_a_key_is_looked_up_without_memory_for_all_others(tmp_path: Path) -> None:
+    """``verify`` asks for every key by itself, which took the square of their number."""
+    sv.save(tmp_path / "ck", {f"w{number}": np.ones(2, np.float32) for number in range(2_000)}, format="torch")
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert not reader.faults and "w6" not in reader.index.faults  # all items are read, and looked up once
+        tracemalloc.start()
+        try:
+            assert reader.source.is_guarded("w7")  # type: ignore[attr-defined]  # of this format's source
+            assert reader.index.faults.get("w7") is None
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 30_000

@@ -181,8 +181,11 @@ class DcpIndex:
     def _resolve(self, rows: Ints) -> None:
         """Read the items of rows that were not read yet."""
         with self._lock, without_collection():
-            known = self.views.keys() | self.payloads.keys() | self.errors.keys()
-            left = np.array([row for row in rows.tolist() if row not in known], np.int64)
+            # Asked one by one: a union would be as large as the checkpoint, for each key.
+            known = (self.views, self.payloads, self.errors)
+            left = np.array([row for row in rows.tolist() if not any(row in each for each in known)], np.int64)
+            if not len(left):
+                return
             starts = np.array([self.items.start[row] for row in left.tolist()], np.int64)
             # In the order of the files, so that one read brings many small items; in a bucket, many files at a time.
             in_order = left[np.lexsort((starts, self.file[left]))]

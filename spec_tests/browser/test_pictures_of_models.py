@@ -285,3 +285,10 @@ def test_what_is_chosen_has_an_outline_that_is_seen_on_any_colour(
                 const rgb = (name) => String(theme[name].match(/[0-9a-f]{{2}}/g).map((part) => parseInt(part, 16)));
                 return [[...seen], rgb('ink'), rgb('card')]""")
             assert ink in seen and card in seen
+
+
+def test_a_list_of_variables_is_no_stack_of_layers(chromium: Chrome, tmp_path: Path) -> None:
+    """Keras numbers what it trains: nothing follows these numbers but TensorFlow's end of a key, which is left out."""
+    arrays = {f"vars/{n}/.ATTRIBUTES/VARIABLE_VALUE": np.arange(3.0) for n in range(4)}
+    page = show(chromium, view(tmp_path, arrays, format="tensorflow"))
+    assert not page.find("#layers").is_displayed() and len(page.keys()) == 4

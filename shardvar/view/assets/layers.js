@@ -16,7 +16,7 @@ const COUNTED = /(?<=^|[/._])\d+(?=[/.]|$)/g; // "experts.3" and "unit_3" are co
 // The stacks of layers, those of most tensors first, those of an optimizer last.
 function findStacks(items) {
   const numbers = new Map(); // prefix before a number, and the numbers that follow it
-  const found = items.map(({ key }) => numbersIn(key));
+  const found = items.map(({ name }) => numbersIn(name));
   for (const each of found) {
     for (const { prefix, digits } of each) {
       let there = numbers.get(prefix);
@@ -50,7 +50,7 @@ function isBelowVariable({ name }, names) {
   return false;
 }
 
-// The numbers of a key at the ends of its parts, each with what stands before it.
+// The numbers of a name at the ends of its parts, each with what stands before it.
 function numbersIn(key) {
   const found = [];
   NUMBERS.lastIndex = 0;

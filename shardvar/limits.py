@@ -28,6 +28,9 @@ MAX_RANK: Final = 64
 MAX_DEVICES: Final = 1 << 20
 """Devices of a mesh: a million, more than ten times as many as the largest job has. A layout has columns of them."""
 
+MAX_PARTS: Final = 1 << 22
+"""Parts that tensors are cut into, in all: four million. Each is an entry, and a plan of so many takes some 3 GiB."""
+
 MAX_NBYTES: Final = 1 << 62
 """Bytes of a tensor, and any of its extents: sums and differences of two of them fit in 64 bits."""
 

@@ -22,13 +22,14 @@ A new form is read in ``read_cut``, and nowhere else.
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
 from itertools import accumulate
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.partition import Partition, PartitionSpec, columns_of
+from shardvar.layout.partition import Partition, PartitionSpec, check_part_count, columns_of
 from shardvar.layout.region import Region
 
 
@@ -118,6 +119,7 @@ def part_columns(cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1
         return offset, extent, device
     if isinstance(parts, Partition):
         return *columns_of(parts.parts, len(shape)), None
+    check_part_count(prod(map(len, parts)))
     # The grid in C order: the parts along the last axis follow each other, as in nested loops over the axes.
     starts = np.meshgrid(*(np.array([0, *accumulate(along)][:-1], np.int64) for along in parts), indexing="ij")
     extents = np.meshgrid(*(np.array(along, np.int64) for along in parts), indexing="ij")

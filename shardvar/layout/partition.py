@@ -8,6 +8,7 @@ makes partitions of everything that a caller may give.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
+from math import prod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import find_overlap
 from shardvar.layout.region import Region, read_integer, read_integers, subtract_all
+from shardvar.limits import MAX_PARTS
 
 Interval = tuple[int, int]
 """Half-open: ``(start, stop)``."""
@@ -46,7 +48,7 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     ArgumentTypeError
         If an argument is not an integer.
     ArgumentError
-        If `num_shards` is below 1 or `length` is negative.
+        If `num_shards` is below 1 or more than 4,194,304, or `length` is negative.
 
     Examples
     --------
@@ -54,6 +56,7 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
     """
     length, num_shards = read_counts(length, num_shards)
+    check_part_count(num_shards)
     small, larger = divmod(length, num_shards)
     # ``shard < larger`` counts as 0 or 1. 13 ids over 5 shards: small is 2 and larger 3, so the sizes are 3, 3, 3, 2,
     # 2.
@@ -136,7 +139,7 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     ArgumentTypeError
         If an argument is not an integer.
     ArgumentError
-        If `num_shards` is below 1 or `length` is negative.
+        If `num_shards` is below 1 or more than 4,194,304, or `length` is negative.
 
     Examples
     --------
@@ -146,6 +149,7 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     ((0, 2), (2, 4), (4, 6), (6, 6))
     """
     length, num_shards = read_counts(length, num_shards)
+    check_part_count(num_shards)
     # The quotient rounded up: 13 ids over 5 shards are -(-13 // 5) = 3 each, so shard 4 begins at 12 and has one id.
     size = -(-length // num_shards)
     return tuple((min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards))
@@ -320,6 +324,7 @@ class Partition:
         for extent, along in zip(shape, sizes, strict=True):
             if sum(along) != extent or any(size < 0 for size in along):
                 raise LayoutError(f"Part sizes {tuple(along)} do not add up to {extent}, an axis of {tuple(shape)}.")
+        check_part_count(prod(map(len, sizes)))
         grid = product(*(_intervals(along) for along in sizes))
         return cls(tuple(shape), tuple(_region(intervals) for intervals in grid))
 
@@ -369,6 +374,12 @@ def read_counts(length: int, num_shards: int) -> tuple[int, int]:
     if length < 0:
         raise ArgumentError(f"The length {length} is negative.", "Give a number of rows.")
     return length, num_shards
+
+
+def check_part_count(count: int) -> None:
+    """Raise ``ArgumentError`` for more parts than are listed one by one."""
+    if count > MAX_PARTS:
+        raise ArgumentError(f"{count} parts are too many; at most {MAX_PARTS} are allowed.", "Cut into fewer.")
 
 
 def _integers(values: Sequence[int]) -> tuple[int, ...]:

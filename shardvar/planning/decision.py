@@ -24,6 +24,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, PolicyError
 from shardvar.layout.cutting import Cut, part_columns
 from shardvar.layout.dtypes import Bools, Ints, is_whole
+from shardvar.layout.partition import check_part_count
 from shardvar.layout.region import Region
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment, Plan, find_faults, plan_copies
@@ -55,9 +56,11 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     nbytes = slices.nbytes_of_tensors()
     num_shards = len(slices.tasks()[1]) if any(map(callable, cuts)) else 1
     tables = [slices.take(np.flatnonzero(rule[slices.tensor] < 0))]
-    tables += [
-        _cut_tensors(tensors, rows, cuts[rule[rows[0]]], nbytes[rows], num_shards) for rows in _alike(tensors, rule)
-    ]
+    total = 0
+    for rows in _alike(tensors, rule):
+        tables.append(_cut_tensors(tensors, rows, cuts[rule[rows[0]]], nbytes[rows], num_shards))
+        total += len(tables[-1])
+        check_part_count(total)
     if slices.device is None:
         tables = _on_devices(tables)
     else:  # a tensor that is cut lies where its first slice was
@@ -128,6 +131,7 @@ def _cut_tensors(tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints, num_s
     except ArgumentError as error:
         raise error.at(repr(tensors.keys[first])) from error
     count, rank, times = len(offset), tensors.shapes.shape[1], (len(rows), 1)
+    check_part_count(count * len(rows))
     offset, shape = np.tile(widen(offset, rank, 0), times), np.tile(widen(shape, rank, 1), times)
     table = SliceTable.of(tensors, np.repeat(rows, count), offset, shape, np.repeat(nbytes, count))
     if device is None:

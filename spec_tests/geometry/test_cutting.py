@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentTypeError, LayoutError
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.cutting import call_partitioner, part_columns, plan_rows, read_cut
 from shardvar.layout.partition import Partition, PartitionSpec, div
 from shardvar.layout.region import Region
 from shardvar.layout.shard_counts import FixedShardsPartitioner, fixed_size_partitioner
+from shardvar.planning.decision import cut_slices
+from shardvar.planning.slices import TensorTable
 from shardvar.variables.create import create_sharded_variable
 from spec_tests.helpers.hypothesis_strategies import filled_shapes
 
@@ -156,3 +158,30 @@ def test_no_partitioner_and_no_axis_give_one_whole_part() -> None:
 
     assert plan_rows(None, (3, 4), "int8") == Partition.from_counts((3, 4), [1])
     assert len(plan_rows(never, (), "int8")) == 1
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda: sv.div(13, 10**9),
+        lambda: sv.chunk(13, 10**9),
+        lambda: sv.PartitionSpec(partitions=[10**9]).sizes((13,)),
+        lambda: sv.Partition.from_counts((1 << 12, 1 << 12), [1 << 12, 1 << 12]),
+        lambda: part_columns([1 << 12, 1 << 12], (1 << 12, 1 << 12), "int8"),
+        lambda: part_columns(10**9, (1 << 40,), "int8"),
+        lambda: cut_slices(TensorTable.of((f"w{row}", "int8", (1 << 20,)) for row in range(5)).whole(), 1 << 20),
+    ],
+)
+def test_more_parts_than_memory_holds_are_refused_at_once(cut: Callable[[], object]) -> None:
+    """Of one tensor, and of equal ones; ``div_owner`` lists none and takes any number."""
+    with pytest.raises(ArgumentError, match="parts are too many; at most 4194304 are allowed"):
+        cut()
+    assert [each.tolist() for each in sv.div_owner([12], 13, 10**9)] == [[12], [0]]
+
+
+def test_the_parts_of_all_tensors_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardvar.layout.partition.MAX_PARTS", 12)
+    tensors = [TensorTable.of((f"w{row}", "int8", (4, row)) for row in range(count)).whole() for count in (3, 4)]
+    assert len(cut_slices(tensors[0], 4)) == 12
+    with pytest.raises(ArgumentError, match="16 parts are too many; at most 12 are allowed"):
+        cut_slices(tensors[1], 4)

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.cli.output import count, human_size, one_line, print_table, say
+from shardvar.cli.output import count, human_size, print_table, say
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import EntryTable
 from shardvar.storage.places import is_url
@@ -16,7 +16,7 @@ _ROWS = ("tensors", "slices", "files", "bytes", "dtypes")
 
 
 def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
-    """Print the numbers of a dry run: a table of source and target, the policy, ranges, memory and disk."""
+    """Print the numbers of a dry run: a table of source and target, ranges, memory and disk."""
     with ExitStack() as stack:
         tables = [stack.enter_context(open_checkpoint(path)).entries() for path in sources]
         now = _column(tables, [size for table in tables for size in _file_nbytes(table)])
@@ -24,7 +24,6 @@ def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
     print()
     print_table(("", "source", "target"), list(zip(_ROWS, now, then, strict=True)))
     print()
-    say(f"policy: {one_line(report.description)}")
     say(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
     # A bucket has no free bytes. Its files wait on this disk until they are whole.
     use = " for temporary files" if is_url(report.path) else ""

@@ -158,8 +158,8 @@ def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyR
         say(line)
     else:
         answer("bad" if report.lost else "good", line)
-    if verbose and not report.dry_run:
-        print(f"policy: {one_line(report.description)}")
+    if verbose:
+        say(f"policy: {one_line(report.description)}")
     if sys.stdout.isatty() and report.lost:
         print(f"\n{count(len(report.lost), 'tensor')} could not be read:")
         print_problems(report.lost, pipe="")

@@ -106,10 +106,10 @@ _PREFIX_INDEXES = (".svindex", ".index")
 
 
 _OTHER_FILES = (
-    ".bin", ".onnx", ".tflite", ".pb", ".msgpack", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet", ".zip",
-    ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
+    ".bin", ".distcp", ".onnx", ".tflite", ".pb", ".msgpack", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
+    ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
 )  # fmt: skip
-"""Endings of files that no format writes, or that several programs mean differently."""
+"""Endings of files that no format writes, or not one of them alone, or that several programs mean differently."""
 
 _COMPANION = re.compile(
     r"(data|dataloader|dl_state_dict|optimizer|(lr_)?scheduler|grad_scaler|scaler|sampler|rng_states?|recipe_state|"

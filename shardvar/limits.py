@@ -26,7 +26,8 @@ MAX_RANK: Final = 64
 """Axes of a tensor, as in NumPy 2."""
 
 MAX_DEVICES: Final = 1 << 20
-"""Devices of a mesh: a million, more than ten times as many as the largest job has. A layout has columns of them."""
+"""Devices of a mesh or a cluster: a million, more than ten times as many as the largest job has. A layout has
+columns of them."""
 
 MAX_PARTS: Final = 1 << 22
 """Parts that tensors are cut into, in all: four million. Each is an entry, and a plan of so many takes some 3 GiB."""

@@ -29,6 +29,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array
+from shardvar.limits import MAX_DEVICES
 
 # Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are names too.
 _FULL_NAME = re.compile(
@@ -275,6 +276,9 @@ def make_cluster(
             raise ArgumentTypeError(f"{name} is {count!r}.", "Give a count of zero or more.")
         if count < 0:
             raise ArgumentError(f"{name} is {count}.", "Give a count of zero or more.")
+    # As Python's integers: those of NumPy may overflow.
+    if (total := int(num_ps) + int(num_workers) * (1 + int(replicas_per_worker))) > MAX_DEVICES:
+        raise ArgumentError(f"A cluster of {total} devices is asked for.", f"At most {MAX_DEVICES} are supported.")
     devices = [Device(f"ps:{task}", ps_memory_limit) for task in range(num_ps)]
     for task in range(num_workers):
         devices.append(Device(f"worker:{task}", host_memory_limit))

@@ -322,6 +322,12 @@ def test_scopes_end_with_their_block_whatever_happens_inside() -> None:
         pass
 
 
+@pytest.mark.parametrize("counts", [(10**9,), (0, 10**9), (0, 10**5, np.int32(10**5)), (1, 2**19, 1)])
+def test_a_cluster_of_more_devices_than_memory_holds_is_refused_before_one_is_made(counts: tuple[int, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"cluster of \d+ devices is asked for.*At most 1048576"):
+        make_cluster(*counts)
+
+
 def test_a_cluster_finds_its_devices_by_either_name() -> None:
     cluster = make_cluster(2, 2, 2, ps_memory_limit=7)
     assert [d.short_name for d in cluster.servers] == ["ps:0", "ps:1"] and cluster["ps:1"].memory_limit == 7

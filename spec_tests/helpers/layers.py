@@ -14,7 +14,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "layout": ("errors", "limits", "pictures"),
     "layouts": ("errors", "limits", "pictures", "layout"),
     "tracking": ("errors",),
-    "devices": ("errors", "forks", "pictures", "layout", "layouts"),
+    "devices": ("errors", "forks", "limits", "pictures", "layout", "layouts"),
     "random": ("errors", "layout"),
     "variables": ("errors", "forks", "pictures", "layout", "tracking", "devices", "random"),
     "nn": ("errors", "layout", "tracking", "devices", "random", "variables"),

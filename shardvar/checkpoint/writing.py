@@ -171,7 +171,7 @@ def carry_out(
     """Write and commit. A ``generation`` that says what is written lets a second run go on where a first was killed."""
     target = work.target
     for each in work.decision.exceeding:
-        _LOG.warning("%s", message(f"{target.path}: {each}"))
+        _LOG.warning("%s", message(f"{target.path}: {each}"), extra={"is_in_report": True})
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
     check_new_folder(work, generation)

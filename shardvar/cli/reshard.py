@@ -46,7 +46,7 @@ def execute(arguments: Namespace) -> int:
             raise ArgumentError("--html shows a plan, and --dry-run is not given.", "Give both, or leave --html out.")
         check_target(arguments.html)
     try:
-        with _without_log():
+        with _warnings_below():
             report = _reshard(arguments)
     except CheckpointError as error:
         if error.file is None or arguments.keep_going:
@@ -100,14 +100,24 @@ def _reshard(arguments: Namespace) -> WriteReport:
 
 
 @contextmanager
-def _without_log() -> Iterator[None]:
-    """Keep warnings about single files, of which there may be thousands, from standard error: the report has them."""
-    log, handler = logging.getLogger("shardvar"), logging.NullHandler()
+def _warnings_below() -> Iterator[None]:
+    """Print the warnings of a write below its progress bar, but for those that its report has, maybe thousands."""
+    warnings: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if not hasattr(record, "is_in_report"):
+            warnings.append(record.getMessage())
+        return False  # the handler itself prints nothing
+
+    log, handler = logging.getLogger("shardvar"), logging.Handler(logging.WARNING)
+    handler.addFilter(keep)
     log.addHandler(handler)
     try:
         yield
     finally:
         log.removeHandler(handler)
+        for warning in warnings:
+            note(f"warning: {warning}")
 
 
 def _note_large_files(report: WriteReport, limit: str) -> None:

@@ -131,6 +131,16 @@ def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path
         assert set(rows["dtypes"][side].split(", ")) == {each["dtype"] for each in told["tensors"]}
 
 
+def test_what_an_unfinished_write_has_left_is_named_by_the_next_one(tmp_path: Path, run: Run) -> None:
+    """No checkpoint has these files, so nothing else names them. JSON on standard output is not touched."""
+    path, left = saved(tmp_path), tmp_path / "out.data-00000.0123456789abcdef.tmp"
+    left.write_bytes(b"cut")
+    for more in ((), ("--json",)):
+        outcome = run("reshard", path, tmp_path / "out", "--force", *more)
+        assert outcome.err.startswith("warning: ") and outcome.err.count("\n") == 1 and left.name in outcome.err
+        assert outcome.code == 0 and sv.verify(tmp_path / "out").ok
+
+
 def test_the_policy_is_named_with_verbose_alone(tmp_path: Path, run: Run) -> None:
     """It changes nothing that a reader of the answer does next."""
     words = ("reshard", saved(tmp_path), tmp_path / "out", "--files", "2")

@@ -16,6 +16,9 @@ CLOUD := .venv-cloud/bin/python
 DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
+# In continuous integration, the slowest tests of each run are listed, so that one that has become slow is seen.
+SLOWEST := $(if $(CI),--durations=20)
+
 SCHEMA := .venv/bin/check-jsonschema --quiet --builtin-schema
 
 LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/notebooks
@@ -39,7 +42,7 @@ test: .venv/installed ## run the tests and doctests, then the quick ones on the 
 ifdef LAYER
 	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal spec_tests/$(LAYER)
 else
-	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal
+	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal $(SLOWEST)
 	$(DEV) -m pytest -q --doctest-modules shardvar spec_tests/helpers
 	@$(MAKE) --no-print-directory wheel
 endif
@@ -100,7 +103,7 @@ vectors: .venv/installed ## write shardvar/vectors/data anew, the same bytes on 
 	$(DEV) -m spec_tests.vector_generators.make
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
-	$(PEERS) -m pytest -q -rs -W default -n $(JOBS) --dist loadfile spec_tests/peers
+	$(PEERS) -m pytest -q -rs -W default -n $(JOBS) --dist loadfile $(SLOWEST) spec_tests/peers
 	$(PEERS) -m spec_tests.conformance.run
 	$(PEERS) -m spec_tests.rules
 
@@ -119,7 +122,7 @@ browser: .venv-browser/installed ## open the pages of shardvar view in headless 
 
 .PHONY: cloud
 cloud: .venv-cloud/installed build/azurite/installed ## write and read buckets of S3, Google and Azure, as emulators on this machine have them
-	$(CLOUD) -m pytest -q -rs -p no:cacheprovider spec_tests/cloud spec_tests/storage/test_remote.py
+	$(CLOUD) -m pytest -q -rs -p no:cacheprovider $(SLOWEST) spec_tests/cloud spec_tests/storage/test_remote.py
 
 bench: .venv-peers/installed ## measure beside the peers, and write docs/performance.md (half an hour); SUBJECTS="table tiny": these alone
 	$(PEERS) -m benchmarks --write $(SUBJECTS)

@@ -93,7 +93,8 @@ rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what o
 layers: .venv/installed ## draw docs/images/layers.svg: the layers, with an arrow for each import between them
 	$(DEV) -m spec_tests.helpers.layer_picture
 
-picture: .venv-browser/installed ## take docs/images/view.png, the picture of a page of shardvar view, in headless Chromium
+picture: .venv/installed .venv-browser/installed ## draw docs/images/inspect.svg, and take view.png, a page of shardvar view, in headless Chromium
+	$(DEV) -m spec_tests.helpers.inspect_picture
 	@if .ci/chromium; then $(BROWSER) -m spec_tests.helpers.view_picture; fi
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left

@@ -6,7 +6,7 @@ from time import perf_counter
 import shardvar as sv
 from benchmarks.figures import Figure
 from benchmarks.setting import Setting
-from shardvar.layouts import Layout, Shard, StridedShard, dtensor, fsdp, named_sharding, plan_redistribution
+from shardvar.layout.meshes import Layout, Shard, StridedShard, dtensor, fsdp, named_sharding, plan_redistribution
 
 TARGET = 50.0
 PLAN_TARGET = 1.0

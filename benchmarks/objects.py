@@ -16,7 +16,7 @@ from benchmarks.places import Place, emptied
 from benchmarks.setting import Setting, skipped
 from benchmarks.sizes import MIB
 from benchmarks.timing import Run, compare
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph
+from shardvar.reference.objects.stored_graph import GRAPH_KEY, decode_graph
 
 PEERS = ("TensorFlow", "DCP", "Orbax")
 AHEAD = 1.0

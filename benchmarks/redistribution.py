@@ -6,8 +6,8 @@ from time import perf_counter
 import shardvar as sv
 from benchmarks.figures import Figure
 from benchmarks.setting import Setting
-from shardvar.layouts import Replicate, Shard, dtensor, plan_redistribution
-from shardvar.layouts.dtensor import DTensorPlacement
+from shardvar.layout.meshes import Replicate, Shard, dtensor, plan_redistribution
+from shardvar.layout.meshes.dtensor import DTensorPlacement
 
 SHAPE = 10**6, 1024
 TARGET = 1.0

@@ -14,15 +14,18 @@ import to the stub.
 
 from importlib import import_module
 
+_PACKAGES = (__name__, f"{__name__}.reference")
+"""The packages whose submodules are public names."""
+
 
 def _read_stub(text: str) -> dict[str, str]:
     """Return the module of each public name of a stub, in the order of its lines.
 
-    A name whose module is ``shardvar`` itself is a submodule, and its own home. ``ImportError`` for a line that is not
+    A name from ``shardvar`` or ``shardvar.reference`` is a submodule, and its own home. ``ImportError`` for a line that is not
     ``from MODULE import NAME as NAME``: a type checker would see what it declares, and Python would not.
 
     >>> _read_stub("from shardvar import nn as nn\\nfrom shardvar.layout import div as div")
-    {'nn': 'shardvar.nn', 'div': 'shardvar.layout'}
+    {'nn': 'shardvar.reference.nn', 'div': 'shardvar.layout'}
     """
     # The module ``ast`` would read the stub too, but takes longer to import than all of ``import shardvar``.
     homes: dict[str, str] = {}
@@ -31,7 +34,7 @@ def _read_stub(text: str) -> dict[str, str]:
             continue
         match line.split(" "):
             case ["from", module, "import", name, "as", alias] if name == alias and name not in homes:
-                homes[name] = f"{module}.{name}" if module == __name__ else module
+                homes[name] = f"{module}.{name}" if module in _PACKAGES else module
             case _:
                 raise ImportError(
                     f"Line {number} of shardvar/__init__.pyi is {line!r}. Expected one import of a new name: "
@@ -54,7 +57,8 @@ def __getattr__(name: str) -> object:
 
     with unforked:  # a child that is forked within an import by another thread could never import the same module
         home = import_module(_HOME_OF[name])
-    value = home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
+    is_home = home.__name__ in {f"{package}.{name}" for package in _PACKAGES}
+    value = home if is_home else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""The command line: arguments in, calls of ``shardvar.checkpoint``, text or JSON out.
+"""The command line: arguments in, calls of ``shardvar.verbs``, text or JSON out.
 
 Results go to standard output; errors, notes and progress to standard error. A person at a terminal gets tables and
 trees, a pipe gets the same lines without colour, cut or wrapped nowhere. Nothing that a checkpoint says is trusted with

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from shutil import get_terminal_size
 
-from shardvar.checkpoint.comparison import DiffReport, TensorDifference
-from shardvar.checkpoint.numbers import is_number
 from shardvar.cli.output import can_print, count, human_shape, print_table, printable, say
 from shardvar.cli.problems import print_problems
 from shardvar.cli.tree import fold_keys
+from shardvar.verbs.compare.comparison import DiffReport, TensorDifference
+from shardvar.verbs.numbers import is_number
 
 _MOST_ROWS = 40
 """The lines of a table; more are counted."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shardvar.checkpoint.comparison import DiffReport
-from shardvar.checkpoint.locate import Location, find_checkpoint
-from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.renaming import new_names
-from shardvar.checkpoint.stats import Statistics, histograms, measure
 from shardvar.cli.output import note, progress
 from shardvar.cli.view import as_typed, message_as_typed, write_page
 from shardvar.errors import ReadError
 from shardvar.layout.dtypes import Ints
+from shardvar.verbs.compare.comparison import DiffReport
+from shardvar.verbs.compare.stats import Statistics, histograms, measure
+from shardvar.verbs.locate import Location, find_checkpoint
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import new_names
 from shardvar.view.collect import (
     Columns,
     StatisticsByKey,

@@ -163,7 +163,7 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
 def _keys(path: str, word: str) -> Iterator[str]:
     """Yield the keys of a checkpoint that begin with a word, or their folders; nothing where it cannot be read."""
     # Imported for keys alone: the reader brings NumPy, whose import would delay every other press of Tab.
-    from shardvar.checkpoint.reader import open_checkpoint
+    from shardvar.verbs.reader import open_checkpoint
 
     with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:
         # A key with a newline would be taken for two candidates.

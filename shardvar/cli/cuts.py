@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from shardvar.checkpoint.part_places import Join, Spec
 from shardvar.cli.usage import parse_count, parse_pairs
 from shardvar.errors import ArgumentError
 from shardvar.layout.cutting import Cut
-from shardvar.layouts import Layout, named_sharding, parameter_servers
-from shardvar.layouts.mesh import Mesh
+from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
+from shardvar.layout.meshes.mesh import Mesh
+from shardvar.verbs.part_places import Join, Spec
 
 _MESH = "Give the axes of the mesh, the slowest first: --mesh 'dp=2,tp=4'."
 

@@ -6,8 +6,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from itertools import islice
 
-from shardvar.checkpoint.comparison import DiffReport, lines_of_diff
-from shardvar.checkpoint.diff import diff
 from shardvar.cli.changes import print_changes
 from shardvar.cli.comparison_page import check_diff_page, write_diff_page
 from shardvar.cli.output import answer, note, print_json, progress, say, short_path
@@ -16,6 +14,8 @@ from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import check_target
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
+from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff
+from shardvar.verbs.compare.diff import diff
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 

@@ -9,14 +9,14 @@ from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
 
-from shardvar.checkpoint.digest import DigestReport, digest
-from shardvar.checkpoint.locate import find_checkpoint
-from shardvar.checkpoint.manifest import Manifest, check_without_manifest, differences, read_manifest, write_manifest
-from shardvar.checkpoint.problems import Damage, lines_of_problems
 from shardvar.cli.output import answer, count, note, one_line, paths_as_typed, print_json, progress, say, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
+from shardvar.verbs.compare.digest import DigestReport, digest
+from shardvar.verbs.compare.manifest import Manifest, check_without_manifest, differences, read_manifest, write_manifest
+from shardvar.verbs.locate import find_checkpoint
+from shardvar.verbs.problems import Damage, lines_of_problems
 
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 

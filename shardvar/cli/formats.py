@@ -7,10 +7,10 @@ what the code does not do.
 from argparse import Namespace
 from typing import Any
 
-from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import print_json, print_table
 from shardvar.formats.protocol import Format
 from shardvar.formats.table import about_format, all_formats
+from shardvar.verbs.reports import SCHEMA
 
 _LEAST_NEEDED = (1, 5, 3)
 """The columns that a narrow terminal leaves out, first to last: the words about a format, its extra, slices."""

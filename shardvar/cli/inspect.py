@@ -8,20 +8,20 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from shardvar.checkpoint.locate import find_checkpoint
-from shardvar.checkpoint.newest import candidates_of
-from shardvar.checkpoint.parameters import count_parameters
-from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import print_json, progress
 from shardvar.cli.overview import print_overview
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
+from shardvar.verbs.locate import find_checkpoint
+from shardvar.verbs.newest import candidates_of
+from shardvar.verbs.parameters import count_parameters
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import SCHEMA
 
 if TYPE_CHECKING:
-    from shardvar.checkpoint.stats import Statistics
+    from shardvar.verbs.compare.stats import Statistics
 
 _FOUND = 1
 """The exit code where values are found that ``--fail-on`` lists."""
@@ -66,7 +66,7 @@ def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
 
 
 def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
-    from shardvar.checkpoint.stats import measure  # not above, likewise
+    from shardvar.verbs.compare.stats import measure  # not above, likewise
 
     total = sum(tensor.nbytes for tensor in tensors)
     with progress("reading", lambda: total) as advance:

@@ -12,10 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from time import time
 
-from shardvar.checkpoint.locate import Location, arrays_alone, exact_path
-from shardvar.checkpoint.newest import Candidate, newest_among, newest_checkpoint, steps_of
-from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import (
     count,
     human_age,
@@ -29,6 +25,10 @@ from shardvar.cli.output import (
     warn,
 )
 from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.verbs.locate import Location, arrays_alone, exact_path
+from shardvar.verbs.newest import Candidate, newest_among, newest_checkpoint, steps_of
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import SCHEMA
 
 _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
 _MOST_LISTED = 20

@@ -14,9 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from shardvar.checkpoint.parameters import count_parameters, is_optimizer_state
-from shardvar.checkpoint.problems import Damage
-from shardvar.checkpoint.reader import Reader
 from shardvar.cli.output import (
     count,
     human_count,
@@ -33,9 +30,12 @@ from shardvar.cli.problems import print_problems
 from shardvar.cli.tensors import Tensor, layout_of, list_slices
 from shardvar.cli.tree import Line, file_number, number_ranges, tree_lines
 from shardvar.errors import ReadError
+from shardvar.verbs.parameters import count_parameters, is_optimizer_state
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
 
 if TYPE_CHECKING:
-    from shardvar.checkpoint.stats import Statistics
+    from shardvar.verbs.compare.stats import Statistics
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

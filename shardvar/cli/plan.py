@@ -5,12 +5,12 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from shardvar.checkpoint.reader import open_checkpoint
-from shardvar.checkpoint.reports import WriteReport
 from shardvar.cli.output import count, human_size, print_table, say
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import EntryTable
 from shardvar.storage.places import is_url
+from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.reports import WriteReport
 
 _ROWS = ("tensors", "slices", "files", "bytes", "dtypes")
 

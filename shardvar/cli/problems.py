@@ -10,10 +10,10 @@ from dataclasses import replace
 from shutil import get_terminal_size
 from textwrap import wrap
 
-from shardvar.checkpoint.problems import Cause, Damage, lines_of_problems, main_causes_of
-from shardvar.checkpoint.steps import natural_key
 from shardvar.cli.output import count, one_line, printable, say, seen_from_here, short_name
 from shardvar.cli.tree import file_number, fold_keys
+from shardvar.verbs.problems import Cause, Damage, lines_of_problems, main_causes_of
+from shardvar.verbs.steps import natural_key
 
 _MOST_LABELS = 3
 """Names of tensors, or of those that share a label, that a line has; it counts more."""

@@ -8,10 +8,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from shardvar.checkpoint.locate import exact_path, find_target
-from shardvar.checkpoint.problems import lines_of_problems
-from shardvar.checkpoint.reports import VerifyReport, WriteReport
-from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
 from shardvar.cli.output import (
     answer,
@@ -35,6 +31,10 @@ from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.formats.table import name_of_target, names_of_target
 from shardvar.pictures.words import message
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
+from shardvar.verbs.locate import exact_path, find_target
+from shardvar.verbs.problems import lines_of_problems
+from shardvar.verbs.reports import VerifyReport, WriteReport
+from shardvar.verbs.reshard import reshard
 
 _LOST = 1
 

@@ -6,14 +6,14 @@ A tensor is named by its row in the page, so that no key is written into an addr
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardvar.checkpoint.numbers import is_number, json_number
-from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA
-from shardvar.checkpoint.stats import Statistics, measure
 from shardvar.cli.output import note, print_json
 from shardvar.cli.show import describe_selection, has_checksums
 from shardvar.errors import ArgumentError
 from shardvar.forks import new_lock
+from shardvar.verbs.compare.stats import Statistics, measure
+from shardvar.verbs.numbers import is_number, json_number
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import SCHEMA
 from shardvar.view.serve import PageAnswer, PageServer
 
 _WIDTH = 100

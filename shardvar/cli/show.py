@@ -12,10 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.numbers import json_number, widen_numbers
-from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
-from shardvar.checkpoint.reports import SCHEMA
-from shardvar.checkpoint.storages import check_storages
 from shardvar.cli.output import human_shape, line_width, note, print_json, printable
 from shardvar.cli.usage import parse_index_text
 from shardvar.engine.evidence import check_entry
@@ -23,6 +19,10 @@ from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING, Array
 from shardvar.planning.index import NO_CHECKSUM, unknown_key
+from shardvar.verbs.numbers import json_number, widen_numbers
+from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint
+from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.storages import check_storages
 
 _PRINTED = 1000
 """Elements up to which a selection is printed in full."""

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 
-from shardvar.checkpoint.numbers import Number
-from shardvar.checkpoint.stats import Statistics
 from shardvar.cli.output import count, print_table, printable, say, short_name, warn
 from shardvar.cli.tensors import Tensor
 from shardvar.cli.tree import Line, fold_keys, tree_lines
 from shardvar.errors import ReadError
 from shardvar.pictures.words import named
+from shardvar.verbs.compare.stats import Statistics
+from shardvar.verbs.numbers import Number
 
 _MOST_NAMED = 3
 """Tensors that a line of findings names; it counts the others."""

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from shardvar.checkpoint.parameters import num_parameters
-from shardvar.checkpoint.problems import Damage
-from shardvar.checkpoint.reader import Reader
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.verbs.parameters import num_parameters
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
 
 if TYPE_CHECKING:
-    from shardvar.layouts.layout import Layout
+    from shardvar.layout.meshes.layout import Layout
 
 _MARKS = {
     "OverlappingSlices": "overlapping",

@@ -14,8 +14,8 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 
-from shardvar.checkpoint.reading_order import PROJECTIONS
-from shardvar.checkpoint.steps import natural_key
+from shardvar.verbs.reading_order import PROJECTIONS
+from shardvar.verbs.steps import natural_key
 
 _MOST_LEVELS = 32
 """The most times that a key is cut; the rest stays together, which bounds the recursion."""

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from shardvar.checkpoint.renaming import REGULAR
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.layout.dtypes import parse_dtype
 from shardvar.layout.indexing import select_basic
+from shardvar.verbs.renaming import REGULAR
 
 _SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,15}))? ?(?:([KMGTP])(I?))?B?", re.IGNORECASE)
 _UNITS = ("", "K", "M", "G", "T", "P")

@@ -7,10 +7,10 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardvar import vectors
-from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import count, human_size, print_json, print_table, printable
 from shardvar.errors import ArgumentError, StorageError, TargetExists
 from shardvar.storage.local import split_path
+from shardvar.verbs.reports import SCHEMA
 
 
 def execute(arguments: Namespace) -> int:

@@ -13,18 +13,18 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
 
-from shardvar.checkpoint.locate import find_checkpoint
-from shardvar.checkpoint.manifest import manifest_beside
-from shardvar.checkpoint.problems import Damage
-from shardvar.checkpoint.reader import open_checkpoint
-from shardvar.checkpoint.reports import DAMAGED, SCHEMA, VerifyReport
-from shardvar.checkpoint.verify import verify
 from shardvar.cli.output import Mark, answer, count, human_size, note, one_line, print_json, progress, say, short_path
 from shardvar.cli.problems import print_problems
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
 from shardvar.formats.table import format_named
 from shardvar.pictures.words import named
+from shardvar.verbs.compare.manifest import manifest_beside
+from shardvar.verbs.locate import find_checkpoint
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.reports import DAMAGED, SCHEMA, VerifyReport
+from shardvar.verbs.verify import verify
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 

@@ -10,14 +10,14 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardvar.checkpoint.locate import Location, find_checkpoint
-from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA, WriteReport
-from shardvar.checkpoint.stats import Statistics, histograms, measure
 from shardvar.cli.output import count, human_size, human_tensors, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import split_path
+from shardvar.verbs.compare.stats import Statistics, histograms, measure
+from shardvar.verbs.locate import Location, find_checkpoint
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import SCHEMA, WriteReport
 from shardvar.view.collect import (
     Columns,
     StatisticsByKey,

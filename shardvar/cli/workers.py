@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, ParamSpec, TypeVar
 
-from shardvar.checkpoint.executors import end_with_parent, interrupt_task
 from shardvar.cli.output import note
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, MissingExtra, StorageError
 from shardvar.storage.requests import first_line
+from shardvar.verbs.together.executors import end_with_parent, interrupt_task
 
 P = ParamSpec("P")
 T = TypeVar("T")

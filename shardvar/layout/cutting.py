@@ -35,7 +35,7 @@ from shardvar.layout.region import Region
 
 @runtime_checkable
 class DeviceParts(Protocol):
-    """A cut that says which device holds each part: a ``shardvar.layouts.Layout``."""
+    """A cut that says which device holds each part: a ``shardvar.layout.meshes.Layout``."""
 
     @property
     def shape(self) -> tuple[int, ...]:

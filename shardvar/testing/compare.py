@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.comparison import DiffReport, lines_of_diff
-from shardvar.checkpoint.diff import diff
-from shardvar.checkpoint.locate import Path
 from shardvar.layout.dtypes import Array, dtype_name
+from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff
+from shardvar.verbs.compare.diff import diff
+from shardvar.verbs.locate import Path
 
 
 def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer") -> None:

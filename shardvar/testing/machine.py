@@ -22,13 +22,13 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shardvar.devices import Device
 from shardvar.layout.dtypes import Array
+from shardvar.reference.devices import Device
+from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from shardvar.testing.arrays import counting
 from shardvar.testing.compare import assert_matches_oracle
 from shardvar.testing.geometry import layouts
 from shardvar.testing.operations import Ids, Key, Snapshot, Update, ids, refused_updates, slices, updated, updates
-from shardvar.variables import IndexedSlices, ShardedVariable, Variable
 
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3, 2), (0,))
 """The shapes of one row: a number, vectors, a matrix, a row without elements."""

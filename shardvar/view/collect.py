@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.comparison import DiffReport, ValueDifference
-from shardvar.checkpoint.holders import holders_of
-from shardvar.checkpoint.numbers import Number, json_number
-from shardvar.checkpoint.parameters import is_optimizer_state, num_parameters
-from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reading_order import reading_key
-from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.stats import NUM_BINS, Statistics
-from shardvar.checkpoint.verify import guarded_keys
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.compare.comparison import DiffReport, ValueDifference
+from shardvar.verbs.compare.stats import NUM_BINS, Statistics
+from shardvar.verbs.holders import holders_of
+from shardvar.verbs.numbers import Number, json_number
+from shardvar.verbs.parameters import is_optimizer_state, num_parameters
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reading_order import reading_key
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.verify import guarded_keys
 
 Columns = dict[str, Any]
 StatisticsByKey = Mapping[str, Statistics | ReadError]

@@ -51,7 +51,7 @@ STUB = Path(shardvar.__file__).with_suffix(".pyi")
 def test_type_checkers_see_the_names_that_python_sees() -> None:
     """Python's grammar and the reader of ``shardvar/__init__.py`` find the same imports in the stub."""
     declared = {
-        (alias.asname, f"{node.module}.{alias.name}" if node.module == "shardvar" else node.module)
+        (alias.asname, f"{node.module}.{alias.name}" if node.module in shardvar._PACKAGES else node.module)
         for node in ast.parse(STUB.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
@@ -78,7 +78,7 @@ def test_the_stub_holds_imports_and_nothing_else() -> None:
         "    from shardvar import errors as errors",
         "div: int",
         "def div(length: int, num_shards: int) -> None: ...",
-        "from shardvar import nn as nn\nfrom shardvar.nn import nn as nn",
+        "from shardvar import nn as nn\nfrom shardvar.reference.nn import nn as nn",
     ],
 )
 def test_a_line_that_the_face_cannot_read_is_an_error(line: str) -> None:
@@ -93,7 +93,7 @@ def test_a_star_import_gives_the_public_names() -> None:
 
 
 def test_what_is_written_names_the_version_that_wrote_it() -> None:
-    from shardvar.checkpoint.save import WRITER
+    from shardvar.verbs.save import WRITER
 
     assert f"shardvar {shardvar.__version__}" == WRITER
 

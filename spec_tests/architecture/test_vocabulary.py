@@ -28,7 +28,8 @@ HOMES = {
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
         "formats/keras/walk.py",
-        *(f"layouts/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition", "save_plans")),
+        *(f"layout/meshes/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
+        *(f"conformance/torch_plans/{name}.py" for name in ("save_plans", "steps")),
     ),
     "piece": ("engine/pieces.py",),
 }

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.checkpoint import locate
 from shardvar.cli.main import main
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.table import format_names
+from shardvar.verbs import locate
 from spec_tests.helpers.command_line import terminal
 
 PROMISED = ("format", "about", "read", "written", "slices", "atomic", "in_buckets", "extra")

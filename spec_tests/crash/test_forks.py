@@ -24,9 +24,9 @@ import shardvar as sv
 from shardvar import forks
 from shardvar.errors import LockHeld, StillSaving
 from shardvar.forks import new_latch, new_lock, unforked
+from shardvar.reference.variables.operations import read_variable_op, variable_handle
+from shardvar.reference.variables.writes import Resource, Write, commit
 from shardvar.storage.local import LocalStorage
-from shardvar.variables.operations import read_variable_op, variable_handle
-from shardvar.variables.writes import Resource, Write, commit
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
@@ -249,7 +249,7 @@ def test_a_child_that_is_forked_within_a_save_in_the_background(
 ) -> None:
     """It saves, writes and restores by itself. The pending save is not its own, and it is told so at once."""
     begun, gate = threading.Event(), threading.Event()
-    from shardvar.checkpoint import writing
+    from shardvar.verbs import writing
 
     write = writing.write_checkpoint
 

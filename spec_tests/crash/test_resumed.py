@@ -101,7 +101,7 @@ def test_a_source_that_became_corrupt_is_refused_or_was_read_before(shared: Shar
 @pytest.fixture
 def same_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two saves name their data files alike, so that the index of one fits the files of the other."""
-    monkeypatch.setattr("shardvar.checkpoint.writing.secrets.token_hex", lambda nbytes: "alike")
+    monkeypatch.setattr("shardvar.verbs.writing.secrets.token_hex", lambda nbytes: "alike")
 
 
 PAIR = {"a": TABLE, "b": TABLE + 1}

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.devices import (
+from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, ScopeError
+from shardvar.reference.devices import (
     Device,
     Traffic,
     adopt,
@@ -31,8 +32,7 @@ from shardvar.devices import (
     track_transfers,
     value_nbytes,
 )
-from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, ScopeError
-from shardvar.variables.row_layout import RowLayout
+from shardvar.reference.variables.row_layout import RowLayout
 
 
 def floats(count: int) -> np.ndarray:

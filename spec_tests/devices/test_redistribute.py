@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.devices import Device
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError
-from shardvar.layouts import (
+from shardvar.layout.meshes import (
     Layout,
     Partial,
     Replicate,
@@ -20,7 +19,8 @@ from shardvar.layouts import (
     parameter_servers,
     plan_redistribution,
 )
-from shardvar.layouts.dtensor import DTensorPlacement
+from shardvar.layout.meshes.dtensor import DTensorPlacement
+from shardvar.reference.devices import Device
 
 R = Replicate()
 CUTS: tuple[DTensorPlacement, ...] = (R, Shard(0), Shard(1), StridedShard(0, 3))

@@ -29,11 +29,11 @@ def test_every_option_is_documented() -> None:
 
 def test_every_key_of_json_is_documented() -> None:
     """The page names the keys that ``test_json_has_the_keys_that_docs_describe`` finds in printed JSON."""
-    from shardvar.checkpoint.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
-    from shardvar.checkpoint.problems import Damage
-    from shardvar.checkpoint.reports import VerifyReport, WriteReport
-    from shardvar.checkpoint.stats import Statistics
     from shardvar.cli.tensors import Slice
+    from shardvar.verbs.compare.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
+    from shardvar.verbs.compare.stats import Statistics
+    from shardvar.verbs.problems import Damage
+    from shardvar.verbs.reports import VerifyReport, WriteReport
 
     names = set(Statistics().to_json()) | {"error", "cause", "remedy", "stats", "stats_error", "fault", "checkpoints"}
     names |= {

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar.engine
-from shardvar.checkpoint.save import source_of
 from shardvar.engine import units
 from shardvar.engine.evidence import Evidence, ReadTable, check_entry
 from shardvar.engine.moves import lower
@@ -32,6 +31,7 @@ from shardvar.layout.partition import div
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.verbs.save import source_of
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.hypothesis_strategies import (
     NUMBERS,

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 import shardvar.engine
-from shardvar.checkpoint.save import source_of
 from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, strides_of
@@ -30,6 +29,7 @@ from shardvar.errors import CorruptCheckpoint
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.posix import LocalReadableFile
+from shardvar.verbs.save import source_of
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.conversions import Conversions
 from shardvar.engine import transpose
 from shardvar.errors import ArgumentError, CorruptCheckpoint
+from shardvar.verbs.conversions import Conversions
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
 
 cuts = st.one_of(st.none(), st.integers(1, 5), st.tuples(st.integers(1, 3), st.integers(1, 3)).map(list))
@@ -85,7 +85,7 @@ def test_a_transpose_is_cast_after_it(tmp_path: Path) -> None:
 
 def test_a_square_matrix_is_not_taken_from_a_run_without_transpose(tmp_path: Path) -> None:
     """The files that an interrupted run finished are reused by the same command alone."""
-    reshard = import_module("shardvar.checkpoint.reshard")
+    reshard = import_module("shardvar.verbs.reshard")
     square = np.arange(9.0).reshape(3, 3)
     sv.save(tmp_path / "a", {"m": square})
     seen = []

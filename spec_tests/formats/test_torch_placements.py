@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from shardvar.formats.torch.placements import Placement, Spread, held_regions
-from shardvar.layouts import DTensorPlacement, Layout, Replicate, Shard, StridedShard, dtensor, fsdp
-from shardvar.layouts.mesh import Mesh
+from shardvar.layout.meshes import DTensorPlacement, Layout, Replicate, Shard, StridedShard, dtensor, fsdp
+from shardvar.layout.meshes.mesh import Mesh
 
 KINDS: dict[DTensorPlacement, Placement] = {
     Shard(0): Placement(0),

@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
-from shardvar.checkpoint.reader import open_checkpoint
-from shardvar.checkpoint.save import save
 from shardvar.errors import ShardvarError
+from shardvar.reference.objects.stored_graph import GRAPH_KEY
+from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.save import save
 from shardvar.wire.block_file import encode_index_block, open_block_file
 from shardvar.wire.sstable import open_table
 from spec_tests.fuzzing.memory import SEPARATOR

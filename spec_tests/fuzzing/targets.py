@@ -8,14 +8,14 @@ from functools import partial
 
 import numpy as np
 
-from shardvar.checkpoint.objects.state_file import SeriesState
-from shardvar.checkpoint.objects.stored_graph import decode_graph
-from shardvar.checkpoint.reader import Reader
 from shardvar.cli.usage import parse_index_text, parse_size
 from shardvar.errors import ShardvarError
 from shardvar.formats.table import format_named
 from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
 from shardvar.layout.region import format_slice_text, parse_slice_text
+from shardvar.reference.objects.stored_graph import decode_graph
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.state_file import SeriesState
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.training import serializable
-from shardvar.training.strategies import MirroredStrategy
+from shardvar.reference.training import serializable
+from shardvar.reference.training.strategies import MirroredStrategy
 
 
 def arange(*shape: int) -> np.ndarray[Any, Any]:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from shardvar.devices import Device
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.devices import Device
+from shardvar.reference.variables import ShardedVariable, Variable
 
 Array = npt.NDArray[Any]
 

@@ -221,7 +221,7 @@ def failing(directory: Path, fault: Fault, in_threads: bool = False) -> Iterator
         return (FaultyStorage(storage, fault) if Path(storage.path) == directory else storage), name
 
     threads = nullcontext() if in_threads else in_this_thread()
-    with mock.patch("shardvar.checkpoint.locate.split_place", faulty_split), threads:
+    with mock.patch("shardvar.verbs.locate.split_place", faulty_split), threads:
         yield
 
 

@@ -15,12 +15,15 @@ from itertools import pairwise
 from statistics import mean
 
 from spec_tests.helpers import paths
-from spec_tests.helpers.layers import ALLOWED
-from spec_tests.helpers.source_code import MODULES, imports_of, layer_of
+from spec_tests.helpers.layers import ALLOWED, REFERENCE, TOOL
+from spec_tests.helpers.source_code import MODULES, imports_of, layer_of, layer_of_module
 
 PICTURE = paths.DOCS / "images" / "layers.svg"
 
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT, GAP, MARGIN = 900, 88, 124, 40, 26, 24
+
+FACE = {"_version", "__main__", "layouts"}
+"""What is no layer: the version, the way in, and a list of public names."""
 
 Arrows = dict[str, set[str]]
 Spot = tuple[str, str]
@@ -28,7 +31,9 @@ Spot = tuple[str, str]
 
 STYLE = """
   .card { fill: #ffffff; stroke: #d0d7de; }
-  .box { fill: #eef4fb; stroke: #2f6db3; stroke-width: 1.2; }
+  .foundation { fill: #eef4fb; stroke: #2f6db3; stroke-width: 1.2; }
+  .tool { fill: #fdf3e4; stroke: #b3702f; stroke-width: 1.2; }
+  .reference { fill: #eaf6ec; stroke: #2f8a4a; stroke-width: 1.2; }
   .arrow { fill: none; stroke: #57606a; stroke-width: 1.3; marker-end: url(#head); }
   .head { fill: #57606a; }
   text { font: 600 15px ui-sans-serif, system-ui, sans-serif; fill: #1f2328; text-anchor: middle; }
@@ -37,11 +42,11 @@ STYLE = """
 
 def imported() -> Arrows:
     """Return the imports of each layer, in the order of the table."""
-    arrows: Arrows = {layer: set() for layer in ALLOWED if not layer.startswith("_")}
+    arrows: Arrows = {layer: set() for layer in ALLOWED if layer not in FACE}
     for path in MODULES:
         layer = layer_of(path)
         if layer in arrows:
-            arrows[layer] |= {f"{target}..".split(".")[1] for _, target in imports_of(path) if is_ours(target)}
+            arrows[layer] |= {layer_of_module(target) for _, target in imports_of(path) if is_ours(target)}
     return {layer: (targets - {layer}) & arrows.keys() for layer, targets in arrows.items()}
 
 
@@ -151,12 +156,16 @@ def curve(xs: list[int], foot: int) -> str:
     return f'<path class="arrow" d="{" ".join(path).strip()}"/>'
 
 
+def wing_of(layer: str) -> str:
+    return "tool" if layer in TOOL else "reference" if layer in REFERENCE else "foundation"
+
+
 def box(layer: str, x: int, foot: int) -> str:
     """A layer's box and its name."""
     y = foot - BOX_HEIGHT
     return (
-        f'<rect class="box" x="{x - BOX_WIDTH // 2}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="7"/>'
-        f'<text x="{x}" y="{y + BOX_HEIGHT // 2 + 5}">{escape(layer)}</text>'
+        f'<rect class="{wing_of(layer)}" x="{x - BOX_WIDTH // 2}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="7"/>'
+        f'<text x="{x}" y="{y + BOX_HEIGHT // 2 + 5}">{escape(layer.removeprefix("reference."))}</text>'
     )
 
 

@@ -1,10 +1,40 @@
-"""The table of layers: which layer may import which, as docs/design.md draws it."""
+"""The table of layers: which layer may import which, as docs/design.md draws it.
 
-_MEMORY = ("errors", "forks", "layout", "layouts", "tracking", "devices", "random", "variables", "nn")
-_DISK = ("errors", "forks", "layout", "planning", "wire", "storage", "formats", "engine")
-_BELOW_ROOF = (*_MEMORY, "training", *_DISK[3:], "checkpoint")
+Two wings stand on one foundation, under one roof. The tool never imports the reference.
+"""
 
-# layer -> what its modules may import besides themselves; a dotted name allows that one module of a layer
+FOUNDATION = ("limits", "pictures", "errors", "forks", "layout", "layout.meshes", "planning", "wire", "storage")
+TOOL = ("formats", "engine", "verbs", "view", "cli")
+REFERENCE = (
+    "reference.tracking",
+    "reference.devices",
+    "reference.random",
+    "reference.variables",
+    "reference.nn",
+    "reference.training",
+    "reference.objects",
+    "vectors",
+    "testing",
+    "conformance",
+)
+
+_ENGINE_ROOM = ("errors", "forks", "layout", "planning", "wire", "storage", "formats", "engine")
+_MEMORY = (
+    "errors",
+    "forks",
+    "layout",
+    "layout.meshes",
+    "reference.tracking",
+    "reference.devices",
+    "reference.random",
+    "reference.variables",
+    "reference.nn",
+)
+_VERBS = (*_ENGINE_ROOM, "layout.meshes", "limits", "pictures", "_version")
+_BELOW_ROOF = (*_MEMORY, "reference.training", *_ENGINE_ROOM[3:], "verbs", "reference.objects")
+
+# layer -> what its modules may import besides themselves. The name of a layer does not mean the layers inside it. The
+# name of a module allows that one module.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "_version": (),
     "limits": (),
@@ -12,13 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": ("pictures",),
     "forks": (),
     "layout": ("errors", "limits", "pictures"),
-    "layouts": ("errors", "limits", "pictures", "layout"),
-    "tracking": ("errors",),
-    "devices": ("errors", "forks", "limits", "pictures", "layout", "layouts"),
-    "random": ("errors", "layout"),
-    "variables": ("errors", "forks", "pictures", "layout", "tracking", "devices", "random"),
-    "nn": ("errors", "layout", "tracking", "devices", "random", "variables"),
-    "training": _MEMORY,
+    "layout.meshes": ("errors", "limits", "pictures", "layout"),
     "planning": ("errors", "limits", "layout", "pictures"),
     "wire": ("errors", "limits"),
     "storage": ("errors", "forks", "pictures.words", "_version"),
@@ -35,12 +59,35 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "wire.crc",
         "wire.strings",
     ),
-    "checkpoint": (*_MEMORY, *_DISK[3:], "layouts", "limits", "pictures", "_version"),
-    "view": ("errors", "layout", "planning", "pictures", "storage.protocol", "checkpoint"),
+    "verbs": _VERBS,
+    "view": ("errors", "layout", "layout.meshes", "planning", "pictures", "storage.protocol", "verbs"),
     "vectors": ("errors",),
-    "cli": (*_BELOW_ROOF, "pictures", "view", "vectors"),
+    "cli": (*_VERBS, "verbs", "view", "vectors"),
     "__main__": ("cli",),
+    "reference.tracking": ("errors",),
+    "reference.devices": ("errors", "forks", "limits", "pictures", "layout", "layout.meshes"),
+    "reference.random": ("errors", "layout"),
+    "reference.variables": (
+        "errors",
+        "forks",
+        "pictures",
+        "layout",
+        "reference.tracking",
+        "reference.devices",
+        "reference.random",
+    ),
+    "reference.nn": (
+        "errors",
+        "layout",
+        "reference.tracking",
+        "reference.devices",
+        "reference.random",
+        "reference.variables",
+    ),
+    "reference.training": _MEMORY,
+    "reference.objects": (*_VERBS, "verbs", "reference.tracking", "reference.variables"),
     "testing": _BELOW_ROOF,
     "conformance": (*_BELOW_ROOF, "testing"),
+    "layouts": ("layout", "layout.meshes", "conformance"),
 }
 ROOF = ("cli", "testing", "conformance")  # the only layers that may use the face, ``import shardvar as sv``

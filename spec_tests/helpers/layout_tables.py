@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.layouts import Layout
+from shardvar.layout.meshes import Layout
 from spec_tests.helpers.paths import GOLDEN
 
 Case = dict[str, Any]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer, RMSprop
-from shardvar.variables import IndexedSlices
+from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer, RMSprop
+from shardvar.reference.variables import IndexedSlices
 from spec_tests.helpers.embedding_tables import Table, ids_for
 
 MAKERS: dict[str, Callable[[Any], Optimizer]] = {

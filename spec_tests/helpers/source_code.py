@@ -17,9 +17,26 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+NESTED = {"reference", "layout"}
+"""The folders that hold layers; what lies in them directly is of the layer `layout`, or of none."""
+
+
 def layer_of(path: Path) -> str:
     """Return the layer of a file: `formats` for `shardvar/formats/files.py`; the face has none, an empty name."""
-    return [*module_name(path).split("."), ""][1]
+    return layer_of_module(module_name(path))
+
+
+def layer_of_module(name: str) -> str:
+    """Return the layer of a module.
+
+    >>> [layer_of_module(f"shardvar.{name}") for name in ("formats.files", "reference.nn.mod", "layout.region")]
+    ['formats', 'reference.nn', 'layout']
+    """
+    parts = name.split(".")[1:]
+    inner = "/".join(parts[:2])
+    if parts and parts[0] in NESTED and (PACKAGE / inner).is_dir():
+        return ".".join(parts[:2]) if len(parts) > 1 else parts[0] * (parts[0] == "layout")
+    return parts[0] if parts else ""
 
 
 @cache

@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "one-bad-key-hides-all",
         "A key that cannot be read keeps the others from being read.",
-        "checkpoint/reader.py",
+        "verbs/reader.py",
         "            fault = self.index.faults.get(key)\n",
         "            fault = next(iter(self.faults.values()), None)\n",
         "verbs::test_a_key_whose_file_is_gone_does_not_keep_the_others",
@@ -14,7 +14,7 @@ MUTANTS = [
     mutant(
         "nan-differs",
         "diff compares values, not bits: a NaN differs from itself, and 0.0 is -0.0.",
-        "checkpoint/distances.py",
+        "verbs/compare/distances.py",
         "    if a.dtype != b.dtype:\n        a, b = _in_common(a, b)\n",
         "    if a.dtype.kind == 'f':\n        mask = a != b\n        return mask\n"
         "    if a.dtype != b.dtype:\n        a, b = _in_common(a, b)\n",
@@ -23,7 +23,7 @@ MUTANTS = [
     mutant(
         "first-block-compared",
         "diff compares the beginning of large tensors.",
-        "checkpoint/pairs.py",
+        "verbs/compare/pairs.py",
         "        start += max(len(stretch.a), len(stretch.b))\n",
         "        return\n",
         "diff",
@@ -31,7 +31,7 @@ MUTANTS = [
     mutant(
         "payloads-not-verified",
         "verify looks at the index alone.",
-        "checkpoint/verify.py",
+        "verbs/verify.py",
         "        errors = check(entries)\n",
         "        errors = {}\n",
         "verify",
@@ -63,7 +63,7 @@ MUTANTS = [
     mutant(
         "replaced-unasked",
         "A set of files is replaced without force, which is two steps.",
-        "checkpoint/writing.py",
+        "verbs/writing.py",
         "    if there and not work.force and not _is_unfinished(target, there):",
         "    if False:",
         "verbs::test_what_exists_is_not_replaced_unless_forced "
@@ -72,7 +72,7 @@ MUTANTS = [
     mutant(
         "rotated-before-saved",
         "A manager removes old checkpoints before the new one is written: a save that fails leaves fewer.",
-        "checkpoint/objects/manager.py",
+        "reference/objects/manager.py",
         "            report = write()\n            write_state(storage, state)\n",
         "            remove_checkpoints(series, [*left, *gone])\n"
         "            report = write()\n            write_state(storage, state)\n",
@@ -81,7 +81,7 @@ MUTANTS = [
     mutant(
         "named-before-written",
         "The state file names a checkpoint that is not written yet.",
-        "checkpoint/objects/series.py",
+        "reference/objects/series.py",
         "    report = write()\n    write_state(target.storage, SeriesState(target.name, (target.name,)))\n",
         "    write_state(target.storage, SeriesState(target.name, (target.name,)))\n    report = write()\n",
         "numbered",
@@ -89,7 +89,7 @@ MUTANTS = [
     mutant(
         "saved-while-trained",
         "A save in the background writes what the variables are by then: asynchronous savers that do not copy.",
-        "checkpoint/objects/image.py",
+        "reference/objects/image.py",
         "    return Image(target, snapshot(kept, others), options, trackables)",
         "    return Image(target, in_place(kept, others), options, trackables)",
         "background::test_what_is_assigned_after_the_call_is_not_in_the_checkpoint",
@@ -97,7 +97,7 @@ MUTANTS = [
     mutant(
         "late-children-forgotten",
         "What appears after a restore gets no value: a layer that is built at its first call.",
-        "checkpoint/objects/restoration.py",
+        "reference/objects/restoration.py",
         "        if node is not None:\n            self.restoration.restore(child, node)\n",
         "        return\n",
         "restore_objects checkpoint_objects",
@@ -105,7 +105,7 @@ MUTANTS = [
     mutant(
         "half-consumed",
         "assert_consumed is content if the objects got values, though values of the checkpoint were left.",
-        "checkpoint/objects/status.py",
+        "reference/objects/status.py",
         "        self._check(self.unmatched_objects, self.unmatched_keys)\n        return self\n",
         "        self._check(self.unmatched_objects, [])\n        return self\n",
         "checkpoint_objects::test_existing_objects_may_match_while_values_are_left restore_objects",
@@ -113,7 +113,7 @@ MUTANTS = [
     mutant(
         "shards-in-separate-keys",
         "A shard may be saved alone, and then only the same number of shards restores it.",
-        "checkpoint/objects/image.py",
+        "reference/objects/image.py",
         "    if isinstance(node, Variable) and node.container is not None:",
         "    if False:",
         "checkpoint_objects::test_shards_and_names_that_cannot_be_kept_apart_are_refused",
@@ -121,7 +121,7 @@ MUTANTS = [
     mutant(
         "newest-removed",
         "Of the checkpoints that are one too many the second newest goes, not the oldest.",
-        "checkpoint/objects/manager.py",
+        "reference/objects/manager.py",
         "        name, saved = kept.pop(0)",
         "        name, saved = kept.pop(-2)",
         "manager",
@@ -129,7 +129,7 @@ MUTANTS = [
     mutant(
         "preserved-too-late",
         "A checkpoint that is exactly as many hours later as it must be is removed.",
-        "checkpoint/objects/manager.py",
+        "reference/objects/manager.py",
         "        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:",
         "        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR > preserved:",
         "existing_series::test_a_checkpoint_of_the_very_hour_is_preserved",
@@ -137,7 +137,7 @@ MUTANTS = [
     mutant(
         "empty-state-begins-anew",
         "An empty state file means that there is no checkpoint: training begins anew, and overwrites the first.",
-        "checkpoint/objects/state_file.py",
+        "verbs/state_file.py",
         "        if state is not None and not state.newest:\n",
         "        if state is not None and not state.newest:\n            return None\n",
         "existing_series::test_without_checkpoints_beside_it_the_remedy_is_another",
@@ -145,7 +145,7 @@ MUTANTS = [
     mutant(
         "number-used-again",
         "After going back to an older checkpoint, a save overwrites the next one.",
-        "checkpoint/objects/series.py",
+        "reference/objects/series.py",
         "    taken = set(numbers_in(series.storage, series.name))",
         "    taken: set[int] = set()",
         "existing_series::test_what_was_saved_after_the_restored_checkpoint_stays",
@@ -153,7 +153,7 @@ MUTANTS = [
     mutant(
         "last-attachment-wins",
         "Of two restores that wait for one object, the one whose parent it is attached to last determines its value.",
-        "checkpoint/objects/restoration.py",
+        "reference/objects/restoration.py",
         "[(key, each) for key, each in variables if _turn_of(each) < self.turn]",
         "list(variables)",
         "restore_order::test_the_restore_that_was_called_last_determines_the_value",

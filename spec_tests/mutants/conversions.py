@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "vector-refused-as-matrix",
         "A glob of transpose takes the first match alone: half of the kernels stay as they are.",
-        "checkpoint/conversions.py",
+        "verbs/conversions.py",
         "        is_matrix[matrices] = True\n",
         "        is_matrix[matrices[:1]] = True\n",
         "transpose",
@@ -14,7 +14,7 @@ MUTANTS = [
     mutant(
         "integers-cast",
         "A dtype alone casts the integers too: steps and token ids lose their last digits.",
-        "checkpoint/conversions.py",
+        "verbs/conversions.py",
         "    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]\n",
         "    floats = [*tensors.keys]\n",
         "renaming::test_a_dtype_alone_casts_the_floating_point_tensors_only",
@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "blocks-transposed",
         "Quantised blocks are transposed as if they were numbers.",
-        "checkpoint/conversions.py",
+        "verbs/conversions.py",
         "    if key in encodings:\n",
         "    if False:\n",
         "gguf::test_blocks_are_resharded_with_their_encoding_or_as_numbers",
@@ -30,7 +30,7 @@ MUTANTS = [
     mutant(
         "last-star-first",
         "A * takes as much as it can, so that of layers.0.sub.w another part becomes the number of the layer.",
-        "checkpoint/renaming.py",
+        "verbs/renaming.py",
         "        place = key.find(part, start, stop)\n",
         "        place = key.rfind(part, start, stop)\n",
         "renaming::test_stars_take_what_a_lazy_regular_expression_takes",
@@ -38,7 +38,7 @@ MUTANTS = [
     mutant(
         "one-name-for-two",
         "Two tensors that get one name: the last one is written, and the other is lost without a word.",
-        "checkpoint/renaming.py",
+        "verbs/renaming.py",
         "    if len(set(names)) == len(names):\n        return\n",
         "    return\n",
         "renaming::test_a_name_that_means_nothing_or_is_claimed_twice_is_named",
@@ -46,7 +46,7 @@ MUTANTS = [
     mutant(
         "parts-in-one-place",
         "The parts of all ranks are put at the beginning of the joined tensor.",
-        "checkpoint/part_places.py",
+        "verbs/part_places.py",
         "    return [0, *accumulate(extents[part] for part in range(len(extents)))]\n",
         "    return [0] * (len(extents) + 1)\n",
         "joining",
@@ -54,7 +54,7 @@ MUTANTS = [
     mutant(
         "copies-not-compared",
         "Converters of tensor-parallel files that take whatever the first rank holds: ranks of two runs are mixed.",
-        "checkpoint/joining.py",
+        "verbs/joining.py",
         "        if report.differences:\n",
         "        if False:\n",
         "joining::test_sources_that_do_not_agree_are_refused_before_anything_is_written",
@@ -62,7 +62,7 @@ MUTANTS = [
     mutant(
         "half-a-set",
         "Two of three ranks are joined: the model is too small, or the last rows are gone.",
-        "checkpoint/joining.py",
+        "verbs/joining.py",
         "    missing = sorted(there.difference(int(found[-1][1]) for found in matches))\n",
         "    missing = []\n",
         "joining::test_half_a_set_of_ranks_is_refused",
@@ -70,7 +70,7 @@ MUTANTS = [
     mutant(
         "first-object-wins",
         "Objects that are not read are taken from the first rank, though the ranks hold different ones.",
-        "checkpoint/joining.py",
+        "verbs/joining.py",
         '        if unlike:\n            cause = f"The sources hold different objects',
         '        if False:\n            cause = f"The sources hold different objects',
         "joining::test_objects_that_differ_are_refused",
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "first-encoding-wins",
         "Blocks of another encoding, which have the same size, are joined as blocks of the first one.",
-        "checkpoint/joining.py",
+        "verbs/joining.py",
         "        if len(kinds) > 1:\n",
         "        if False:\n",
         "joining::test_blocks_of_other_encodings_are_not_joined",
@@ -86,7 +86,7 @@ MUTANTS = [
     mutant(
         "nan-is-no-change",
         "A tensor that became NaN has the change 0: sorted by change, it is the last one.",
-        "checkpoint/comparison.py",
+        "verbs/compare/comparison.py",
         "        return values.relative_norm if is_finite and values.relative_norm is not None else inf\n",
         "        return values.relative_norm or 0.0\n",
         "tolerance::test_the_largest_change_comes_first",
@@ -94,7 +94,7 @@ MUTANTS = [
     mutant(
         "sign-of-zero-hidden",
         "A difference in the sign of zero alone is called one of values.",
-        "checkpoint/comparison.py",
+        "verbs/compare/comparison.py",
         "        if self.count > self.num_zeros + self.num_nans:\n            return None\n",
         "        return None\n",
         "tolerance::test_differences_without_another_value_are_called_by_their_bits",
@@ -102,7 +102,7 @@ MUTANTS = [
     mutant(
         "squares-overflow",
         "Norms are sums of squares as they are: of numbers near 1e200 the cosine is NaN.",
-        "checkpoint/products.py",
+        "verbs/compare/products.py",
         " and max(squares[:2]) < _SAFE[1]",
         "",
         "diff tolerance",
@@ -110,7 +110,7 @@ MUTANTS = [
     mutant(
         "norm-of-the-second",
         "The norm of a difference is relative to that of the second tensor: a tensor that became zero divides by zero.",
-        "checkpoint/products.py",
+        "verbs/compare/products.py",
         "larger = self.squares_of_difference, max(self.squares_a, self.squares_b, key=_order)\n",
         "larger = self.squares_of_difference, self.squares_b\n",
         "diff tolerance",
@@ -118,7 +118,7 @@ MUTANTS = [
     mutant(
         "choice-counts-all",
         "verify of chosen tensors finds nothing wrong with the others, and counts them as right.",
-        "checkpoint/verify.py",
+        "verbs/verify.py",
         "    return [take_tensors(entries, chosen) for entries in tables], kept, note\n",
         "    return tables, kept, note\n",
         "verify_chosen",

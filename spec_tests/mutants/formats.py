@@ -64,7 +64,7 @@ MUTANTS = [
     mutant(
         "leaves-begin-with-blocks",
         "The bytes that a block leaves over are dropped from the digest.",
-        "checkpoint/digest.py",
+        "verbs/compare/digest.py",
         "                rest = bytes(data[stop:])\n",
         '                rest = b""\n',
         "digest",

@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "shard-by-div",
         "Shard cuts as RFC 000 and np.array_split do, so no device is empty.",
-        "layouts/intervals.py",
+        "layout/meshes/intervals.py",
         "division: Division = chunk_bounds",
         "division: Division = div_bounds",
         "dtensor_layouts",
@@ -14,7 +14,7 @@ MUTANTS = [
     mutant(
         "placements-from-the-right",
         "Placements on one dimension are applied from right to left, as FSDP2 over tensor parallelism cuts.",
-        "layouts/dtensor.py",
+        "layout/meshes/dtensor.py",
         "    for axis, placement in enumerate(placements):\n",
         "    for axis, placement in reversed(list(enumerate(placements))):\n",
         "dtensor_layouts",
@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "strides-ignored",
         "A strided shard is taken for a plain one.",
-        "layouts/intervals.py",
+        "layout/meshes/intervals.py",
         "        step = np.maximum(-(-lengths // min(factor, MAX_NBYTES)), 1)\n",
         "        step = np.maximum(lengths, 1)\n",
         "dtensor_layouts",
@@ -30,7 +30,7 @@ MUTANTS = [
     mutant(
         "uneven-fsdp-accepted",
         "FSDP cuts any dimension unevenly, not the first alone.",
-        "layouts/fsdp.py",
+        "layout/meshes/fsdp.py",
         "    if dim > 0 and (lengths % count).any():\n",
         "    if dim > len(extents) and (lengths % count).any():\n",
         "fsdp_layouts",
@@ -38,7 +38,7 @@ MUTANTS = [
     mutant(
         "flat-parameters-unaligned",
         "The parameters of a flat one follow each other without padding where the original ones are used.",
-        "layouts/fsdp.py",
+        "layout/meshes/fsdp.py",
         "if use_orig_params else 1",
         "if not use_orig_params else 1",
         "fsdp_layouts",
@@ -46,7 +46,7 @@ MUTANTS = [
     mutant(
         "order-of-names-ignored",
         "Several mesh axes on one tensor axis are taken in the order of the mesh, not of the tuple.",
-        "layouts/named_sharding.py",
+        "layout/meshes/named_sharding.py",
         "    for axis in map(mesh.axis, names):\n",
         "    for axis in sorted(map(mesh.axis, names)):\n",
         "named_sharding_layouts",
@@ -54,7 +54,7 @@ MUTANTS = [
     mutant(
         "uneven-arrays-accepted",
         "An extent that does not divide is cut by chunk, as GSPMD pads it.",
-        "layouts/named_sharding.py",
+        "layout/meshes/named_sharding.py",
         "        if extent % count:\n",
         "        if extent % count and extent < count:\n",
         "named_sharding_layouts",
@@ -62,7 +62,7 @@ MUTANTS = [
     mutant(
         "device-order-ignored",
         "Devices are counted by their coordinates, whatever the order in which the mesh was given them.",
-        "layouts/mesh.py",
+        "layout/meshes/mesh.py",
         "        by_device[np.array(self.devices, np.int64)] = in_c_order\n",
         "        by_device[:] = in_c_order\n",
         "layout_values named_sharding_layouts",
@@ -70,7 +70,7 @@ MUTANTS = [
     mutant(
         "terms-as-replicas",
         "Devices with terms of a sum are taken for replicas: a value is lost without a word.",
-        "layouts/layout.py",
+        "layout/meshes/layout.py",
         "            if count > 1:\n",
         '            if count > 1 and op != "sum":\n',
         "layout_values dtensor_layouts",
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "gated-as-column",
         "A gated weight is cut as one, so that a rank gets rows of the gate alone.",
-        "layouts/megatron.py",
+        "layout/meshes/megatron.py",
         "halves=2 if gated else 1",
         "halves=1",
         "megatron_layouts",
@@ -86,7 +86,7 @@ MUTANTS = [
     mutant(
         "copies-recognized",
         "Regions that are twice in a grid, in place of one that is missing, are recognized.",
-        "layouts/recognition.py",
+        "layout/meshes/recognition.py",
         "if len(offset) == cells == len(np.unique(number)) else None",
         "if len(offset) == cells else None",
         "layout_recognition",
@@ -94,7 +94,7 @@ MUTANTS = [
     mutant(
         "one-holder-sends-all",
         "Of the devices that hold a region, the first one sends it to all others.",
-        "layouts/redistribution.py",
+        "layout/meshes/redistribution.py",
         "turn[message] % count",
         "0 * turn[message] % count",
         "redistribution",
@@ -102,7 +102,7 @@ MUTANTS = [
     mutant(
         "own-elements-sent",
         "A device that holds a region gets it from another one all the same.",
-        "layouts/redistribution.py",
+        "layout/meshes/redistribution.py",
         "    moved = np.flatnonzero(~is_kept)\n",
         "    is_kept &= False\n    moved = np.flatnonzero(~is_kept)\n",
         "redistribution",
@@ -110,7 +110,7 @@ MUTANTS = [
     mutant(
         "terms-without-a-name",
         "A pending source becomes values by the reduction that it has, unasked.",
-        "layouts/redistribution.py",
+        "layout/meshes/redistribution.py",
         "    if reduce is None:\n        raise",
         "    if reduce is None and not ops:\n        raise",
         "redistribution",
@@ -118,7 +118,7 @@ MUTANTS = [
     mutant(
         "misaligned-shards-kept",
         "A mesh axis gets its target although the axes before it cut the dimension otherwise.",
-        "layouts/steps.py",
+        "conformance/torch_plans/steps.py",
         "                after = Replicate()\n",
         "                pass\n",
         "redistribution",
@@ -126,7 +126,7 @@ MUTANTS = [
     mutant(
         "padding-not-sent",
         "What a collective moves is counted without padding.",
-        "layouts/steps.py",
+        "conformance/torch_plans/steps.py",
         "extents[after.dim] = -(-extents[after.dim] // size) * size",
         "extents[after.dim] = extents[after.dim]",
         "redistribution",
@@ -134,7 +134,7 @@ MUTANTS = [
     mutant(
         "averages-not-divided",
         "An average of terms is their sum.",
-        "devices/redistribute.py",
+        "reference/devices/redistribute.py",
         "np.divide(array, plan.num_terms, out=array)",
         "np.divide(array, 1, out=array)",
         "redistribute",
@@ -142,7 +142,7 @@ MUTANTS = [
     mutant(
         "source-still-counted",
         "What a device held before a redistribution counts against its memory until the caller drops it.",
-        "devices/redistribute.py",
+        "reference/devices/redistribute.py",
         "                before.callback(place.account(array))\n",
         "                place.account(array)\n",
         "redistribute",
@@ -150,7 +150,7 @@ MUTANTS = [
     mutant(
         "replicas-saved-twice",
         "A region that several devices hold is stored by each of them.",
-        "layouts/layout.py",
+        "layout/meshes/layout.py",
         "        rows = np.sort(order[is_first])\n",
         "        rows = np.sort(order)\n",
         "layout_partitions",
@@ -158,7 +158,7 @@ MUTANTS = [
     mutant(
         "virtual-stages-in-a-row",
         "A stage of a pipeline holds its virtual stages' layers one after the other.",
-        "layouts/pipeline.py",
+        "layout/meshes/pipeline.py",
         "    for place in range(len(sizes[0])):\n        for stage, counts in enumerate(sizes):\n",
         "    for stage, counts in enumerate(sizes):\n        for place in range(len(sizes[0])):\n",
         "megatron_layouts",
@@ -166,7 +166,7 @@ MUTANTS = [
     mutant(
         "off-the-grid",
         "A local tensor of Megatron may lie anywhere, also where a regular grid is claimed.",
-        "layouts/megatron.py",
+        "layout/meshes/megatron.py",
         "    if axis_fragmentations is not None and any(",
         "    if axis_fragmentations is not None and all(",
         "megatron_layouts",
@@ -174,7 +174,7 @@ MUTANTS = [
     mutant(
         "writers-by-what-they-write",
         "The rank that writes a shard is chosen by the bytes of shards, not of whole tensors.",
-        "layouts/save_plans.py",
+        "conformance/torch_plans/save_plans.py",
         "prod(tensors[index[0]].shape) * tensors[index[0]].itemsize or 1",
         "tensors[index[0]].itemsize or 1",
         "save_plans",
@@ -182,7 +182,7 @@ MUTANTS = [
     mutant(
         "joined-in-c-order-of-the-axes",
         "Of several mesh axes on one tensor axis, parts are joined without their places.",
-        "checkpoint/part_places.py",
+        "verbs/part_places.py",
         "    return [layout.regions(device)[0].offset for device in range(count)]",
         "    return [tuple(at and 0 for at in layout.regions(device)[0].offset) for device in range(count)]",
         "joining",
@@ -190,7 +190,7 @@ MUTANTS = [
     mutant(
         "copies-of-other-places",
         "Parts with one number along the first axis alone are taken for copies of each other.",
-        "checkpoint/part_places.py",
+        "verbs/part_places.py",
         "seen.setdefault(place, number) for number, place",
         "seen.setdefault(place[:1], number) for number, place",
         "joining",
@@ -198,7 +198,7 @@ MUTANTS = [
     mutant(
         "extents-of-any-part",
         "Parts in one place of an axis may have other extents than the first one there.",
-        "checkpoint/part_places.py",
+        "verbs/part_places.py",
         "        extents[axis][place[axis]] == extent\n",
         "        extents[axis][place[axis]] >= min(extent, 1)\n",
         "joining",
@@ -206,7 +206,7 @@ MUTANTS = [
     mutant(
         "sources-counted-loosely",
         "A mesh of other sizes than the number of sources is accepted.",
-        "checkpoint/part_places.py",
+        "verbs/part_places.py",
         "    if mesh.size != count:\n",
         "    if mesh.size < count:\n",
         "joining",
@@ -214,7 +214,7 @@ MUTANTS = [
     mutant(
         "layouts-of-parts-by-the-first-name",
         "Of several mesh axes on one tensor axis, the first alone counts the parts.",
-        "checkpoint/part_places.py",
+        "verbs/part_places.py",
         "for name in entry) for entry in names[: len(shape)]]",
         "for name in entry[:1]) for entry in names[: len(shape)]]",
         "joining",

@@ -46,7 +46,7 @@ MUTANTS = [
     mutant(
         "dropped-empty-tensors",
         "Tensors without elements are in no file, and cannot be restored: TensorFlow's MaxShardSizePolicy.",
-        "checkpoint/writing.py",
+        "verbs/writing.py",
         "    slices = _slices(entries.slices, partition, target.format)\n",
         "    slices = _slices(entries.slices, partition, target.format)\n"
         "    slices = slices.take((slices.shape > 0).all(axis=1).nonzero()[0])\n",
@@ -108,7 +108,7 @@ MUTANTS = [
     mutant(
         "inner-policy-alone",
         "A composition forgets what the outer policy decided.",
-        "checkpoint/callbacks/composition.py",
+        "verbs/callbacks/composition.py",
         "        first = self.outer.assign(slices, capabilities)",
         "        first = Assignment(slices, np.zeros(len(slices), np.int64), 1)",
         "policies",

@@ -64,7 +64,7 @@ MUTANTS = [
     mutant(
         "journal-of-another",
         "A finished file is taken up although the source was written anew since: files of two checkpoints in one.",
-        "checkpoint/reshard.py",
+        "verbs/reshard.py",
         'digest.update(f"{name} {file.stamp}".encode(',
         "digest.update(name.encode(",
         "crash::test_a_source_that_changed_is_resharded_anew",
@@ -88,7 +88,7 @@ MUTANTS = [
     mutant(
         "resumed-whatever-metadata",
         "A finished file is taken up although the metadata in it are no longer those of the source.",
-        "checkpoint/reshard.py",
+        "verbs/reshard.py",
         "repr((work.assignment.num_files, work.metadata, transposed))",
         "repr(work.assignment.num_files)",
         "resumed::test_files_of_other_metadata_are_written_anew",
@@ -96,7 +96,7 @@ MUTANTS = [
     mutant(
         "resumed-whatever-dtype",
         "A finished file is taken up although the source says now that the bytes it was cast from mean other numbers.",
-        "checkpoint/reshard.py",
+        "verbs/reshard.py",
         "        *(stored.slices.codes(), stored.slices.nbytes, stored.slices.tensor),\n",
         "",
         "resumed::test_a_source_whose_bytes_mean_other_numbers_now_is_another_source",
@@ -104,7 +104,7 @@ MUTANTS = [
     mutant(
         "damaged-is-unfinished",
         "A damaged checkpoint with a journal beside it is taken for an unfinished write, and replaced unasked.",
-        "checkpoint/writing.py",
+        "verbs/writing.py",
         "    except CheckpointError:\n        pass  # damaged, and there",
         "    except CheckpointError:\n        return True",
         "resumed::test_a_damaged_checkpoint_beside_a_journal_is_not_taken_for_unfinished",
@@ -152,7 +152,7 @@ MUTANTS = [
     mutant(
         "forked-within-a-write",
         "A process that is forked while another thread assigns a variable has a part of the new value.",
-        "variables/writes.py",
+        "reference/variables/writes.py",
         'np.errstate(all="ignore"), unforked:',
         'np.errstate(all="ignore"):',
         "forks::test_a_child_sees_an_assignment_whole_or_not_at_all",

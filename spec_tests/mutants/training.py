@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "clipped-by-the-batch",
         "max_norm is held against the norm of all rows together: tf.clip_by_norm without axes.",
-        "nn/lookup.py",
+        "reference/nn/lookup.py",
         "    axes = tuple(range(first_axis, rows.ndim))",
         "    axes = tuple(range(rows.ndim))",
         "nn_lookup",
@@ -15,7 +15,7 @@ MUTANTS = [
     mutant(
         "empty-last-bags-dropped",
         "Rows of ids without entries at the end give no row: tf.nn.embedding_lookup_sparse.",
-        "nn/sparse.py",
+        "reference/nn/sparse.py",
         "count = sp_ids.dense_shape[0] if compat is None else int",
         "count = int",
         "nn_sparse",
@@ -24,7 +24,7 @@ MUTANTS = [
     mutant(
         "mean-by-count",
         "The mean of weighted rows is divided by how many they are, not by the sum of their weights.",
-        "nn/sparse.py",
+        "reference/nn/sparse.py",
         "        return self.sums(weights) if combiner ==",
         "        weights = np.ones_like(weights)\n        return self.sums(weights) if combiner ==",
         "nn_sparse",
@@ -33,7 +33,7 @@ MUTANTS = [
     mutant(
         "zero-weight-kept",
         "An entry of weight 0 counts as one in a safe lookup, and its row of ids gets no default.",
-        "nn/sparse.py",
+        "reference/nn/sparse.py",
         "        keep &= weights > 0",
         "        keep &= weights >= 0",
         "nn_sparse",
@@ -41,7 +41,7 @@ MUTANTS = [
     mutant(
         "balanced-by-count",
         "Rows are balanced by the number of ids of a shard, not by how often these are read.",
-        "nn/rebalance.py",
+        "reference/nn/rebalance.py",
         "heappush(queue, (load + counts[chosen],",
         "heappush(queue, (load + 1,",
         "nn_rebalance",
@@ -49,7 +49,7 @@ MUTANTS = [
     mutant(
         "norm-not-in-the-config",
         "A layer that is rebuilt from its config has no limit of norms.",
-        "training/layers.py",
+        "reference/training/layers.py",
         '            "max_norm": self.max_norm,\n',
         "",
         "layers",
@@ -57,7 +57,7 @@ MUTANTS = [
     mutant(
         "last-term-only",
         "The product with a sharded matrix is that with its last shard: terms take each other's place.",
-        "nn/matmul.py",
+        "reference/nn/matmul.py",
         "        out = term if out is None else np.add(out, term, out=out)",
         "        out = term",
         "nn_matmul",
@@ -66,7 +66,7 @@ MUTANTS = [
     mutant(
         "gradient-of-duplicates-lost",
         "The gradient of a row that was looked up twice is that of the last time.",
-        "variables/scatter.py",
+        "reference/variables/scatter.py",
         "        _folded(sums[block], starts[block], counts[block], values, order, ADD)\n",
         "",
         "nn_gradients optimizers",
@@ -75,7 +75,7 @@ MUTANTS = [
     mutant(
         "lazy-adam",
         "Sparse gradients move only their rows: torch.optim.SparseAdam and LazyAdam, where Adam decays every row.",
-        "training/optimizers/rules.py",
+        "reference/training/optimizers/rules.py",
         '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return True',
         '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return False',
         "optimizers",
@@ -84,7 +84,7 @@ MUTANTS = [
     mutant(
         "adam-biased",
         "Adam's means are not freed of their bias towards zero: the first steps are a fraction of what they should be.",
-        "training/optimizers/rules.py",
+        "reference/training/optimizers/rules.py",
         'numbers["learning_rate"] * unbiased',
         'numbers["learning_rate"]',
         "optimizers",
@@ -93,7 +93,7 @@ MUTANTS = [
     mutant(
         "adagrad-squares-duplicates",
         "Adagrad squares the gradients of a row's duplicates before it sums them: Keras 3.",
-        "training/optimizers/step.py",
+        "reference/training/optimizers/step.py",
         "        if not sum_squares:\n",
         "        if False:\n",
         "optimizers",
@@ -102,7 +102,7 @@ MUTANTS = [
     mutant(
         "momentum-after-the-step",
         "The value moves by the momentum of the step before.",
-        "training/optimizers/rules.py",
+        "reference/training/optimizers/rules.py",
         "            sums -= down\n            value += decay * sums - down if self._nesterov else sums\n",
         "            value += decay * sums - down if self._nesterov else sums\n            sums -= down\n",
         "optimizers",
@@ -111,7 +111,7 @@ MUTANTS = [
     mutant(
         "first-replica-only",
         "An optimizer's step changes the first copy of a mirrored variable; the others fall behind.",
-        "training/optimizers/step.py",
+        "reference/training/optimizers/step.py",
         "for number, copy in enumerate(variable.copies):",
         "for number, copy in enumerate(variable.copies[:1]):",
         "optimizer_replicas",

@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "unstitched-lookup",
         "Rows come in the order of the shards, not of the ids: ShardedVariable.sparse_read of TensorFlow 2.21.",
-        "variables/row_access.py",
+        "reference/variables/row_access.py",
         "            buffers = [buffer for shard",
         "            rows = rows[np.argsort(self.row_layout.owner(rows)[0], kind='stable')]\n"
         "            buffers = [buffer for shard",
@@ -16,7 +16,7 @@ MUTANTS = [
     mutant(
         "ids-clamped",
         "An id that is out of range reads the last row: JAX's indexing.",
-        "variables/row_layout.py",
+        "reference/variables/row_layout.py",
         "    if array.size and (array.min() < 0",
         "    array = np.clip(array, 0, num_rows - 1)\n    if array.size and (array.min() < 0",
         "sharded variable",
@@ -25,7 +25,7 @@ MUTANTS = [
     mutant(
         "ids-wrap",
         "A negative id counts from the end: NumPy's indexing, where an id is no index.",
-        "variables/row_layout.py",
+        "reference/variables/row_layout.py",
         "    if array.size and (array.min() < 0",
         "    array = np.where((array < 0) & (array >= -num_rows), array.astype(np.int64) + num_rows, array)\n"
         "    if array.size and (array.min() < 0",
@@ -35,7 +35,7 @@ MUTANTS = [
     mutant(
         "slice-start-unclamped",
         "A start before the first row wraps around: TensorFlow's ShardedVariable, where the step is not 1.",
-        "variables/index.py",
+        "reference/variables/index.py",
         "        rows, pick = range(shape[0])[item], slice(None)",
         "        if item.start is not None and item.start < -shape[0]:\n"
         "            item = slice(item.start % shape[0], item.stop, item.step)\n"
@@ -46,7 +46,7 @@ MUTANTS = [
     mutant(
         "reversed-run-off-by-one",
         "A slice with a negative step reads from one row past each shard's last.",
-        "variables/row_layout.py",
+        "reference/variables/row_layout.py",
         "else (stop - 1, start - 1)",
         "else (stop, start - 1)",
         "sharded_index",
@@ -55,7 +55,7 @@ MUTANTS = [
     mutant(
         "crop-on-assign",
         "A value that is too long is cropped to the variable: TensorFlow's ShardedVariable.assign.",
-        "variables/interface.py",
+        "reference/variables/interface.py",
         '        array = cast_value(value, self.dtype, "The value")\n'
         "        check_shape(array.shape, self._assignable_shape",
         '        array = cast_value(value, self.dtype, "The value")\n'
@@ -68,7 +68,7 @@ MUTANTS = [
     mutant(
         "sequential-scatter-lost",
         "Of several updates of one row the first is applied: array[ids] += values.",
-        "variables/scatter.py",
+        "reference/variables/scatter.py",
         "        array[distinct] = _folded(new, starts[block], counts[block], values, None, update)",
         "        array[distinct] = new",
         "sharded_scatter::test_the_kernel_is_a_plain_loop_bit_for_bit "
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "scatter-update-first",
         "Of several replacements of one row the first stays.",
-        "variables/scatter.py",
+        "reference/variables/scatter.py",
         "values[starts + counts - 1]",
         "values[starts]",
         "sharded_scatter",
@@ -87,7 +87,7 @@ MUTANTS = [
     mutant(
         "scatter-pairwise",
         "Duplicates are added in pairs, so that sums depend on how rows are spread over shards.",
-        "variables/updates.py",
+        "reference/variables/updates.py",
         "        if stack[0].size == 1:\n            return np.asarray(ufunc.accumulate(stack, axis=0)[-1])\n",
         "",
         "sharded_scatter",
@@ -96,7 +96,7 @@ MUTANTS = [
     mutant(
         "integers-divided-down",
         "Integers are divided towards minus infinity, as Python does, not towards zero as TensorFlow does.",
-        "variables/updates.py",
+        "reference/variables/updates.py",
         "    return np.asarray(quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype))",
         "    return np.asarray(quotient)",
         "sharded_scatter variable",
@@ -105,7 +105,7 @@ MUTANTS = [
     mutant(
         "half-a-write",
         "A write to many shards is committed shard by shard: who reads in between sees a half of it.",
-        "variables/writes.py",
+        "reference/variables/writes.py",
         '    with holding(resources), np.errstate(all="ignore"), unforked:\n'
         "        for write in writes:\n"
         "            write.apply()",
@@ -117,7 +117,7 @@ MUTANTS = [
     mutant(
         "initial-value-shared",
         "The variable keeps the caller's array, and changes with it: torch.from_numpy and tf.Variable on some arrays.",
-        "variables/writes.py",
+        "reference/variables/writes.py",
         "adopt(value, device) if owns_value else",
         "adopt(value, device) if owns_value or source is None or source is device else",
         "variable variable_hazards",
@@ -126,7 +126,7 @@ MUTANTS = [
     mutant(
         "equal-seeds",
         "Every shard is drawn from the same seed, and has the same values: TensorFlow's initializers.",
-        "variables/initializers/base.py",
+        "reference/variables/initializers/base.py",
         "    return seed + (region.offset[0] if region.offset else 0)",
         "    return seed",
         "initializers",
@@ -135,7 +135,7 @@ MUTANTS = [
     mutant(
         "fan-of-the-shard",
         "Scaled initializers take the fans of the shard, so that more shards mean larger weights.",
-        "variables/initializers/kinds.py",
+        "reference/variables/initializers/kinds.py",
         "fan_in, fan_out = fans(shape)",
         "fan_in, fan_out = fans(region.shape)",
         "initializers",
@@ -144,7 +144,7 @@ MUTANTS = [
     mutant(
         "partition-ignored",
         "A partition-aware callable is called for the whole, and sliced: no device has room for that.",
-        "variables/initial_value.py",
+        "reference/variables/initial_value.py",
         "        if given.partition_arguments and known_shape is not None",
         "        if not given.partition_arguments and known_shape is not None",
         "variable_creation sharded_devices",
@@ -153,7 +153,7 @@ MUTANTS = [
     mutant(
         "subtract-from-every-copy",
         "Every copy of a variable that is read as a sum is subtracted from: the sum changes several times.",
-        "variables/sync_on_read.py",
+        "reference/variables/sync_on_read.py",
         "if update in (ADD, SUB) and",
         "if update in (ADD,) and",
         "sync_on_read",
@@ -161,7 +161,7 @@ MUTANTS = [
     mutant(
         "rows-beyond-the-bits",
         "A row number and its place are packed into one integer that they do not fit.",
-        "variables/scatter.py",
+        "reference/variables/scatter.py",
         "1 << (63 - bits):",
         "1 << (64 - bits):",
         "sharded_scatter",
@@ -169,7 +169,7 @@ MUTANTS = [
     mutant(
         "seven-rounds",
         "Philox goes through seven rounds: other numbers than TensorFlow's, though as random.",
-        "random/stateless.py",
+        "reference/random/stateless.py",
         "_ROUNDS = 10",
         "_ROUNDS = 7",
         "random_streams initializers",
@@ -178,7 +178,7 @@ MUTANTS = [
     mutant(
         "fractions-from-high-bits",
         "Floats are made of the high bits of a word, as JAX makes them, not of the low ones.",
-        "random/stateless.py",
+        "reference/random/stateless.py",
         "    return (words & np.uint32(0x7FFFFF) | np.uint32(127 << 23))",
         "    return (words >> np.uint32(9) | np.uint32(127 << 23))",
         "random_streams",
@@ -187,7 +187,7 @@ MUTANTS = [
     mutant(
         "global-seed-by-part",
         'With seed_mode="global" each part is drawn as if it were the whole.',
-        "variables/initializers/base.py",
+        "reference/variables/initializers/base.py",
         "return _INDEXED[distribution](shape, seed % 2**64, *limits, dtype, region)",
         "return _INDEXED[distribution](region.shape, seed % 2**64, *limits, dtype, Region.whole(region.shape))",
         "initializers",

@@ -30,7 +30,7 @@ from spec_tests.mutation.trace import Trace, read_trace
 from spec_tests.mutation.trial import Copy, Verdict
 
 JOBS = int(os.environ.get("JOBS", "2"))
-OWN_FOLDERS = {"engine": ("engine", "formats"), "checkpoint": ("checkpoint", "objects"), "planning": ("planning",)}
+OWN_FOLDERS = {"engine": ("engine", "formats"), "verbs": ("verbs", "objects")}
 """The folders of tests that are about a layer, where not the one with its name alone."""
 
 
@@ -73,7 +73,7 @@ def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterato
 def try_layer(layer: str, mutants: Sequence[Mutant], trace: Trace) -> list[Result]:
     """Try mutants of a layer, and print what sees each."""
     judgements, found = read_judgements(), []
-    for verdict in look(mutants, OWN_FOLDERS.get(layer, (layer,)), trace):
+    for verdict in look(mutants, OWN_FOLDERS.get(layer, (layer.removeprefix("reference."),)), trace):
         result = Result.of(verdict)
         found.append(result)
         same = judgements.get(result.change, "")

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from spec_tests.helpers.source_code import MODULES, PACKAGE, layer_of, tree_of
 from spec_tests.mutation.operators import Change, changes
 
-LAYERS = ("wire", "formats", "engine", "planning", "checkpoint", "variables", "nn", "training")
+LAYERS = (
+    "wire",
+    "formats",
+    "engine",
+    "planning",
+    "verbs",
+    "reference.variables",
+    "reference.nn",
+    "reference.training",
+)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from shardvar import nn
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.nn import SparseTensor, gradient, vjp
-from shardvar.nn.gradients import dense_gradients
-from shardvar.variables import IndexedSlices, ShardedVariable, Variable
+from shardvar.reference.nn import SparseTensor, gradient, vjp
+from shardvar.reference.nn.gradients import dense_gradients
+from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 
 STEP = 1e-6

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.devices import Device, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.partition import div_owner
-from shardvar.nn import embedding_lookup, mod_to_div
-from shardvar.nn.lookup import clip_rows
-from shardvar.nn.mod import mod_owner, mod_sizes
-from shardvar.variables import ShardedVariable, Variable, create_sharded_variable
+from shardvar.reference.devices import Device, track_transfers
+from shardvar.reference.nn import embedding_lookup, mod_to_div
+from shardvar.reference.nn.lookup import clip_rows
+from shardvar.reference.nn.mod import mod_owner, mod_sizes
+from shardvar.reference.variables import ShardedVariable, Variable, create_sharded_variable
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 
 

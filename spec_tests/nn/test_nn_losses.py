@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, OutOfRange
-from shardvar.nn import SampledValues, log_uniform_sampler, nce_loss, sampled_softmax_loss
-from shardvar.nn.losses import expected_count
-from shardvar.random import stateless_uniform
-from shardvar.variables import Variable
+from shardvar.reference.devices import track_transfers
+from shardvar.reference.nn import SampledValues, log_uniform_sampler, nce_loss, sampled_softmax_loss
+from shardvar.reference.nn.losses import expected_count
+from shardvar.reference.random import stateless_uniform
+from shardvar.reference.variables import Variable
 from spec_tests.helpers.embedding_tables import shard, sizes
 
 DIM = 3

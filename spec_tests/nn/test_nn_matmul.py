@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.devices import Device, track_transfers
 from shardvar.errors import ArgumentError
-from shardvar.nn import matmul
-from shardvar.variables import Variable
+from shardvar.reference.devices import Device, track_transfers
+from shardvar.reference.nn import matmul
+from shardvar.reference.variables import Variable
 from spec_tests.helpers.embedding_tables import Table, shard, tables
 
 MODES = st.sampled_from(["concat", "sharded"])

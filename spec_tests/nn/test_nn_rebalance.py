@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.layout.partition import Partition
-from shardvar.nn import RebalancedEmbedding, embedding_lookup, permute_rows, plan_balanced_rows, plan_shuffled_rows
-from shardvar.tracking import ObjectGraph
-from shardvar.variables import AggregatingVariable, MirroredVariable, ShardedVariable, Variable
-from shardvar.variables.row_layout import RowLayout
+from shardvar.reference.nn import (
+    RebalancedEmbedding,
+    embedding_lookup,
+    permute_rows,
+    plan_balanced_rows,
+    plan_shuffled_rows,
+)
+from shardvar.reference.tracking import ObjectGraph
+from shardvar.reference.variables import AggregatingVariable, MirroredVariable, ShardedVariable, Variable
+from shardvar.reference.variables.row_layout import RowLayout
 from spec_tests.helpers.embedding_tables import Table, ids_for, sizes, tables
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.nn import SparseTensor, embedding_lookup_sparse, safe_embedding_lookup_sparse
-from shardvar.variables import Variable
+from shardvar.reference.devices import track_transfers
+from shardvar.reference.nn import SparseTensor, embedding_lookup_sparse, safe_embedding_lookup_sparse
+from shardvar.reference.variables import Variable
 from spec_tests.helpers.embedding_tables import Table, shard, tables
 
 COMBINERS = st.sampled_from(["sum", "mean", "sqrtn"])

@@ -14,7 +14,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import ArgumentTypeError, StillSaving, StorageError
 from shardvar.planning.policies import AllInOnePolicy
-from shardvar.variables import create_sharded_variable
+from shardvar.reference.variables import create_sharded_variable
 from spec_tests.helpers.programs import ENVIRONMENT
 
 KEY = "w/.ATTRIBUTES/VARIABLE_VALUE"

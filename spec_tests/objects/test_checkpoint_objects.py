@@ -12,8 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.objects.keys import VARIABLE_VALUE, key_of, split_key
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph, encode_graph, nodes_of_keys
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -25,9 +23,11 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnmatchedObjects,
 )
-from shardvar.tracking import ObjectGraph, Trackable
-from shardvar.training.module import Module
-from shardvar.variables import AggregatingVariable, MirroredVariable, RefVariable
+from shardvar.reference.objects.keys import VARIABLE_VALUE, key_of, split_key
+from shardvar.reference.objects.stored_graph import GRAPH_KEY, decode_graph, encode_graph, nodes_of_keys
+from shardvar.reference.tracking import ObjectGraph, Trackable
+from shardvar.reference.training.module import Module
+from shardvar.reference.variables import AggregatingVariable, MirroredVariable, RefVariable
 from spec_tests.hostile.tensorflow import proto
 
 Array = np.ndarray[Any, Any]
@@ -315,7 +315,7 @@ def test_values_that_nobody_ever_took_are_logged_unless_that_is_expected(
     sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
     gc.collect()  # what other tests left has its say first
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
+    with caplog.at_level(logging.WARNING, "shardvar.verbs"):
         checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
         status = checkpoint.read(tmp_path / "model")
         if is_expected:

@@ -158,7 +158,7 @@ def test_latest_checkpoint_is_none_without_a_state_file_and_says_what_lies_there
     """TensorFlow's answer; the directory may hold anything."""
     assert sv.latest_checkpoint(tmp_path) is None
     sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "model")
-    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
+    with caplog.at_level(logging.WARNING, "shardvar.verbs"):
         assert sv.latest_checkpoint(tmp_path) is None
         assert caplog.text == ""
         saved(tmp_path)
@@ -246,7 +246,7 @@ class Killed:
     def assign(self, slices, capabilities):
         return sv.AllInOnePolicy().assign(slices, capabilities)
 
-import shardvar.checkpoint.writing as writing
+import shardvar.verbs.writing as writing
 writing.write_checkpoint = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
 checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
 checkpoint.save_counter.assign(int(sys.argv[2]) - 1)

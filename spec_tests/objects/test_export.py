@@ -18,8 +18,8 @@ from shardvar.errors import (
     UnknownKey,
     UnsupportedError,
 )
-from shardvar.tracking import SLOT
-from shardvar.variables import MirroredVariable, create_sharded_variable
+from shardvar.reference.tracking import SLOT
+from shardvar.reference.variables import MirroredVariable, create_sharded_variable
 from shardvar.wire.protobuf import decode_fields
 
 Array = np.ndarray[Any, Any]
@@ -180,7 +180,7 @@ def test_what_is_loaded_is_exported_and_restored_like_what_it_was(tmp_path: Path
 
 
 def test_many_small_variables_are_read_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import shardvar.checkpoint.objects.export as exported
+    import shardvar.reference.objects.export as exported
 
     reads: list[int] = []
     read = exported.read_arrays

@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.objects.manager import Retention, plan_rotation
-from shardvar.checkpoint.objects.state_file import SeriesState, write_state
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -25,8 +23,10 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.planning.policies import BalancedPolicy
+from shardvar.reference.objects.manager import Retention, plan_rotation
+from shardvar.reference.variables import MirroredVariable, create_sharded_variable
 from shardvar.storage.local import LocalStorage
-from shardvar.variables import MirroredVariable, create_sharded_variable
+from shardvar.verbs.state_file import SeriesState, write_state
 from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, value_of
 
 HOUR = 3600.0

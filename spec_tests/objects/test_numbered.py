@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.objects.state_file import SeriesState, read_state
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -20,9 +19,10 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
+from shardvar.reference.training.module import Module
+from shardvar.reference.variables import create_sharded_variable
 from shardvar.storage.local import LocalStorage
-from shardvar.training.module import Module
-from shardvar.variables import create_sharded_variable
+from shardvar.verbs.state_file import SeriesState, read_state
 from spec_tests.helpers import paths
 from spec_tests.helpers.permissions import bound_by_permissions
 

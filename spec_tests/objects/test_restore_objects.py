@@ -28,7 +28,7 @@ def model(value: Any, cut: Any, name: str = "w") -> sv.Module:
 
 
 def sharded(value: Any, cut: Any) -> Any:
-    from shardvar.variables import create_sharded_variable
+    from shardvar.reference.variables import create_sharded_variable
 
     return create_sharded_variable(value, cut, name="w")
 

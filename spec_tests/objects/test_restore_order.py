@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import UnmatchedObjects
-from shardvar.tracking import ObjectGraph, Trackable
+from shardvar.reference.tracking import ObjectGraph, Trackable
 
 FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
 

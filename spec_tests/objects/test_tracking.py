@@ -3,7 +3,7 @@
 import pytest
 
 from shardvar.errors import ArgumentTypeError
-from shardvar.tracking import ObjectGraph, Trackable
+from shardvar.reference.tracking import ObjectGraph, Trackable
 
 
 def test_children_appear_in_order_and_the_view_cannot_be_written() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.training.module import Module
-from shardvar.variables import create_sharded_variable
+from shardvar.reference.training.module import Module
+from shardvar.reference.variables import create_sharded_variable
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

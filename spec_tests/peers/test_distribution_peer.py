@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError
-from shardvar.layouts import tensor_layout, tensorflow_dtensor
-from shardvar.layouts.mesh import Mesh
+from shardvar.layout.meshes import tensor_layout, tensorflow_dtensor
+from shardvar.layout.meshes.mesh import Mesh
 from spec_tests.helpers.layout_tables import local_positions
 
 ENTRIES = (None, "x", "y")

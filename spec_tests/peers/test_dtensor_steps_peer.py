@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shardvar.errors import UnsupportedError
+from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layouts import DTensorPlacement, Partial, Replicate, Shard, StridedShard, dtensor_steps
-from shardvar.layouts.mesh import Mesh
 
 Placements = tuple[DTensorPlacement, ...]
 Changes = list[tuple[int, str, str]]

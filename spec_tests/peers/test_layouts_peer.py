@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError
-from shardvar.layouts import Replicate, Shard, StridedShard, dtensor, fsdp, named_sharding
-from shardvar.layouts.mesh import Mesh
+from shardvar.layout.meshes import Replicate, Shard, StridedShard, dtensor, fsdp, named_sharding
+from shardvar.layout.meshes.mesh import Mesh
 from spec_tests.helpers.layout_tables import held, local_positions
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.checkpoint.objects.state_file import SeriesState
-from shardvar.variables import create_sharded_variable
+from shardvar.reference.variables import create_sharded_variable
+from shardvar.verbs.state_file import SeriesState
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
-from shardvar.layouts import (
+from shardvar.layout.meshes import (
     from_rank_offsets,
     megatron,
     named_sharding,
@@ -23,7 +23,7 @@ from shardvar.layouts import (
     sharded_tensor,
     vocabulary_range,
 )
-from shardvar.layouts.mesh import Mesh
+from shardvar.layout.meshes.mesh import Mesh
 
 SEED = 20250817
 CASES = 200
@@ -354,7 +354,7 @@ def test_a_layout_of_the_pipeline_as_text_is_read_as_megatron_reads_it(
 
 def test_every_local_tensor_of_a_vocabulary_is_one_range(mapping: Any, fake_world: None) -> None:
     """A padded vocabulary is column parallel, and only the main replicas store it."""
-    from shardvar.layouts import padded_vocabulary
+    from shardvar.layout.meshes import padded_vocabulary
 
     for words, tp in product((50257, 96), (1, 2, 4)):
         rows = padded_vocabulary(words, tp, multiple=4)

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardvar.nn.lookup import is_half
-from shardvar.training import optimizers
-from shardvar.variables import IndexedSlices, Variable
-from shardvar.variables.values import as_dtype
+from shardvar.reference.nn.lookup import is_half
+from shardvar.reference.training import optimizers
+from shardvar.reference.variables import IndexedSlices, Variable
+from shardvar.reference.variables.values import as_dtype
 
 keras = pytest.importorskip("keras", minversion="3", reason="keras is not installed")
 tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layout.region import Region
 from shardvar.layouts import (
     SavedTensor,
@@ -17,7 +18,6 @@ from shardvar.layouts import (
     torchsnapshot_shards,
     torchsnapshot_tensor,
 )
-from shardvar.layouts.mesh import Mesh
 from spec_tests.peers.test_layouts_peer import CHOICES, fake_rank, our_placement, their_placement
 
 SEED = 20250817

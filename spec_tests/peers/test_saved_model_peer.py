@@ -9,7 +9,7 @@ import pytest
 import shardvar as sv
 from shardvar.formats.tensorflow.protos import ENUMS
 from shardvar.layout.dtypes import NAMES, is_opaque
-from shardvar.variables import create_sharded_variable
+from shardvar.reference.variables import create_sharded_variable
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

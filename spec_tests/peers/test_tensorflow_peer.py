@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.checkpoint.reshard import reshard
-from shardvar.checkpoint.save import save
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.layout.dtypes import is_opaque, numpy_dtype
 from shardvar.layout.partition import div
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
+from shardvar.verbs.reshard import reshard
+from shardvar.verbs.save import save
 from shardvar.wire.sstable import encode_table
 from spec_tests.helpers.tensor_bundles import digest, write_arrays
 

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import parse_slice_text
 from shardvar.planning.index import EntryTable
@@ -30,6 +29,7 @@ from shardvar.planning.policies.max_shard_size import (
 )
 from shardvar.planning.policies.policy import HOLDS_ALL, tabulate
 from shardvar.planning.slices import TensorTable
+from shardvar.verbs.callbacks.slice_source import SliceSource
 from spec_tests.helpers import paths
 from spec_tests.helpers.max_shard_size_twin import Tensors, answer, many_tensors, specs_of, twin
 

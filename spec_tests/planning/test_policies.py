@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.checkpoint.callbacks.composition import ColumnarComposition
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
@@ -18,6 +17,7 @@ from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, ColumnarP
 from shardvar.planning.policies.max_shard_size import weights_of
 from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.verbs.callbacks.composition import ColumnarComposition
 from spec_tests.helpers.hypothesis_strategies import slice_tables, table_of
 
 ALL = frozenset(NAMES)

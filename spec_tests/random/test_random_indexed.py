@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Partition, Region
-from shardvar.random import indexed_normal, indexed_truncated_normal, indexed_uniform, value_blocks
-from shardvar.random.indexed import IndexedStream
-from shardvar.random.value_blocks import blocks_of, draw_blocks, row_strides
+from shardvar.reference.random import indexed_normal, indexed_truncated_normal, indexed_uniform, value_blocks
+from shardvar.reference.random.indexed import IndexedStream
+from shardvar.reference.random.value_blocks import blocks_of, draw_blocks, row_strides
 from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
 
 DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardvar import random
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, UnsupportedError
 from shardvar.layout import Region
-from shardvar.random.stateless import PhiloxStream
+from shardvar.reference.random.stateless import PhiloxStream
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import regions_in, shapes
 from spec_tests.tensorflow_recordings import rng

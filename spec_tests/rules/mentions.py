@@ -39,7 +39,7 @@ class Mention:
 
     @property
     def module(self) -> str:
-        """``variables/create.py`` of the package, ``test_cut.py`` of the tests."""
+        """``reference/variables/create.py`` of the package, ``test_cut.py`` of the tests."""
         return self.path.split("/", 1)[1]
 
     @property

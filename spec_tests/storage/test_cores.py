@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardvar.checkpoint.writing import PEAK_NBYTES
 from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import Reading
 from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, MOST_WORKERS, PEAK_BLOCKS, WORKERS, worker_count
 from shardvar.storage.cores import usable_cores
+from shardvar.verbs.writing import PEAK_NBYTES
 
 V2 = {"proc/self/cgroup": "0::/jobs/mine\n"}
 FIVE = (("quota", "500000"), ("period", "100000"))

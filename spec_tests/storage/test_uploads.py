@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.checkpoint.manifest import write_manifest
 from shardvar.errors import ArgumentError, CheckpointNotFound, LockHeld, MissingFile, StorageError, TargetExists
 from shardvar.storage import uploads
 from shardvar.storage.requests import Head
+from shardvar.verbs.compare.manifest import write_manifest
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, head_of, in_bucket
 
 OLD = {"w": np.arange(600, dtype="<f4").reshape(30, 20), "b": np.array([1, 2, 3])}

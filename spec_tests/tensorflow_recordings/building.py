@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shardvar.devices import Device
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.devices import Device
+from shardvar.reference.variables import ShardedVariable, Variable
 from spec_tests.tensorflow_recordings.cases import decode
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.objects.checkpoint import Checkpoint
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
-from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region, format_slice_text
-from shardvar.training.module import Module
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.objects.checkpoint import Checkpoint
+from shardvar.reference.objects.stored_graph import GRAPH_KEY
+from shardvar.reference.training.module import Module
+from shardvar.reference.variables import ShardedVariable, Variable
+from shardvar.verbs.reader import open_checkpoint
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode
 
 Array = np.ndarray[Any, Any]

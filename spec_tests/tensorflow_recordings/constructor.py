@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.devices import Device
 from shardvar.errors import LayoutError
 from shardvar.layout.dtypes import dtype_name, numpy_dtype
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.devices import Device
+from shardvar.reference.variables import ShardedVariable, Variable
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from shardvar.errors import LayoutError
 from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
-from shardvar.training.strategies import ParameterServerStrategy
-from shardvar.variables import ShardedVariable, Variable, variable_creator_scope
+from shardvar.reference.training.strategies import ParameterServerStrategy
+from shardvar.reference.variables import ShardedVariable, Variable, variable_creator_scope
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decode, difference, is_array
 from spec_tests.tensorflow_recordings.initializers import NAMES
 from spec_tests.tensorflow_recordings.tf1_partitioned import arguments_of
@@ -164,7 +164,7 @@ def _sequence(servers: Servers, steps: list[str]) -> list[dict[str, Any]]:
 def _initializer(inputs: Mapping[str, Any]) -> Callable[..., Any]:
     from functools import partial
 
-    from shardvar.variables import initializers
+    from shardvar.reference.variables import initializers
 
     found = re.fullmatch(r"(?:[\w.]+\.)?(\w+)(?:\((.*)\))?", inputs["initializer"])
     if found is None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.devices import Device
-from shardvar.variables import Variable
+from shardvar.reference.devices import Device
+from shardvar.reference.variables import Variable
 from spec_tests.tensorflow_recordings.building import sharded
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, difference
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardvar import nn
-from shardvar.variables import IndexedSlices
+from shardvar.reference.variables import IndexedSlices
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode
 from spec_tests.tensorflow_recordings.nn_tables import sparse, table
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardvar.layout.partition import Partition
 from shardvar.layout.region import Region
-from shardvar.variables import initializers
+from shardvar.reference.variables import initializers
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode
 
 NAMES = {

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from shardvar import nn
-from shardvar.nn.losses import sampled_logits
-from shardvar.variables import IndexedSlices
+from shardvar.reference.nn.losses import sampled_logits
+from shardvar.reference.variables import IndexedSlices
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, is_array
 from spec_tests.tensorflow_recordings.gradients import encoded
 from spec_tests.tensorflow_recordings.nn_tables import NO_STRATEGIES, equal, table

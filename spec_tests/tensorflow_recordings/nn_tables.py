@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardvar import nn
-from shardvar.variables import Variable
+from shardvar.reference.variables import Variable
 from spec_tests.tensorflow_recordings.building import sharded
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decode
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.layout.dtypes import dtype_name
-from shardvar.variables import ShardedVariable, Variable, name_scope
+from shardvar.reference.variables import ShardedVariable, Variable, name_scope
 from spec_tests.tensorflow_recordings.building import sharded
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, difference, is_array
 from spec_tests.tensorflow_recordings.constructor import OF_THE_INTERFACE

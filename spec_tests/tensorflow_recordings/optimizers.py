@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.training import optimizers
-from shardvar.variables import IndexedSlices, ShardedVariable, Variable
+from shardvar.reference.training import optimizers
+from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, is_array
 
 _CLASSES = {

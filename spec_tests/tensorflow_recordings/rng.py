@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardvar import random
-from shardvar.random.stateless import PhiloxStream
+from shardvar.reference.random.stateless import PhiloxStream
 from spec_tests.tensorflow_recordings.cases import Rule
 
 ULP = 4

@@ -8,7 +8,7 @@ import numpy as np
 from shardvar.errors import ArgumentTypeError
 from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.partition import div
-from shardvar.variables import IndexedSlices, ShardedVariable
+from shardvar.reference.variables import IndexedSlices, ShardedVariable
 from spec_tests.tensorflow_recordings.building import contents, sharded
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decode, difference, is_array
 

@@ -14,7 +14,7 @@ from shardvar.layout.shard_counts import (
     min_max_variable_partitioner,
     variable_axis_size_partitioner,
 )
-from shardvar.variables import ShardedVariable, create_sharded_variable, initializers
+from shardvar.reference.variables import ShardedVariable, create_sharded_variable, initializers
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, difference
 
 _CALL = re.compile(r"(?:v1\.)?(\w+)\((.*)\)")

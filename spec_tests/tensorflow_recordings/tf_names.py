@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.training import Module
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.training import Module
+from shardvar.reference.variables import ShardedVariable, Variable
 from spec_tests.tensorflow_recordings import tf_functions
 
 Array = np.ndarray[Any, Any]
@@ -59,7 +59,7 @@ class _Names:
 
 
 def _embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> Array:
-    from shardvar.nn import embedding_lookup
+    from shardvar.reference.nn import embedding_lookup
 
     return embedding_lookup(params, ids, max_norm)
 

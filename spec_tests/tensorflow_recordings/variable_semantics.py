@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.variables import Variable, variable_creator_scope
+from shardvar.reference.variables import Variable, variable_creator_scope
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, difference
 
 OF_GRAPHS = {"caching_device", "experimental_enable_variable_lifting", "import_scope", "validate_shape", "variable_def"}

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.checkpoint.objects.checkpoint import Checkpoint
-from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
-from shardvar.training import Module, deserialize, layers, serialize
-from shardvar.training.optimizers import Adam
-from shardvar.training.strategies import MirroredStrategy, ParameterServerStrategy
-from shardvar.variables import IndexedSlices, ShardedVariable, initializers, variable_creator_scope
+from shardvar.reference.devices import track_transfers
+from shardvar.reference.objects.checkpoint import Checkpoint
+from shardvar.reference.training import Module, deserialize, layers, serialize
+from shardvar.reference.training.optimizers import Adam
+from shardvar.reference.training.strategies import MirroredStrategy, ParameterServerStrategy
+from shardvar.reference.variables import IndexedSlices, ShardedVariable, initializers, variable_creator_scope
 from spec_tests.helpers.distribution_strategies import arange, places
 
 ACTIVATIONS = [None, "linear", "relu", "sigmoid", "tanh"]

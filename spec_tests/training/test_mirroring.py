@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError
 from shardvar.layout.shard_counts import FixedShardsPartitioner
-from shardvar.training.strategies import (
+from shardvar.reference.devices import track_transfers
+from shardvar.reference.training.strategies import (
     CollectiveAllReduceStrategy,
     Hints,
     MirroredStrategy,
@@ -20,7 +20,7 @@ from shardvar.training.strategies import (
     choose_sparse_or_dense,
     hints_for,
 )
-from shardvar.variables import (
+from shardvar.reference.variables import (
     IndexedSlices,
     MirroredVariable,
     PerReplica,

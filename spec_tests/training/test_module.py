@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.shard_counts import fixed_size_partitioner
-from shardvar.tracking import ObjectGraph, Trackable
-from shardvar.training.layers import Embedding
-from shardvar.training.module import Module
-from shardvar.training.optimizers import Momentum
-from shardvar.training.strategies import ParameterServerStrategy
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.tracking import ObjectGraph, Trackable
+from shardvar.reference.training.layers import Embedding
+from shardvar.reference.training.module import Module
+from shardvar.reference.training.optimizers import Momentum
+from shardvar.reference.training.strategies import ParameterServerStrategy
+from shardvar.reference.variables import ShardedVariable, Variable
 
 
 def sharded(rows: int = 4, name: str = "w", trainable: bool = True) -> ShardedVariable:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.shard_counts import FixedShardsPartitioner
-from shardvar.nn import gradient
-from shardvar.training import Module, layers, optimizers
-from shardvar.training.strategies import (
+from shardvar.reference.devices import track_transfers
+from shardvar.reference.nn import gradient
+from shardvar.reference.training import Module, layers, optimizers
+from shardvar.reference.training.strategies import (
     CollectiveAllReduceStrategy,
     Hints,
     HybridStrategy,
@@ -22,7 +22,7 @@ from shardvar.training.strategies import (
     ParameterServerStrategy,
     Strategy,
 )
-from shardvar.variables import (
+from shardvar.reference.variables import (
     MirroredVariable,
     PerReplica,
     ResourceVariable,

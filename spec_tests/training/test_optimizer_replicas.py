@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.devices import Device, track_transfers
 from shardvar.errors import ArgumentError
-from shardvar.training.optimizers import SGD, Adagrad, step
-from shardvar.variables import (
+from shardvar.reference.devices import Device, track_transfers
+from shardvar.reference.training.optimizers import SGD, Adagrad, step
+from shardvar.reference.variables import (
     AggregatingVariable,
     IndexedSlices,
     MirroredVariable,
@@ -18,7 +18,7 @@ from shardvar.variables import (
     ShardedVariable,
     Variable,
 )
-from shardvar.variables.scatter import sum_sorted
+from shardvar.reference.variables.scatter import sum_sorted
 from spec_tests.helpers.embedding_tables import Table, tables
 from spec_tests.helpers.optimizer_steps import COMPATS, MAKERS, gradients
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardvar import nn
-from shardvar.devices import Device, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange, UnknownKey
-from shardvar.nn.gradients import dense_gradients, sparse_gradients
-from shardvar.tracking import ObjectGraph, Trackable
-from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
-from shardvar.variables import IndexedSlices, ShardedVariable, Variable, variable_creator_scope
+from shardvar.reference.devices import Device, track_transfers
+from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
+from shardvar.reference.tracking import ObjectGraph, Trackable
+from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
+from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable, variable_creator_scope
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 from spec_tests.helpers.optimizer_steps import ANY, COMPATS, MAKERS, gradients
 

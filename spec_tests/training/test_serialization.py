@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from shardvar.devices import Device, make_cluster
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.shard_counts import FixedShardsPartitioner, MinSizePartitioner
-from shardvar.training import deserialize, serialize
-from shardvar.training.strategies import (
+from shardvar.reference.devices import Device, make_cluster
+from shardvar.reference.training import deserialize, serialize
+from shardvar.reference.training.strategies import (
     CollectiveAllReduceStrategy,
     HybridStrategy,
     MirroredStrategy,
     ParameterServerStrategy,
 )
-from shardvar.variables import PerReplica, Variable
+from shardvar.reference.variables import PerReplica, Variable
 from spec_tests.helpers.distribution_strategies import Tall, arange, places, two_gpus
 
 

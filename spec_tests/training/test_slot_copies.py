@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.variables import create_sharded_variable
+from shardvar.reference.variables import create_sharded_variable
 
 
 def plain() -> Any:

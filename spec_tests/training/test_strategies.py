@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.devices import Device, make_cluster, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError, ScopeError
 from shardvar.layout.partition import PartitionSpec, div
 from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
-from shardvar.training.strategies import (
+from shardvar.reference.devices import Device, make_cluster, track_transfers
+from shardvar.reference.training.strategies import (
     CollectiveAllReduceStrategy,
     HybridStrategy,
     MirroredStrategy,
     ParameterServerStrategy,
     Strategy,
 )
-from shardvar.training.strategies.hints import Workload
-from shardvar.training.strategies.strategy import check_devices
-from shardvar.variables import (
+from shardvar.reference.training.strategies.hints import Workload
+from shardvar.reference.training.strategies.strategy import check_devices
+from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,
     PerReplica,
@@ -33,7 +33,7 @@ from shardvar.variables import (
     initializers,
     variable_creator_scope,
 )
-from shardvar.variables.interface import VariableInterface
+from shardvar.reference.variables.interface import VariableInterface
 from spec_tests.helpers.distribution_strategies import arange, places, two_gpus
 
 

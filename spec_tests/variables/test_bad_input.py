@@ -11,8 +11,14 @@ import pytest
 import shardvar as sv
 from shardvar import nn
 from shardvar.errors import ShardvarError
-from shardvar.variables import AggregatingVariable, MirroredVariable, PerReplica, Variable, create_sharded_variable
-from shardvar.variables import initializers as init
+from shardvar.reference.variables import (
+    AggregatingVariable,
+    MirroredVariable,
+    PerReplica,
+    Variable,
+    create_sharded_variable,
+)
+from shardvar.reference.variables import initializers as init
 from spec_tests.helpers.sharded_variables import counting, sharded_of
 
 NAN, INF = float("nan"), float("inf")

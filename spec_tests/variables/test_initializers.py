@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.devices import Device, current_device
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Partition, Region
-from shardvar.random import indexed_uniform, stateless_uniform
-from shardvar.variables import initializers as init
-from shardvar.variables.initializers.kinds import fans
+from shardvar.reference.devices import Device, current_device
+from shardvar.reference.random import indexed_uniform, stateless_uniform
+from shardvar.reference.variables import initializers as init
+from shardvar.reference.variables.initializers.kinds import fans
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import filled_shapes, regions_in, shapes, tilings
 from spec_tests.tensorflow_recordings import initializers as vectors

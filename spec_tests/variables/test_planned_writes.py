@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardvar.layout.dtypes import Array
-from shardvar.variables import (
+from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,
     ShardedVariable,
@@ -19,9 +19,9 @@ from shardvar.variables import (
     VariableInterface,
     replica_scope,
 )
-from shardvar.variables.scatter import ascending
-from shardvar.variables.updates import ADD, MAX, MUL, REPLACE, SUB, UpdateKind
-from shardvar.variables.writes import commit
+from shardvar.reference.variables.scatter import ascending
+from shardvar.reference.variables.updates import ADD, MAX, MUL, REPLACE, SUB, UpdateKind
+from shardvar.reference.variables.writes import commit
 
 SHAPE = (5, 2)
 

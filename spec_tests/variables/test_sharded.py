@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.devices import Device
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.partition import Partition
-from shardvar.variables import Variable
-from shardvar.variables.interface import VariableInterface
+from shardvar.reference.devices import Device
+from shardvar.reference.variables import Variable
+from shardvar.reference.variables.interface import VariableInterface
 from spec_tests.helpers.sharded_variable_machine import Container
 from spec_tests.helpers.sharded_variables import (
     Array,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, DeviceFull
-from shardvar.variables import Variable
+from shardvar.reference.devices import Device, device_scope, track_transfers
+from shardvar.reference.variables import Variable
 from spec_tests.helpers.sharded_variables import counting, sharded_of
 
 ROW = 16  # bytes of a row of four float32

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.variables import Variable
-from shardvar.variables.index import plan_index
+from shardvar.reference.devices import Device, device_scope, track_transfers
+from shardvar.reference.variables import Variable
+from shardvar.reference.variables.index import plan_index
 from spec_tests.helpers.sharded_variables import Array, counting, sharded_arrays, sharded_of
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.variables import Variable
-from shardvar.variables.row_layout import RowLayout
-from shardvar.variables.scatter import scatter_sorted, sort_rows, sum_sorted
-from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind
+from shardvar.reference.variables import Variable
+from shardvar.reference.variables.row_layout import RowLayout
+from shardvar.reference.variables.scatter import scatter_sorted, sort_rows, sum_sorted
+from shardvar.reference.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind
 from spec_tests.helpers.sharded_variables import counting, ids_of, sharded_arrays, sharded_of
 
 UPDATES = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "min": MIN, "max": MAX, "update": REPLACE}

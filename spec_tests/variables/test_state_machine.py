@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, multiple, rule
 
 import shardvar as sv
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.variables import ShardedVariable, Variable
 from spec_tests.helpers.sharded_variable_machine import Container
 from spec_tests.helpers.sharded_variables import Array, counting, sharded_of
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.devices import device_scope, track_transfers
 from shardvar.errors import ArgumentError
-from shardvar.variables import PerReplica, SyncOnReadVariable
+from shardvar.reference.devices import device_scope, track_transfers
+from shardvar.reference.variables import PerReplica, SyncOnReadVariable
 
 REPLICAS = 3
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import shardvar as sv
-from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange, ScopeError
-from shardvar.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
-from shardvar.variables.interface import VariableInterface
-from shardvar.variables.updates import ADD, REPLACE
-from shardvar.variables.variable import VariableSynchronization
-from shardvar.variables.writes import Resource, Write, commit
+from shardvar.reference.devices import Device, device_scope, track_transfers
+from shardvar.reference.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
+from shardvar.reference.variables.interface import VariableInterface
+from shardvar.reference.variables.updates import ADD, REPLACE
+from shardvar.reference.variables.variable import VariableSynchronization
+from shardvar.reference.variables.writes import Resource, Write, commit
 from spec_tests.helpers.sharded_variables import counting
 
 WRITES = {
@@ -396,7 +396,7 @@ def test_a_callable_runs_on_the_device_where_its_value_will_live() -> None:
     seen = []
 
     def value() -> Any:
-        from shardvar.devices import current_device
+        from shardvar.reference.devices import current_device
 
         seen.append(current_device())
         return np.zeros(3)

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.devices import Device, current_device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError
 from shardvar.layout.partition import Partition, div
-from shardvar.variables import create_partitioned, create_sharded_variable, initializers
-from shardvar.variables.initial_value import open_initial_value
+from shardvar.reference.devices import Device, current_device, device_scope, track_transfers
+from shardvar.reference.variables import create_partitioned, create_sharded_variable, initializers
+from shardvar.reference.variables.initial_value import open_initial_value
 from spec_tests.helpers.sharded_variables import counting
 
 

@@ -117,7 +117,7 @@ def test_the_highest_priority_is_called_first_of_equals_the_innermost(priorities
 
 def test_subclasses_are_constructed_without_creators() -> None:
     """R-VAR-4 (RFC 003): "when asked to construct subclasses of tf.Variable will do nothing"."""
-    from shardvar.variables import ResourceVariable
+    from shardvar.reference.variables import ResourceVariable
 
     called: list[str] = []
     with sv.variable_creator_scope(noting(called, "a")):

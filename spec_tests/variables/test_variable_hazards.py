@@ -7,7 +7,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import ArgumentError
-from shardvar.variables import RefVariable, ResourceVariable
+from shardvar.reference.variables import RefVariable, ResourceVariable
 
 
 def branches_taken(variable: Any) -> list[str]:

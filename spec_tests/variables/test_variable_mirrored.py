@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange
-from shardvar.variables import AggregatingVariable, MirroredVariable, PerReplica, Variable, VariableAggregation
-from shardvar.variables.mirrored import aggregate
-from shardvar.variables.variable import DelegatingVariable
+from shardvar.reference.devices import Device, device_scope, track_transfers
+from shardvar.reference.variables import (
+    AggregatingVariable,
+    MirroredVariable,
+    PerReplica,
+    Variable,
+    VariableAggregation,
+)
+from shardvar.reference.variables.mirrored import aggregate
+from shardvar.reference.variables.variable import DelegatingVariable
 from spec_tests.helpers.sharded_variables import counting, sharded_of
 
 REPLICAS = [Device("GPU:0"), Device("GPU:1")]
@@ -93,7 +99,7 @@ def test_no_reader_finds_two_copies_that_differ() -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        from shardvar.variables.writes import holding
+        from shardvar.reference.variables.writes import holding
 
         for _ in range(200):
             with holding(variable.resources):

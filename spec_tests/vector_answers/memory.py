@@ -8,9 +8,9 @@ import numpy as np
 
 import shardvar as sv
 from shardvar import random
-from shardvar.random.indexed import IndexedStream
-from shardvar.random.stateless import PhiloxStream
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.reference.random.indexed import IndexedStream
+from shardvar.reference.random.stateless import PhiloxStream
+from shardvar.reference.variables import ShardedVariable, Variable
 from spec_tests.vector_answers.geometry import region
 from spec_tests.vector_answers.judge import Array, decode
 

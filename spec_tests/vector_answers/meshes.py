@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
-from shardvar.layouts import Layout, Replicate, Shard, StridedShard, dtensor, fsdp, named_sharding, plan_redistribution
+from shardvar.layout.meshes import (
+    Layout,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    fsdp,
+    named_sharding,
+    plan_redistribution,
+)
 
 Inputs = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout import Partition
-from shardvar.layouts import (
+from shardvar.layout.meshes import (
     DTensorPlacement,
     Layout,
     Partial,

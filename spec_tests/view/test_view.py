@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.stats import NUM_BINS, Statistics, bin_counts
+from shardvar.verbs.compare.stats import NUM_BINS, Statistics, bin_counts
 from shardvar.view.collect import HEIGHTS, bar_heights, describe, front_coded, gaps, packed, unpacked
 from shardvar.view.page import MARK, embedded_json, make_page
 from spec_tests.helpers.command_line import Run, run, saved

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
-from shardvar import layouts
 from shardvar.layout import Partition
 from shardvar.layout.dtypes import Array, dtype_name
+from shardvar.layout import meshes
+from shardvar.layout.meshes import Layout
 from shardvar.layout.region import format_slice_text
-from shardvar.layouts import Layout
-from shardvar.nn.gradients import dense_gradients, sparse_gradients
-from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
-from shardvar.variables.create import create_sharded_variable
+from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
+from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
+from shardvar.reference.variables.create import create_sharded_variable
 
 _Gradient = Array | tuple[Array, Array]
 
@@ -242,7 +242,7 @@ class Adapter:
         self, parts: Sequence[Array], shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
     ) -> Array:
         layout = _layout(shape, mesh, placements)
-        whole = layouts.named_sharding(shape, sv.Mesh((1,)), ())
+        whole = meshes.named_sharding(shape, sv.Mesh((1,)), ())
         return _moved(parts, layout, whole)[0]
 
     def mesh_move(self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]) -> list[Array]:
@@ -258,22 +258,22 @@ class Adapter:
         self, terms: Sequence[Array], mesh: Sequence[int], axis: int, op: str, placements: Sequence[Any]
     ) -> list[Array]:
         made, shape = sv.Mesh(mesh), terms[0].shape
-        pending = [layouts.Partial(op) if number == axis else layouts.Replicate() for number in range(len(mesh))]
-        source = layouts.dtensor(shape, made, pending)
+        pending = [meshes.Partial(op) if number == axis else meshes.Replicate() for number in range(len(mesh))]
+        source = meshes.dtensor(shape, made, pending)
         parts = [terms[made.coordinate(device)[axis]] for device in made.devices]
         return _moved(parts, source, _layout(shape, mesh, placements), reduce=op)
 
     def spec_parts(self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]) -> list[Array]:
-        return _held(value, layouts.named_sharding(value.shape, sv.Mesh(mesh, names), spec))
+        return _held(value, meshes.named_sharding(value.shape, sv.Mesh(mesh, names), spec))
 
     # A layout is the same wherever it is asked for.
     spec_constrained = spec_parts
 
     def fsdp_parts(self, value: Array, mesh: Sequence[int]) -> list[Array]:
-        return _held(value, layouts.fsdp(value.shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0))
+        return _held(value, meshes.fsdp(value.shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0))
 
     def fsdp_shapes(self, shape: Sequence[int], mesh: Sequence[int]) -> list[tuple[int, ...]]:
-        layout = layouts.fsdp(shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0)
+        layout = meshes.fsdp(shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0)
         return [_stated(layout, device)[1] for device in layout.mesh.devices]
 
 
@@ -283,10 +283,10 @@ class Adapter:
 def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Layout:
     def one(placement: Any) -> Any:
         if isinstance(placement, tuple):
-            return layouts.StridedShard(*placement[1:])
-        return layouts.Replicate() if placement is None else layouts.Shard(placement)
+            return meshes.StridedShard(*placement[1:])
+        return meshes.Replicate() if placement is None else meshes.Shard(placement)
 
-    return layouts.dtensor(shape, sv.Mesh(mesh), [one(placement) for placement in placements])
+    return meshes.dtensor(shape, sv.Mesh(mesh), [one(placement) for placement in placements])
 
 
 def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

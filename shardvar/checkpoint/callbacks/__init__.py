@@ -1,6 +1,0 @@
-"""Sharding callbacks (RFC 001): the user decides, tensor by tensor, what goes to which file."""
-
-from shardvar.checkpoint.callbacks.composition import compose
-from shardvar.checkpoint.callbacks.shardable_tensor import LazySlice, ShardableTensor, ShardingCallback
-
-__all__ = ["LazySlice", "ShardableTensor", "ShardingCallback", "compose"]

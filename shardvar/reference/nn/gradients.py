@@ -1,0 +1,403 @@
+"""Gradients with respect to shards: pullbacks of the functions of nn, and the parts and sums of gradients.
+
+``vjp(function, *args)`` returns the function's value and its pullback. The pullback takes the gradient of a scalar with
+respect to that value, and returns the gradients with respect to the function's differentiable arguments: for a variable
+pairs (gradient, shard), for an array an array. A program chains pullbacks, and needs no tape. The table at the end says
+which functions have one.
+
+R-GRAD-1 (RFC 000): "gradient computation and update are always performed at the component variable level". The gradient
+of rows that were looked up is one ``IndexedSlices`` a shard, with local row numbers, in the order of the ids, rows that
+come twice kept; a shard of which nothing was read has one without rows. A dense gradient is cut like the variable.
+
+``gradient`` adds what several pullbacks contribute to each variable.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
+from shardvar.reference.nn import losses
+from shardvar.reference.nn.lookup import (
+    as_integers,
+    check_max_norm,
+    check_table,
+    clip_rows,
+    components,
+    embedding_lookup,
+    row_layout_of,
+    row_norms,
+)
+from shardvar.reference.nn.matmul import MatmulMode, matmul, matmul_transposed
+from shardvar.reference.nn.sparse import (
+    Bags,
+    EmptyRows,
+    SparseTensor,
+    bag_gradients,
+    check_combiner,
+    distinct_ids,
+    embedding_lookup_sparse,
+    plan_bags,
+    plan_safe_bags,
+    read_bags,
+    safe_embedding_lookup_sparse,
+)
+from shardvar.reference.variables.indexed_slices import IndexedSlices
+from shardvar.reference.variables.interface import VariableInterface
+from shardvar.reference.variables.sharded import ShardedVariable
+from shardvar.reference.variables.values import as_value
+from shardvar.reference.variables.variable import Variable
+
+Gradient = Array | IndexedSlices
+ShardGradients = tuple[tuple[Gradient | None, Variable], ...]
+"""Pairs as ``apply_gradients`` takes them, one for each shard."""
+Pullback = Callable[[Any], tuple[Any, ...]]
+"""upstream -> the gradient with respect to each differentiable argument, in the order of the arguments."""
+
+
+# Parts and sums.
+
+
+def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> ShardGradients:
+    """Return the shards' parts of a gradient with ``values`` [n, *row] in the rows ``ids`` [n], which are in range."""
+    shards, layout = components(table), row_layout_of(table)
+    # A shard of which no row was read has an empty gradient, not None: Adam decays the slots of such a shard too.
+    nothing = np.zeros((0, *table.shape[1:]), values.dtype)
+    parts = [IndexedSlices(nothing, np.zeros(0, ids.dtype), shard.shape) for shard in shards]
+    for number, local, places in layout.split_rows(ids.astype(np.int64, copy=False)):
+        own = values if places is None else values[places]
+        parts[number] = IndexedSlices(own, local.astype(ids.dtype, copy=False), shards[number].shape)
+    return tuple(zip(parts, shards, strict=True))
+
+
+def dense_gradients(table: VariableInterface, value: Array) -> ShardGradients:
+    """Return the shards' parts of a gradient that has the variable's shape."""
+    bounds = row_layout_of(table).bounds if table.shape else (0,)
+    if len(bounds) == 1:  # a scalar has no rows to cut
+        return ((value, components(table)[0]),)
+    return tuple(
+        (value[start:stop], shard) for shard, start, stop in zip(components(table), bounds, bounds[1:], strict=False)
+    )
+
+
+def gradient(
+    contributions: Iterable[tuple[Gradient | None, Variable]], sources: Sequence[Any]
+) -> list[Gradient | None]:
+    """Return the sum of the contributions to each source.
+
+    R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient APIs": it is refused.
+
+    Parameters
+    ----------
+    contributions : iterable of tuple
+        Pairs (gradient, variable), as pullbacks return them; a variable may come several times.
+    sources : Variable or sequence of Variable
+        The variables to differentiate by, none of them sharded.
+
+    Returns
+    -------
+    list of ndarray, IndexedSlices or None
+        The gradient of each source: sparse where all its contributions are, and None without a contribution.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If a source is a sharded variable, or not a variable.
+    """
+    wanted = check_sources(sources)
+    sums: dict[int, Gradient] = {}
+    for part, variable in contributions:
+        if part is not None:
+            known = sums.get(id(variable))
+            sums[id(variable)] = part if known is None else add_gradients(known, part)
+    return [sums.get(id(variable)) for variable in wanted]
+
+
+def add_gradients(first: Gradient, second: Gradient) -> Gradient:
+    """Return the sum: sparse where both are, with the rows of the second after those of the first."""
+    if isinstance(first, IndexedSlices) and isinstance(second, IndexedSlices):
+        return IndexedSlices(
+            np.concatenate([first.values, second.values]),
+            np.concatenate([first.indices, second.indices]),
+            first.dense_shape,
+        )
+    return _dense(first) + _dense(second)
+
+
+def check_sources(sources: Any) -> list[Variable]:
+    """Return the variables to differentiate by; ``ArgumentTypeError`` for a sharded one, naming its shards."""
+    if isinstance(sources, ShardedVariable) or not isinstance(sources, list | tuple):
+        sources = [sources]
+    for source in sources:
+        if isinstance(source, ShardedVariable):
+            raise ArgumentTypeError(
+                f"{source.name!r} is a sharded variable, which has no gradient as a whole.",
+                "Gradients belong to shards: give its .variables, or a module's .trainable_variables.",
+            )
+        if not isinstance(source, Variable):
+            raise ArgumentTypeError(f"{type(source).__name__} has no gradient.", "Give variables.")
+    return list(sources)
+
+
+def check_upstream(upstream: Any, value: Array) -> Array:
+    """Return the gradient of a computed value, in its shape and dtype."""
+    return upstream_check(value)(upstream)
+
+
+def upstream_check(value: Array) -> Callable[[Any], Array]:
+    """Return ``check_upstream`` for a value that need not be kept until its gradient comes."""
+    shape, dtype = value.shape, value.dtype
+
+    def check(upstream: Any) -> Array:
+        array = np.asarray(upstream)
+        if array.shape != shape:
+            raise ArgumentError(
+                f"The gradient of a value of shape {shape} has shape {array.shape}.", "Give one number an element."
+            )
+        return array.astype(dtype, copy=False)
+
+    return check
+
+
+def _dense(part: Gradient) -> Array:
+    return part.to_dense() if isinstance(part, IndexedSlices) else part
+
+
+# Pullbacks. A rule of ``_RULES`` has the signature of its function, and returns the value and the pullback.
+
+
+def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Array, Pullback]:
+    """Return the value of a function and its pullback.
+
+    The pullback maps a gradient by the value to the gradients by the arguments.
+
+    Parameters
+    ----------
+    function : callable
+        ``matmul``, ``operator.getitem``, or a lookup or a sampled loss of ``sv.nn``.
+    *args : any
+        The arguments of the function.
+    **kwargs : any
+        Its arguments by keyword.
+
+    Returns
+    -------
+    value : ndarray
+        ``function(*args, **kwargs)``.
+    pullback : callable
+        Takes a gradient of the shape of `value`, and returns a tuple: for each variable among the arguments pairs
+        (gradient, shard), for each differentiable array an array.
+
+    Raises
+    ------
+    ArgumentError
+        If the function has no pullback, or refuses the arguments.
+
+    Examples
+    --------
+    >>> import shardvar as sv
+    >>> table = sv.Variable([[1.0], [2.0]])
+    >>> rows, pullback = sv.nn.vjp(sv.nn.embedding_lookup, table, [1, 1])
+    >>> ((gradient, shard),) = pullback([[3.0], [4.0]])[0]
+    >>> gradient.indices.tolist(), gradient.values.tolist(), shard is table
+    ([1, 1], [[3.0], [4.0]], True)
+    """
+    rule = _RULES.get(function)
+    if rule is None:
+        known = ", ".join(known.__name__ for known in _RULES)
+        raise ArgumentError(f"{getattr(function, '__name__', function)} has no pullback.", f"Give one of {known}.")
+    return rule(**_signature(function).bind(*args, **kwargs).arguments)
+
+
+_signature = cache(signature)
+"""The signature of a function that has a rule; cached, since reading it takes as long as a small product."""
+
+
+def _lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | None = None) -> tuple[Array, Pullback]:
+    table = check_table(params)
+    limit = check_max_norm(max_norm, table.dtype)
+    read = embedding_lookup(table, ids, None, name)
+    numbers = as_integers(ids, "Ids")
+    flat = numbers.ravel()
+    value = read if limit is None else clip_rows(read, limit, numbers.ndim)
+    check = upstream_check(value)
+    clipped = None if limit is None else read  # keeps the rows alive only where the pullback needs them
+
+    def pullback(upstream: Any) -> tuple[ShardGradients]:
+        above = check(upstream)
+        if limit is not None and clipped is not None:
+            above = clip_gradient(clipped, above, limit, numbers.ndim)
+        return (sparse_gradients(table, flat, above.reshape(len(flat), *table.shape[1:])),)
+
+    return value, pullback
+
+
+def clip_gradient(rows: Array, upstream: Array, max_norm: float, first_axis: int) -> Array:
+    """Return the gradient of ``clip_rows``: ``(g - x (x . g) / |x|^2) m / |x|`` for a row x that was shortened to m.
+
+    >>> clip_gradient(np.array([[3.0, 4.0]]), np.array([[5.0, 0.0]]), 1.0, 1).round(2).tolist()
+    [[0.64, -0.48]]
+    """
+    # A shortened row is m x / |x|, which does not change when x gets longer. So the part of g along x is taken out:
+    # for x = (3, 4) and g = (5, 0) that is x * 15 / 25 = (1.8, 2.4), and the rest, (3.2, -2.4), is scaled by m / 5.
+    axes = tuple(range(first_axis, rows.ndim))
+    norm = row_norms(rows, first_axis)
+    # A row of exactly max_norm has two one-sided gradients; this takes that of longer rows, as TensorFlow does.
+    is_longer = (norm >= max_norm) & (norm > 0)
+    safe = np.where(is_longer, norm, 1)
+    along = np.sum(rows * upstream, axis=axes, keepdims=True)
+    shortened = (upstream - rows * along / (safe * safe)) * rows.dtype.type(max_norm) / safe
+    return np.where(is_longer, shortened, upstream).astype(rows.dtype, copy=False)
+
+
+def _lookup_sparse(
+    params: Any,
+    sp_ids: SparseTensor,
+    sp_weights: SparseTensor | None,
+    combiner: str | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+    compat: EmptyRows | None = None,
+) -> tuple[Array, Pullback]:
+    return _bags(check_table(params), plan_bags(sp_ids, sp_weights, compat), combiner, max_norm, name, None)
+
+
+def _safe_lookup_sparse(
+    embedding_weights: Any,
+    sparse_ids: SparseTensor,
+    sparse_weights: SparseTensor | None = None,
+    combiner: str | None = "mean",
+    default_id: int | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+) -> tuple[Array, Pullback]:
+    table = check_table(embedding_weights)
+    chosen = check_combiner(combiner, table.dtype)
+    bags = plan_safe_bags(table.dtype, sparse_ids, sparse_weights, chosen, default_id)
+    return _bags(table, bags, chosen, max_norm, name, sparse_ids.dense_shape[:-1])
+
+
+def _bags(
+    table: VariableInterface,
+    bags: Bags,
+    combiner: str | None,
+    max_norm: float | None,
+    name: str | None,
+    batch: tuple[int, ...] | None,
+) -> tuple[Array, Pullback]:
+    chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
+    answer = read_bags(table, bags, chosen, limit, name or "embedding_lookup_sparse")
+    value = answer.reshape(*((bags.count,) if batch is None else batch), *table.shape[1:])
+
+    def pullback(upstream: Any) -> tuple[ShardGradients]:
+        above = check_upstream(upstream, value).reshape(answer.shape)
+        ids, gradient = bag_gradients(bags, chosen, above, table.dtype)
+        if limit is not None:  # the rows are read again: to keep them would cost memory until the pullback is called
+            gradient = clip_gradient(table.sparse_read(distinct_ids(bags.ids)[0]), gradient, limit, 1)
+        return (sparse_gradients(table, ids, gradient),)
+
+    return value, pullback
+
+
+def _matmul(a: Any, b: Any, mode: MatmulMode = "concat") -> tuple[Array, Pullback]:
+    value = matmul(a, b, mode)
+    check = upstream_check(value)
+
+    def pullback(upstream: Any) -> tuple[Any, Any]:
+        above = check(upstream)
+        flat = above.reshape(-1, above.shape[-1])
+        left, right = _plain(a), _plain(b)
+        rows = left if isinstance(left, VariableInterface) else left.reshape(-1, left.shape[-1])
+        # For y = a @ b with upstream g: d/da = g @ b.T and d/db = a.T @ g. Where the other factor is a variable, its
+        # shards are used one by one in the mode of the product; a.T @ g is computed as (g.T @ a).T for that.
+        of_left = matmul_transposed(flat, right, mode) if isinstance(right, VariableInterface) else flat @ right.T
+        of_right = matmul(flat.T, rows, mode).T if isinstance(rows, VariableInterface) else rows.T @ flat
+        return _cut(a, of_left.reshape(left.shape)), _cut(b, of_right)
+
+    return value, pullback
+
+
+def _sampled(scores: Callable[[losses.SampledLogits], Array], slopes: Callable[[losses.SampledLogits], Array]) -> Any:
+    """Return the rule of a sampled loss, given the loss and its derivative by the logits."""
+
+    def rule(weights: Any, biases: Any, labels: Any, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Array, Pullback]:
+        sampled = losses.sampled_logits(weights, biases, labels, inputs, *args, **kwargs)
+        value = scores(sampled)
+
+        def pullback(upstream: Any) -> tuple[ShardGradients, ShardGradients, Array]:
+            by_logits = slopes(sampled) * check_upstream(upstream, value)[:, None]
+            of_rows, of_offsets, of_inputs = _logit_gradients(sampled, by_logits)
+            of_weights = sparse_gradients(check_table(weights), sampled.ids, of_rows)
+            return of_weights, sparse_gradients(check_table(biases), sampled.ids, of_offsets), of_inputs
+
+        return value, pullback
+
+    return rule
+
+
+def _logit_gradients(sampled: losses.SampledLogits, by_logits: Array) -> tuple[Array, Array, Array]:
+    """Return gradients of the looked-up rows [ids, dim], the looked-up biases [ids] and the inputs [batch, dim]."""
+    # Each example has its own labels, and all share the samples: logits are einsum("btd,bd->bt") and x @ rows.T. The
+    # products below are their transposes, in the order of ``sampled.ids``: labels of all examples, then samples.
+    num_true = sampled.true_rows.shape[1]
+    true, others = by_logits[:, :num_true], by_logits[:, num_true:]
+    of_true = np.einsum("bt,bd->btd", true, sampled.inputs).reshape(-1, sampled.inputs.shape[1])
+    of_rows = np.concatenate([of_true, others.T @ sampled.inputs])
+    of_inputs = np.einsum("bt,btd->bd", true, sampled.true_rows) + others @ sampled.sampled_rows
+    return of_rows, np.concatenate([true.ravel(), others.sum(axis=0)]), of_inputs
+
+
+def _softmax_slopes(sampled: losses.SampledLogits) -> Array:
+    """Return the derivative of ``-S y log softmax(z)`` by z: ``softmax(z) S y - y``, where ``S y`` is about 1."""
+    weight = sampled.labels.sum(axis=1, keepdims=True)
+    return np.asarray(np.exp(losses.log_softmax(sampled.logits)) * weight - sampled.labels)
+
+
+def _logistic_slopes(sampled: losses.SampledLogits) -> Array:
+    """Return the derivative of the logistic loss by z: ``sigmoid(z) - y``."""
+    # exp of -|z| never overflows: sigmoid(z) is 1 / (1 + exp(-z)) for z >= 0, and exp(z) / (1 + exp(z)) below.
+    decay = np.exp(-np.abs(sampled.logits))
+    chance = np.where(sampled.logits >= 0, 1, decay) / (1 + decay)
+    return np.asarray(chance - sampled.labels)
+
+
+def _getitem(a: VariableInterface, b: Any) -> tuple[Array, Pullback]:
+    """Return ``a[b]`` and its pullback; the gradient of a shard that the index does not touch is None."""
+    table = check_table(a)
+    value = table[b]
+
+    def pullback(upstream: Any) -> tuple[ShardGradients]:
+        dense = np.zeros(table.shape, value.dtype)
+        np.add.at(dense, b, check_upstream(upstream, value))  # an index may name an element twice: add, not assign
+        # The index itself says which elements it selects: it may hold slices, lists and masks.
+        touched = np.zeros(table.shape, np.bool_)
+        touched[b] = True
+        marks = [np.asarray(mark).any() for mark, _ in dense_gradients(table, touched)]
+        parts = zip(dense_gradients(table, dense), marks, strict=True)
+        return (tuple((part if is_touched else None, shard) for (part, shard), is_touched in parts),)
+
+    return value, pullback
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, VariableInterface) else as_value(value)
+
+
+def _cut(argument: Any, gradient: Array) -> Any:
+    return dense_gradients(argument, gradient) if isinstance(argument, VariableInterface) else gradient
+
+
+_RULES: dict[Callable[..., Any], Callable[..., tuple[Array, Pullback]]] = {
+    embedding_lookup: _lookup,
+    embedding_lookup_sparse: _lookup_sparse,
+    safe_embedding_lookup_sparse: _safe_lookup_sparse,
+    matmul: _matmul,
+    losses.sampled_softmax_loss: _sampled(losses.softmax_losses, _softmax_slopes),
+    losses.nce_loss: _sampled(losses.logistic_losses, _logistic_slopes),
+    operator.getitem: _getitem,
+}

@@ -1,0 +1,193 @@
+"""Images: the values of a graph of objects as of one moment, with the target that they are written to.
+
+1. ``collect_values`` walks the graph, and finds the variables and the state of other objects, each with its key.
+2. ``take_image`` copies the values, or ``hold_image`` locks the variables and takes their memory.
+3. ``Image.write`` does what may be slow (a policy, the files). It needs the image only, so that after ``take_image``
+   training can go on meanwhile.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.arrays import ArraySource
+from shardvar.errors import ArgumentError, TargetExists
+from shardvar.layout.dtypes import STRING
+from shardvar.planning.index import Metadata
+from shardvar.planning.policies import Policy
+from shardvar.reference.objects.keys import key_of
+from shardvar.reference.objects.stored_graph import GRAPH_KEY, encode_graph
+from shardvar.reference.objects.values import Keyed, in_place, resources_of, snapshot
+from shardvar.reference.tracking import ObjectGraph, Stateful
+from shardvar.reference.variables import Variable, VariableInterface
+from shardvar.reference.variables.writes import holding
+from shardvar.verbs.arguments import as_array, check_mapping, check_string
+from shardvar.verbs.locate import Location
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.save import WRITER, check_keys
+from shardvar.verbs.writing import WritePlan, carry_out, check_new_folder, plan_checkpoint
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SaveOptions:
+    """Options for writing a checkpoint of objects."""
+
+    policy: Policy | None
+    """The policy that decides which slices share a file."""
+    metadata: Mapping[str, str]
+    """The user's metadata."""
+    force: bool
+    """True if existing files may be replaced where that takes more than one step."""
+    is_for_serving: bool = False
+    """True for an export: sharded variables are written whole, and the graph says which variables are trainable."""
+    as_shards: bool = False
+    """True if shards stay slices in an export."""
+    is_new: bool = False
+    """True if the target had no checkpoint when it was chosen: one that another process saved since is kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """The values of a checkpoint that is not written yet."""
+
+    target: Location
+    """The checkpoint to write."""
+    source: ArraySource
+    """The values: copies, or the memory of locked variables."""
+    options: SaveOptions
+    """The options for writing."""
+    trackables: Mapping[str, VariableInterface]
+    """The variable of each key, for policies that look at it."""
+
+    def write(self) -> WriteReport:
+        """Plan which slice goes to which file, write the files and commit."""
+        return self.plan()()
+
+    def plan(self) -> Callable[[], WriteReport]:
+        """Plan which slice goes to which file; return a function that writes the files and commits."""
+        # An export writes sharded variables whole: one part for each tensor. A format without slices joins them anyway.
+        is_whole = self.options.is_for_serving and not self.options.as_shards
+        work = plan_checkpoint(
+            self.target,
+            self.source.index.entries,
+            policy=self.options.policy,
+            partition=1 if is_whole and self.target.format.capabilities.slice_dtypes else None,
+            metadata=Metadata(writer=WRITER, user=dict(self.options.metadata)),
+            force=self.options.force,
+            replace_atomically=not self.options.is_new,
+            source=self.source,
+            trackables=self.trackables,
+        )
+        check_new_folder(work)
+        return partial(self._carry_out, work)
+
+    def _carry_out(self, work: WritePlan) -> WriteReport:
+        try:
+            return carry_out(work, self.source, None, lambda _nbytes: None)
+        except TargetExists as error:
+            if self.options.is_new:
+                raise TargetExists(error.cause, "Save again: the first number that is free then is taken.") from None
+            raise
+
+
+def take_image(
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
+) -> Image:
+    """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
+
+    Formats that hold strings get the graph itself too.
+    """
+    kept, others, trackables = _collect(graph, target, options, counter)
+    return Image(target, snapshot(kept, others), options, trackables)
+
+
+@contextmanager
+def hold_image(
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
+) -> Iterator[Image]:
+    """Yield the same without a copy; until the ``with`` block ends, other writers of a variable wait."""
+    kept, others, trackables = _collect(graph, target, options, counter)
+    with holding(resources_of(kept)):
+        yield Image(target, in_place(kept, others), options, trackables)
+
+
+def _collect(
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None
+) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
+    """Return the variables that are stored with their values of now, other arrays, and all variables by their keys."""
+    paths = graph.paths()
+    found = collect_values(graph, paths)
+    others = list(found.states)
+    if STRING in target.format.capabilities.dtypes:
+        message = encode_graph(graph, paths, found.attributes, with_trainable=options.is_for_serving)
+        others.append((GRAPH_KEY, np.array(message, dtype=object)))
+    # The save counter counts checkpoints that are committed, so it is assigned after the commit. But checkpoint 7 holds
+    # the number 7: the number is stored in place of the counter's value, which is still 6.
+    counted, number = counter or (None, 0)
+    others.extend((key, np.array(number, each.dtype)) for key, each in found.variables if each is counted)
+    kept = [(key, each) for key, each in found.variables if each is not counted]
+    return kept, others, dict(found.variables)
+
+
+# The values of a graph, and their keys.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphValues:
+    """The values of a graph of objects, each with its key. Keys differ, and a file can hold them."""
+
+    variables: list[tuple[str, VariableInterface]]
+    """The variables; their values are not read yet."""
+    states: list[tuple[str, npt.NDArray[Any]]]
+    """Copies of the arrays of ``Stateful`` objects."""
+    attributes: dict[int, list[str]]
+    """The names of those arrays, by the positions of the objects in the graph."""
+
+
+def collect_values(graph: ObjectGraph, paths: Sequence[tuple[str, ...]]) -> GraphValues:
+    """Collect the values of all objects of a graph, in order; ``ArgumentError`` where two values would have one key."""
+    found = GraphValues([], [], {})
+    keys: dict[str, None] = {}
+    for position, (node, path) in enumerate(zip(graph.objects, paths, strict=True)):
+        if isinstance(node, VariableInterface):
+            _check_stands_alone(node, path)
+            found.variables.append((_add_key(key_of(path), keys), node))
+        if isinstance(node, Stateful):
+            state = _state(node, path)
+            found.states.extend((_add_key(key_of(path, name), keys), array) for name, array in state.items())
+            found.attributes[position] = list(state)
+    check_keys(list(keys))
+    return found
+
+
+def _add_key(key: str, keys: dict[str, None]) -> str:
+    if key in keys:  # the root, whose path is (), and its child named "" have the same key
+        raise ArgumentError(f"Two objects have the key {key!r}.", "Give none of them an empty name.")
+    keys[key] = None
+    return key
+
+
+def _check_stands_alone(node: VariableInterface, path: tuple[str, ...]) -> None:
+    if isinstance(node, Variable) and node.container is not None:
+        # Its values would be stored here and again in the sharded variable.
+        # R-MODULE-1 (RFC 000): "It will result in unnecessary data duplications in checkpoints".
+        raise ArgumentError(
+            f"{'/'.join(path)} is a shard of {node.container.name}, and could not be restored to other shards.",
+            "Track the sharded variable itself.",
+        )
+
+
+def _state(node: Stateful, path: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
+    """Return copies of an object's arrays, which the object may change after the call."""
+    state = node.state()
+    check_mapping(state, "names to arrays")
+    for name in state:
+        check_string(name, "names in a state")
+        if not name:
+            raise ArgumentError(f"{'/'.join(path) or 'The root'} has a state without a name.", "Name it.")
+    return {name: np.array(as_array(key_of(path, name), value)) for name, value in state.items()}

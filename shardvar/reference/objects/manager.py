@@ -1,0 +1,474 @@
+"""sv.CheckpointManager: numbered checkpoints of one directory, of which the newest are kept.
+
+Names, order of arguments and meaning are those of ``tf.train.CheckpointManager``, and each takes over the directory of
+the other.
+
+A save writes one checkpoint and removes others. Its steps are ordered so that a crash at any of them harms nothing:
+
+    check     collect the names that a save may leave without a checkpoint: its own, should it fail, and those to remove
+    note      write these names to the file ``checkpoint.unfinished``, before any other file is written or removed
+    save      write the checkpoint, and then the state file, which no longer names those to remove
+    remove    remove the files of those, each index first, and then the note
+
+A name in the state file always belongs to a checkpoint, even if it is in the note as well. So a crash leaves the old
+checkpoints or the new ones, and a note by which the next save removes the rest. The note has the form of a state file.
+Its newest checkpoint is the one that was the newest when it was written. If the state file names another one by now,
+which is not in the note either, another program has saved here, and the note is void: no file of another program is
+removed. Example, with ``max_to_keep=2``, a crash while checkpoint 4 is written:
+
+    state file   newest ckpt-3, kept ckpt-2 ckpt-3
+    note         newest ckpt-3, names ckpt-2 ckpt-4        ckpt-2 is in the state file, so only ckpt-4 is removed
+"""
+
+import logging
+import operator
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
+from shardvar.formats.files import take_away
+from shardvar.formats.table import formats_of
+from shardvar.pictures.words import message
+from shardvar.planning.policies import Policy
+from shardvar.reference.objects.checkpoint import Checkpoint
+from shardvar.reference.objects.image import SaveOptions
+from shardvar.reference.objects.series import (
+    PlanWrite,
+    check_is_new,
+    check_series,
+    check_state_file,
+    next_number,
+    target_of,
+)
+from shardvar.reference.objects.turn import PendingSave
+from shardvar.reference.variables import VariableInterface
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.arguments import CheckpointOptions, check_string, policy_of, texts_of
+from shardvar.verbs.locate import Location, Path, find_target
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.state_file import (
+    STATE_FILE,
+    SeriesState,
+    read_state,
+    read_state_file,
+    resolve,
+    write_state,
+)
+from shardvar.verbs.writing import is_new_folder
+
+_NOTE = f"{STATE_FILE}.unfinished"
+"""The name of the note."""
+_LOCK = "checkpoint.manager"
+"""The lock that a manager holds while it saves. No file has this name."""
+_HOUR = 3600.0
+"""Seconds."""
+_LOG = logging.getLogger("shardvar.verbs")
+
+
+# The note of what is not finished.
+
+
+def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
+    """Return the names in the note that are not checkpoints of the state."""
+    note = read_state_file(storage, _NOTE)
+    newest = "" if state is None else state.newest
+    if note is None or newest not in (note.newest, *note.kept):  # without a note, or with a void one
+        return []
+    return [name for name in note.kept if state is None or name not in (newest, *state.kept)]
+
+
+def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]) -> None:
+    """Write a note with these names for a directory of that state; without names, remove the note."""
+    if names:
+        write_state(storage, SeriesState("" if state is None else state.newest, tuple(names)), _NOTE)
+    else:
+        with suppress(StorageError):  # a note that stays is void, or still right
+            # This forces the removals before it to the disk, as for an index. If a power cut undid the removal of a
+            # checkpoint but not that of the note, the checkpoint would stay for ever.
+            take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
+
+
+def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
+    """Remove the checkpoints of these names, and files that writers left of them; return the names that failed.
+
+    An error of the disk is logged and not raised, since the new checkpoint is saved.
+    """
+    left = []
+    for name in names:
+        try:
+            target = _locate(series, name)
+            with target.storage.lock(target.stem):
+                target.format.remove(target.storage, target.name)
+        except ShardvarError as error:
+            _LOG.warning("%s", message(f"{name} could not be removed: {error}"))
+            left.append(name)
+    return left
+
+
+def _locate(series: Location, name: str) -> Location:
+    """Return the checkpoint of a name: in the format of the series, or in the only other one that has files of it."""
+    storage = series.storage
+    formats = [form for form in formats_of(storage.names(), name) if form.locate(storage, name)]
+    if len(formats) != 1 or series.format.name in [form.name for form in formats]:
+        formats = [series.format]
+    return Location(formats[0], storage, name)
+
+
+# Rotation: the newest checkpoints stay, and one every so many hours.
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The checkpoints that a manager keeps."""
+
+    max_to_keep: int | None
+    """The number of the newest ones to keep; None for all."""
+    every_n_hours: float | None = None
+    """The hours after which one more of the others is kept for good; None for none."""
+
+    def __post_init__(self) -> None:
+        most: Any = self.max_to_keep
+        hours: Any = self.every_n_hours
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most <= 0):
+            raise ArgumentError(
+                f"max_to_keep={most!r} keeps no checkpoint.", "Give a positive integer, or None for all."
+            )
+        if hours is not None and (isinstance(hours, bool) or not isinstance(hours, int | float) or not hours >= 0):
+            raise ArgumentError(
+                f"Invalid keep_checkpoint_every_n_hours={hours!r}.", "Give a number of hours >= 0, or None."
+            )
+
+
+def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention) -> tuple[SeriesState, list[str]]:
+    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove, oldest first.
+
+    A checkpoint that would be removed is preserved, outside of the state, if it was saved at least ``every_n_hours``
+    after the one that was preserved last. A checkpoint that is saved again is the newest again.
+
+    >>> state = SeriesState("b", ("a", "b"), (1.0, 2.0))
+    >>> plan_rotation(state, "c", 3.0, Retention(2))
+    (SeriesState(newest='c', kept=('b', 'c'), times=(2.0, 3.0), preserved=0.0), ['a'])
+    """
+    kept = [(name, saved) for name, saved in zip(state.kept, state.times, strict=True) if name != newest]
+    kept.append((newest, time))
+    preserved, gone = state.preserved, []
+    while keep.max_to_keep is not None and len(kept) > keep.max_to_keep:
+        # With every_n_hours=1, the last one preserved at 0 s, and checkpoints of 1800 s and 3600 s that are too many:
+        # the first is removed (1800 - 3600 < 0), the second is preserved (3600 - 3600 >= 0), and the next hour starts.
+        name, saved = kept.pop(0)
+        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:
+            preserved = saved
+        else:
+            gone.append(name)
+    names, times = zip(*kept, strict=True)
+    return SeriesState(newest, names, times, preserved), gone
+
+
+class CheckpointManager:
+    """Numbered checkpoints in a directory, of which the oldest are removed.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        The objects to save.
+    directory : path_like
+        The directory of the checkpoints.
+    max_to_keep : int or None
+        The number of the newest checkpoints to keep; None for all.
+    keep_checkpoint_every_n_hours : float, optional
+        The hours after which one more of the others is kept for good.
+    checkpoint_name : str, default 'ckpt'
+        The name before the numbers.
+    step_counter : int or Variable, optional
+        An integer variable that counts the steps of training.
+    checkpoint_interval : int, optional
+        The steps by which ``step_counter`` must advance between two checkpoints; other saves are left out.
+    init_fn : callable, optional
+        Called by ``restore_or_initialize`` if there is no checkpoint to restore.
+    last_checkpoint_step : int, optional
+        The step of the last checkpoint, for ``checkpoint_interval``.
+    format : str, optional
+        The format, as in ``sv.save``.
+    policy : policy, optional
+        The policy that says which slices share a file.
+    metadata : mapping of str to str, optional
+        Texts to keep in each checkpoint.
+    clock : callable, optional
+        Returns the time in seconds since the Epoch; ``time.time`` by default.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If ``checkpoint`` is not a ``Checkpoint``, or another argument has a wrong type.
+    ArgumentError
+        If a limit is invalid, or ``checkpoint_interval`` is given without ``step_counter``.
+    MalformedCheckpoint
+        If the state file in the directory cannot be decoded.
+
+    Notes
+    -----
+    A manager takes over the checkpoints in the directory that the state file lists as saved by a manager under this
+    ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the disk,
+    so
+    that another process may open one to restore. Of two that save in one directory at once, one gets ``LockHeld``.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import shardvar as sv
+    >>> manager = sv.CheckpointManager(sv.Checkpoint(w=sv.Variable([1.0])), tempfile.mkdtemp(), max_to_keep=2)
+    >>> reports = [manager.save() for _ in range(3)]
+    >>> [os.path.basename(path) for path in manager.checkpoints], manager.latest_checkpoint == os.fspath(reports[-1])
+    (['ckpt-2', 'ckpt-3'], True)
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: Path,
+        max_to_keep: int | None,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], object] | None = None,
+        last_checkpoint_step: int | None = None,
+        *,
+        format: str | None = None,
+        policy: Policy | None = None,
+        metadata: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not isinstance(checkpoint, Checkpoint):
+            raise ArgumentTypeError(f"{checkpoint!r} is not a checkpoint.", "Give sv.Checkpoint(model=model).")
+        if checkpoint_interval is not None and step_counter is None:
+            raise ArgumentError(
+                "checkpoint_interval is given without a step_counter.", "Give the variable that counts steps."
+            )
+        self._checkpoint = checkpoint
+        self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
+        self._step_counter = step_counter
+        self._checkpoint_interval = checkpoint_interval
+        self._last_step = last_checkpoint_step
+        self._init_fn = init_fn
+        self._format, self._name = format, checkpoint_name
+        self._save_options = SaveOptions(policy_of(policy, None), texts_of(metadata), force=False)
+        self._clock = clock
+        self._directory = _directory_text(directory)
+        check_string(checkpoint_name, "names of checkpoints")
+        storage = self._series().storage
+        self._own = re.compile(re.escape(checkpoint_name) + r"-\d+", re.DOTALL | re.ASCII)
+        self._state = _take_over(read_state(storage), self._own, clock(), self._directory)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The objects that the manager saves."""
+        return self._checkpoint
+
+    @property
+    def directory(self) -> str:
+        """The directory of the checkpoints, as it was given."""
+        return self._directory
+
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """The least number of steps between two checkpoints; None where every save is done."""
+        return self._checkpoint_interval
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The path of the newest checkpoint, None without one.
+
+        ``MissingFile``, which names them, where the directory has checkpoints of this name and no state file: None
+        would mean that training has not begun.
+        """
+        newest = self._state.newest
+        if newest:
+            return resolve(self._directory, newest)
+        series = self._series()
+        check_is_new(series, self._unfinished(series.storage, None))
+        return None
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The paths of the checkpoints that are kept, oldest first, without those that are preserved for good."""
+        return [os.path.join(self._directory, name) for name in self._state.kept]
+
+    def save(
+        self,
+        checkpoint_number: Any = None,
+        check_interval: bool = True,
+        options: CheckpointOptions | None = None,
+        *,
+        background: bool = False,
+    ) -> WriteReport | PendingSave | None:
+        """Save a checkpoint, and remove those beyond the limit.
+
+        Parameters
+        ----------
+        checkpoint_number : int or Variable, optional
+            The number, whose checkpoint is replaced if it exists. By default the next of the checkpoint's
+            ``save_counter`` that
+            no checkpoint has. The counter counts in either case.
+        check_interval : bool, default True
+            Leave the save out until ``checkpoint_interval`` steps have passed. Otherwise save at every new step.
+        options : CheckpointOptions, optional
+            TensorFlow's options, which may have the policy.
+        background : bool, default False
+            Write in another thread, as in ``Checkpoint.save``. Checkpoints are removed once the new one is committed.
+
+        Returns
+        -------
+        WriteReport, PendingSave or None
+            The report; with ``background`` the save in progress; None if it is not yet time.
+
+        Raises
+        ------
+        ArgumentError
+            If a number is not an integer >= 0.
+        LockHeld
+            If another manager is saving in the directory.
+        StorageError
+            If the disk is full, or the file system refuses.
+        """
+        policy = policy_of(None, options) or self._save_options.policy
+        number = None if checkpoint_number is None else _integer(checkpoint_number, "checkpoint_number")
+        step = None if self._checkpoint_interval is None else _integer(self._step_counter, "step_counter")
+        if not self._is_time(step, check_interval):
+            return None
+        series = self._series()
+
+        def steps(target: Location, plan: PlanWrite) -> WriteReport:
+            return self._rotate(series, target, plan, step)
+
+        def choose(count: int) -> tuple[int, Location]:
+            if number is not None:
+                return count + 1, target_of(series, number)
+            ended = self._unfinished(series.storage, read_state(series.storage))
+            chosen = next_number(series, count, ended)
+            return chosen, target_of(series, chosen)
+
+        return self._checkpoint.save_numbered(
+            choose,
+            steps,
+            replace(self._save_options, policy=policy, is_new=number is None),
+            background,
+        )
+
+    def restore_or_initialize(self) -> str | None:
+        """Restore the newest checkpoint; without one, call ``init_fn``.
+
+        Returns
+        -------
+        str or None
+            The path of the checkpoint, None if there was none.
+
+        Raises
+        ------
+        MissingFile
+            If the directory has checkpoints of this name and no state file.
+        InconsistentTensor
+            If a dtype or a full shape differs.
+        CheckpointError
+            If the checkpoint is damaged. Nothing is initialized then.
+        """
+        newest = self.latest_checkpoint
+        if newest is not None:
+            self._checkpoint.restore(newest)
+            if self._checkpoint_interval is not None:
+                self._last_step = _integer(self._step_counter, "step_counter")
+        elif self._init_fn is not None:
+            self._init_fn()
+        return newest
+
+    def _series(self) -> Location:
+        """Return the target that numbers are added to; found for each save, as the working directory may change."""
+        example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
+        check_series(example)
+        if os.sep in self._name:
+            raise ArgumentError(f"checkpoint_name={self._name!r} leads to another directory.", "Give a bare name.")
+        return replace(example, name=self._name)
+
+    def _unfinished(self, storage: Storage, state: SeriesState | None) -> list[str]:
+        """Return the checkpoints that a killed save of this series left unfinished, in a directory of that state."""
+        return list(filter(self._own.fullmatch, read_note(storage, state)))
+
+    def _is_time(self, step: int | None, check_interval: bool) -> bool:
+        # The same step is never saved twice. With an interval of 100 and the last save at step 250, the next is at 350.
+        if step is None or self._checkpoint_interval is None or self._last_step is None:
+            return True
+        return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)
+
+    def _rotate(self, series: Location, target: Location, plan: PlanWrite, step: int | None) -> WriteReport:
+        """Save a checkpoint in the steps that the module's docstring explains."""
+        # Check. Before a folder is made, the checkpoint is planned: what is refused leaves no new folder.
+        check_state_file(target)
+        storage = target.storage
+        planned = plan() if is_new_folder(storage) else None
+        storage.make()
+        with storage.lock(_LOCK):
+            there = read_state(storage)
+            # Plan: the checkpoint, and the names that go. What an earlier save left is removed first, to make room for
+            # the new one.
+            write = planned or plan()
+            state, gone = plan_rotation(self._state, target.name, self._clock(), self._retention)
+            left = remove_checkpoints(series, self._unfinished(storage, there))
+            # Note. A checkpoint that is overwritten exists already, and stays if the save fails.
+            is_new = there is None or target.name not in (there.newest, *there.kept)
+            write_note(storage, there, [*left, *gone, *([target.name] if is_new else [])])
+            # Commit: the checkpoint, then the state file.
+            report = write()
+            write_state(storage, state)
+            self._state = state
+            if step is not None:
+                self._last_step = step
+            # Remove, and keep in the note only what could not be removed.
+            write_note(storage, state, remove_checkpoints(series, [*left, *gone]))
+        return report
+
+
+def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float, directory: str) -> SeriesState:
+    """Return the part of a state file that a manager saved under the names ``own``; the newest checkpoint in any case.
+
+    As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than now; and a checkpoint
+    that is not later than the last preserved one is preserved too.
+    """
+    if state is None:
+        return SeriesState("", (), (), now - 1.0)
+    # If the clock was set back, the file has times in the future, which would block preserving for long: cut to now.
+    # Without times, all checkpoints count as preserved, and none of them is ever removed.
+    if state.preserved > now:
+        behind = state.preserved - now
+        what = f"{directory}: the clock is {behind:.0f} seconds behind the last preserved checkpoint."
+        _LOG.warning("%s", message(what))
+    preserved = min(state.preserved, now)
+    times = state.times or (preserved,) * len(state.kept)
+    kept = [
+        (each, min(saved, now))
+        for each, saved in zip(state.kept, times, strict=True)
+        if min(saved, now) > preserved and own.fullmatch(each)
+    ]
+    return SeriesState(state.newest, tuple(each for each, _ in kept), tuple(saved for _, saved in kept), preserved)
+
+
+def _directory_text(directory: Path) -> str:
+    try:
+        return os.fsdecode(directory)
+    except TypeError:
+        raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
+
+
+def _integer(value: Any, what: str) -> int:
+    """Return a number or the value of a variable; ``ArgumentError`` unless it is an integer >= 0."""
+    try:
+        number = operator.index(value.numpy() if isinstance(value, VariableInterface) else value)
+    except TypeError:
+        raise ArgumentTypeError(f"Invalid {what}={value!r}.", "Give an integer, or a variable of one.") from None
+    if isinstance(value, bool) or number < 0:
+        raise ArgumentError(f"Invalid {what}={value!r}.", "Give an integer >= 0.")
+    return number

@@ -1,0 +1,185 @@
+"""Turns: one save or restore of a checkpoint at a time, and saves in the background.
+
+A save in the background writes in another thread, which is not a daemon: the interpreter waits for it at exit. An error
+is raised where the save is joined. If a save is never joined, its error is logged, once its handle is gone or at exit.
+
+A save calls code of the user: a policy, and ``state`` of objects. If that code saves or restores the same checkpoint,
+it would wait for itself. The turn knows the thread that has it, and refuses.
+"""
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from functools import partial
+
+from shardvar.errors import LockHeld, StillSaving
+from shardvar.forks import new_latch
+from shardvar.pictures.words import message
+from shardvar.verbs.reports import WriteReport
+
+_LOG = logging.getLogger("shardvar.verbs")
+_ELSEWHERE = "Save and restore outside of policies, of state() and of restore_state()."
+
+
+class Turn:
+    """The right to save or restore one checkpoint, which one thread has at a time."""
+
+    def __init__(self) -> None:
+        self._lock = new_latch()  # a latch: the thread that saves in the background ends the turn of its caller
+        self._process = os.getpid()
+        self._thread: int | None = None
+        self._path = ""
+
+    def take(self) -> None:
+        """Wait for the turn; ``LockHeld`` if this thread has it, and would wait for itself."""
+        if self._process != os.getpid():  # a fork, in which no thread has the turn
+            self._process, self._thread = os.getpid(), None
+        if self._thread == threading.get_ident():
+            path = f" {self._path}" if self._path else ""
+            raise LockHeld(f"The checkpoint{path} is being saved or restored by this very thread.", _ELSEWHERE)
+        self._lock.acquire()
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Make this thread the one that has the turn, after another thread has taken it."""
+        self._thread = threading.get_ident()
+
+    def name(self, path: str) -> None:
+        """Say which checkpoint is saved or restored, for errors."""
+        self._path = path
+
+    def give_back(self) -> None:
+        """End the turn."""
+        self._thread, self._path = None, ""
+        self._lock.release()
+
+    @contextmanager
+    def taken(self, path: str = "") -> Iterator[None]:
+        """Have the turn inside of a ``with`` block, for the checkpoint of that path."""
+        self.take()
+        try:
+            self.name(path)
+            yield
+        finally:
+            self.give_back()
+
+
+class PendingSave:
+    """A save in progress, as ``Checkpoint.save`` with ``background`` returns it.
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint that is being written.
+    future : concurrent.futures.Future
+        The future of its report.
+    thread : threading.Thread
+        The thread that writes.
+    """
+
+    def __init__(self, path: str, future: "Future[WriteReport]", thread: threading.Thread) -> None:
+        self._path = path
+        self._future = future
+        self._thread = thread
+        self._process = os.getpid()
+        self._finalizer = weakref.finalize(self, _watch, future, path, self._process)
+
+    @property
+    def path(self) -> str:
+        """The checkpoint that is being written; it does not exist before the save is done."""
+        return self._path
+
+    def done(self) -> bool:
+        """Return True if the save has ended, by success or by an error.
+
+        Returns
+        -------
+        bool
+            True if ``join`` would not wait.
+
+        Raises
+        ------
+        StillSaving
+            In a process that was forked from the one that saves.
+        """
+        self._check_is_here()
+        return self._future.done()
+
+    def join(self, timeout: float | None = None) -> WriteReport:
+        """Wait for the save, and return its report or raise its error, at each call.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            The most seconds to wait; without a limit by default.
+
+        Returns
+        -------
+        WriteReport
+            The report of the checkpoint.
+
+        Raises
+        ------
+        StillSaving
+            If the time was too short, and the save goes on; if the thread that saves would wait for itself; and in
+            a process
+            that was forked from the one that saves.
+        """
+        self._check_is_here()
+        if not self._future.done() and self._thread.ident == threading.get_ident():
+            raise StillSaving(f"{self._path} is being written by this thread, which calls join.", _ELSEWHERE)
+        wait([self._future], timeout)
+        if not self._future.done():
+            raise StillSaving(f"{self._path} is still being written.", "Join it again, or give it more time.")
+        self._finalizer.detach()  # the caller sees the error, so it need not be logged
+        return self._future.result()
+
+    def _check_is_here(self) -> None:
+        """Raise ``StillSaving`` in a forked process, which has no thread that saves, and hears nothing of its end."""
+        if os.getpid() != self._process:
+            raise StillSaving(
+                f"{self._path} is being written by process {self._process}; this one is a fork of it.",
+                "Join it there.",
+            )
+
+
+def start_save(path: str, work: Callable[[], WriteReport], turn: Turn) -> PendingSave:
+    """Do the work in a new thread, which takes over the turn and gives it back, also if it cannot start."""
+    future: Future[WriteReport] = Future()
+    thread = threading.Thread(target=_work, args=(work, turn, future), name=f"save {path}", daemon=False)
+    try:
+        thread.start()
+    except BaseException:
+        turn.give_back()
+        raise
+    return PendingSave(path, future, thread)
+
+
+def _work(work: Callable[[], WriteReport], turn: Turn, future: "Future[WriteReport]") -> None:
+    turn.take_over()
+    # Give the turn back first: a thread that joined may save again at once, and must find the checkpoint free.
+    try:
+        report = work()
+    except BaseException as error:  # noqa: BLE001 - every error goes to the thread that joins
+        turn.give_back()
+        future.set_exception(error)
+    else:
+        turn.give_back()
+        future.set_result(report)
+
+
+def _watch(future: "Future[WriteReport]", path: str, process: int) -> None:
+    """Log the failure of a save that was not joined, in the process that saves."""
+    if os.getpid() == process:
+        future.add_done_callback(partial(_log_failure, path))
+
+
+def _log_failure(path: str, future: "Future[WriteReport]") -> None:
+    """Log the error of a save that can no longer be joined."""
+    error = future.exception()
+    if error is not None:
+        _LOG.error("%s", message(f"{path} was not saved: {error}"), exc_info=error)

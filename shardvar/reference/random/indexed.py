@@ -1,0 +1,371 @@
+"""Random numbers addressed by index: an element depends only on the seed and its flat index in the full tensor.
+
+So any region can be drawn alone, and the concatenation of the parts of any partition is bit for bit the whole. The
+words are those of Philox4x64-10 as ``numpy.random.Philox`` gives them by ``random_raw``, which NEP 19 keeps stable.
+``docs/random.md`` gives the stream word by word; in short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of
+the HIGH bits of a word:
+
+    float32     element i is the low half of w[i // 2] for even i, the high half for odd i; 23 bits
+    float64     element i is w[i]; 52 bits
+    integers    w[i] modulo the range, plus the minimum
+    normals     a pair i // 2 has two fractions z0 and z1, from the halves of one word (float32) or from two words:
+                sqrt(-2 log(1 - z0)) times cos(2 pi z1) for even i, times sin(2 pi z1) for odd i
+    truncated   the normal of the first attempt 0, 1, ... that lies within the limit; each attempt is another stream
+    narrower    float16 and bfloat16 are computed in float32 and rounded
+
+Only the region and a few words at a time are held in memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError
+from shardvar.layout import Region
+from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.region import read_shape
+from shardvar.reference.random.arguments import (
+    FLOATS,
+    INTEGERS,
+    TRUNCATED_AT,
+    read_dtype,
+    read_integer_limits,
+    read_limits,
+    read_seed,
+)
+from shardvar.reference.random.value_blocks import DrawFunction, draw_blocks
+
+_Words64 = npt.NDArray[np.uint64]
+
+_FORMS: dict[int, tuple[Any, Any, Any]] = {
+    4: (np.uint32(9), np.uint32(127 << 23), np.float32(1)),
+    8: (np.uint64(12), np.uint64(1023 << 52), np.float64(1)),
+}
+"""By the bytes of a word: the bits that a fraction does not need, the exponent bits of 1.0, and 1.0."""
+
+_WORDS_AT_ONCE = 1 << 14
+"""Words that are drawn at a time: 128 KiB, which stays in the processor's cache while they are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedStream:
+    """The words of a seed, an integer or two of them (an integer s is the pair s, 0)."""
+
+    key: tuple[int, int]
+    """Two 64-bit words: the seed modulo 2**64."""
+
+    @classmethod
+    def of(cls, seed: npt.ArrayLike) -> "IndexedStream":
+        """Return the stream of a seed."""
+        first, second = read_seed([seed, 0] if np.ndim(seed) == 0 else seed).tolist()
+        return cls((first % 2**64, second % 2**64))
+
+    def words(self, start: int, count: int, attempt: int = 0) -> _Words64:
+        """Return words ``start`` to ``start + count`` of an attempt."""
+        return np.concatenate([np.empty(0, np.uint64), *self.iter_words(start, count, attempt)])
+
+    def iter_words(self, start: int, count: int, attempt: int = 0) -> Iterator[_Words64]:
+        """Yield the same words in order, at most ``_WORDS_AT_ONCE`` at a time.
+
+        Words ``4 b`` to ``4 b + 4`` are Philox4x64-10 at the counter (b + 1, 0, 0, attempt), least word first: NumPy's
+        generator counts before it computes.
+        """
+        # Word 6 is word 2 of counter block 1: start at counter 6 // 4 = 1 and skip 6 % 4 = 2 words.
+        counter = np.array([start // 4, 0, 0, attempt], np.uint64)
+        generator = np.random.Philox(key=np.array(self.key, np.uint64), counter=counter)
+        generator.random_raw(start % 4)
+        for first in range(0, count, _WORDS_AT_ONCE):
+            yield np.asarray(generator.random_raw(min(_WORDS_AT_ONCE, count - first)))
+
+    def uniform(self, start: int, out: Array) -> Iterator[Array]:
+        """Write fractions in [0, 1) to ``out``, float32 or float64; yield each portion while it is in the cache."""
+        # Two float32 share a word: elements 3 to 8 need words 1 to 4 (elements 2 to 8), and element 2 is skipped.
+        first, stop, done = start // _in_a_word(out), -(-(start + len(out)) // _in_a_word(out)), 0
+        skipped = start % _in_a_word(out)
+        for words in self.iter_words(first, stop - first):
+            bits = _halves(words, out)[skipped:][: len(out) - done]
+            yield _fractions(bits, out[done : done + len(bits)])
+            done, skipped = done + len(bits), 0
+
+    def normal(self, start: int, out: Array) -> None:
+        """Write standard normal values to ``out``, float32 or float64."""
+        # Values come in pairs (2k, 2k + 1). Elements 3 to 6 are in pairs 1 to 3, which are elements 2 to 6; whole pairs
+        # are written to `out` itself, others to memory of which the right part is copied.
+        first, stop = start // 2, (start + len(out) + 1) // 2
+        is_pairs = start % 2 == len(out) % 2 == 0
+        pairs = out.reshape(-1, 2) if is_pairs else np.empty((stop - first, 2), out.dtype)
+        done = 0
+        for words in self.iter_words(first * 2 // _in_a_word(out), (stop - first) * 2 // _in_a_word(out)):
+            fractions = _fractions(_halves(words, out)).reshape(-1, 2)
+            radius, angle = _polar(fractions[:, 0].copy(), fractions[:, 1].copy())
+            np.multiply(radius, np.cos(angle), out=pairs[done : done + len(angle), 0])
+            np.multiply(radius, np.sin(angle), out=pairs[done : done + len(angle), 1])
+            done += len(angle)
+        if not is_pairs:
+            out[:] = pairs.reshape(-1)[start % 2 :][: len(out)]
+
+    def truncated_normal(self, start: int, out: Array) -> None:
+        """Write standard normal values within the limit to ``out``."""
+        # 4.6 % of normal values lie beyond two standard deviations. Only these are drawn again, attempt by attempt.
+        self.normal(start, out)
+        attempt, again = 0, _beyond(out)
+        while len(again):
+            attempt += 1
+            out[again] = self._normal_at(start + again, out.dtype, attempt)
+            again = again[_beyond(out[again])]
+
+    def _normal_at(self, indices: Ints, kind: np.dtype[Any], attempt: int) -> Array:
+        """Return an attempt's values at ascending indices: all words are drawn, but only these values computed."""
+        pairs, fractions = indices // 2, np.empty((len(indices), 2), kind)
+        pair, stop = int(pairs[0]), int(pairs[-1]) + 1
+        for words in self.iter_words(
+            pair * 2 // _in_a_word(fractions), (stop - pair) * 2 // _in_a_word(fractions), attempt
+        ):
+            drawn = _fractions(_halves(words, fractions)).reshape(-1, 2)
+            # `drawn` has the pairs from `pair` on; those that are asked for are pairs[low:high], since pairs ascend.
+            low, high = np.searchsorted(pairs, [pair, pair + len(drawn)])
+            fractions[low:high] = drawn[pairs[low:high] - pair]
+            pair += len(drawn)
+        radius, angle = _polar(fractions[:, 0].copy(), fractions[:, 1].copy())
+        return np.asarray(radius * np.where(indices % 2 == 0, np.cos(angle), np.sin(angle)))
+
+
+def indexed_uniform(
+    shape: Sequence[int],
+    seed: npt.ArrayLike,
+    minval: float = 0,
+    maxval: float = 1,
+    dtype: npt.DTypeLike = "float32",
+    region: Region | None = None,
+) -> Array:
+    """Return values in [minval, maxval), each a function of the seed and its index in the full array.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape.
+    seed : int or array_like of int
+        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
+    minval : float, default 0
+        The lower limit, which is rounded to the dtype first.
+    maxval : float, default 1
+        The upper limit, which is outside the range. Equal limits give that value.
+    dtype : dtype_like, default "float32"
+        One of float16, bfloat16, float32, float64, int32, int64, uint32 and uint64.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not one integer or two, the dtype cannot be drawn, the limits are not finite or in the wrong order,
+        or their range is too large for the dtype.
+    LayoutError
+        If `region` reaches out of the shape.
+
+    Examples
+    --------
+    >>> whole = indexed_uniform((13, 4), 7)
+    >>> bool((indexed_uniform((13, 4), 7, region=Region((9, 1), (2, 2))) == whole[9:11, 1:3]).all())
+    True
+    """
+    extents, kind, stream = read_shape(shape), read_dtype(dtype, (*FLOATS, *INTEGERS)), IndexedStream.of(seed)
+    if kind.name in INTEGERS:
+        draw = _integers(stream, *read_integer_limits(minval, maxval, kind), kind)
+    else:
+        draw = _uniform(stream, *read_limits(minval, maxval), kind)
+    return draw_blocks(extents, region, kind, draw)
+
+
+def indexed_normal(
+    shape: Sequence[int],
+    seed: npt.ArrayLike,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    dtype: npt.DTypeLike = "float32",
+    region: Region | None = None,
+) -> Array:
+    """Return normal values, each a function of the seed and its index in the full array.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape.
+    seed : int or array_like of int
+        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
+    mean : float, default 0.0
+        The mean.
+    stddev : float, default 1.0
+        The standard deviation.
+    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
+        The dtype.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not one integer or two, or the dtype cannot be drawn.
+    LayoutError
+        If `region` reaches out of the shape.
+    """
+    return _scaled_draw(IndexedStream.normal, shape, seed, mean, stddev, dtype, region)
+
+
+def indexed_truncated_normal(
+    shape: Sequence[int],
+    seed: npt.ArrayLike,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    dtype: npt.DTypeLike = "float32",
+    region: Region | None = None,
+) -> Array:
+    """Return normal values within two standard deviations of the mean: those beyond are drawn again.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape.
+    seed : int or array_like of int
+        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
+    mean : float, default 0.0
+        The mean.
+    stddev : float, default 1.0
+        The standard deviation.
+    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
+        The dtype.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not one integer or two, or the dtype cannot be drawn.
+    LayoutError
+        If `region` reaches out of the shape.
+    """
+    return _scaled_draw(IndexedStream.truncated_normal, shape, seed, mean, stddev, dtype, region)
+
+
+def _scaled_draw(
+    draw: Callable[[IndexedStream, int, Array], None],
+    shape: Sequence[int],
+    seed: npt.ArrayLike,
+    mean: float,
+    stddev: float,
+    dtype: npt.DTypeLike,
+    region: Region | None,
+) -> Array:
+    extents, kind, stream = read_shape(shape), read_dtype(dtype, FLOATS), IndexedStream.of(seed)
+    wide = np.promote_types(kind, np.float32)
+    factor, summand = wide.type(stddev), wide.type(mean)
+
+    # float16 and bfloat16 are drawn and scaled in float32, and rounded once at the end.
+    def values(start: int, out: Array) -> None:
+        drawn = out if kind == wide else np.empty(len(out), wide)
+        draw(stream, start, drawn)
+        drawn *= factor
+        drawn += summand
+        if kind != wide:
+            out[:] = drawn
+
+    return draw_blocks(extents, region, kind, values)
+
+
+def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> DrawFunction:
+    wide = np.promote_types(kind, np.float32)
+    low, high = (np.asarray(limit).astype(kind) for limit in (minval, maxval))
+    # The range from -3e38 to 3e38 overflows float32. It is refused below, without NumPy's warning before.
+    with np.errstate(over="ignore"):
+        factor, summand = high.astype(wide) - low.astype(wide), low.astype(wide)
+    if not np.isfinite(factor):
+        raise ArgumentError(f"The range from {minval} to {maxval} is too large for {kind}.", "Draw it as float64.")
+    # A product or a rounding may reach the upper limit, which is not in the range: in bfloat16, whose steps at 100 are
+    # 0.5, the value 100.9 rounds to 101. No step of the arithmetic turns a greater fraction into a smaller value, so it
+    # is enough to look at the greatest fraction, once; values are then cut to the largest below the limit.
+    largest = np.nextafter(high, low)
+    is_reached = ((1 - np.finfo(wide).eps) * factor + summand).astype(kind) > largest
+    is_unit = factor == 1 and summand == 0
+
+    def values(start: int, out: Array) -> None:
+        drawn = out if kind == wide else np.empty(len(out), wide)
+        for portion in stream.uniform(start, drawn):
+            if not is_unit:
+                portion *= factor
+                portion += summand
+        if kind != wide:
+            out[:] = drawn
+        if is_reached:
+            np.minimum(out, largest, out=out)
+
+    return values
+
+
+def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> DrawFunction:
+    def values(start: int, out: Array) -> None:
+        words = stream.words(start, len(out))
+        # Sums wrap around, so a negative minimum is added as its complement; the cast keeps the low bits, which are the
+        # value's. The modulo favours small values by one part in 2**64 / count: too little to notice, and reproducible.
+        words %= np.uint64(count)
+        words += np.uint64(low % 2**64)
+        out[:] = words.astype(kind, copy=False)
+
+    return values
+
+
+def _in_a_word(values: Array) -> int:
+    """Return the number of values, float32 or float64, that one word gives."""
+    return 8 // values.itemsize
+
+
+def _halves(words: _Words64, values: Array) -> Array:
+    """Return the words as integers of the size of the values: for 32 bits the low half, then the high half, of each."""
+    if values.itemsize == 8:
+        return words
+    return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
+
+
+def _fractions(words: Array, out: Array | None = None) -> Array:
+    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the memory of the words.
+
+    The bits become the fraction of a number in [1, 2), and subtracting 1 is exact. The 32-bit word 0x80000000 gives
+    0x80000000 >> 9 | 0x3F800000 = 0x3FC00000, which is 1.5 as float32, and so 0.5.
+    """
+    shift, exponent, one = _FORMS[words.itemsize]
+    words >>= shift
+    words |= exponent
+    fractions = words.view(one.dtype)
+    values: Array = np.subtract(fractions, one, out=fractions if out is None else out)
+    return values
+
+
+def _polar(z0: Array, z1: Array) -> tuple[Array, Array]:
+    """Return the radius and the angle of two independent normal values (Box and Muller), in the fractions' memory."""
+    np.subtract(1, z0, out=z0)  # in (0, 1]: the logarithm is finite
+    np.log(z0, out=z0)
+    z0 *= z0.dtype.type(-2)
+    np.sqrt(z0, out=z0)
+    z1 *= z1.dtype.type(2 * np.pi)
+    return z0, z1
+
+
+def _beyond(values: Array) -> Ints:
+    return np.flatnonzero(np.abs(values) >= TRUNCATED_AT)

@@ -1,0 +1,183 @@
+"""The graph of objects: children by name, frozen at one moment.
+
+Objects are compared by identity, so a cycle, or an object with two parents, is one node. The walk is breadth first,
+with children in the order in which their names appeared: the same program gives the same numbers.
+
+Slots come last. A slot whose variable is in the graph is reached through that variable and not as a child, because
+variables may share a name, and may come in another order in another program. A slot whose variable is not in the graph
+is a child like any other.
+
+Plain dictionaries, lists and tuples become nodes through ``node_of``.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from itertools import count
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from shardvar.errors import ArgumentError
+from shardvar.reference.tracking.trackable import Slot, Trackable
+
+
+class _Marker(str):
+    """A step of a path that is not a child's name."""
+
+    __slots__ = ()
+
+
+SLOT: Final = _Marker(".OPTIMIZER_SLOT")
+"""Separates, in the path of a slot, the path of the variable from that of the optimizer. The text is TensorFlow's. Code
+compares by identity, since a child may have a name of the same letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEdge:
+    """An edge from an object to a slot that it keeps beside another; the numbers are positions in ``objects``."""
+
+    owner: int
+    """The object that keeps the slot, such as an optimizer."""
+    beside: int
+    """The object that the slot belongs to, such as a variable."""
+    name: str
+    """The role of the slot, such as "momentum"."""
+    slot: int
+    """The slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectGraph:
+    """The objects that are reachable from a root, and the edges between them."""
+
+    objects: tuple[Trackable, ...]
+    """The nodes; the root is the first."""
+    edges: tuple[tuple[tuple[str, int], ...], ...]
+    """For each node its children: name, and position in ``objects``."""
+    slots: tuple[SlotEdge, ...] = ()
+    """The slots beside objects of the graph."""
+
+    @classmethod
+    def of(cls, root: Trackable, added: Mapping[str, Trackable] = MappingProxyType({})) -> Self:
+        """Return the graph of now; ``added`` are further children of the root, in this graph alone."""
+        walk = _Walk(root, added)
+        walk.visit_new()
+        slots = []
+        # Slots come after all children: only now is it known which variables are in the graph. A slot may bring new
+        # objects, and those new slots, so the list grows while it is walked.
+        for owner, name, child, slot in walk.delayed:
+            beside = walk.position.get(id(slot.beside))
+            if beside is None:
+                walk.edges[owner].append((name, walk.number_of(child)))
+            else:
+                slots.append(SlotEdge(owner, beside, slot.name, walk.number_of(child)))
+            walk.visit_new()
+        return cls(tuple(walk.objects), tuple(map(tuple, walk.edges)), tuple(slots))
+
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """Return the names on the shortest way from the root to each node; the root's is empty.
+
+        The path of a slot is the path of its variable, ``SLOT``, the path of the slot's owner, and the slot's name.
+
+        >>> root = Trackable()
+        >>> _ = root.track("layer", Trackable()).track("again", root)
+        >>> ObjectGraph.of(root).paths()
+        ((), ('layer',))
+        """
+        paths: list[tuple[str, ...] | None] = [None] * len(self.objects)
+        paths[0] = ()
+        slots = {edge.slot: edge for edge in self.slots}
+        # A node's number is above that of the node that led to it, so one pass in order knows every parent's path.
+        for node, row in enumerate(self.edges):
+            path = paths[node]
+            if path is None and node in slots:
+                edge = slots[node]
+                path = paths[node] = (*(paths[edge.beside] or ()), SLOT, *(paths[edge.owner] or ()), edge.name)
+            for name, child in row:
+                if paths[child] is None:
+                    paths[child] = (*(path or ()), name)
+        return tuple(path or () for path in paths)
+
+
+class _Walk:
+    """A walk over the objects under a root, which numbers them as it meets them."""
+
+    def __init__(self, root: Trackable, added: Mapping[str, Trackable]) -> None:
+        self.added = added
+        self.objects = [root]
+        self.position = {id(root): 0}
+        self.edges: list[list[tuple[str, int]]] = []
+        self.delayed: list[tuple[int, str, Trackable, Slot]] = []
+        """Slots that were met: the owner's number, the name as a child, the slot and its role."""
+
+    def number_of(self, node: Trackable) -> int:
+        """Return the number of an object, which is new if it was not met before."""
+        # A new object gets the next number, a known one keeps its own. ``objects`` keeps them alive, so ids stay
+        # unique.
+        number = self.position.setdefault(id(node), len(self.objects))
+        if number == len(self.objects):
+            self.objects.append(node)
+        return number
+
+    def visit_new(self) -> None:
+        """List the children of every object that has no row in ``edges`` yet."""
+        objects, edges, number_of = self.objects, self.edges, self.number_of
+        for number in count(len(edges)):
+            if number == len(objects):  # ``objects`` grows while it is walked
+                return
+            parent = objects[number]
+            slots, children = parent.child_slots, parent.children
+            row = []
+            for name, child in (children if number else {**children, **self.added}).items():
+                if name in slots:
+                    self.delayed.append((number, name, child, slots[name]))
+                else:
+                    row.append((name, number_of(child)))
+            edges.append(row)
+
+
+class ContainerNode(Trackable):
+    """The node of a plain dictionary, list or tuple; its children are the items of now that have state.
+
+    A plain container cannot call a hook when an item appears, as the attributes of a module can. An item that appears
+    later is found when the graph is walked again.
+    """
+
+    def __init__(self, items: Any, known: "MutableMapping[int, ContainerNode]") -> None:
+        self._items = items
+        self._known = known
+        self._inner: tuple[ContainerNode, ...] = ()
+        # Known before its items are looked at, so that a list which contains itself ends. ``_items`` keeps the id
+        # taken.
+        known[id(items)] = self
+
+    @property
+    def items(self) -> Any:
+        """The container."""
+        return self._items
+
+    @property
+    def children(self) -> Mapping[str, Trackable]:
+        nodes: dict[str, Trackable] = {}
+        for name, item in self._items.items() if isinstance(self._items, Mapping) else enumerate(self._items):
+            node = node_of(item, self._known)
+            if node is None:
+                continue
+            if str(name) in nodes:
+                raise ArgumentError(f"Two items of a dictionary have keys that read {str(name)!r}.", "Rename one.")
+            nodes[str(name)] = node
+        # ``_known`` may be weak, so each node keeps those inside of it, and they are the same at the next walk.
+        self._inner = tuple(node for node in nodes.values() if isinstance(node, ContainerNode) and node is not self)
+        return MappingProxyType(nodes)
+
+
+def node_of(value: Any, known: MutableMapping[int, ContainerNode]) -> Trackable | None:
+    """Return the node of a value, or None for a value without state.
+
+    ``known`` keeps one node a container, so that a container which contains itself ends. It may be a
+    ``WeakValueDictionary``, which forms no cycle with the nodes.
+    """
+    if isinstance(value, Trackable):
+        return value
+    if not isinstance(value, Mapping | list | tuple):
+        return None
+    return known.get(id(value)) or ContainerNode(value, known)

@@ -1,0 +1,316 @@
+"""sv.Module: an object whose attributes are its state.
+
+An attribute that has state (a variable, a module, a list of them) becomes a child of that name, in *folded* form: a
+sharded variable is one child, and so is saved and restored as one. ``variables`` gives them in *expanded* form: what
+gradients and optimizers work on are the shards. R-FORM-1 (RFC 000): "Folded form: sharded variable is represented as a
+ShardedVariable instance. Expanded form: sharded variable is expanded to a list of variables." Its appendix has a table:
+
+    | where  | when                           | form     |
+    | Module | as attribute                   | folded   |
+    | Module | variables, trainable_variables | expanded |
+
+The order is fixed: a module's own attributes alphabetically, then those of the modules found in them, in the same
+order; lists and tuples in their order, dictionaries by their sorted keys. A variable that was met before is left out.
+
+Lists and dictionaries that become attributes are replaced by tracked ones. ``self.blocks = [block, block]`` is still a
+list; it is also a child of the module, with its items as children, named by their numbers or keys. If it grows later,
+it calls the hook for new children, as the module does for an attribute. A tuple never changes, so it stays as it is,
+and a node beside it has its items as children.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from types import MappingProxyType
+from typing import Any, Self, SupportsIndex
+
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.reference.tracking import Trackable
+from shardvar.reference.variables import ShardedVariable, Variable
+
+_UNTRACKED = ("_children", "_child_slots", "_child_hooks")
+
+
+class Module(Trackable):
+    """An object whose attributes are its state: the base class of layers and models.
+
+    Parameters
+    ----------
+    name : str, optional
+        The name; by default that of the class in snake case, ``user_model`` for ``UserModel``.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `name` is not a text.
+
+    Examples
+    --------
+    >>> class Dense(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.w = ShardedVariable([Variable([[1.0]], name="w/part_0"), Variable([[2.0]], name="w/part_1")])
+    ...         self.b = Variable([0.0], name="b")
+    >>> dense = Dense()
+    >>> list(dense.children), [variable.name for variable in dense.variables]
+    (['w', 'b'], ['b', 'w/part_0', 'w/part_1'])
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        if not isinstance(name, str | None):
+            raise ArgumentTypeError(f"Invalid name {name!r}.", "Give a str.")
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name given to the module, else the name of its class: ``user_model`` for ``UserModel``."""
+        given: str | None = self.__dict__.get("_name")
+        # An underscore goes between "r" and "M" of UserModel, and before the last capital of "MLP" in MLPBlock.
+        return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__).lower()
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables of this module and of the modules in it.
+
+        R-MODULE-2 (RFC 000): "If a sharded variable is assigned to an attribute, the variables or trainable_variables
+        can collect its component variables as opposed to the ShardedVariable instance".
+        """
+        return tuple(leaf for leaf in _leaves(self) if isinstance(leaf, Variable))
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The trainable ones of ``variables``."""
+        return tuple(variable for variable in self.variables if variable.trainable)
+
+    @property
+    def non_trainable_variables(self) -> tuple[Variable, ...]:
+        """The ones of ``variables`` that are not trainable."""
+        return tuple(variable for variable in self.variables if not variable.trainable)
+
+    @property
+    def submodules(self) -> tuple["Module", ...]:
+        """The modules in this one, at any depth, in the order of ``variables``."""
+        return tuple(leaf for leaf in _leaves(self) if isinstance(leaf, Module))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kept = _as_attribute(value)
+        super().__setattr__(name, kept)
+        node = _node_of(kept)
+        # A plain value may replace an object with state, which must then no longer be saved.
+        if node is None:
+            self.untrack(name)
+        elif self.__dict__.get(name) is kept:  # a property's setter keeps it elsewhere, under another name
+            self.track(name, node)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self.untrack(name)
+
+
+def _leaves(root: Module) -> Iterator[Any]:
+    """Yield the variables and modules under ``root``, each once; all of a module, then of each module in it.
+
+    The stack is explicit, since models may be deeper than Python's recursion limit.
+    """
+    # The order is Keras's. For root.a, a variable, root.m and root.n, modules, each with a variable w, it is: root.a,
+    # root.m, root.n, then root.m.w with all that is in m, then root.n.w.
+    seen = {id(root)}
+    ahead = [iter([root])]
+    while ahead:
+        module = next(ahead[-1], None)
+        if module is None:
+            ahead.pop()
+            continue
+        inner = []
+        for leaf in _flat(vars(module)[name] for name in sorted(vars(module).keys() - set(_UNTRACKED))):
+            if id(leaf) in seen:
+                continue
+            seen.add(id(leaf))
+            yield leaf
+            if isinstance(leaf, Module):
+                inner.append(leaf)
+        ahead.append(iter(inner))
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the variables and modules among the values and in their containers; sharded variables expanded."""
+    ahead = [iter(values)]  # an explicit stack here too; the list itself marks the end of an iterator
+    entered: set[int] = set()
+    while ahead:
+        value = next(ahead[-1], ahead)
+        if value is ahead:
+            ahead.pop()
+        elif isinstance(value, ShardedVariable):
+            yield from value.variables
+        elif isinstance(value, Variable | Module):
+            yield _as_attribute(value)  # refuses a variable that became a shard after it became an attribute
+        elif isinstance(value, list | tuple | Mapping) and id(value) not in entered:  # a list may contain itself
+            entered.add(id(value))
+            ahead.append(iter([value[key] for key in _sorted_keys(value)] if isinstance(value, Mapping) else value))
+
+
+def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
+    try:
+        return sorted(mapping)
+    except TypeError:  # keys of several kinds have no order but that of insertion
+        return list(mapping)
+
+
+# Attributes, and containers that are tracked with their items.
+
+
+def _as_attribute(value: Any) -> Any:
+    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones, all else stays.
+
+    R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable to object attributes.
+    It will result in unnecessary data duplications in checkpoints".
+    """
+    if isinstance(value, Variable) and value.container is not None:
+        raise ArgumentError(
+            f"{value.name} is a shard of {value.container.name}, and a shard cannot be an attribute: "
+            "it would be saved twice, and could not be restored to another number of shards.",
+            "Assign the sharded variable itself.",
+        )
+    if type(value) is list:
+        return TrackedList(value)
+    if type(value) is dict:
+        return TrackedDict(value)
+    if isinstance(value, tuple):
+        for item in value:
+            _as_attribute(item)
+    return value
+
+
+def _node_of(value: Any) -> Trackable | None:
+    """Return the node of an attribute in the graph of objects; None for an attribute without state."""
+    if isinstance(value, tuple):
+        node = TupleNode(value)
+        return node if node.children else None
+    return value if isinstance(value, Trackable) else None
+
+
+class _Container(Trackable):
+    """The base class of tracked containers, whose children are their items of now."""
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        """Yield the items, each with its name as a child."""
+        raise NotImplementedError
+
+    @property
+    def children(self) -> Mapping[str, Trackable]:
+        nodes = ((name, _node_of(item)) for name, item in self.named_items())
+        return MappingProxyType({name: node for name, node in nodes if node is not None})
+
+    def _announce(self) -> None:
+        """Call the hook for new children, and untrack items that left."""
+        announced: dict[str, Trackable] = self.__dict__.setdefault("_children", {})
+        children = self.children
+        for name in announced.keys() - children.keys():
+            self.untrack(name)
+        for name, child in children.items():
+            if announced.get(name) is not child:
+                self.track(name, child)
+
+
+class TrackedList(list[Any], _Container):
+    """A list whose items are children, named '0', '1', ...
+
+    Every change that may add an item goes through ``__setitem__``, which announces. ``pop``, ``remove``, ``clear`` and
+    the like are those of ``list``: the children are computed from the items, so a lost item needs no announcement.
+    """
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__(map(_as_attribute, items))
+        self._announce()
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        return ((str(number), item) for number, item in enumerate(self))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(index, [*map(_as_attribute, value)] if isinstance(index, slice) else _as_attribute(value))
+        self._announce()
+
+    def append(self, item: Any) -> None:
+        self[len(self) :] = [item]
+
+    def extend(self, items: Iterable[Any]) -> None:
+        self[len(self) :] = items
+
+    def insert(self, index: SupportsIndex, item: Any) -> None:
+        self[index:index] = [item]
+
+    def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]  # list's own is narrower than its +
+        self.extend(items)
+        return self
+
+    # A copy is new to every hook and graph. The default copies ``__dict__`` too: the hook and children of the original.
+    def __copy__(self) -> Self:
+        return type(self)(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = memo[id(self)] = type(self)()  # in the memo before its items, one of which may be the list itself
+        twin.extend([deepcopy(item, memo) for item in self])
+        return twin
+
+
+class TrackedDict(dict[Any, Any], _Container):
+    """A dictionary whose values are children, named by their keys."""
+
+    def __init__(self, items: Mapping[Any, Any] | None = None) -> None:
+        super().__init__(_entries(items or {}))
+        self._announce()
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        return ((str(key), value) for key, value in self.items())
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.update({key: value})
+
+    def update(self, *others: Any, **items: Any) -> None:
+        entries = _entries({**self, **dict(*others, **items)})  # refused as a whole, before anything has changed
+        super().update(entries)
+        self._announce()
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]  # dict's own has an overload for each kind
+        self.update(other)
+        return self
+
+    def __copy__(self) -> Self:
+        return type(self)(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = memo[id(self)] = type(self)()
+        twin.update({deepcopy(key, memo): deepcopy(value, memo) for key, value in self.items()})
+        return twin
+
+
+def _entries(items: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the entries as they are kept; ``ArgumentError`` if two of them are children of one name.
+
+    R-MODULE-3: a child is saved under its name; of two that have one name, the second would be lost.
+    """
+    entries = {key: _as_attribute(value) for key, value in items.items()}
+    named: dict[str, Any] = {}
+    for key, value in entries.items():
+        if _node_of(value) is not None and named.setdefault(str(key), key) is not key:
+            raise ArgumentError(
+                f"The keys {named[str(key)]!r} and {key!r} are both children named {str(key)!r}.",
+                "Give keys that differ as text: of two children of one name, one would not be saved.",
+            )
+    return entries
+
+
+class TupleNode(_Container):
+    """The node of a tuple; its children are the items, named '0', '1', ..."""
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self._items = tuple(map(_as_attribute, items))
+        self._announce()
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        return ((str(number), item) for number, item in enumerate(self._items))

@@ -1,0 +1,30 @@
+"""Strategies: decide the kind of each variable (plain, sharded, mirrored) and the devices that it lives on."""
+
+from shardvar.reference.training.strategies.hints import (
+    Choice,
+    Hints,
+    Workload,
+    choose_host_or_device,
+    choose_mirror_or_shard,
+    choose_sparse_or_dense,
+    hints_for,
+)
+from shardvar.reference.training.strategies.hybrid import HybridStrategy
+from shardvar.reference.training.strategies.mirrored import CollectiveAllReduceStrategy, MirroredStrategy
+from shardvar.reference.training.strategies.parameter_server import ParameterServerStrategy
+from shardvar.reference.training.strategies.strategy import Strategy
+
+__all__ = [
+    "Choice",
+    "CollectiveAllReduceStrategy",
+    "Hints",
+    "HybridStrategy",
+    "MirroredStrategy",
+    "ParameterServerStrategy",
+    "Strategy",
+    "Workload",
+    "choose_host_or_device",
+    "choose_mirror_or_shard",
+    "choose_sparse_or_dense",
+    "hints_for",
+]

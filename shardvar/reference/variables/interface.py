@@ -1,0 +1,598 @@
+"""The interface of variables, plain and sharded alike: the methods that users call.
+
+R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the implementation". Every public
+method here has one shape: check the arguments, plan the writes, commit them. A kind of variable provides a few methods,
+and everything else follows from them:
+
+    read_value, _read_rows            read the value, or some of its rows
+    plan_writes, plan_row_writes      plan how all elements, or some rows, are combined with given values
+    resources                         the resources that hold the value
+
+A plan is a list of ``Write``. Planning does whatever may fail, so ``commit`` either performs all writes or none. A
+variable that consists of others (shards, copies) plans by asking each of them and joining the lists.
+
+R-ASSIGN-3 (RFC 003): "Instead of having free functions which access internal state of variables, reading from and
+writing to variables will be done via methods."
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array, Ints
+from shardvar.reference.devices import operation_scope
+from shardvar.reference.tracking import Trackable
+from shardvar.reference.variables.index import Rows, plan_gather_nd, read_index
+from shardvar.reference.variables.indexed_slices import IndexedSlices
+from shardvar.reference.variables.numpy_protocol import NumpyProtocol
+from shardvar.reference.variables.row_layout import check_rows
+from shardvar.reference.variables.scatter import ascending
+from shardvar.reference.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind, check_update
+from shardvar.reference.variables.values import cast_value, check_shape
+from shardvar.reference.variables.writes import Resource, Write, commit, holding
+
+
+class VariableInterface(NumpyProtocol, Trackable):
+    """The methods that every variable has, plain or sharded.
+
+    NumPy's functions and operators take a variable as they take its value.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the value."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name, with the prefixes of its name scopes; several variables may have the same."""
+        raise NotImplementedError
+
+    @property
+    def trainable(self) -> bool:
+        """True if optimizers may change the variable when they are given no list of variables."""
+        raise NotImplementedError
+
+    # What a kind of variable provides.
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """The resources that hold the value; while their mutexes are held, no other thread reads or writes it."""
+        return ()
+
+    @property
+    def _assignable_shape(self) -> tuple[int | None, ...]:
+        """The shape that a value to assign must have; None stands for any extent."""
+        return self.shape
+
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        """Return the rows, which are in range, in their order, as a new array."""
+        raise NotImplementedError
+
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
+        """Return the writes that combine all elements with a value.
+
+        Law: after ``commit(variable.plan_writes(update, value))`` the value is ``update.combine(old, value)``.
+
+        Parameters
+        ----------
+        update : UpdateKind
+            The way in which old and new elements are combined.
+        value : ndarray
+            [*shape], of the variable's dtype.
+
+        Returns
+        -------
+        list of Write
+            For ``commit``; whatever may fail has been done.
+
+        Raises
+        ------
+        DeviceFull
+            If the operand does not fit the variable's device.
+        """
+        raise NotImplementedError
+
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+        """Return the writes that combine rows with values, one after another where a row occurs several times.
+
+        The caller of a write of strings holds the mutexes of ``resources`` until it is committed, because strings are
+        combined with the old ones while the write is planned.
+
+        Parameters
+        ----------
+        update : UpdateKind
+            The way in which old and new rows are combined.
+        rows : ndarray of int64
+            [n] ascending and in range, n > 0.
+        values : ndarray
+            [n, *row], of the variable's dtype.
+        order : ndarray of int64, optional
+            ``values[order[i]]`` belongs to ``rows[i]``; by default ``values[i]``.
+
+        Returns
+        -------
+        list of Write
+            For ``commit``; whatever may fail has been done.
+
+        Raises
+        ------
+        DeviceFull
+            If the operand does not fit the variable's device.
+        """
+        raise NotImplementedError
+
+    def _written(self, read_value: bool) -> Any:
+        """Return the result of a write: something that reads the new value, or None."""
+        raise NotImplementedError
+
+    # Reading.
+
+    def value(self) -> Array:
+        """Return a snapshot of the value, as ``read_value`` does.
+
+        Returns
+        -------
+        ndarray
+            A new array on the current device.
+        """
+        return self.read_value()
+
+    def numpy(self) -> Array:
+        """Return a copy of the value; changing the copy leaves the variable as it is.
+
+        Returns
+        -------
+        ndarray
+            A new array on the current device.
+        """
+        return self.read_value()
+
+    def sparse_read(self, indices: npt.ArrayLike, name: str | None = None) -> Array:
+        """Return the rows at indices, in the order of the indices.
+
+        R-READ-1: the i-th row returned is that of the i-th id, whatever shards hold them.
+
+        Parameters
+        ----------
+        indices : array_like of int
+            Row numbers [*ids]; negative ones are refused.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        ndarray
+            [*ids, *row], of the variable's dtype.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `indices` are not integers.
+        ArgumentError
+            If the variable is a scalar.
+        """
+        rows = check_rows(indices, self._num_rows())
+        with operation_scope(name or "sparse_read"):
+            return self._read_rows(rows.ravel()).reshape((*rows.shape, *self.shape[1:]))
+
+    def gather_nd(self, indices: npt.ArrayLike, name: str | None = None) -> Array:
+        """Return elements or slices by their indices along the first axes.
+
+        Parameters
+        ----------
+        indices : array_like of int
+            [*n, k], each an index into the first k axes; negative ones are refused.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        ndarray
+            [*n, ...], with the axes behind the first k.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is outside of its axis.
+        ArgumentTypeError
+            If `indices` are not integers.
+        ArgumentError
+            If k is 0 or exceeds the rank.
+        """
+        with operation_scope(name or "gather_nd"):
+            return plan_gather_nd(indices, self.shape).read(self._read_rows)
+
+    def __getitem__(self, key: Any) -> Array:
+        """Return what NumPy's index selects from the value; only rows that it touches are moved."""
+        with operation_scope("getitem"):
+            return read_index(key, self.shape, self._read_rows, self.read_value)
+
+    # Writing.
+
+    def assign(self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+        """Replace the value by one of the same shape.
+
+        Parameters
+        ----------
+        value : array_like
+            The new value. A variable that was created with a partly unknown shape takes any extent there.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+        read_value : bool, default True
+            False: return None. A sharded variable ignores it.
+
+        Returns
+        -------
+        VariableInterface or None
+            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
+            variable another name for it, of a sharded one itself.
+
+        Raises
+        ------
+        ArgumentError
+            If the shape differs, or the dtype cannot be cast: to a wider kind only, and integers only where they fit.
+        DeviceFull
+            If the operand does not fit the variable's device. The variable is unchanged after an error.
+        """
+        return self._write_dense(REPLACE, value, name or "assign", read_value)
+
+    def assign_add(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+        """Add a value of the same shape.
+
+        Parameters
+        ----------
+        delta : array_like
+            The value to add.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+        read_value : bool, default True
+            False: return None. A sharded variable ignores it.
+
+        Returns
+        -------
+        VariableInterface or None
+            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
+            variable another name for it, of a sharded one itself.
+
+        Raises
+        ------
+        ArgumentError
+            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be cast: to a wider kind
+            only, and integers only where they fit.
+        DeviceFull
+            If the operand does not fit the variable's device. The variable is unchanged after an error.
+        """
+        return self._write_dense(ADD, delta, name or "assign_add", read_value)
+
+    def assign_sub(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+        """Subtract a value of the same shape.
+
+        Parameters
+        ----------
+        delta : array_like
+            The value to subtract.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+        read_value : bool, default True
+            False: return None. A sharded variable ignores it.
+
+        Returns
+        -------
+        VariableInterface or None
+            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
+            variable another name for it, of a sharded one itself.
+
+        Raises
+        ------
+        ArgumentError
+            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be cast: to a wider kind
+            only, and integers only where they fit.
+        DeviceFull
+            If the operand does not fit the variable's device. The variable is unchanged after an error.
+        """
+        return self._write_dense(SUB, delta, name or "assign_sub", read_value)
+
+    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+        """Add the slices to their rows; slices of the same row are all added.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
+        return self._write_sparse(ADD, sparse_delta, name or "scatter_add")
+
+    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+        """Subtract the slices from their rows; slices of the same row are all subtracted.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
+        return self._write_sparse(SUB, sparse_delta, name or "scatter_sub")
+
+    def scatter_mul(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+        """Multiply rows by the slices.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
+        return self._write_sparse(MUL, sparse_delta, name or "scatter_mul")
+
+    def scatter_div(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+        """Divide rows by the slices, integers towards zero.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, a value to divide by is zero, the variable holds texts or booleans, or the
+            variable is a scalar. It is unchanged after an error.
+        """
+        return self._write_sparse(DIV, sparse_delta, name or "scatter_div")
+
+    def scatter_min(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+        """Keep the smaller of rows and slices, element by element.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
+        return self._write_sparse(MIN, sparse_delta, name or "scatter_min")
+
+    def scatter_max(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+        """Keep the larger of rows and slices, element by element.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
+        return self._write_sparse(MAX, sparse_delta, name or "scatter_max")
+
+    def scatter_update(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+        """Replace rows by the slices; of several slices for one row the last stays.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an error.
+        """
+        return self._write_sparse(REPLACE, sparse_delta, name or "scatter_update")
+
+    def batch_scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
+        """Do ``scatter_update`` in every batch.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Indices [*batch, n] address the axis after the batch axes. Indices of one axis have no batch axes, and the
+            call is ``scatter_update``.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an error.
+        """
+        # Check. Nothing is read or moved before the arguments are known to fit.
+        slices = _slices(sparse_delta)
+        if slices.indices.ndim <= 1:
+            return self._write_sparse(REPLACE, slices, name or "batch_scatter_update")
+        batch = slices.indices.shape[:-1]
+        check_shape(self.shape[: len(batch)], batch, "The batch of the variable")
+        inner = self.shape[len(batch) :]
+        indices = check_rows(slices.indices, inner[0] if inner else 0)
+        values = cast_value(slices.values, self.dtype, "The values")
+        check_shape(values.shape, (*indices.shape, *inner[1:]), "The array of values")
+        with operation_scope(name or "batch_scatter_update"), holding(self.resources):
+            # Plan. The whole value is read and written again; the mutexes are held, so that no write falls in between.
+            # indices [2, 3] of batch (2,): np.indices gives the batch numbers [[0, 0, 0], [1, 1, 1]] beside them.
+            new = self.read_value()
+            new[(*np.indices(indices.shape)[:-1], indices)] = values
+            # Commit.
+            commit(self.plan_writes(REPLACE, new))
+        return self._written(True)
+
+    def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
+        # Check.
+        array = cast_value(value, self.dtype, "The value")
+        check_shape(array.shape, self._assignable_shape if update is REPLACE else self.shape, "The value")
+        check_update(update, self.dtype, array)
+        # Plan, then commit: operands move to their devices before the first element changes.
+        with operation_scope(name):
+            commit(self.plan_writes(update, array))
+        return self._written(read_value)
+
+    def _write_sparse(self, update: UpdateKind, sparse_delta: IndexedSlices, name: str) -> Any:
+        # Check.
+        slices = _slices(sparse_delta)
+        rows = check_rows(slices.indices, self._num_rows(), rank=1)
+        values = cast_value(slices.values, self.dtype, "The values")
+        check_shape(values.shape, (len(rows), *self.shape[1:]), "The array of values")
+        check_update(update, self.dtype, values)
+        if len(rows) == 0:
+            return self._written(True)
+        # Plan, then commit. Rows are sorted once, here, for all shards and copies. The mutexes of strings are held all
+        # along, because strings are combined with the old ones while the write is planned; numbers only at the commit.
+        rows, order = ascending(rows)
+        with operation_scope(name), holding(self.resources if self.dtype == np.object_ else ()):
+            commit(self.plan_row_writes(update, rows, values, order))
+        return self._written(True)
+
+    def _num_rows(self) -> int:
+        if not self.shape:
+            raise ArgumentError(f"{self.name} is a scalar and has no rows.", "Read and assign it whole.")
+        return self.shape[0]
+
+
+def _slices(sparse_delta: Any) -> IndexedSlices:
+    if not isinstance(sparse_delta, IndexedSlices):
+        raise ArgumentTypeError(
+            f"A sparse write is given {type(sparse_delta).__name__}.", "Give sv.IndexedSlices(values, indices)."
+        )
+    return sparse_delta

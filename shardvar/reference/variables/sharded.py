@@ -1,0 +1,234 @@
+"""ShardedVariable: a container of variables that compose a larger one along the first axis.
+
+R-SV-1 (RFC 000): "ShardedVariable is a container of a list of variables that are placed on different devices, and that
+list of variables compose a larger variable." R-VAR-9 (RFC 003): "Implement PartitionedVariable as a subclass of the
+tf.Variable interface". Where one variable is expected (a gradient, a module's list of variables), its shards take its
+place.
+
+Python's protocols are those of a plain variable: iterating gives the rows, ``==`` compares elements, the hash is the
+identity, and ``len`` is left out. The shards are ``variables``.
+"""
+
+import weakref
+from collections.abc import Sequence
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
+from shardvar.layout.dtypes import Array, Ints, dtype_name
+from shardvar.layout.partition import Partition
+from shardvar.layout.region import Region
+from shardvar.reference.devices import Device, operation_scope
+from shardvar.reference.variables.index import Rows
+from shardvar.reference.variables.row_access import ShardGroup
+from shardvar.reference.variables.row_layout import RowLayout
+from shardvar.reference.variables.updates import UpdateKind
+from shardvar.reference.variables.variable import Variable
+from shardvar.reference.variables.writes import Resource, Write
+
+
+class ShardedVariable(Variable):
+    """Variables that follow one another along the first axis, as one variable.
+
+    Parameters
+    ----------
+    variables : sequence of Variable
+        The shards, in the order of their rows. They may have any number of rows, 0 included. The other axes, the dtype
+        and ``trainable`` must agree, and a shard may be in one container only.
+    name : str, default "ShardedVariable"
+        The name of the whole.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `variables` is not a non-empty sequence of variables that are not sharded.
+    ArgumentError
+        If dtypes, shapes behind the first axis, or ``trainable`` differ.
+    LayoutError
+        If a shard is a scalar, is given twice, or is a shard of another container.
+
+    Examples
+    --------
+    >>> sharded = ShardedVariable([Variable([[0.0, 1.0]]), Variable([[2.0, 3.0], [4.0, 5.0]])])
+    >>> sharded.shape, sharded[1:, 0]
+    ((3, 2), array([2., 4.], dtype=float32))
+    """
+
+    def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
+        shards = check_shards(variables)
+        self._name = name
+        row_layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
+        self._shards = ShardGroup(tuple(shards), row_layout, tuple(shards[0].shape[1:]), shards[0].dtype)
+        # A weak reference: shards outlive a container that is dropped, and are then free for another one.
+        for shard in shards:
+            shard._container = weakref.ref(self)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The shards, in the order of their rows."""
+        return list(self._shards.variables)
+
+    def get_variable_list(self) -> list[Variable]:
+        """Return the shards, in the order of their rows.
+
+        R-SV-2 (RFC 002): "Returns a list of partition variables."
+
+        Returns
+        -------
+        list of Variable
+            A new list.
+        """
+        return self.variables
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self._shards.row_layout.num_rows, *self._shards.row_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._shards.dtype
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        return self._shards.variables[0].trainable
+
+    @property
+    def device(self) -> Device:
+        """The device of the first shard, on which variables that are colocated with this one are created."""
+        return self._shards.variables[0].device
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The device of each shard."""
+        return tuple(shard.device for shard in self._shards.variables)
+
+    @property
+    def partition(self) -> Partition:
+        """The region of the whole that each shard holds."""
+        zeros = (0,) * len(self._shards.row_shape)
+        bounds = self._shards.row_layout.bounds
+        parts = tuple(
+            Region((start, *zeros), (stop - start, *self._shards.row_shape)) for start, stop in pairwise(bounds)
+        )
+        return Partition(self.shape, parts)
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        return self._shards.resources
+
+    def read_value(self) -> Array:
+        """Return the full value, concatenated on the current device.
+
+        R-SV-3 (RFC 000): "ShardedVariable will support read and update functions like read_value, assign_add and
+        scatter_add."
+
+        Returns
+        -------
+        ndarray
+            A new array.
+
+        Raises
+        ------
+        DeviceFull
+            If the value does not fit the current device.
+        """
+        with operation_scope("read_value"):
+            return self._shards.read_rows(range(self.shape[0]))
+
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        return self._shards.read_rows(rows, columns)
+
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
+        return self._shards.plan_writes(update, value)
+
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+        return self._shards.plan_row_writes(update, rows, values, order)
+
+    def _written(self, read_value: bool) -> Any:
+        # R-ASSIGN-2: as TensorFlow, every write returns the container itself, whatever read_value says.
+        return self
+
+    def __copy__(self) -> Self:
+        """Return another container of the same shards, whose ``container`` stays the first one."""
+        twin = object.__new__(type(self))
+        twin._name, twin._shards = self._name, self._shards
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return independent shards of the same names, in a new container."""
+        twin = type(self)([deepcopy(shard, memo) for shard in self._shards.variables], self._name)
+        memo[id(self)] = twin
+        return twin
+
+    def _repr_html_(self) -> str:
+        """The shards as a drawing, and a table with the device of each, for notebooks."""
+        # Imported on use, so that programs outside notebooks do not pay for the drawings.
+        from shardvar.pictures.drawings import variable_html
+
+        shards = [
+            ((part.offset, part.shape), device.short_name)
+            for part, device in zip(self.partition, self.devices, strict=True)
+        ]
+        about = (dtype_name(self.dtype), str(self.shape), f"{len(shards)} shards")
+        return variable_html(f"ShardedVariable {self.name}", about, self.shape, shards)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{shard.name} {shard.shape} on {shard.device}" for shard in self._shards.variables)
+        return f"<sv.ShardedVariable {self.name!r} shape={self.shape} dtype={dtype_name(self.dtype)} of {parts}>"
+
+
+def check_shards(variables: Any) -> list[Variable]:
+    """Return the variables as a list that composes one variable; the error names the first that does not fit.
+
+    R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first axis.
+    """
+    is_list = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)
+    if not is_list or not len(variables):
+        raise ArgumentTypeError(
+            f"ShardedVariable is given {type(variables).__name__} {_excerpt(variables)}.",
+            "Give a non-empty list of variables.",
+        )
+    for number, shard in enumerate(variables):
+        if not isinstance(shard, Variable) or isinstance(shard, ShardedVariable):
+            raise ArgumentTypeError(
+                f"Shard {number} is {type(shard).__name__} {_excerpt(shard)}.",
+                "Give a variable that is not sharded for each shard.",
+            )
+    # Scalars are found before shapes are compared, because the shape of a scalar behind the first axis is that of a
+    # vector: ().
+    shards: list[Variable] = list(variables)
+    _check_equal("dtype", [dtype_name(shard.dtype) for shard in shards])
+    scalar = next((shard for shard in shards if not shard.shape), None)
+    if scalar is not None:
+        raise LayoutError(f"The shard {scalar.name} is a scalar.", "Give shards with at least one axis.")
+    _check_equal("shape behind the first axis", [shard.shape[1:] for shard in shards])
+    _check_equal("trainable property", [shard.trainable for shard in shards])
+    for number, shard in enumerate(shards):
+        if any(shard is other for other in shards[:number]):
+            raise LayoutError(f"The variable {shard.name} is given twice.", "Create a variable for each shard.")
+        if shard.container is not None:
+            raise LayoutError(
+                f"The variable {shard.name} is a shard of {shard.container.name} already.",
+                "Use that sharded variable, or create a variable for this one.",
+            )
+    return shards
+
+
+def _check_equal(what: str, values: list[Any]) -> None:
+    odd = next((number for number, value in enumerate(values) if value != values[0]), None)
+    if odd is not None:
+        raise ArgumentError(
+            f"Shards 0 and {odd} differ in {what}: {values[0]} and {values[odd]}.", "Give shards that agree in it."
+        )
+
+
+def _excerpt(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

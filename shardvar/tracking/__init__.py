@@ -1,6 +1,0 @@
-"""Objects with named children, and the frozen graph that they form. Nothing is collected globally."""
-
-from shardvar.tracking.graph import SLOT, ObjectGraph, SlotEdge
-from shardvar.tracking.trackable import ChildHook, Slot, Stateful, Trackable
-
-__all__ = ["SLOT", "ChildHook", "ObjectGraph", "Slot", "SlotEdge", "Stateful", "Trackable"]

@@ -1,0 +1,1 @@
+"""Comparing: differences between checkpoints, digests and manifests of their tensors, statistics of their values."""

@@ -1,0 +1,210 @@
+"""Blocks of values: tensors of any size, a bounded block at a time, in an order that no layout changes.
+
+``diff`` and the statistics want to see every element once, and neither may hold a large tensor whole. A tensor that is
+small is read as an array, many in one go. A large one is cut into regions that follow each other in its C order,
+whatever slices it is stored in, so that two checkpoints with different layouts can be walked side by side.
+
+Checksums are compared at the end of each tensor: the parts that were read are put together as in ``engine.evidence``,
+so a payload is read once even where the format has one checksum of the whole. The consumer of a stream can therefore
+believe its values only once the stream has ended.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.moves import lower
+from shardvar.engine.pieces import Reading, read_moves
+from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, bytes_of
+from shardvar.engine.read import check_bool, read_arrays
+from shardvar.engine.regions import read_regions, wanted_regions
+from shardvar.errors import READ_ERRORS, ReadError
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Array, Ints, code, is_opaque, numpy_dtype
+from shardvar.planning.index import EntryTable
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.verbs.numbers import is_number
+from shardvar.verbs.reader import Reader
+
+BATCH_NBYTES = 4 * BLOCK_NBYTES
+"""Small tensors are read together up to this size."""
+
+BATCH_COUNT = 4096
+"""Small tensors are read together up to this number, so that empty ones do not pile up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The tensors of an open checkpoint, ready to be walked through."""
+
+    source: Source
+    """The source of the payloads."""
+    entries: EntryTable
+    """All entries."""
+    order: Ints
+    """[m] rows of ``entries``, those of one tensor together."""
+    bounds: Ints
+    """[n + 1] where the rows of each tensor begin in ``order``."""
+    nbytes: Ints
+    """[n] payload bytes of each tensor."""
+
+    @classmethod
+    def of(cls, reader: Reader) -> Self:
+        """The tensors of a reader."""
+        return cls.of_entries(reader.source, reader.entries())
+
+    @classmethod
+    def of_entries(cls, source: Source, entries: EntryTable) -> Self:
+        """The tensors of some entries of a source."""
+        return cls(source, entries, *entries.slices.by_tensor(), entries.slices.nbytes_of_tensors())
+
+    @property
+    def tensors(self) -> TensorTable:
+        """The tensors."""
+        return self.entries.slices.tensors
+
+    def is_small(self, tensor: int) -> bool:
+        """True where the tensor is read whole: it fits in a block, or is of strings, which are decoded together."""
+        # Opaque tensors cannot be read as arrays, so they are streamed however small they are.
+        dtype = self.tensors.dtype(tensor)
+        return dtype == STRING or (not is_opaque(dtype) and int(self.nbytes[tensor]) <= BLOCK_NBYTES)
+
+    def entries_of(self, tensors: Sequence[int]) -> EntryTable:
+        """The entries of some tensors, over a table of these tensors alone, in the given order."""
+        chosen = [self.order[self.bounds[tensor] : self.bounds[tensor + 1]] for tensor in tensors]
+        position = np.repeat(np.arange(len(chosen)), [len(rows) for rows in chosen])
+        taken = self.entries.take(np.concatenate([np.zeros(0, np.int64), *chosen]))
+        table = self.tensors.take(np.array(tensors, dtype=np.int64))
+        return replace(taken, slices=replace(taken.slices, tensors=table, tensor=position))
+
+    def read(self, tensors: Sequence[int]) -> list[Array | ReadError]:
+        """Small tensors as arrays, in order; in the place of one that is damaged, its error."""
+        entries = self.entries_of(tensors)
+        try:
+            plan = plan_copies(entries.slices, entries.slices.tensors.whole())
+            return list(read_arrays(plan, self.source, entries))
+        except READ_ERRORS as error:
+            if len(tensors) == 1:
+                return [error]
+            # One by one, so that a damaged tensor does not hide the others of its batch.
+            return [self.read([tensor])[0] for tensor in tensors]
+
+    def payload(self, tensor: int) -> Evidence | None:
+        """The one payload of a tensor of numbers, as a file has it, to be read in any order by any thread.
+
+        None if the tensor has several payloads, if the source decodes them, or if some bytes mean no number.
+        """
+        entries, dtype = self.entries_of([tensor]), self.tensors.dtype(tensor)
+        if len(entries) != 1 or not entries.plain.all() or not is_number(dtype) or dtype == "bool":
+            return None
+        return Evidence(self.source, entries)
+
+    def stream(self, tensor: int, count: int) -> Iterator[Array]:
+        """A large tensor as flat arrays of about ``count`` elements at most, in C order.
+
+        Opaque tensors come as unsigned integers of their item size, variants as their payload's bytes. The error of a
+        damaged tensor comes at the latest in the place of the end.
+        """
+        entries = self.entries_of([tensor])
+        evidence = Evidence(self.source, entries)
+        if entries.slices.tensors.dtype(0) == VARIANT:
+            yield from _payloads(entries, evidence)
+        else:
+            yield from _values(self.source, entries, count, evidence)
+        evidence.check()
+
+
+def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
+    """Batches of tensors of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``; a larger one is a batch by itself."""
+    batch: list[int] = []
+    total = 0
+    for tensor, size in zip(tensors, nbytes[np.array(tensors, dtype=np.int64)].tolist(), strict=True):
+        if batch and (total + size > BATCH_NBYTES or len(batch) == BATCH_COUNT):
+            yield batch
+            batch, total = [], 0
+        batch.append(tensor)
+        total += size
+    if batch:
+        yield batch
+
+
+def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
+    """One tensor in slices of at most ``count`` elements (at least one), each contiguous in its C order, in that order.
+
+    >>> table = cut_in_order(TensorTable.of([("a", "int8", (2, 5))]), 3)
+    >>> [str(table.region(row)) for row in range(len(table))]
+    ['[0:1, 0:3]', '[0:1, 3:5]', '[1:2, 0:3]', '[1:2, 3:5]']
+    """
+    # The axis to cut along: the outermost one of which a single index fits. Each axis before it is cut into single
+    # indices, each axis after it stays whole, so every slice is contiguous. For shape (2, 5) and 3 elements it is
+    # axis 1, for 5 elements or more axis 0.
+    shape = tensors.shape(0)
+    inner = next((axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape))
+    if inner == len(shape) or 0 in shape:
+        return tensors.whole()
+    step = max(1, count // prod(shape[inner + 1 :]))
+    # The starts along that axis, repeated for each combination of the indices before it.
+    first = np.arange(0, shape[inner], step, dtype=np.int64)
+    outer = prod(shape[:inner])
+    num = outer * len(first)
+    offset = np.zeros((num, len(shape)), dtype=np.int64)
+    extent = np.tile(np.array(shape, dtype=np.int64), (num, 1))
+    extent[:, :inner] = 1
+    if inner:
+        offset[:, :inner] = np.column_stack(np.unravel_index(np.repeat(np.arange(outer), len(first)), shape[:inner]))
+    offset[:, inner] = np.tile(first, outer)
+    extent[:, inner] = np.minimum(shape[inner] - offset[:, inner], step)
+    return SliceTable.of(tensors, np.zeros(num, dtype=np.int64), offset, extent)
+
+
+def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence) -> Iterator[Array]:
+    """The elements of one tensor, assembled from whatever slices hold them."""
+    # Plan: the tensor in portions that follow each other in C order, each filled from the slices that it meets.
+    tensors = entries.slices.tensors
+    dtype = _flat_dtype(tensors.dtype(0))
+    plan = plan_copies(entries.slices, cut_in_order(tensors, count))
+    moves, is_range = lower(plan)
+    copies, first = plan.bounds(), np.searchsorted(moves.target, np.arange(len(plan.targets) + 1))
+    reading = Reading(evidence, in_threads=False)
+    wrong: ReadError | None = None
+    # Move: one portion at a time.
+    for target in range(len(plan.targets)):
+        region = plan.targets.region(target)
+        array = np.empty(region.size, dtype)
+        if is_range[target]:
+            read_moves(reading, moves.slice(int(first[target]), int(first[target + 1])), {target: bytes_of(array)})
+        else:
+            mine = plan.copies.take(np.arange(copies[target], copies[target + 1]))
+            read_regions(reading, wanted_regions(entries, plan.targets, mine), {target: bytes_of(array)})
+        wrong = wrong or _bool_fault(array, tensors.keys[0], source, entries)
+        yield array
+    if wrong is not None:
+        # A damaged payload should be called damaged, so its checksum comes first.
+        evidence.check()
+        raise wrong
+
+
+def _payloads(entries: EntryTable, evidence: Evidence) -> Iterator[Array]:
+    """The bytes of what is never cut, as they are stored."""
+    for row, nbytes in enumerate(entries.slices.nbytes.tolist()):
+        for start, stop in block_ranges(0, nbytes):
+            array = np.empty(stop - start, np.uint8)
+            evidence.read(row, start, bytes_of(array))
+            yield array
+
+
+def _bool_fault(array: Array, key: str, source: Source, entries: EntryTable) -> ReadError | None:
+    try:
+        check_bool(array, key, source, entries)
+    except READ_ERRORS as error:
+        return error
+    return None
+
+
+def _flat_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(f"u{ITEMSIZES[code(name)]}") if is_opaque(name) else numpy_dtype(name)

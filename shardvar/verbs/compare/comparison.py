@@ -1,0 +1,354 @@
+"""Comparison of two checkpoints: what ``diff`` found, as values with stable JSON, as lines, and as a table.
+
+DiffReport            one ``TensorDifference`` for each tensor that is not the same, one ``Unreadable`` for each
+                      that could not be compared
+TensorDifference      its dtypes and shapes, and a ``ValueDifference`` where its values differ
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf, prod
+from typing import Any, Self
+
+from shardvar.pictures.words import count, human_shape, short_name
+from shardvar.verbs.numbers import Number, is_number, json_number
+from shardvar.verbs.problems import Damage, lines_of_problems
+from shardvar.verbs.reports import MOST_ROWS, SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDifference:
+    """The difference between the values of one tensor."""
+
+    count: int
+    """Elements that differ; bytes of the payload where the dtype is variant."""
+    first: tuple[int, ...] | None
+    """The index of the first one that differs, in C order; None for a variant."""
+    max_absolute: Number | None
+    """The largest distance; None where nothing has one (strings, opaque dtypes, NaNs)."""
+    max_absolute_at: tuple[int, ...] | None
+    """The index of the first element that has it."""
+    max_relative: float | None
+    """The largest distance relative to the larger of the two magnitudes."""
+    max_relative_at: tuple[int, ...] | None
+    """The index of the first element that has it."""
+    num_without_distance: int
+    """Differing elements that have no distance, because a NaN is among them."""
+    num_zeros: int
+    """Differing elements that are zero in both, and so differ in the sign alone."""
+    num_nans: int
+    """Differing elements that are NaN in both, and so differ in the other bits alone."""
+    cosine: float | None
+    """The cosine similarity of the tensors, over elements finite in both; None if one has the norm 0, or no numbers."""
+    relative_norm: float | None
+    """The norm of the difference over the larger norm of the two, over elements that are finite in both."""
+
+    @property
+    def only(self) -> str | None:
+        """In which bits alone the elements differ, where no value differs; None if one does.
+
+        ``"sign of zero"``, ``"bits of NaN"``, or ``"sign of zero and bits of NaN"``.
+        """
+        if self.count > self.num_zeros + self.num_nans:
+            return None
+        names = [("sign of zero", self.num_zeros), ("bits of NaN", self.num_nans)]
+        return " and ".join(name for name, number in names if number)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the difference as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The difference.
+        """
+        indexes = {name: _list(getattr(self, name)) for name in ("first", "max_absolute_at", "max_relative_at")}
+        numbers = {"max_absolute": json_number(self.max_absolute), "max_relative": json_number(self.max_relative)}
+        return asdict(self) | indexes | numbers | {"only": self.only}
+
+
+def _list(index: tuple[int, ...] | None) -> list[int] | None:
+    return None if index is None else list(index)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """A tensor that both checkpoints have and that is not the same in both."""
+
+    key: str
+    """Its name."""
+    dtype_a: str
+    """Its dtype in the first."""
+    dtype_b: str
+    """Its dtype in the second."""
+    shape_a: tuple[int, ...]
+    """Its shape in the first."""
+    shape_b: tuple[int, ...]
+    """Its shape in the second."""
+    values: ValueDifference | None
+    """The difference of its values; None where they are equal, or of other shapes, or strings beside numbers."""
+
+    @property
+    def kind(self) -> str:
+        """The properties that differ: ``"shape"``, ``"dtype"``, ``"values"``, or two of them joined by ``and``."""
+        differing = {
+            "shape": self.shape_a != self.shape_b,
+            "dtype": self.dtype_a != self.dtype_b,
+            "values": self.values is not None,
+        }
+        return " and ".join(name for name, is_other in differing.items() if is_other)
+
+    @property
+    def change(self) -> float:
+        """The relative norm of the difference of its values.
+
+        0.0 if no value differs. Infinity if values cannot be compared as numbers, or an element is not finite on one
+        side alone.
+        """
+        values = self.values
+        if values is None:
+            is_same = self.shape_a == self.shape_b and is_number(self.dtype_a) and is_number(self.dtype_b)
+            return 0.0 if is_same else inf
+        if values.only is not None:
+            return 0.0
+        is_finite = values.num_without_distance == values.num_nans and values.max_relative != inf
+        return values.relative_norm if is_finite and values.relative_norm is not None else inf
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the difference as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The difference.
+        """
+        shapes = {"shape_a": list(self.shape_a), "shape_b": list(self.shape_b)}
+        return (
+            asdict(self)
+            | shapes
+            | {"values": self.values and self.values.to_json(), "change": json_number(self.change)}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A tensor that could not be compared, since one of the checkpoints is damaged there."""
+
+    side: str
+    """``"a"`` or ``"b"``: which of the two."""
+    damage: Damage
+    """The damage."""
+
+    @property
+    def key(self) -> str:
+        """The name of the tensor."""
+        return self.damage.key or ""
+
+    @property
+    def kind(self) -> str:
+        """The name of the error's class."""
+        return self.damage.kind
+
+    @property
+    def message(self) -> str:
+        """The cause and the remedy."""
+        return self.damage.message
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the damage and the side as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The damage.
+        """
+        return {"side": self.side, **self.damage.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """Report of ``diff``."""
+
+    path_a: str
+    """The first checkpoint."""
+    path_b: str
+    """The second."""
+    only_in_a: tuple[str, ...]
+    """Keys that only the first has."""
+    only_in_b: tuple[str, ...]
+    """Keys that only the second has."""
+    differences: tuple[TensorDifference, ...]
+    """The tensors that both have and that differ, in the order of the first."""
+    unreadable: tuple[Unreadable, ...]
+    """The tensors that could not be compared."""
+    num_equal: int
+    """Tensors that are the same in both: dtype, shape and every element."""
+    tolerance: str | None = None
+    """The distance at which elements count as the same; None if their bits must be the same."""
+
+    @property
+    def equal(self) -> bool:
+        """True where both hold the same tensors."""
+        return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
+
+    def damages(self) -> dict[str, list[Damage]]:
+        """Return the damage that kept tensors from being compared, by the side that has it.
+
+        Returns
+        -------
+        dict of str to list of Damage
+            Lists by ``"A"`` and ``"B"``; without a side that has none.
+        """
+        found: dict[str, list[Damage]] = {}
+        for each in sorted(self.unreadable, key=lambda each: each.side):
+            found.setdefault(each.side.upper(), []).append(each.damage)
+        return found
+
+    def by_change(self) -> Self:
+        """Return the same report, the tensors that changed most first.
+
+        Returns
+        -------
+        DiffReport
+            The report in another order: by ``TensorDifference.change``, then by the largest relative distance.
+        """
+
+        def order(each: TensorDifference) -> tuple[float, float]:
+            return -each.change, -((each.values and each.values.max_relative) or 0.0)
+
+        return replace(self, differences=tuple(sorted(self.differences, key=order)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The report.
+        """
+        return {
+            "schema": SCHEMA,
+            "equal": self.equal,
+            "path_a": self.path_a,
+            "path_b": self.path_b,
+            "only_in_a": list(self.only_in_a),
+            "only_in_b": list(self.only_in_b),
+            "differences": [each.to_json() for each in self.differences],
+            "unreadable": [each.to_json() for each in self.unreadable],
+            "num_equal": self.num_equal,
+            "tolerance": self.tolerance,
+        }
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        return _diff_html(self)
+
+
+# Lines of text, as the command prints them.
+
+
+def lines_of_diff(report: DiffReport) -> Iterator[str]:
+    """Yield the verdict, then a line for each tensor that differs and for each cause why some are unreadable.
+
+    >>> list(lines_of_diff(DiffReport("a", "b", ("x",), (), (), (), 3)))
+    ['1 of 4 tensors differs: 1 only in A', 'only in A: x']
+    """
+    yield verdict_of_diff(report)
+    for key in report.only_in_a:
+        yield f"only in A: {short_name(key)}"
+    for key in report.only_in_b:
+        yield f"only in B: {short_name(key)}"
+    for each in report.differences:
+        yield f"differs: {short_name(each.key)}: {'; '.join(_reasons(each))}"
+    for side, broken in report.damages().items():
+        yield from lines_of_problems(f"unreadable in {side}: ", broken)
+
+
+_KINDS = ("values", "shape", "dtype", "dtype and values", "shape and dtype")
+"""Differences of tensors that both have, in the order in which the verdict counts them."""
+
+
+def verdict_of_diff(report: DiffReport) -> str:
+    """Return one line: the number of tensors that differ, and how many of them in what."""
+    if report.equal:
+        within = "" if report.tolerance is None else f", within {report.tolerance}"
+        return f"equal: {count(report.num_equal, 'tensor')} in both{within}"
+    kinds = Counter(each.kind for each in report.differences)
+    counts = {f"in {kind}": kinds[kind] for kind in _KINDS}
+    counts |= {"only in A": len(report.only_in_a), "only in B": len(report.only_in_b)}
+    differ = sum(counts.values())
+    # A tensor that is unreadable on both sides counts once.
+    unreadable = len({broken.key for broken in report.unreadable})
+    total = count(report.num_equal + differ + unreadable, "tensor")
+    how = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    text = f"{differ:,} of {total} {'differs' if differ == 1 else 'differ'}{': ' if how else ''}{how}"
+    return f"{text}; {unreadable:,} unreadable" if unreadable else text
+
+
+def _reasons(each: TensorDifference) -> Iterator[str]:
+    if each.dtype_a != each.dtype_b:
+        yield f"dtype {each.dtype_a} and {each.dtype_b}"
+    if each.shape_a != each.shape_b:
+        yield f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}"
+    if each.values is not None:
+        yield _describe(each.values, each.shape_a)
+
+
+def _describe(values: ValueDifference, shape: Sequence[int]) -> str:
+    if values.first is None:  # opaque elements: the bytes of their payloads are compared
+        text = count(values.count, "byte")
+    else:
+        text = f"{values.count:,} of {count(prod(shape), 'element')}, first at {human_shape(values.first)}"
+    if values.only is not None:
+        return f"{text}, only in the {values.only}"
+    if values.max_absolute is not None:
+        text += f", by at most {values.max_absolute:.6g}{_place(values.max_absolute_at, values.first)}"
+    if values.max_relative is not None:
+        text += f" (relative {values.max_relative:.3g}{_place(values.max_relative_at, values.first)})"
+    if values.num_without_distance:
+        text += f"; {values.num_without_distance:,} with NaN"
+    if values.relative_norm is not None:
+        text += f"; relative norm {values.relative_norm:.3g}"
+    if values.cosine is not None:
+        text += f", cosine {values.cosine:.6g}"
+    return text
+
+
+def _place(index: Sequence[int] | None, first: Sequence[int] | None) -> str:
+    """The place of the largest difference, where it is not that of the first one."""
+    return "" if index is None or index == first else f" at {human_shape(index)}"
+
+
+# A table for notebooks.
+
+
+def _diff_html(report: DiffReport) -> str:
+    """A table of the differences, tensor by tensor."""
+    from shardvar.pictures.table import Markup, html_block, html_table
+
+    about = [f"A: {report.path_a}", f"B: {report.path_b}", f"{report.num_equal:,} equal"]
+    rows = list(_differences(report))
+    title = "equal" if report.equal else f"{count(len(rows), 'difference')}"
+    table = html_table(("tensor", "", "what differs"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
+    return html_block(title, about, table if rows else Markup(""))
+
+
+def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:
+    from shardvar.pictures.table import bad
+
+    for broken in report.unreadable:
+        yield broken.key, bad(f"unreadable in {broken.side.upper()}"), broken.message
+    for each in report.differences:
+        told = []
+        if each.dtype_a != each.dtype_b:
+            told.append(f"dtype {each.dtype_a} and {each.dtype_b}")
+        if each.shape_a != each.shape_b:
+            told.append(f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}")
+        if each.values is not None:
+            most = "" if each.values.max_absolute is None else f", by at most {each.values.max_absolute:.6g}"
+            told.append(count(each.values.count, "value") + most)
+        yield each.key, "differs", "; ".join(told)
+    for side, keys in (("A", report.only_in_a), ("B", report.only_in_b)):
+        for key in keys:
+            yield key, f"only in {side}", ""

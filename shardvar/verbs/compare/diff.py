@@ -1,0 +1,349 @@
+"""Diff: compare the tensors of two checkpoints, whatever their formats and slices are.
+
+It compares keys, dtypes, shapes, and then values. Both checkpoints are walked through block by block in the same order
+(``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is compared. A tensor that
+cannot be read is named with its error, and hides no other.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from shardvar._version import __version__
+from shardvar.engine.pool import Progress, map_ahead
+from shardvar.errors import ReadError
+from shardvar.layout.dtypes import Array
+from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.compare.blocks import Blocks, batches
+from shardvar.verbs.compare.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
+from shardvar.verbs.compare.distances import (
+    Difference,
+    Highest,
+    are_comparable,
+    compare_arrays,
+    only_bytes,
+    products_of_same,
+)
+from shardvar.verbs.compare.pairs import ReadStretch, SideError, Sides
+from shardvar.verbs.compare.products import Products
+from shardvar.verbs.compare.sameness import rows_of_same_bytes
+from shardvar.verbs.compare.tolerance import Tolerance
+from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.numbers import is_number
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import new_names, select_keys
+from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
+
+
+def diff(
+    a: Path,
+    b: Path,
+    progress: Progress = lambda _nbytes: None,
+    *,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    close: bool = False,
+    ignore_dtype: bool = False,
+    executor: Executor | None = None,
+) -> DiffReport:
+    """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
+
+    Parameters
+    ----------
+    a : path_like
+        The first checkpoint.
+    b : path_like
+        The second checkpoint.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are compared, of both checkpoints.
+    filter : str or iterable of str, optional
+        Globs of the names in ``b``, of which one must match; all tensors by default.
+    exclude : str or iterable of str, optional
+        Globs of the names in ``b``, of which none may match.
+    rename : mapping of str to str, optional
+        The names in ``b`` by the keys of ``a``, in the forms of ``sv.reshard``.
+    rtol : float, optional
+        The part of the magnitude in ``b`` that elements may be apart. 0 if only ``atol`` is given.
+    atol : float, optional
+        The distance that elements may be apart. 0 if only ``rtol`` is given.
+    close : bool, default False
+        Use the tolerances of the dtypes where ``rtol`` or ``atol`` is not given.
+    ignore_dtype : bool, default False
+        Allow that dtypes differ.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers compare the tensors.
+
+    Returns
+    -------
+    DiffReport
+        The report. A damaged tensor is listed as unreadable, and hides no other.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at one of the paths.
+    AmbiguousPath
+        If a path matches several checkpoints.
+    CheckpointError
+        If an index is damaged.
+    ArgumentError
+        If a tolerance is not a finite number >= 0, or a glob or a name matches nothing.
+
+    Notes
+    -----
+    Without a tolerance elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other
+    dtypes.
+    With one, they are the same if ``|a - b| <= atol + rtol * |b|``. Every payload of tensors that both have with one
+    shape is verified. Bytes that no tensor has are not compared, such as the rest of a storage of PyTorch of which the
+    tensors are parts, and neither is the checksum of such a storage: ``sv.verify`` compares it. Memory: some blocks of
+    4 MiB.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> one, two = (os.path.join(tempfile.mkdtemp(), "model") for _ in range(2))
+    >>> _ = sv.save(one, {"x": np.array([1, 2, 3])}), sv.save(two, {"x": np.array([1, 2, 5])}, partition=2)
+    >>> sv.diff(one, two).differences[0].values.first
+    (2,)
+    """
+    tolerance = Tolerance.of(rtol, atol, close)
+    check_executor(executor)
+    check_progress(progress)
+    with ExitStack() as stack:
+        found = [find_checkpoint(path) for path in (a, b)]
+        readers = [stack.enter_context(Reader(each.path, each.format.name, each.open())) for each in found]
+        names, keys = _choose(readers[0], readers[1], filter, exclude, rename or {})
+        walk = _Walk(Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress)
+        return _report(readers[0], readers[1], walk, keys, _comparer(walk, executor, found))
+
+
+def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
+    """Compare the tensors of some keys of two open checkpoints, which both have, bit by bit."""
+    walk = _Walk(Blocks.of(a), Blocks.of(b), {key: key for key in keys}, None, False, lambda _nbytes: None)
+    return _report(a, b, walk, keys, walk.compare)
+
+
+def _choose(
+    a: Reader,
+    b: Reader,
+    filter: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    rename: Mapping[str, str],
+) -> tuple[dict[str, str], list[str]]:
+    """The keys of the first that are compared, by their new names, and those of the second."""
+    names = dict(zip(new_names(a.keys(), rename), a.keys(), strict=True))
+    chosen = select_keys(list(dict.fromkeys([*names, *b])), filter, exclude)
+    return {name: key for name, key in names.items() if name in chosen}, [key for key in b if key in chosen]
+
+
+def _report(
+    a: Reader, b: Reader, walk: "_Walk", keys_b: list[str], compare: Callable[[list[str]], object]
+) -> DiffReport:
+    keys_a = list(walk.names)
+    in_a, in_b = set(keys_a), set(keys_b)
+    common = {key: row for row, key in enumerate(keys_a) if key in in_b}
+    # Check: a key that either index has a fault for is not read.
+    for key in common:
+        for side, reader, stored in (("a", a, walk.names[key]), ("b", b, key)):
+            if stored in reader.faults:
+                walk.fail(key, side, reader.faults[stored])
+    failed = {key for key, _ in walk.unreadable}
+    # Move: the values of the others, which may turn out to be damaged too.
+    compare([key for key in common if key not in failed])
+    failed = {key for key, _ in walk.unreadable}
+    return DiffReport(
+        path_a=a.path,
+        path_b=b.path,
+        only_in_a=tuple(key for key in keys_a if key not in in_b),
+        only_in_b=tuple(key for key in keys_b if key not in in_a),
+        differences=tuple(walk.differences[key] for key in common if key in walk.differences and key not in failed),
+        unreadable=tuple(sorted(walk.unreadable.values(), key=lambda each: (common[each.key], each.side))),
+        num_equal=len(common.keys() - walk.differences.keys() - failed),
+        tolerance=None if walk.tolerance is None else str(walk.tolerance),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Walk:
+    """The tensors of both checkpoints side by side, and the differences so far."""
+
+    a: Blocks
+    """The first checkpoint."""
+    b: Blocks
+    """The second."""
+    names: Mapping[str, str]
+    """The keys of the first, by the names under which they are compared."""
+    tolerance: Tolerance | None
+    """The distance at which numbers count as the same; None for bits."""
+    ignore_dtype: bool
+    """True if dtypes may differ."""
+    progress: Progress
+    """Called with the payload bytes that were compared."""
+    name_of: dict[str, str] = field(default_factory=dict)
+    """The names by the keys of the first."""
+    differences: dict[str, TensorDifference] = field(default_factory=dict)
+    """By key."""
+    unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
+    """By key and side."""
+
+    def fail(self, key: str, side: str, error: ReadError) -> None:
+        """Note that a tensor cannot be read; the first error of a side stays."""
+        self.unreadable.setdefault((key, side), Unreadable(side, Damage.of(error, key)))
+
+    def compare(self, keys: list[str]) -> None:
+        """Compare the tensors of these keys, which both have and which have no fault."""
+        rows_a, rows_b = self.a.tensors.rows(), self.b.tensors.rows()
+        pairs = {rows_a[self.names[key]]: rows_b[key] for key in keys}
+        self.name_of.update((stored, name) for name, stored in self.names.items())
+        for row, other in pairs.items():
+            self._note(row, other, Difference())
+        walked = [row for row, other in pairs.items() if self._may_be_same(row, other)]
+        small = [row for row in walked if self.a.is_small(row) and self.b.is_small(pairs[row])]
+        nbytes = self.a.nbytes.copy()
+        # Dtypes may differ, so a batch is bounded by the larger side.
+        nbytes[small] = np.maximum(nbytes[small], self.b.nbytes[[pairs[row] for row in small]])
+        for batch in batches(nbytes, small):
+            arrays = zip(self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True)
+            for row, (x, y) in zip(batch, arrays, strict=True):
+                self._compare_arrays(row, pairs[row], x, y)
+        large = sorted(set(walked).difference(small))
+        alike = {row: pairs[row] for row in large if self.a.tensors.dtype(row) == self.b.tensors.dtype(pairs[row])}
+        same = rows_of_same_bytes({row: self._sides(row, other) for row, other in alike.items()}, self.progress)
+        for row in large:
+            if row not in same:
+                self._compare_large(row, pairs[row])
+
+    def _may_be_same(self, row: int, other: int) -> bool:
+        """Return True for tensors whose values are compared: of one shape, and of comparable dtypes."""
+        a, b = self.a.tensors, self.b.tensors
+        return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
+
+    def _compare_arrays(self, row: int, other: int, a: Array | ReadError, b: Array | ReadError) -> None:
+        for side, value in (("a", a), ("b", b)):
+            if isinstance(value, ReadError):
+                self.fail(self._name(row), side, value)
+        if not isinstance(a, ReadError) and not isinstance(b, ReadError):
+            self._note(row, other, compare_arrays(a, b, tolerance=self.tolerance))
+        self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
+
+    def _sides(self, row: int, other: int) -> Sides:
+        return Sides.of(self.a, row, self.b, other)
+
+    def _compare_large(self, row: int, other: int) -> None:
+        """Both to their ends, since the last checksums are compared there."""
+        dtype = self.a.tensors.dtype(row)
+        are_numbers, total, highest, turn = is_number(dtype), Difference(), Highest(), Lock()
+        # Opaque elements, which come as integers, are never near.
+        tolerance = self.tolerance if are_numbers else None
+
+        def compare(read: ReadStretch) -> tuple[int, Difference]:
+            stretch = read()
+            a, b = stretch.a[: stretch.shared], stretch.b[: stretch.shared]
+            # By one thread at a time, while others read: what is in the cache takes NumPy so short that two threads
+            # would mostly hand Python's lock to each other.
+            with turn:
+                found = compare_arrays(a, b, stretch.start, tolerance, highest)
+                if are_numbers and not found.count:
+                    found = Difference(products=products_of_same(a))
+            longer = max(len(stretch.a), len(stretch.b)) - stretch.shared
+            alone = Difference(longer, stretch.start + stretch.shared) if longer else Difference()
+            return stretch.nbytes, found.merge(alone)
+
+        sides = self._sides(row, other)
+        try:
+            with closing(map_ahead(compare, sides.portions())) as compared:
+                for nbytes, found in compared:
+                    total = total.merge(found)
+                    self.progress(nbytes)
+            sides.check()
+        except SideError as error:
+            self.fail(self._name(row), error.side, error.error)
+        else:
+            self._note(row, other, total if are_numbers else only_bytes(total, dtype))
+
+    def _name(self, row: int) -> str:
+        return self.name_of[self.a.tensors.keys[row]]
+
+    def _note(self, row: int, other: int, found: Difference) -> None:
+        """Keep the difference of two tensors, unless they are the same."""
+        a, b = self.a.tensors, self.b.tensors
+        key, shape = self._name(row), a.shape(row)
+        is_other_dtype = a.codes[row] != b.codes[other] and not self.ignore_dtype
+        values = _placed(found, shape) if found.count else None
+        is_unlike = not are_comparable(a.dtype(row), b.dtype(other))
+        if values is not None or is_other_dtype or is_unlike or shape != b.shape(other):
+            kinds = a.dtype(row), b.dtype(other), shape, b.shape(other)
+            self.differences[key] = TensorDifference(key, *kinds, values)
+
+
+def _comparer(walk: _Walk, executor: Executor | None, found: Sequence[Location]) -> Callable[[list[str]], object]:
+    """Return what compares the tensors of some keys, here or by the workers of an executor."""
+    return walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, found)
+
+
+def _compare_elsewhere(walk: _Walk, executor: Executor, found: Sequence[Location], keys: list[str]) -> None:
+    """Compare the tensors of these keys by the workers of an executor."""
+    rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
+    pairs = np.array([(rows_a[walk.names[key]], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
+    openings = [Opening(each) for each in found]
+
+    def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
+        for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):
+            sides = [
+                Payloads.of(opening, blocks.source, blocks.entries_of(column.tolist()))
+                for opening, blocks, column in zip(openings, (walk.a, walk.b), pairs[rows].T, strict=True)
+            ]
+            names = {keys[row]: walk.names[keys[row]] for row in rows.tolist()}
+            yield compare_portion, (__version__, *sides, names, walk.tolerance, walk.ignore_dtype)
+
+    for differences, unreadable, nbytes in run_tasks(executor, calls()):
+        walk.differences.update(differences)
+        walk.unreadable.update(unreadable)
+        walk.progress(nbytes)
+
+
+def compare_portion(
+    version: str, a: Payloads, b: Payloads, names: Mapping[str, str], tolerance: Tolerance | None, ignore_dtype: bool
+) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
+    """Compare some tensors, in a worker; return the differences, those that are unreadable, and the payload bytes."""
+    with a.opened(version) as source_a, b.opened(version) as source_b:
+        blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
+        walk = _Walk(*blocks, names, tolerance, ignore_dtype, lambda _: None)
+        walk.compare(list(names))
+        return walk.differences, walk.unreadable, sum(int(each.nbytes.sum()) for each in blocks)
+
+
+def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
+    """The difference with indexes of the tensor in the place of flat ones."""
+
+    def index(flat: int | None) -> tuple[int, ...] | None:
+        return None if flat is None else tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()
+
+    products = found.products or Products()
+    absolute, absolute_at = found.absolute or (None, None)
+    relative, relative_at = found.relative or (None, None)
+    return ValueDifference(
+        count=found.count,
+        first=index(found.first),
+        max_absolute=absolute,
+        max_absolute_at=index(absolute_at),
+        max_relative=relative,
+        max_relative_at=index(relative_at),
+        num_without_distance=found.num_without_distance,
+        num_zeros=found.num_zeros,
+        num_nans=found.num_nans,
+        cosine=products.cosine,
+        relative_norm=products.relative_norm,
+    )

@@ -1,0 +1,344 @@
+"""Digests: 32 bytes for each tensor, and for a checkpoint, that depend on keys, dtypes, shapes and values alone.
+
+The same tensors have the same digests in every format, in whatever slices and files. The definition fits ten lines of
+any language; with SHA-256 as ``H``, and ``+`` for one after the other:
+
+    data        the elements in C order, little-endian, as in a file of NumPy; of elements smaller than a byte, a byte
+                each whose unused high bits are 0; of strings, each its length as 8 bytes and then its bytes
+    leaves      H of each MiB of the data; the last one may be shorter, and no data have no leaf
+    head        the text "shardvar digest 1", the dtype, the extents with commas between them and the number of the
+                key's bytes in UTF-8, each followed by a line feed
+    tensor      H(head + key + leaves)
+    checkpoint  H(the digests of all tensors, sorted)
+
+Leaves are why one tensor of many GiB is digested by several threads, and a part of it can be digested alone.
+
+1. Read. One thread walks the tensors in C order (``checkpoint.blocks``), and every checksum on the way is compared.
+2. Hash. Other threads hash the leaves meanwhile. SHA-256 is the slower of the two.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardvar._version import __version__
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of, run_all, thread_buffer
+from shardvar.errors import READ_ERRORS, ReadError
+from shardvar.layout.dtypes import ITEMSIZES, Array, code
+from shardvar.planning.index import take_tensors
+from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.compare.blocks import Blocks, batches
+from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.steps import natural_key
+from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
+
+LEAF_NBYTES = 1 << 20
+"""The bytes of a tensor that have a hash of their own."""
+
+_USED_BITS = {
+    "int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F,
+    "float4_e2m1fn": 0x0F, "float6_e2m3fn": 0x3F, "float6_e3m2fn": 0x3F,
+}  # fmt: skip
+"""The bits of a byte that an element of the dtype uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class DigestReport:
+    """Report of ``digest``."""
+
+    path: str
+    """The checkpoint."""
+    format: str
+    """Its format."""
+    tensors: Mapping[str, str]
+    """The digest of each tensor by its key, as 64 hexadecimal digits; the keys in natural order."""
+    unreadable: tuple[Damage, ...] = ()
+    """The damage of each tensor that has none."""
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The digest of all tensors together; None where one of them cannot be read."""
+        return None if self.unreadable else digest_of_all(self.tensors)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as values that JSON can hold.
+
+        Returns
+        -------
+        dict
+            The report, with stable keys.
+        """
+        return {
+            "schema": SCHEMA,
+            "path": self.path,
+            "format": self.format,
+            "digest": self.checkpoint,
+            "tensors": dict(self.tensors),
+            "unreadable": [each.to_json() for each in self.unreadable],
+        }
+
+
+def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: Executor | None = None) -> DigestReport:
+    """Return the digests of a checkpoint's tensors, which no format, slicing or number of files changes.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are read.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers read and hash, some tensors a task.
+
+    Returns
+    -------
+    DigestReport
+        The digests. A tensor that cannot be read has no digest and is listed with its error.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    CheckpointError
+        If the index is damaged.
+
+    Notes
+    -----
+    The digests are of tensors. Bytes that no tensor has, and the checksum of a storage of PyTorch of which tensors are
+    only parts, are not compared: ``sv.verify`` does that. Memory: some blocks of 4 MiB, whatever the size of a tensor,
+    and the largest string tensor.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> one, two = (os.path.join(tempfile.mkdtemp(), name) for name in ("model", "model.npz"))
+    >>> table = np.arange(52, dtype=np.float32).reshape(13, 4)
+    >>> _ = sv.save(one, {"table": table}, partition=5), sv.save(two, {"table": table})
+    >>> sv.digest(one).tensors == sv.digest(two).tensors
+    True
+    >>> sv.digest(one).checkpoint[:16]
+    '5016dfa65c8aa69f'
+    """
+    check_executor(executor)
+    check_progress(progress)
+    found = find_checkpoint(path)
+    with Reader(found.path, found.format.name, found.open()) as reader:
+        if executor is None:
+            return digest_reader(reader, progress)
+        return _digest_elsewhere(reader, executor, Opening(found), progress)
+
+
+def digest_reader(
+    reader: Reader, progress: Progress = lambda _nbytes: None, keys: Collection[str] | None = None
+) -> DigestReport:
+    """Return the digests of an open checkpoint's tensors, of all or of some keys."""
+    entries = reader.entries() if keys is None else take_tensors(reader.entries(), keys)
+    errors: dict[str, ReadError] = {key: error for key, error in reader.faults.items() if keys is None or key in keys}
+    walk = _Walk(Blocks.of_entries(reader.source, entries), progress, errors)
+    return _report(reader, walk.digests(), walk.errors)
+
+
+def _digest_elsewhere(reader: Reader, executor: Executor, opening: Opening, progress: Progress) -> DigestReport:
+    """The digests by the workers of an executor."""
+    blocks, errors = Blocks.of(reader), dict[str, ReadError](reader.faults)
+    keys = blocks.tensors.keys
+    rows = np.array([row for row, key in enumerate(keys) if key not in errors], dtype=np.int64)
+    tensors: dict[str, str] = {}
+    wanted = (blocks.entries_of(rows[chosen].tolist()) for chosen in portions(blocks.nbytes[rows]))
+    calls = ((digest_portion, (__version__, Payloads.of(opening, reader.source, entries))) for entries in wanted)
+    for found, failed, nbytes in run_tasks(executor, calls):
+        tensors |= found
+        errors |= failed
+        progress(nbytes)
+    return _report(reader, tensors, errors)
+
+
+def digest_portion(version: str, payloads: Payloads) -> tuple[dict[str, str], dict[str, ReadError], int]:
+    """Return the digests of some tensors in a worker, the errors of others, and the payload bytes."""
+    with payloads.opened(version) as source:
+        blocks = Blocks.of_entries(source, payloads.entries)
+        walk = _Walk(blocks, lambda _: None, {})
+        return walk.digests(), walk.errors, int(blocks.nbytes.sum())
+
+
+def _report(reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, ReadError]) -> DigestReport:
+    keys = sorted(reader, key=natural_key)  # the same order in every format, as everywhere else
+    return DigestReport(
+        reader.path,
+        reader.format,
+        {key: tensors[key] for key in keys if key in tensors},
+        tuple(Damage.of(failed[key], key) for key in keys if key in failed),
+    )
+
+
+def digest_array(key: str, array: Array) -> str:
+    """Return the digest of one tensor that is in memory.
+
+    Parameters
+    ----------
+    key : str
+        The name of the tensor, which is part of the digest.
+    array : ndarray
+        The values: little-endian, of any strides; strings as object arrays of ``bytes``.
+
+    Returns
+    -------
+    str
+        The digest, 64 hexadecimal digits.
+
+    Examples
+    --------
+    >>> digest_array("step", np.array(7, np.int64))[:16]
+    '828d88b1e88f6847'
+    """
+    data = _data(array)
+    leaves = b"".join(_hash(data[start : start + LEAF_NBYTES]) for start in range(0, len(data), LEAF_NBYTES))
+    dtype = "string" if array.dtype.kind == "O" else array.dtype.name
+    return _digest(key, dtype, array.shape, leaves)
+
+
+def digest_of_all(tensors: Mapping[str, str]) -> str:
+    """Return the digest of a checkpoint from those of its tensors by their keys."""
+    return _hash(b"".join(sorted(map(bytes.fromhex, tensors.values())))).hex()
+
+
+def _digest(key: str, dtype: str, shape: tuple[int, ...], leaves: bytes) -> str:
+    # Keys are bytes in most formats; those that are not UTF-8 were read with escapes.
+    name = key.encode("utf-8", "surrogateescape")
+    head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, shape))}\n{len(name)}\n"
+    return _hash(head.encode() + name + leaves).hex()
+
+
+def _hash(data: bytes | memoryview) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _data(array: Array) -> memoryview:
+    """The bytes of an array that its digest is of."""
+    if array.dtype.kind == "O":
+        return memoryview(b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist()))
+    mask = _USED_BITS.get(array.dtype.name)
+    array = np.ascontiguousarray(array)
+    return bytes_of(array if mask is None else array.view(np.uint8) & mask)
+
+
+class _Leaf(NamedTuple):
+    """A range of a tensor's data that is hashed by itself."""
+
+    tensor: int
+    """The tensor's number."""
+    hash: Callable[[], bytes | ReadError]
+    """A function that returns the hash of its bytes, or the error of reading them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Walk:
+    """The tensors of a checkpoint, and what was found of them so far."""
+
+    blocks: Blocks
+    """The tensors."""
+    progress: Progress
+    """Called with the payload bytes that were read."""
+    errors: dict[str, ReadError]
+    """Of the tensors that cannot be read, by key."""
+    found: dict[str, str] = field(default_factory=dict)
+    """The digests of the small tensors, by key."""
+    payloads: dict[int, Evidence] = field(default_factory=dict)
+    """The reads of large tensors that lie in a file as they are, by number."""
+
+    def digests(self) -> dict[str, str]:
+        """The digest of each tensor that can be read."""
+        tensors = self.blocks.tensors
+        rows = [row for row, key in enumerate(tensors.keys) if key not in self.errors]
+        small = [row for row in rows if self.blocks.is_small(row)]
+        self._digest_small(small)
+        leaves: dict[int, list[bytes]] = {row: [] for row in sorted(set(rows).difference(small))}
+        # The leaves of one tensor follow each other, and ``run_all`` keeps the order.
+        for row, leaf in run_all(lambda leaf: (leaf.tensor, leaf.hash()), self._leaves(list(leaves))):
+            if isinstance(leaf, bytes):
+                leaves[row].append(leaf)
+            else:
+                self.errors.setdefault(tensors.keys[row], leaf)
+        for row, hashes in leaves.items():
+            key = tensors.keys[row]
+            if key not in self.errors and self._is_whole(row):
+                self.found[key] = _digest(key, tensors.dtype(row), tensors.shape(row), b"".join(hashes))
+        return self.found
+
+    def _digest_small(self, rows: list[int]) -> None:
+        keys, nbytes = self.blocks.tensors.keys, self.blocks.nbytes
+        for batch in batches(nbytes, rows):
+            for row, value in zip(batch, self.blocks.read(batch), strict=True):
+                if isinstance(value, np.ndarray):
+                    self.found[keys[row]] = digest_array(keys[row], value)
+                else:
+                    self.errors[keys[row]] = value
+            self.progress(int(nbytes[batch].sum()))
+
+    def _leaves(self, rows: list[int]) -> Iterator[_Leaf]:
+        """The data of large tensors in leaves: read by the threads that hash them, or in order before."""
+        for row in rows:
+            payload = self.blocks.payload(row)
+            if payload is None or self.blocks.tensors.dtype(row) in _USED_BITS:
+                yield from self._leaves_in_order(row)
+                continue
+            self.payloads[row] = payload
+            for start, stop in block_ranges(0, int(self.blocks.nbytes[row]), LEAF_NBYTES):
+                yield _Leaf(row, partial(self._read, payload, start, stop))
+
+    def _read(self, payload: Evidence, start: int, stop: int) -> bytes | ReadError:
+        """Return the hash of a range of a payload, or the error of reading it."""
+        buffer = thread_buffer(stop - start)
+        try:
+            payload.read(0, start, buffer)
+        except READ_ERRORS as error:
+            return error
+        self.progress(stop - start)
+        return _hash(buffer)
+
+    def _is_whole(self, row: int) -> bool:
+        """Return True if what was read of a payload has the checksum that the index gives; note the error if not."""
+        try:
+            if row in self.payloads:
+                self.payloads[row].check()
+        except READ_ERRORS as error:
+            self.errors[self.blocks.tensors.keys[row]] = error
+            return False
+        return True
+
+    def _leaves_in_order(self, row: int) -> Iterator[_Leaf]:
+        """The data of one tensor, read while other threads hash the leaves before."""
+        tensors, rest = self.blocks.tensors, b""
+        count = BLOCK_NBYTES // max(int(ITEMSIZES[code(tensors.dtype(row))]), 1)
+        try:
+            for array in self.blocks.stream(row, count):
+                self.progress(array.nbytes)
+                data, begin = _data(array), 0
+                # Copied only where a leaf lies in two blocks: a copy of all would take longer than the reading.
+                if rest:
+                    begin = min(LEAF_NBYTES - len(rest), len(data))
+                    rest += data[:begin]
+                    if len(rest) < LEAF_NBYTES:
+                        continue
+                    yield _Leaf(row, partial(_hash, rest))
+                stop = begin + (len(data) - begin) // LEAF_NBYTES * LEAF_NBYTES
+                for at in range(begin, stop, LEAF_NBYTES):
+                    yield _Leaf(row, partial(_hash, data[at : at + LEAF_NBYTES]))
+                rest = bytes(data[stop:])
+            if rest:
+                yield _Leaf(row, partial(_hash, rest))
+        except READ_ERRORS as error:
+            self.errors[tensors.keys[row]] = error

@@ -1,0 +1,322 @@
+"""Manifests: the digests of a checkpoint in a file, beside it or wherever one keeps it.
+
+    # shardvar digest 1
+    # checkpoint 3b6c...
+    # tensor c25e... "table"
+    6f1c...  model.svdata-5f-00000-of-00001
+    90ab...  model.svindex
+
+The lines of tensors are true of every copy of the checkpoint, in whatever format. The lines of files are those of
+``sha256sum``, to which the others are comments: ``sha256sum --check model.sha256`` compares files without shardvar. The
+digest of the checkpoint is that of all tensors, so a manifest that lost a line of a tensor is noticed.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from shardvar.engine.pool import Progress, block_ranges, new_buffer, run_all
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    TargetExists,
+)
+from shardvar.formats.files import write_file
+from shardvar.formats.protocol import Source
+from shardvar.formats.table import names_of_target
+from shardvar.limits import MAX_MANIFEST_NBYTES
+from shardvar.storage.places import split_place
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.compare.digest import DigestReport, digest_of_all, digest_reader
+from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import DAMAGED, OK, VerifyReport
+from shardvar.verbs.steps import natural_key
+from shardvar.wire.damage import past_limit
+
+ENDING = ".sha256"
+"""The ending of a manifest's name; before it is the checkpoint's."""
+
+_HEAD = "# shardvar digest 1"
+_MOST_HEAD_NBYTES = 64
+_VERSION = re.compile(r"# shardvar digest ([0-9]{1,9})")
+_CHECKPOINT = re.compile(r"# checkpoint ([0-9a-f]{64})")
+_TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
+_FILE = re.compile(r"\\?([0-9a-f]{64})  (.+)")
+_CHANGED = "Copy the checkpoint again; if it was meant to change, write its manifest anew."
+_WRITE_ONE = "`shardvar digest PATH --write` writes one."
+_WRITE_AGAIN = "Write it again from a checkpoint that is known to be right: `shardvar digest PATH --write`."
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Digests as they were once."""
+
+    place: str
+    """The path of the file, for messages."""
+    tensors: Mapping[str, str]
+    """The digest of each tensor, by its key."""
+    files: Mapping[str, str]
+    """The SHA-256 of each file, by its name relative to the manifest."""
+
+
+def manifest_path(found: Location) -> str:
+    """Return the path of the manifest beside a checkpoint."""
+    return found.path + ENDING
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the bytes of a manifest's file."""
+    lines = [_HEAD, f"# checkpoint {digest_of_all(manifest.tensors)}"]
+    lines += [f"# tensor {value} {json.dumps(key)}" for key, value in manifest.tensors.items()]
+    for name, value in manifest.files.items():
+        # As sha256sum writes names with such characters.
+        escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        lines.append(f"{'' if escaped == name else chr(92)}{value}  {escaped}")
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def decode_manifest(octets: bytes, place: str) -> Manifest:
+    """Return the manifest in the bytes of a file; ``MalformedCheckpoint`` if they are not one, or not a whole one."""
+    head, *lines = octets.decode("utf-8", "surrogateescape").split("\n")
+    if head != _HEAD:
+        raise _not_a_manifest(place, head)
+    if not lines or lines.pop():
+        raise MalformedCheckpoint(f"{place} ends within a line.", _WRITE_AGAIN)
+    of_all, tensors, files = "", dict[str, str](), dict[str, str]()
+    for number, line in enumerate(lines, start=2):
+        if found := _TENSOR.fullmatch(line):
+            key = _key(found[2])
+            if key is None or key in tensors:
+                raise MalformedCheckpoint(f"{place} has a wrong key in line {number}, or one twice.", _WRITE_AGAIN)
+            tensors[key] = found[1]
+        elif found := _FILE.fullmatch(line):
+            files[found[2]] = found[1]
+        elif found := _CHECKPOINT.fullmatch(line):
+            of_all = found[1]
+        else:
+            raise MalformedCheckpoint(f"{place} has a line {number} of no kind that is known.", _WRITE_AGAIN)
+    if of_all != digest_of_all(tensors):
+        raise MalformedCheckpoint(
+            f"The digest of the checkpoint in {place} is not that of the tensors that it lists.", _WRITE_AGAIN
+        )
+    return Manifest(place, tensors, files)
+
+
+def _not_a_manifest(place: str, head: str) -> MalformedCheckpoint:
+    """The error of a file that begins with another line."""
+    if head == f"{_HEAD}\r":
+        cause = f"The lines of {place} end in CR LF, and those of a manifest in LF."
+        return MalformedCheckpoint(cause, "Copy it again as it is, without a conversion of text.")
+    if version := _VERSION.fullmatch(head):
+        cause = f"{place} is a manifest of version {version[1]}, and this shardvar reads version 1."
+        return MalformedCheckpoint(cause, "Read it with the version of shardvar that wrote it, or a later one.")
+    cause = f"{place} is not a manifest of shardvar: it does not begin with {_HEAD!r}."
+    return MalformedCheckpoint(cause, _WRITE_ONE)
+
+
+def _key(text: str) -> str | None:
+    """The key in a JSON string, or None."""
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest in a file.
+
+    Parameters
+    ----------
+    path : path_like
+        The file.
+
+    Returns
+    -------
+    Manifest
+        The digests that it holds.
+
+    Raises
+    ------
+    MalformedCheckpoint
+        If the file is not a manifest, or not a whole one.
+    MissingFile
+        If there is no such file.
+    """
+    storage, name = split_place(path)
+    place = os.fspath(path)
+    if not name:
+        raise MissingFile(f"{place} is a folder, and not a manifest.", _WRITE_ONE)
+    try:
+        file = storage.open(name)
+    except MissingFile:
+        raise MissingFile(f"There is no manifest at {place}.", _WRITE_ONE) from None
+    except MalformedCheckpoint as error:  # a device: its error speaks of checkpoints
+        raise MalformedCheckpoint(error.cause, _WRITE_ONE) from None
+    try:
+        # Some other file may be of any size: its first line tells.
+        head = file.read(0, min(file.size, _MOST_HEAD_NBYTES)).decode("utf-8", "replace").partition("\n")[0]
+        if head != _HEAD:
+            raise _not_a_manifest(place, head)
+        if file.size > MAX_MANIFEST_NBYTES:
+            raise past_limit(f"{place} has {file.size} bytes", "MAX_MANIFEST_NBYTES")
+        return decode_manifest(file.read(0, file.size), place)
+    finally:
+        file.close()
+
+
+def manifest_beside(found: Location) -> Manifest | None:
+    """Return the manifest that lies beside a checkpoint; None without one."""
+    with suppress(MissingFile):
+        return read_manifest(manifest_path(found))
+    return None
+
+
+def write_manifest(report: DigestReport, force: bool = False) -> str:
+    """Write the digests of a report beside its checkpoint, with those of its files.
+
+    Parameters
+    ----------
+    report : DigestReport
+        The digests of the checkpoint, by ``digest``.
+    force : bool, default False
+        Replace another manifest.
+
+    Returns
+    -------
+    str
+        The path of the manifest.
+
+    Raises
+    ------
+    TargetExists
+        If a manifest is there and ``force`` is not set: the digests of a checkpoint that was damaged since would
+        hide the damage.
+    CorruptCheckpoint
+        If a tensor could not be read.
+    """
+    for each in report.unreadable:
+        raise CorruptCheckpoint(f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole.")
+    found = find_checkpoint(report.path)
+    check_without_manifest(found, force)
+    path = manifest_path(found)
+    manifest = Manifest(path, report.tensors, _digest_files(found))
+    octets = encode_manifest(manifest)
+    storage, name = split_place(path)
+    with storage.lock(name):
+        check_without_manifest(found, force)
+        write_file(storage, f"{name}.tmp", octets)
+        storage.rename(f"{name}.tmp", name)
+    return path
+
+
+def check_without_manifest(found: Location, force: bool) -> None:
+    """Raise ``TargetExists`` if a manifest lies beside a checkpoint, unless it may be replaced."""
+    path = manifest_path(found)
+    storage, name = split_place(path)
+    if not force and name in storage.names():
+        raise TargetExists(f"{path} exists.", "Compare with it (--against), or pass force=True (--force).")
+
+
+def _digest_files(found: Location) -> dict[str, str]:
+    """The SHA-256 of each file of a checkpoint, by its name as seen from the checkpoint's place."""
+    source = found.open()
+    try:
+        names = {*source.index.files, found.name, *names_of_target(found.stem, found.format.name)}
+    finally:
+        source.close()
+    there = sorted(names.intersection(found.storage.names()))
+    folder = f"{os.path.basename(found.path)}/" if found.is_folder else ""
+    digests = run_all(lambda name: _digest_file(found.storage, name), there)
+    return {f"{folder}{name}": value for name, value in zip(there, digests, strict=True)}
+
+
+def _digest_file(storage: Storage, name: str) -> str:
+    file = storage.open(name)
+    try:
+        state = hashlib.sha256()
+        for start, stop in block_ranges(0, file.size):
+            block = new_buffer(stop - start)
+            file.read_into(start, block)
+            state.update(block)
+        return state.hexdigest()
+    finally:
+        file.close()
+
+
+def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
+    """Return the tensors on which a manifest and the digests of a checkpoint disagree.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The digests as they were.
+    report : DigestReport
+        The digests as they are.
+
+    Returns
+    -------
+    dict of str to Damage
+        The differences by key. Tensors that cannot be read are not among them: their errors are known.
+
+    Raises
+    ------
+    CorruptCheckpoint
+        If the two have no key in common, since they are of different checkpoints then.
+    """
+    unreadable = {each.key for each in report.unreadable if each.key is not None}
+    there = unreadable.union(report.tensors)
+    check_lists_some(manifest, there, report.path)
+    errors = dict[str, CheckpointError]()
+    for key, value in manifest.tensors.items():
+        if key not in there:
+            errors[key] = IncompleteCheckpoint(
+                f"{key!r}: {manifest.place} lists it, and the checkpoint does not have it.", _CHANGED
+            )
+        elif key not in unreadable and report.tensors[key] != value:
+            errors[key] = CorruptCheckpoint(
+                f"{key!r}: Its digest is not the one in {manifest.place}: its dtype, shape or values changed.", _CHANGED
+            )
+    for key in report.tensors:
+        if key not in manifest.tensors:
+            errors[key] = CorruptCheckpoint(f"{key!r}: {manifest.place} does not list it.", _CHANGED)
+    return {key: Damage.of(errors[key], key) for key in sorted(errors, key=natural_key)}
+
+
+def check_lists_some(manifest: Manifest, keys: Collection[str], path: str) -> None:
+    """Raise ``CorruptCheckpoint`` if a manifest lists tensors, and none of those of a checkpoint."""
+    if manifest.tensors and keys and manifest.tensors.keys().isdisjoint(keys):
+        raise CorruptCheckpoint(
+            f"{manifest.place} is the manifest of another checkpoint: it lists none of the tensors of {path}.",
+            "Give the manifest of this checkpoint.",
+        )
+
+
+def confirm(report: VerifyReport, source: Source, manifest: Manifest, progress: Progress) -> VerifyReport:
+    """Return the report of ``verify`` with the outcomes of a manifest.
+
+    A tensor whose digest agrees is right, whether its format has checksums or not. One that disagrees is damaged.
+    """
+    reader = Reader(report.path, report.format, source)
+    digests = digest_reader(reader, progress, report.outcomes)
+    wrong = differences(manifest, digests)
+    right = {key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED}
+    known = {damage.key for damage in report.damages}
+    settled = right.union(wrong)
+    slices = reader.entries().slices
+    nbytes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
+    return replace(
+        report,
+        damages=(*report.damages, *(damage for key, damage in wrong.items() if key not in known)),
+        unverified=tuple(each for each in report.unverified if each.key not in settled),
+        outcomes={**report.outcomes, **dict.fromkeys(right, OK), **dict.fromkeys(wrong, DAMAGED)},
+        unguarded_nbytes=sum(nbytes[each.key] for each in report.unguarded if each.key not in settled),
+    )

@@ -1,0 +1,139 @@
+"""Conversions: which tensors change their axes or their dtypes on the way from a source to a target?
+
+    stored entries --transpose--> --cast--> entries to write
+
+Each step gives entries and a source that reads them, so that planning and the engine see tensors as they will be. Globs
+are of the keys of the target. A glob that matches nothing is an error.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from shardvar.engine.cast import CastSource, cast_entries
+from shardvar.engine.transpose import TransposedSource, transpose_entries
+from shardvar.engine.verified import VerifiedRows
+from shardvar.errors import ArgumentError
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import is_whole, parse_dtype
+from shardvar.pictures.words import human_shape
+from shardvar.planning.index import EntryTable
+from shardvar.storage.scratch import map_scratch
+from shardvar.verbs.arguments import check_globs, strings_of
+from shardvar.verbs.numbers import is_floating
+from shardvar.verbs.renaming import such_as
+
+_NEW = "Globs are of the names in the target. "
+
+
+@dataclass(frozen=True, slots=True)
+class Conversions:
+    """The tensors to convert, by globs of their keys in the target."""
+
+    cast: Mapping[str, str] | str | None
+    """Dtypes by globs, or the dtype of all floating-point tensors."""
+    transpose: str | Iterable[str] | None
+    """Globs of matrices to transpose."""
+
+    def of(
+        self, source: Source, stored: EntryTable, encodings: Mapping[str, str], lost: Sequence[str] = ()
+    ) -> tuple[EntryTable, Source]:
+        """Return the converted entries and the source that reads them.
+
+        A glob that matches only ``lost`` tensors, which are left out, is not wrong.
+        """
+        transposed = _transpose(source, stored, self.transpose, encodings, lost)
+        return _cast(*transposed, {} if self.cast is None else self.cast, encodings, lost)
+
+
+def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:
+    """Return the entries of a converted source as they are stored, and the rows of those that are transposed."""
+    if isinstance(source, CastSource):
+        entries = source.stored
+        source = source.inner
+    if isinstance(source, TransposedSource):
+        return source.stored, np.flatnonzero(source.is_transposed).tolist()
+    return entries, []
+
+
+def _transpose(
+    source: Source,
+    stored: EntryTable,
+    transpose: str | Iterable[str] | None,
+    encodings: Mapping[str, str],
+    lost: Sequence[str],
+) -> tuple[Source, EntryTable]:
+    """The source that transposes the matrices that match, and its entries."""
+    tensors = stored.slices.tensors
+    ranks = tensors.ranks.tolist()
+    is_matrix = np.zeros(len(tensors), np.bool)
+    for glob in [] if transpose is None else strings_of(transpose, "globs"):
+        hits = [row for row, key in enumerate(tensors.keys) if fnmatchcase(key, glob)]
+        for row in hits:
+            _check_transposable(tensors.keys[row], tensors.dtype(row), tensors.shape(row), encodings)
+        # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
+        matrices = [row for row in hits if ranks[row] == 2]
+        if not matrices and not any(fnmatchcase(key, glob) for key in lost):
+            found = [key for key, rank in zip(tensors.keys, ranks, strict=True) if rank == 2]
+            raise ArgumentError(f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found))
+        is_matrix[matrices] = True
+    if not is_matrix.any():
+        return source, stored
+    entries, rows = transpose_entries(stored, is_matrix)
+    return TransposedSource(VerifiedRows(source, stored), rows, map_scratch), entries
+
+
+def _check_transposable(key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]) -> None:
+    """Raise ``ArgumentError`` for tensors that have no transpose, or several."""
+    if len(shape) > 2:
+        cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
+        raise ArgumentError(cause, "Choose a glob that does not match it.")
+    if len(shape) == 2 and is_whole(dtype):
+        raise ArgumentError(f"{key!r} is of dtype {dtype}, which is never cut or transposed.", "Choose numbers.")
+    if key in encodings:
+        cause = f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean nothing."
+        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+
+
+def _cast(
+    source: Source,
+    stored: EntryTable,
+    cast: Mapping[str, str] | str,
+    encodings: Mapping[str, str],
+    lost: Sequence[str],
+) -> tuple[EntryTable, Source]:
+    """The entries with the dtypes that they are cast to, and the source that converts them."""
+    dtypes = _matching(stored, cast, lost) if isinstance(cast, Mapping) else _floats(stored, cast, lost)
+    if not dtypes:
+        return stored, source
+    for key in filter(encodings.__contains__, dtypes):
+        cause = (
+            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes would mean nothing."
+        )
+        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+    return cast_entries(stored, dtypes), CastSource.of(source, stored)
+
+
+def _floats(stored: EntryTable, given: str, lost: Sequence[str]) -> dict[str, str]:
+    """The dtype, for each floating-point tensor."""
+    dtype, tensors = parse_dtype(given), stored.slices.tensors
+    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
+    if not floats and not lost:
+        raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.", "Leave it out.")
+    return dict.fromkeys(floats, dtype)
+
+
+def _matching(stored: EntryTable, globs: Mapping[str, str], lost: Sequence[str]) -> dict[str, str]:
+    """The dtype of each tensor that matches a glob; of several, the last one counts."""
+    check_globs(globs, "globs to dtypes")
+    dtypes: dict[str, str] = {}
+    for glob, given in globs.items():
+        dtype = parse_dtype(given)
+        hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
+        if not hits and not any(fnmatchcase(key, glob) for key in lost):
+            cause = f"No tensor matches {glob!r}, so none is cast to {dtype}."
+            raise ArgumentError(cause, _NEW + such_as(stored.slices.tensors.keys))
+        dtypes |= dict.fromkeys(hits, dtype)
+    return dtypes

@@ -1,0 +1,388 @@
+"""Joining: several checkpoints as one, such as the files that each rank of a tensor-parallel program saved.
+
+    names     a set of which the names say that some are missing is refused, and so is one in another order
+    keys      every checkpoint has every key that is taken
+    rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an axis, or lie where a
+              mesh has the devices that the checkpoints are of
+    copies    all else is the same in several checkpoints: it is compared, and kept once
+    objects   so are values that are not tensors, such as the arguments of a training program
+
+``JoinedSource`` is a source like any other: its slices are those of all checkpoints, at the places that they have in
+the joined tensors. All that is wrong with keys, dtypes and shapes is found before a value is read.
+"""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from threading import RLock
+
+import numpy as np
+
+from shardvar.engine.evidence import check_entry
+from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, ReadError, UnsupportedError
+from shardvar.forks import new_lock
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import Ints
+from shardvar.limits import MAX_NAMED
+from shardvar.pictures.words import human_shape, named
+from shardvar.planning.index import EntryTable, Metadata, TableIndex, concatenate_entries, take_tensors
+from shardvar.storage.places import split_place
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.arguments import check_globs
+from shardvar.verbs.compare.diff import compare_readers
+from shardvar.verbs.locate import Location, is_same
+from shardvar.verbs.part_places import About, Join, Place, agree, begins_of, extents_of, firsts_of, places_of
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import select_keys, such_as
+from shardvar.verbs.storages import storage_errors
+from shardvar.wire.crc import Checksum
+
+_OF_TOTAL = re.compile(r"(?<![0-9])([0-9]{1,6})[-_]?of[-_]?([0-9]{1,6})(?![0-9])")
+"""A number and the number of all in a name: ``x-00001-of-00004``, ``rank_0_of_4``."""
+_RANK = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])")
+"""The number of a rank in a name, which count from 0: ``mp_rank_00``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedSource:
+    """Several sources as one; an entry that is not plain has the number of its ``origin`` as its start."""
+
+    sources: Sequence[Source]
+    """The sources, in order."""
+    tables: Sequence[EntryTable]
+    """The entries of each, as its index gives them."""
+    first_file: Ints
+    """[n + 1] the number of the first file of each, among the files of all."""
+    first_entry: Ints
+    """[n + 1] the number of the first entry of each, among the entries of all."""
+    places: Sequence[tuple[Storage, str]]
+    """The directory and the name of each file."""
+    index: TableIndex
+    """The table of contents of all."""
+    crc: Checksum | None
+    """The checksum that guards plain entries."""
+    verified: set[int] = field(default_factory=set)
+    """Entries with another checksum that were verified."""
+    lock: RLock = field(default_factory=new_lock)
+    """Guards ``verified``."""
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with bytes of a file."""
+        number = int(np.searchsorted(self.first_file, file, side="right")) - 1
+        self.sources[number].read_span(file - int(self.first_file[number]), start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a file as a memory map."""
+        number = int(np.searchsorted(self.first_file, file, side="right")) - 1
+        return self.sources[number].map(file - int(self.first_file[number]))
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self.sources:
+            source.close()
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from a payload of one of the sources, from byte ``start`` of it on."""
+        place = int(entries.start[row])
+        if entries.plain[row]:
+            self.read_span(int(entries.file[row]), place + start, buffer)
+            return
+        number = int(np.searchsorted(self.first_entry, place, side="right")) - 1
+        source, stored, inner = self.sources[number], self.tables[number], place - int(self.first_entry[number])
+        with self.lock:
+            # A plain payload has a checksum of another kind than those that the engine compares.
+            if stored.plain[inner] and place not in self.verified:
+                check_entry(source, stored, inner)
+                self.verified.add(place)
+        source.read_into(stored, inner, start, buffer)
+
+    def encodings(self) -> Mapping[str, str]:
+        """The encodings of keys, on which all sources agree that have any."""
+        found: dict[str, str] = {}
+        for source in self.sources:
+            find: Callable[[], Mapping[str, str]] = getattr(source, "encodings", dict)
+            found |= find()
+        return found
+
+    def storage_errors(self, keys: Collection[str], only_read: bool = False) -> Mapping[str, ReadError]:
+        """Return the errors of keys whose tensors are parts of damaged storages."""
+        return {key: error for source in self.sources for key, error in storage_errors(source, keys, only_read).items()}
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+        """Return the objects among keys as a sink of the format ``form`` writes them; all sources must have the same.
+
+        Objects that have a value were compared by it, and are those of the first source.
+        """
+        first, *others = [_objects_of(source, keys, form) for source in self.sources]
+        unlike = sorted(
+            {key for key in first.keys() & self.index.faults for each in others if each.get(key) != first[key]}
+        )
+        if unlike:
+            cause = f"The sources hold different objects under {named(unlike)}."
+            raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
+        return first
+
+
+def _objects_of(source: Source, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+    """The objects of one source; none if its format has no objects."""
+    read: Callable[[Collection[str], str], Mapping[str, bytes]] | None = getattr(source, "objects", None)
+    return {} if read is None else read(keys, form)
+
+
+def open_sources(
+    found: Sequence[Location],
+    concat: Mapping[str, Join],
+    filter: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    *,
+    dequantize: bool,
+) -> Reader:
+    """Open checkpoints as one, with the keys that ``filter`` and ``exclude`` take; one alone is opened as it is."""
+    if len(found) == 1:
+        if concat:
+            raise ArgumentError(
+                "There is one source, so nothing is concatenated.", "Give several, or leave out concat."
+            )
+        return Reader(found[0].path, found[0].format.name, found[0].open(dequantize=dequantize))
+    check_globs(concat, "globs to axes")
+    _check_apart(found)
+    _check_set([each.path for each in found])
+    _check_beside([each.path for each in found])
+    with ExitStack() as stack:
+        readers = [
+            stack.enter_context(Reader(each.path, each.format.name, each.open(dequantize=dequantize))) for each in found
+        ]
+        kept = select_keys(list(dict.fromkeys(key for reader in readers for key in reader)), filter, exclude)
+        objects = _unread_objects(readers, kept)
+        kept.difference_update(objects)
+        for fault in (error for reader in readers for key, error in reader.faults.items() if key in kept):
+            raise fault
+        _check_encodings(readers, kept)
+        places = _places(readers, kept, concat)
+        _check_copies(readers, places)
+        joined = _join(found, readers, places, objects)
+        stack.pop_all()  # the joined source closes them
+    return Reader(" + ".join(each.path for each in found), found[0].format.name, joined)
+
+
+def _check_apart(found: Sequence[Location]) -> None:
+    """Raise ``ArgumentError`` if two paths are of one checkpoint."""
+    for number, each in enumerate(found):
+        other = next((before for before in found[:number] if is_same(before, each)), None)
+        if other is not None:
+            raise ArgumentError(f"{other.path} and {each.path} are one checkpoint.", "Give it once.")
+
+
+def _check_set(paths: Sequence[str]) -> None:
+    """Raise ``ArgumentError`` if the numbers in names say that sources are missing, or in another order.
+
+    Names without numbers say nothing.
+    """
+    for pattern in (_OF_TOTAL, _RANK):
+        matches = [list(pattern.finditer(path)) for path in paths]
+        if not all(matches):
+            continue
+        # The last number of a path: a folder may have one too.
+        words = [tuple(map(int, found[-1].groups())) for found in matches]
+        numbers = [word[0] for word in words]
+        total = words[0][1] if pattern is _OF_TOTAL else max(numbers) + 1
+        if len(set(numbers)) < len(numbers) or any(word[1:] != words[0][1:] for word in words):
+            continue
+        if len(numbers) < total:
+            cause = (
+                f"The names are of {len(numbers)} of {total} sources: {named([os.path.basename(p) for p in paths])}."
+            )
+            raise ArgumentError(cause, "Give all of them, in order.")
+        if numbers != sorted(numbers):
+            cause = f"The numbers in the names are not in order: {', '.join(map(str, numbers))}."
+            raise ArgumentError(cause, "Give the sources in the order of their ranks: `sort -V` sorts names so.")
+
+
+def _check_beside(paths: Sequence[str]) -> None:
+    """Raise ``ArgumentError`` if other ranks lie beside the given ones: paths that differ in the number alone."""
+    matches = [list(_RANK.finditer(path)) for path in paths]
+    if not all(matches):
+        return
+    frames = {
+        (path[: found[-1].start(1)], path[found[-1].end(1) :]) for path, found in zip(paths, matches, strict=True)
+    }
+    if len(frames) > 1:
+        return
+    before, after = frames.pop()
+    folder, start = os.path.split(before)
+    storage = split_place(os.path.join(folder, ""))[0]
+    form = re.compile(f"{re.escape(start)}([0-9]{{1,6}}){re.escape(after.partition('/')[0])}")
+    there = {int(hit[1]) for name in (*storage.names(), *storage.folders()) if (hit := form.fullmatch(name))}
+    missing = sorted(there.difference(int(found[-1][1]) for found in matches))
+    if missing:
+        listed = ", ".join(map(str, missing[:MAX_NAMED])) + ("" if len(missing) <= MAX_NAMED else ", ...")
+        cause = f"Beside the given sources are those of other ranks, which were not given: {listed}."
+        raise ArgumentError(cause, "Give all of them, in order, or move the others elsewhere.")
+
+
+def _unread_objects(readers: Sequence[Reader], kept: set[str]) -> dict[str, CheckpointError]:
+    """The objects that are not read, and that a target may carry as they are, each with the reason."""
+    if not all(hasattr(reader.source, "objects") for reader in readers):
+        return {}
+    faults = readers[0].faults
+    found = [{key for key, error in each.faults.items() if isinstance(error, UnsupportedError)} for each in readers]
+    return {key: faults[key] for key in sorted(kept.intersection(*found))}
+
+
+def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
+    """Raise if sources have blocks of different encodings under one key; two encodings may have blocks of one size."""
+    tables = [reader.encodings for reader in readers]
+    for key in kept:
+        kinds = sorted({table[key] for table in tables if key in table})
+        if len(kinds) > 1:
+            cause = f"The sources hold {key!r} in blocks of {named(kinds)}."
+            raise InconsistentTensor(cause, "Dequantize them: `--dequantize`, in Python `dequantize=True`.")
+
+
+def _places(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join]) -> dict[str, list[Place]]:
+    """The places of the sources' parts, by key; raises if checkpoints do not agree on keys, dtypes and shapes."""
+    for reader in readers:
+        missing = sorted(kept.difference(reader))
+        if missing:
+            cause = f"{reader.path} lacks {named(missing)}, which other sources have."
+            raise InconsistentTensor(cause, "Give the sources of one run, or leave the keys out: exclude (--exclude).")
+    tables = [_about(reader) for reader in readers]
+    places = {key: [(0,) * len(shape)] * len(readers) for key, (_, shape) in tables[0].items() if key in kept}
+    for glob, rule in concat.items():
+        hits = [key for key in places if fnmatchcase(key, glob)]
+        if not hits:
+            cause = f"No tensor matches {glob!r}, so none is concatenated."
+            raise ArgumentError(cause, such_as(list(places)))
+        places.update({key: places_of(key, rule, len(readers), *tables[0][key]) for key in hits})
+    unlike = [key for key in places if not agree([table[key] for table in tables], places[key])]
+    if unlike:
+        which = "; ".join(
+            f"{each.path}: {_words(table[unlike[0]])}" for each, table in zip(readers, tables, strict=True)
+        )
+        cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
+        has_rule = any(map(any, places[unlike[0]]))
+        raise InconsistentTensor(cause, _remedy([table[unlike[0]] for table in tables], has_rule))
+    return places
+
+
+def _about(reader: Reader) -> dict[str, About]:
+    tensors = reader.entries().slices.tensors
+    return {key: (tensors.dtype(row), tensors.shape(row)) for row, key in enumerate(tensors.keys)}
+
+
+def _remedy(tensors: Sequence[About], has_rule: bool) -> str:
+    """The remedy for parts of a tensor that do not fit together."""
+    if len({dtype for dtype, _ in tensors}) > 1:
+        return "Cast each source to one dtype before: `shardvar reshard SRC DST --cast DTYPE`."
+    if has_rule:
+        return "Parts have equal extents along all other axes: choose another axis, or leave them out (--exclude)."
+    return "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'."
+
+
+def _words(about: About) -> str:
+    return f"{about[0]} {human_shape(about[1])}"
+
+
+def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place]]) -> None:
+    """Raise unless parts in one place, of which the first is kept, are the same in all checkpoints."""
+    copies: dict[tuple[int, int], list[str]] = {}
+    for key, found in places.items():
+        for number, first in enumerate(firsts_of(found)):
+            if first < number:
+                copies.setdefault((first, number), []).append(key)
+    for (first, number), keys in copies.items():
+        one, other = readers[first], readers[number]
+        report = compare_readers(one, other, keys)
+        for broken in report.unreadable:
+            raise InconsistentTensor(f"{broken.key!r} cannot be compared: {broken.message}", "Take it from a copy.")
+        if report.differences:
+            which = named([each.key for each in report.differences])
+            only = {each.values.only if each.values else None for each in report.differences}
+            bits = f", only in the {only.pop()}" if len(only) == 1 and None not in only else ""
+            cause = f"{one.path} and {other.path} hold different values of {which}{bits}."
+            remedy = "If they are parts, say along which axis: --concat 'GLOB=AXIS'. Else the sources are of two runs."
+            raise InconsistentTensor(cause, remedy)
+
+
+def _join(
+    found: Sequence[Location],
+    readers: Sequence[Reader],
+    places: Mapping[str, Sequence[Place]],
+    objects: Mapping[str, CheckpointError],
+) -> JoinedSource:
+    """The joined source."""
+    tables = [reader.entries() for reader in readers]
+    first_file = np.cumsum([0, *(len(reader.index.files) for reader in readers)])
+    first_entry = np.cumsum([0, *map(len, tables)])
+    kinds = [reader.source.crc for reader in readers]
+    crc = next((kind for kind in kinds if kind is not None), None)
+    full, taken = _taken_parts([_about(reader) for reader in readers], places)
+    parts = []
+    for number, table in enumerate(tables):
+        # A checksum of another kind is compared by the joined source.
+        plain = table.plain & (kinds[number] in (crc, None))
+        start = np.where(plain, table.start, first_entry[number] + np.arange(len(table)))
+        moved = replace(table, file=table.file + first_file[number], start=start, plain=plain)
+        parts.append(_placed(take_tensors(moved, set(taken[number])), full, taken[number]))
+    names = [(each.storage, name) for each, reader in zip(found, readers, strict=True) for name in reader.index.files]
+    # Runs of one size are kept, where all have them.
+    steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
+    index = TableIndex(
+        concatenate_entries([part if len(steps) == 1 else replace(part, runs=None) for part in parts]),
+        [os.path.join(storage.path, name) for storage, name in names],
+        _metadata([reader.metadata for reader in readers]),
+        objects,
+    )
+    return JoinedSource([reader.source for reader in readers], tables, first_file, first_entry, names, index, crc)
+
+
+def _taken_parts(
+    abouts: Sequence[Mapping[str, About]], places: Mapping[str, Sequence[Place]]
+) -> tuple[dict[str, tuple[int, ...]], list[dict[str, tuple[int, ...]]]]:
+    """The shapes of the joined tensors, and of each source, the offsets of the parts that are taken from it."""
+    full: dict[str, tuple[int, ...]] = {}
+    taken: list[dict[str, tuple[int, ...]]] = [{} for _ in abouts]
+    for key, where in places.items():
+        extents = extents_of([about[key][1] for about in abouts], where)
+        begins = [begins_of(axis) for axis in extents]
+        full[key] = tuple(sum(axis.values()) for axis in extents)
+        for number, first in enumerate(firsts_of(where)):
+            # Of copies the first is taken. An empty tensor has one slice, which is that of the first source.
+            if number == first and (number == 0 or 0 not in full[key]):
+                taken[number][key] = tuple(begin[at] for begin, at in zip(begins, where[number], strict=True))
+    return full, taken
+
+
+def _placed(
+    entries: EntryTable, full: Mapping[str, tuple[int, ...]], begin: Mapping[str, tuple[int, ...]]
+) -> EntryTable:
+    """The entries of one source at their places in the joined tensors."""
+    slices, keys = entries.slices, entries.slices.tensors.keys
+    shapes, offset, shape = slices.tensors.shapes.copy(), slices.offset.copy(), slices.shape.copy()
+    starts = np.zeros_like(shapes)
+    grown = np.zeros(len(keys), np.bool)
+    for row, key in enumerate(keys):
+        rank = len(full[key])
+        grown[row] = full[key] != tuple(shapes[row, :rank].tolist())
+        shapes[row, :rank], starts[row, :rank] = full[key], begin[key]
+    mine = np.flatnonzero(grown[slices.tensor])
+    offset[mine] += starts[slices.tensor[mine]]
+    # A tensor without elements is one slice, the whole of it; of others, slices without elements hold nothing.
+    is_empty = (shapes == 0).any(axis=1)[slices.tensor[mine]]
+    offset[mine[is_empty]], shape[mine[is_empty]] = 0, shapes[slices.tensor[mine[is_empty]]]
+    left = np.ones(len(entries), np.bool)
+    left[mine] = is_empty | (shape[mine] > 0).all(axis=1)
+    tensors = replace(slices.tensors, shapes=shapes)
+    placed = replace(entries, slices=replace(slices, tensors=tensors, offset=offset, shape=shape))
+    return placed.take(np.flatnonzero(left))
+
+
+def _metadata(all_of: Sequence[Metadata]) -> Metadata:
+    """The metadata of the first, without what the user's differ in."""
+    common = {
+        name: text for name, text in all_of[0].user.items() if all(each.user.get(name) == text for each in all_of)
+    }
+    return replace(all_of[0], user=common)

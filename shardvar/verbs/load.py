@@ -1,0 +1,153 @@
+"""Load: the tensors of a checkpoint as arrays.
+
+find    the checkpoint, its entries, those of the wanted keys
+plan    whole tensors from whatever slices hold them; with ``mmap``, views of those that are contiguous in a file
+move    payloads into arrays, every checksum compared (``engine.read``)
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.read import read_arrays
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.layout.dtypes import NAMES, STRING, is_opaque, numpy_dtype
+from shardvar.planning.index import EntryTable, concatenate_entries
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import SliceTable
+from shardvar.verbs.arguments import strings_of
+from shardvar.verbs.locate import Path
+from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
+from shardvar.verbs.storages import check_storages
+
+_READ = (STRING, "bool")
+"""Dtypes that are never mapped: strings must be decoded, and a bool of a byte other than 0 and 1 must be refused."""
+
+
+def load(
+    path: Path,
+    keys: Iterable[str] | None = None,
+    *,
+    mmap: bool = False,
+    verify: str = "auto",
+    dequantize: bool = False,
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the tensors of a checkpoint as arrays. Every payload is read, and its checksum compared.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of these.
+    keys : str or iterable of str, optional
+        The keys of the tensors to read; all by default.
+    mmap : bool, default False
+        Return read-only views of the files for tensors that are contiguous in one. Views are not verified; call
+        ``sv.verify`` for that. Strings, bools, and tensors in slices that do not follow each other are read as usual.
+    verify : {'auto', 'full'}, default 'auto'
+        The payloads whose checksums are compared, as in ``Reader.read``. Both compare those of whole tensors, as every
+        call of ``load`` does, so that the value has an effect in one case only: tensors that are parts of a larger
+        storage of PyTorch, which has one checksum. ``'full'`` reads the whole storage, ``'auto'`` compares it where
+        ``keys`` have every byte of it between them.
+    dequantize : bool, default False
+        Convert quantised blocks (GGUF) to float32. By default they are arrays of bytes.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The arrays by key. Strings are object arrays of ``bytes``.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    UnknownKey
+        If the checkpoint has no tensor of a name in ``keys``.
+    CorruptCheckpoint
+        If a checksum disagrees with the bytes that it covers.
+    IncompleteCheckpoint
+        If a region of a tensor or a file is missing.
+    CheckpointError
+        If the checkpoint is malformed or invalid in another way.
+    UnsupportedError
+        If NumPy has no dtype for the values of a tensor.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> _ = sv.save(path, {"table": np.arange(6.0).reshape(3, 2)}, partition=2)
+    >>> sv.load(path)["table"].tolist()
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    """
+    if verify not in VERIFY:
+        raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
+    # Find.
+    with open_checkpoint(path, dequantize=dequantize) as reader, reader.explain_policy():
+        entries = _select(reader, keys)
+        # Plan.
+        mapped = _map_all(reader, entries) if mmap else {}
+        tensors = entries.slices.tensors
+        rows = np.array([row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64)
+        plan = plan_copies(entries.slices, tensors.take(rows).whole())
+        # Move.
+        check_storages(reader.source, [tensors.keys[row] for row in rows.tolist()], only_read=verify == "auto")
+        arrays = read_arrays(plan, reader.source, entries)
+        loaded = mapped | {tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)}
+        # In the order of the keys, whichever way each value came.
+        return {key: loaded[key] for key in tensors.keys}
+
+
+def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
+    """The entries of the keys that are asked for, each without a fault and with values."""
+    if keys is None:
+        for error in reader.faults.values():
+            raise error.at()
+        entries = reader.entries()
+    else:
+        entries = concatenate_entries([reader.find(key) for key in strings_of(keys, "keys")])
+    codes = entries.slices.tensors.codes
+    for number in np.unique(codes).tolist():
+        if is_opaque(NAMES[number]):
+            key = entries.slices.tensors.keys[int(np.argmax(codes == number))]
+            raise UnsupportedError(
+                f"{key!r} is of dtype {NAMES[number]}, whose values NumPy cannot hold.",
+                "Name the keys to load without it; it can still be verified and carried to another checkpoint.",
+            )
+    return entries
+
+
+def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:
+    """Views of the tensors that are contiguous in a file."""
+    slices = entries.slices
+    order, bounds = slices.by_tensor(by_offset=True)
+    mapped = {}
+    for tensor, key in enumerate(slices.tensors.keys):
+        rows = order[bounds[tensor] : bounds[tensor + 1]]
+        if slices.tensors.dtype(tensor) not in _READ and _is_contiguous(entries, rows, slices):
+            mapped[key] = _view(reader, entries, tensor, int(rows[0]))
+    return mapped
+
+
+def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
+    """Return True if the payloads of the slices, one after the other, are the tensor's: cut by rows, and adjacent."""
+    if not len(rows) or not entries.plain[rows].all() or (entries.file[rows] != entries.file[rows[0]]).any():
+        return False
+    # Cut along the first axis alone, and sorted by offset, slices follow each other in C order.
+    if len(rows) > 1 and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any():
+        return False
+    stop = entries.start[rows] + slices.nbytes[rows]
+    return bool((entries.start[rows[1:]] == stop[:-1]).all())
+
+
+def _view(reader: Reader, entries: EntryTable, tensor: int, row: int) -> npt.NDArray[Any]:
+    tensors = entries.slices.tensors
+    shape, dtype = tensors.shape(tensor), numpy_dtype(tensors.dtype(tensor))
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, reader.source.map(int(entries.file[row])), int(entries.start[row]))

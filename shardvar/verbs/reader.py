@@ -1,0 +1,438 @@
+"""Reader: an open checkpoint, its index, and values that are read when they are asked for.
+
+    open_checkpoint(path) --> Reader --find(key)--> entries of one key --read--> array
+
+Opening reads as little as the format allows. ``find`` looks up one key without the others; ``entries``, ``keys`` and
+``faults`` read the whole index and keep it. ``read`` turns an index into a region, reads that, and picks from it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pool import BLOCK_NBYTES
+from shardvar.engine.read import read_region
+from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.indexing import Pick, cut_steps, plan_region
+from shardvar.layout.region import Region
+from shardvar.pictures.words import count, human_shape, human_size
+from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
+from shardvar.planning.plan import find_faults
+from shardvar.verbs.arguments import check_string
+from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.storages import check_storages, is_part_of_storage
+
+if TYPE_CHECKING:
+    from shardvar.layout.meshes import Layout
+
+VERIFY = ("auto", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """A tensor of an open checkpoint: dtype and shape at once, values when it is indexed or made an array.
+
+    ``tensor[3:7]`` reads these rows alone, and ``np.asarray(tensor)`` the whole. Both are ``Reader.read``, with its
+    errors, and each reads anew.
+    """
+
+    reader: "Reader" = field(repr=False)
+    """The checkpoint that it is in."""
+    key: str
+    """Its name."""
+    dtype: str
+    """The name of its element type."""
+    shape: tuple[int, ...]
+    """Its full shape."""
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        return self.reader.read(self.key, (None,) if index is None else index)  # to NumPy, None is a new axis
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError(f"{self.key!r} has no axes and therefore no length.")
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:  # as NumPy's protocol has it
+            raise ArgumentError(f"{self.key!r} lies in a file, and an array of it is always a copy.")
+        array = self.reader.read(self.key)
+        return array if dtype is None else array.astype(dtype)
+
+
+@dataclass(slots=True)
+class Reader:
+    """An open checkpoint, and a context manager that closes it.
+
+    ``reader["table"]`` is a ``LazyTensor``. Values are read when asked for, and only those: ``reader["table"][3:7]``,
+    or ``reader.read("table", np.s_[3:7])``, reads four rows. ``"table" in reader`` and ``len(reader)`` ask for keys.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import shardvar as sv
+    >>> path = f"{tempfile.mkdtemp()}/model"
+    >>> _ = sv.save(path, {"table": np.arange(26.0).reshape(13, 2)}, partition=5)
+    >>> with sv.open_checkpoint(path) as reader:
+    ...     reader["table"].shape, reader["table"][12].tolist()
+    ((13, 2), [24.0, 25.0])
+    """
+
+    path: str
+    """The path of the checkpoint."""
+    format: str
+    """The name of its format."""
+    source: Source = field(repr=False)
+    """The source that payloads are read from."""
+    unverified: list[tuple[str, Region]] = field(default_factory=list, repr=False)
+    """The parts that were returned without comparing a checksum, since the format has one only of the whole;
+    ``verify="full"`` reads the whole instead."""
+    _table: EntryTable | None = field(default=None, repr=False)
+    _keys: dict[str, None] | None = field(default=None, repr=False)
+    _faults: dict[str, CheckpointError] | None = field(default=None, repr=False)
+
+    @property
+    def index(self) -> Index:
+        """The table of contents."""
+        return self.source.index
+
+    @property
+    def metadata(self) -> Metadata:
+        """The description, the writer and the user's metadata that the checkpoint keeps."""
+        return self.source.index.metadata
+
+    @property
+    def encodings(self) -> Mapping[str, str]:
+        """The encodings of keys that are listed as encoded bytes, such as Q8_0 of quantised blocks."""
+        find: Callable[[], Mapping[str, str]] = getattr(self.source, "encodings", dict)
+        return find()
+
+    def entries(self) -> EntryTable:
+        """Return all entries as one table, which is kept.
+
+        Returns
+        -------
+        EntryTable
+            The slices of all tensors, with the place and the checksum of each.
+        """
+        if self._table is None:
+            self._table = concatenate_entries(list(self.index.scan()))
+        return self._table
+
+    @property
+    def faults(self) -> Mapping[str, CheckpointError]:
+        """The keys that cannot be read, with the reason; every other key can. Looks at all entries, at no payload."""
+        if self._faults is None:
+            self._faults = find_faults(self.entries().slices) | dict(self.index.faults.items())
+        return self._faults
+
+    def keys(self) -> list[str]:
+        """Return the names of all tensors, those that cannot be read included.
+
+        Returns
+        -------
+        list of str
+            The names in the order of the index.
+        """
+        return list(self._names())
+
+    def _names(self) -> dict[str, None]:
+        if self._keys is None:
+            stored = self.entries().slices.tensors.keys
+            # Entries of a faulty key may be missing from the table; the key is listed all the same.
+            self._keys = dict.fromkeys(stored) | dict.fromkeys(sorted(set(self.index.faults).difference(stored)))
+        return self._keys
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names()
+
+    def __getitem__(self, key: str) -> LazyTensor:
+        tensors = self.find(key).slices.tensors
+        return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
+
+    def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
+        """Return a tensor, or a part of it, as a fresh array. Only the bytes that the part needs are read.
+
+        Parameters
+        ----------
+        key : str
+            The name of the tensor.
+        region : Region or index, optional
+            The part to read: a ``Region``, or a basic index of NumPy such as ``np.s_[3:7, 0]``. The whole tensor by
+            default.
+        verify : {'auto', 'full'}, default 'auto'
+            With ``'full'``, read the whole tensor if the format has a checksum of the whole alone. With ``'auto'``,
+            read the
+            part, and note it in ``unverified``. Checksums of runs are compared in both.
+
+        Returns
+        -------
+        ndarray
+            The values.
+
+        Raises
+        ------
+        UnknownKey
+            If the checkpoint has no such tensor.
+        OutOfRange
+            If the region reaches out of the tensor.
+        CheckpointError
+            If the tensor is damaged or incomplete.
+        ArgumentError
+            If ``verify`` has another value.
+        """
+        if verify not in VERIFY:
+            raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
+        entries = self.find(key)
+        with self.explain_policy():
+            return self._read_part(key, entries, region, verify)
+
+    def _read_part(self, key: str, entries: EntryTable, region: Any, verify: str) -> npt.NDArray[Any]:
+        tensors = entries.slices.tensors
+        shape = tensors.shape(0)
+        wanted, pick = plan_region(region, shape)
+        # The place of a string follows from the lengths of all before it, so strings are read whole and cut then.
+        if tensors.dtype(0) == "string":
+            return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
+        is_verified = entries.runs is not None or self._is_verified(key, entries, wanted, verify)
+        # What lies between long steps is left out.
+        most = BLOCK_NBYTES // numpy_dtype(tensors.dtype(0)).itemsize
+        parts, axis = cut_steps(wanted, pick, most * wanted.size // _spanned(wanted, shape))
+        if len(parts) == 1 or _is_read_at_once(self.source, entries, is_verified):
+            return _pick(self._read(entries, wanted, is_verified), pick)
+        # Copied, so that what lies between short steps is read and not held.
+        return np.concatenate(
+            [_pick(self._read(entries, part, is_verified), some).copy() for part, some in parts], axis
+        )
+
+    def _is_verified(self, key: str, entries: EntryTable, wanted: Region, verify: str) -> bool:
+        """Return True if reading a part compares the checksums of all that it reads; it is noted where it does not."""
+        is_whole = wanted == Region.whole(entries.slices.tensors.shape(0))
+        is_verified = verify == "full" or is_whole or not _is_part_of_guarded(self.source, entries, wanted)
+        is_part = is_part_of_storage(self.source, key)
+        if is_part and verify == "full":
+            check_storages(self.source, [key])
+        if not is_verified or (is_part and verify == "auto"):
+            self.unverified.append((key, wanted))
+        return is_verified
+
+    def _read(self, entries: EntryTable, wanted: Region, is_verified: bool = True) -> npt.NDArray[Any]:
+        return read_region(self.source, entries, np.arange(len(entries)), wanted, is_verified=is_verified)
+
+    def find(self, key: str) -> EntryTable:
+        """Return the entries of one key, looked up without the others.
+
+        Parameters
+        ----------
+        key : str
+            The name of the tensor.
+
+        Returns
+        -------
+        EntryTable
+            The slices of the tensor.
+
+        Raises
+        ------
+        UnknownKey
+            If the checkpoint has no such tensor.
+        CheckpointError
+            If the entries of the key are damaged or incomplete.
+        """
+        check_string(key, "keys")
+        with self.explain_policy():
+            fault = self.index.faults.get(key)
+            if fault is not None:
+                # A new error each time: one that is raised again keeps the traceback of the time before.
+                raise fault.at()
+            entries = self.index.find(key)
+            for error in find_faults(entries.slices).values():
+                raise error
+            return entries
+
+    def layout(self, key: str) -> "Layout | None":
+        """Return the layout of a mesh whose devices hold the key's slices, one each.
+
+        Parameters
+        ----------
+        key : str
+            The name of the tensor.
+
+        Returns
+        -------
+        Layout or None
+            The layout; None if no rule gives these slices.
+
+        Raises
+        ------
+        UnknownKey
+            If the checkpoint has no such tensor.
+        CheckpointError
+            If the entries of the key are damaged or incomplete.
+
+        Notes
+        -----
+        A checkpoint does not say which device held a slice: devices are counted in the C order of the slices.
+        """
+        # Imported on use: commands that list tensors do not pay for it.
+        from shardvar.layout.meshes.recognition import recognize
+
+        slices = self.find(key).slices
+        shape = slices.tensors.shape(0)
+        return recognize(shape, slices.offset[:, : len(shape)], slices.shape[:, : len(shape)])
+
+    def _repr_html_(self) -> str:
+        """The first tensors as a table, for notebooks. Looks at all entries, at no payload."""
+        return _as_html(self)
+
+    def drop_tables(self) -> None:
+        """Drop the tables that grow with the number of tensors; they are read again when they are needed."""
+        self._table = self._keys = self._faults = None
+
+    @contextmanager
+    def explain_policy(self) -> Iterator[None]:
+        """Add the policy that wrote the checkpoint to the errors of reading it that are raised inside.
+
+        Notes
+        -----
+        RFC 001: "The `description` is saved alongside the tensor data in the checkpoint, and can be used to assist with
+        debugging during checkpoint restoration."
+        """
+        try:
+            yield
+        except (CheckpointError, UnknownKey) as error:
+            if self.policy_sentence in error.remedy:  # told already, or there is none
+                raise
+            # No policy explains a key that is spelled almost like another.
+            if isinstance(error, UnknownKey) and error.remedy.startswith("Did you mean "):
+                raise
+            raise type(error)(error.cause, f"{error.remedy} {self.policy_sentence}".lstrip()) from error
+
+    @property
+    def policy_sentence(self) -> str:
+        """The policy that wrote the checkpoint, for errors; empty where it is not known."""
+        description = self.metadata.description
+        return f"The checkpoint was written with the policy {description!r}." if description else ""
+
+    def close(self) -> None:
+        """Give the files back."""
+        self.source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
+    """Open a checkpoint for reading. Formats with an index open in constant time, however many tensors they hold.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of these.
+    dequantize : bool, default False
+        Convert quantised blocks (GGUF) to float32 when they are read. By default they are arrays of bytes.
+
+    Returns
+    -------
+    Reader
+        The open checkpoint, a context manager.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    CheckpointError
+        If the index is damaged: ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like.
+    UnsupportedError
+        If this release does not read the file that is there.
+    """
+    found = find_checkpoint(path)
+    return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
+
+
+def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
+    """The elements that an index picks, as an array also where NumPy would give a scalar."""
+    return np.asarray(array[(*pick, ...)])  # the ellipsis keeps even a single element an array
+
+
+def _is_part_of_guarded(source: Source, entries: EntryTable, wanted: Region) -> bool:
+    """Return True if a checksum covers more than the region, so that reading the region compares nothing with it."""
+    slices, rank = entries.slices, wanted.rank
+    offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
+    low, high = np.array(wanted.offset, dtype=np.int64), np.array(wanted.stop, dtype=np.int64)
+    # If the rows 3:7 are wanted, the slice 0:5 meets them and is not covered; 4:6 is covered.
+    meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
+    is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
+    return bool((Evidence(source, entries).is_guarded(np.arange(len(entries))) & meets & ~is_covered).any())
+
+
+def _spanned(region: Region, shape: tuple[int, ...]) -> int:
+    """Return the number of elements from the first to the last one of a region, at least 1.
+
+    Column 1 of the rows 2 to 7 of shape (10, 1000) spans these rows.
+    """
+    axis = next((axis for axis, extent in enumerate(region.shape) if extent > 1), region.rank)
+    return max(prod((*region.shape[: axis + 1], *shape[axis + 1 :])), 1)
+
+
+def _is_read_at_once(source: Source, entries: EntryTable, is_verified: bool) -> bool:
+    """Return True if a checksum of a whole payload is compared, or what is compressed is read from its beginning."""
+    if entries.runs is not None:
+        return False
+    is_guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
+    return bool((is_verified and is_guarded.any()) or not entries.plain.all())
+
+
+_MOST_ROWS = 24
+"""Rows of a table in a notebook."""
+
+
+def _as_html(reader: Reader) -> str:
+    """Return a table of the first tensors, with the faults of those that cannot be read."""
+    from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
+
+    entries, faults = reader.entries(), reader.faults
+    tensors = entries.slices.tensors
+    rows_of, num_slices = tensors.rows(), np.bincount(entries.slices.tensor, minlength=len(tensors))
+    nbytes = entries.slices.nbytes_of_tensors()
+    most = int(nbytes.max()) if len(nbytes) else 0
+    keys = reader.keys()
+    rows: list[tuple[object, ...]] = []
+    for key in keys[:_MOST_ROWS]:
+        fault = bad(type(faults[key]).__name__) if key in faults else ""
+        row = rows_of.get(key)
+        if row is None:
+            rows.append((key, "", "", "", "", "", fault))
+            continue
+        size = int(nbytes[row])
+        shape = human_shape(tensors.shape(row))
+        rows.append((key, tensors.dtype(row), shape, human_size(size), bar(size, most), int(num_slices[row]), fault))
+    headers = ("tensor", "dtype", "shape", "size", "", "slices", "")
+    about = [
+        f"{reader.format} format", count(len(keys), "tensor"), count(len(entries), "slice"),
+        count(len(reader.index.files), "file"), human_size(int(nbytes.sum())),
+    ]  # fmt: skip
+    broken = bad(f"{count(len(faults), 'tensor')} cannot be read") if faults else Markup("")
+    return html_block(reader.path, about, broken, html_table(headers, rows, (3, 5), len(keys) - len(rows)))

@@ -1,0 +1,169 @@
+"""Which tensors of a checkpoint are taken, and under which keys?
+
+    keys --filter, exclude--> --strip_prefix--> --rename--> --add_prefix--> new keys
+
+Each pattern must match something, and no two tensors may get one key: a mapping of names that is wrong is noticed
+before anything is read. These are forms of a name to rename, and of its new name:
+
+    old             new             "layers.3.w" becomes
+    layers.3.w      w               "w": that key alone
+    layers.*.*      h.*.ln_*        "h.3.ln_w": each * takes the text of the same * of the old name,
+                                    of which the first are as short as can be
+    re:layers\\.(?P<n>\\d+)\\.(\\w+)   \\2_\\g<n>     "w_3": a regular expression of Python, which matches whole keys
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from shardvar.errors import ArgumentError
+from shardvar.verbs.arguments import check_mapping, check_string, strings_of
+
+REGULAR = "re:"
+"""The beginning of an old name that is a regular expression."""
+
+_NAMED = 8
+"""Keys that an error names; it counts the others."""
+
+
+def select_keys(
+    keys: Sequence[str], filter: str | Iterable[str] | None, exclude: str | Iterable[str] | None
+) -> set[str]:
+    """Return the keys that match a glob of ``filter`` and none of ``exclude``.
+
+    ``ArgumentError`` where a list of globs selects nothing, or a glob of ``exclude`` leaves out nothing.
+
+    >>> sorted(select_keys(["a/w", "a/b", "c"], "a/*", "*/b"))
+    ['a/w']
+    """
+    wanted = ["*"] if filter is None else strings_of(filter, "globs")
+    unwanted = [] if exclude is None else strings_of(exclude, "globs")
+    kept = {key for key in keys if any(fnmatchcase(key, glob) for glob in wanted)}
+    if not wanted:
+        raise ArgumentError("No tensor matches a filter without globs.", "Give some, or leave it out.")
+    if not kept and keys:
+        raise ArgumentError(f"No tensor matches {' or '.join(wanted)}.", "`shardvar inspect` lists the keys.")
+    for glob in unwanted:
+        out = {key for key in keys if fnmatchcase(key, glob)}
+        if not out:
+            raise ArgumentError(
+                f"No tensor matches {glob!r}, so none is left out.", "`shardvar inspect` lists the keys."
+            )
+        kept -= out
+    if not kept and keys:
+        raise ArgumentError(f"Every tensor matches {' or '.join(unwanted)}: none is left.", "Exclude fewer.")
+    return kept
+
+
+def new_names(
+    keys: Sequence[str], rename: Mapping[str, str], strip_prefix: str | None = None, add_prefix: str | None = None
+) -> list[str]:
+    """Return the new name of each key; ``ArgumentError`` where a name matches nothing, or two keys become one.
+
+    A key that several old names match gets the new name of the last of them. A key without the prefix to strip stays.
+
+    >>> new_names(["model.layers.0.w", "model.norm"], {"layers.*.*": "h.*.*"}, strip_prefix="model.")
+    ['h.0.w', 'norm']
+    """
+    check_mapping(rename, "names to names")
+    for text in (*rename, *rename.values()):
+        check_string(text, "names")
+    for prefix in (strip_prefix, add_prefix):
+        check_string(prefix or "", "prefixes")
+    names = _stripped(keys, strip_prefix)
+    renamed = list(names)
+    for old, new in rename.items():
+        found = {row: name for row, key in enumerate(names) if (name := _renamed(old, new, key)) is not None}
+        if not found:
+            cause = f"No tensor is named {old!r}, so none is renamed to {new!r}."
+            without = "Names are those without the prefix to strip. " if strip_prefix else ""
+            raise ArgumentError(cause, without + such_as(names))
+        for row, name in found.items():
+            renamed[row] = name
+    if add_prefix:
+        renamed = [add_prefix + name for name in renamed]
+    _check_apart(keys, renamed)
+    return renamed
+
+
+def such_as(keys: Sequence[str]) -> str:
+    """Return a remedy for a pattern that matches none of the keys.
+
+    >>> such_as(["a.w", "a.b"]), such_as([])
+    ("Match a key such as 'a.w'.", 'Leave it out: there are no keys.')
+    """
+    return f"Match a key such as {keys[0]!r}." if keys else "Leave it out: there are no keys."
+
+
+def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
+    """The keys without a prefix, where they have it."""
+    if not prefix:
+        return list(keys)
+    if not any(key.startswith(prefix) for key in keys):
+        raise ArgumentError(f"No key begins with {prefix!r}.", "`shardvar inspect` lists the keys.")
+    if prefix in keys:
+        raise ArgumentError(f"{prefix!r} is a key itself, and nothing would be left of it.", "Exclude or rename it.")
+    return [key.removeprefix(prefix) for key in keys]
+
+
+def _renamed(old: str, new: str, key: str) -> str | None:
+    """The new name of a key; None where the old name does not match it."""
+    if old.startswith(REGULAR):
+        return _substituted(old.removeprefix(REGULAR), new, key)
+    if "*" not in old:
+        return new if key == old else None
+    if new.count("*") > old.count("*"):
+        raise ArgumentError(
+            f"{new!r} has more * than {old!r}, whose texts they take.", "Leave out one, or use a regular expression."
+        )
+    texts = _texts_of_stars(old.split("*"), key)
+    if texts is None:
+        return None
+    head, *rest = new.split("*")
+    return head + "".join(text + part for text, part in zip(texts, rest, strict=False))
+
+
+def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
+    """The text that each * between the parts stands for, the first as short as can be; None if the key does not match.
+
+    If each part is found as early as can be, what is left for the others is as long as can be, so no part is tried
+    twice. A regular expression would try all places: for a hostile key, thousands of dots, that takes hours.
+    """
+    head, *middle, tail = parts
+    start, stop = len(head), len(key) - len(tail)
+    if stop < start or not (key.startswith(head) and key.endswith(tail)):
+        return None
+    texts = []
+    for part in middle:
+        place = key.find(part, start, stop)
+        if place < 0:
+            return None
+        texts.append(key[start:place])
+        start = place + len(part)
+    return [*texts, key[start:stop]]
+
+
+def _substituted(pattern: str, template: str, key: str) -> str | None:
+    try:
+        found = re.fullmatch(pattern, key, re.DOTALL)
+        return None if found is None else found.expand(template)
+    except (re.error, IndexError) as error:
+        cause = f"{pattern!r} and {template!r} are not a regular expression and its replacement: {error}."
+        raise ArgumentError(cause, r"Such as 're:layers\.(\d+)\.(.*)=h.\1.\2'.") from None
+
+
+def _check_apart(keys: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ``ArgumentError``, with the keys, where several tensors would get one name."""
+    if len(set(names)) == len(names):
+        return
+    sources: dict[str, list[str]] = {}
+    for key, name in zip(keys, names, strict=True):
+        sources.setdefault(name, []).append(key)
+    name, claimants = next((name, found) for name, found in sources.items() if len(found) > 1)
+    listed = ", ".join(map(repr, claimants[:_NAMED]))
+    more = f" and {len(claimants) - _NAMED} more" if len(claimants) > _NAMED else ""
+    others = sum(len(found) > 1 for found in sources.values()) - 1
+    also = f"; {others} more names would be given twice" if others else ""
+    raise ArgumentError(
+        f"{len(claimants)} tensors would be named {name!r}: {listed}{more}{also}.", "Choose names that differ."
+    )

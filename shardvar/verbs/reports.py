@@ -1,0 +1,240 @@
+"""Reports: what each verb did or found, as values with stable JSON and a table for notebooks.
+
+    WriteReport    save, reshard (with ``dry_run`` what they would do)
+    VerifyReport   verify: one ``Damage`` for each thing that is wrong, one ``Unverified`` for each tensor of which
+                   nothing is known, and the outcome of each tensor
+
+``checkpoint.comparison`` has the report of ``diff``.
+
+A report holds numbers, texts, other reports and a plan, and knows nothing of open checkpoints. Its JSON changes its
+meaning only with ``SCHEMA``. The drawing functions at the end import ``shardvar.pictures`` when a notebook asks for
+them, so that the verbs start without it.
+
+R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collection (number of shards, callback
+description)."
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from shardvar.pictures.words import count, human_size
+from shardvar.planning.index import EntryTable
+from shardvar.verbs.problems import Damage
+
+if TYPE_CHECKING:
+    from shardvar.planning.policies.policy import Exceeding
+
+SCHEMA = 1
+"""The version of the keys that ``to_json`` gives; it changes when one changes its meaning or goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """Report of ``save`` or ``reshard``; with ``dry_run`` of what it would do."""
+
+    path: str
+    """The checkpoint that was written."""
+    format: str
+    """Its format."""
+    description: str
+    """The description of the policy that assigned slices to files."""
+    num_tensors: int
+    """Tensors in it."""
+    num_slices: int
+    """Slices that they are stored as."""
+    nbytes: int
+    """Payload bytes written."""
+    file_nbytes: tuple[int, ...]
+    """Payload bytes of each data file."""
+    num_copies: int
+    """Regions that were moved: ranges of the source that go to a place in the target."""
+    read_nbytes: int
+    """Payload bytes read from the source."""
+    peak_nbytes: int
+    """An upper bound of the memory for buffers, without the columns of the plan."""
+    free_nbytes: int
+    """Free bytes on the target's disk before the write; of a target in a bucket, on the disk for temporary files."""
+    callback_seconds: float = 0.0
+    """Seconds that the policy took to decide; kept in no index, so that equal input gives equal bytes."""
+    num_empty_files: int = 0
+    """Files that a callback named and put nothing in; they are not written."""
+    exceeding: "tuple[Exceeding, ...]" = ()
+    """The files that are larger than the policy's limit, each with the reason."""
+    num_objects: int = 0
+    """Objects of PyTorch that were carried along beside the tensors; those of a distributed checkpoint are in a file
+    beside the data files."""
+    num_texts: int = 0
+    """Objects of PyTorch whose text became metadata, since the format holds neither objects nor strings."""
+    reused_files: int = 0
+    """Data files that an earlier, interrupted run had finished."""
+    lost: tuple[Damage, ...] = ()
+    """The tensors that a reshard left out because they cannot be read, with the reasons."""
+    dry_run: bool = False
+    """True if nothing was written."""
+    planned: EntryTable | None = field(default=None, repr=False, compare=False)
+    """The entries that would be written, for pictures of them; None after a write. No JSON has them."""
+
+    @property
+    def num_files(self) -> int:
+        """Data files."""
+        return len(self.file_nbytes)
+
+    def __fspath__(self) -> str:
+        """The path, so that the report of a checkpoint may be given where its path is asked for."""
+        return self.path
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The report.
+        """
+        lists = {
+            "file_nbytes": list(self.file_nbytes),
+            "exceeding": [asdict(each) for each in self.exceeding],
+            "lost": [each.to_json() for each in self.lost],
+        }
+        fields = asdict(replace(self, planned=None))
+        del fields["planned"]
+        return {"schema": SCHEMA, **fields, **lists, "num_files": self.num_files}
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        return _write_html(self)
+
+
+# What ``verify`` found, as values.
+
+
+OK, DAMAGED, NOT_VERIFIABLE = "ok", "damaged", "not verifiable"
+"""The outcomes of a tensor: every byte was compared with a checksum and is right; it is wrong; neither is known."""
+
+NO_CHECKSUMS = "The format keeps no checksum of it: only its structure was verified."
+"""The reason where no file of the format has a checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """A tensor that is not verifiable, and why."""
+
+    key: str
+    """The tensor."""
+    guarded: bool
+    """True if the format keeps checksums of all its bytes, so that another reader may verify it."""
+    kind: str | None
+    """The name of the error's class; None if it was read, and has no checksum."""
+    message: str
+    """The reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """Report of ``verify``."""
+
+    path: str
+    """The checkpoint."""
+    format: str
+    """Its format."""
+    damages: tuple[Damage, ...]
+    """Everything that is wrong."""
+    notes: tuple[str, ...]
+    """Oddities that harm nothing."""
+    num_tensors: int = 0
+    """Tensors in the index."""
+    num_slices: int = 0
+    """Slices that they are stored as."""
+    num_files: int = 0
+    """Data files that the index names."""
+    read_nbytes: int = 0
+    """Payload bytes that were read."""
+    unguarded_nbytes: int = 0
+    """Those of them that no checksum guards, so that only their being there is proven."""
+    unverified: tuple[Unverified, ...] = ()
+    """The tensors that are not verifiable."""
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    """By key: ``"ok"``, ``"damaged"`` or ``"not verifiable"``."""
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong, every tensor was read, and all that the format guards was compared."""
+        return not (self.damages or self.uncompared)
+
+    @property
+    def uncompared(self) -> list[Unverified]:
+        """The tensors that could not be read, or not be compared although the format guards them."""
+        return [each for each in self.unverified if each.kind is not None]
+
+    @property
+    def unguarded(self) -> list[Unverified]:
+        """The tensors that were read, and of which the format keeps no checksums, or this checkpoint."""
+        return [each for each in self.unverified if each.kind is None]
+
+    @property
+    def is_bare_format(self) -> bool:
+        """True if the format keeps no checksums; False if it does, and files of this checkpoint may lack them."""
+        return any(each.message == NO_CHECKSUMS for each in self.unguarded)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The report.
+        """
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        lists = {
+            "damages": [damage.to_json() for damage in self.damages],
+            "notes": list(self.notes),
+            "unverified": [asdict(each) for each in self.unverified],
+            "outcomes": dict(self.outcomes),
+        }
+        return {"schema": SCHEMA, "ok": self.ok, **fields, **lists}
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        return _verify_html(self)
+
+
+# Tables for notebooks. Every name in them is escaped.
+
+MOST_ROWS = 24
+"""Rows of a table: a hundred thousand would make a notebook unusable."""
+
+
+def _write_html(report: WriteReport) -> str:
+    """A table of the files and their bytes."""
+    from shardvar.pictures.table import Markup, bar, html_block, html_table
+
+    about = [
+        f"{report.format} format", count(report.num_tensors, "tensor"), count(report.num_slices, "slice"),
+        count(report.num_files, "file"), human_size(report.nbytes),
+    ]  # fmt: skip
+    sizes = report.file_nbytes
+    rows = [
+        (f"file {number}", human_size(size), bar(size, max(sizes))) for number, size in enumerate(sizes[:MOST_ROWS])
+    ]
+    would = "would be written to " if report.dry_run else "written to "
+    policy = html_table(("policy",), [(report.description,)]) if report.description else Markup("")
+    return html_block(
+        would + report.path, about, policy, html_table(("", "bytes", ""), rows, (1,), len(sizes) - len(rows))
+    )
+
+
+def _verify_html(report: VerifyReport) -> str:
+    """A table of the damage, if any."""
+    from shardvar.pictures.table import bad, html_block, html_table
+
+    about = [count(report.num_tensors, "tensor"), count(report.num_slices, "slice"), count(report.num_files, "file")]
+    about.append(f"{human_size(report.read_nbytes)} read")
+    if report.unguarded:
+        about.append(f"{count(len(report.unguarded), 'tensor')} without a checksum: structure only")
+    rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages]
+    rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
+    if not rows:
+        return html_block(f"{'complete' if report.unguarded else 'ok'}: {report.path}", about)
+    table = html_table(("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
+    return html_block(f"{'damaged' if report.damages else 'not verified'}: {report.path}", about, table)

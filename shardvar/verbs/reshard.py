@@ -1,0 +1,354 @@
+"""Reshard: write a checkpoint anew in other slices, other files or another format, never holding a tensor whole.
+
+find     the source, and the location of the target
+plan     which tensors, under which keys and dtypes, in which slices and files
+move     through ``checkpoint.writing``, as a save does; the source is a checkpoint instead of arrays
+commit   the index last; a run that was killed is taken up by its generation, a digest of all that it would write
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardvar.engine.pool import Progress
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.protocol import Source
+from shardvar.planning.index import EntryTable, Metadata, take_tensors
+from shardvar.planning.policies import Policy
+from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.verbs.arguments import check_policy, check_progress
+from shardvar.verbs.carried import find_objects, read_texts
+from shardvar.verbs.conversions import Conversions, stored_entries
+from shardvar.verbs.joining import open_sources
+from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
+from shardvar.verbs.part_places import Join
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import new_names, select_keys
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.rescue import find_lost, note_of, without_lost
+from shardvar.verbs.save import WRITER, check_keys
+from shardvar.verbs.storages import check_storages
+from shardvar.verbs.together.executors import Opening, check_executor, runner_of
+from shardvar.verbs.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
+
+
+def reshard(
+    source: Path | Sequence[Path],
+    target: Path,
+    *,
+    format: str | None = None,
+    policy: Policy | None = None,
+    partition: Partitions = None,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    strip_prefix: str | None = None,
+    rename: Mapping[str, str] | None = None,
+    add_prefix: str | None = None,
+    concat: Mapping[str, Join] | None = None,
+    transpose: str | Iterable[str] | None = None,
+    cast: Mapping[str, str] | str | None = None,
+    dequantize: bool = False,
+    keep_going: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    executor: Executor | None = None,
+    progress: Progress = lambda _nbytes: None,
+) -> WriteReport:
+    """Write a checkpoint anew in other slices, other files or another format, in bounded memory.
+
+    This converts checkpoints between formats, unshards (consolidates) sharded ones into one file, shards whole ones,
+    and merges several into one.
+
+    Parameters
+    ----------
+    source : path_like or sequence of path_like
+        The checkpoint to read, or several that become one. It is never changed.
+    target : path_like
+        The checkpoint to write.
+    format : str, optional
+        The format to write. By default the ending of ``target`` decides; without one it is that of the source.
+    policy : policy, optional
+        The policy that says which slices share a file; one file by default.
+    partition : partition or mapping of str to partition, optional
+        The slices to write, as in ``save``; those of the source by default.
+    filter : str or iterable of str, optional
+        Globs of keys, of which one must match; all tensors by default.
+    exclude : str or iterable of str, optional
+        Globs of keys, of which none may match.
+    strip_prefix : str, optional
+        A prefix that keys lose.
+    rename : mapping of str to str, optional
+        New names by old ones. Both may be globs, and old names regular expressions with ``re:`` in front.
+    add_prefix : str, optional
+        A prefix that all keys get.
+    concat : mapping of str to int or (Mesh, spec), optional
+        For several sources: by globs of keys, the axis along which their parts follow each other, or a mesh and a spec,
+        where source ``i`` has what device ``i`` holds. Copies must be the same.
+    transpose : str or iterable of str, optional
+        Globs of matrices to transpose, by their new names.
+    cast : str or mapping of str to str, optional
+        The dtype of all float tensors, or dtypes by globs of new names.
+    dequantize : bool, default False
+        Convert quantised blocks (GGUF) to float32. By default they stay bytes.
+    keep_going : bool, default False
+        Leave out tensors that cannot be read, and list them in the report.
+    force : bool, default False
+        Replace an existing checkpoint.
+    dry_run : bool, default False
+        Write nothing, and report what would be written.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers write the files. They must see the same paths.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are written.
+
+    Returns
+    -------
+    WriteReport
+        The report of what was written, or would be.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``source``.
+    AmbiguousPath
+        If ``source`` matches several checkpoints.
+    CheckpointError
+        If a tensor of the source is damaged or incomplete; every checksum is compared before the commit.
+    TargetExists
+        If ``target`` exists and ``force`` is not set.
+    UnsupportedError
+        If the format cannot hold a tensor, or workers cannot do what is asked.
+    ArgumentError
+        If a glob or a name matches nothing, two tensors would get one name, or source and target are the same.
+    StorageError
+        If the disk is full, or the file system refuses.
+    WorkerLost
+        If a worker of ``executor`` ended.
+
+    See Also
+    --------
+    save : Write arrays.
+    """
+    check_policy(policy)
+    check_progress(progress)
+    names = filter, exclude, strip_prefix, rename or {}, add_prefix
+    changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
+    plan = partial(plan_checkpoint, policy=policy, force=force)
+    found, goal = _find(source, target, format, keep_going)
+    with open_sources(found, concat or {}, filter, exclude, dequantize=dequantize) as reader:
+        move = partial(_move, executor=executor, found=found, dequantize=dequantize, progress=progress)
+        return _reshard(found, goal, reader, changes, plan, None if dry_run else move)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Which tensors are taken, which keys and dtypes they get, and how they are cut."""
+
+    filter: str | Iterable[str] | None
+    """Globs of keys, of which one must match."""
+    exclude: str | Iterable[str] | None
+    """Globs of keys, of which none may match."""
+    strip_prefix: str | None
+    """A prefix that keys lose."""
+    rename: Mapping[str, str]
+    """New names by old ones."""
+    add_prefix: str | None
+    """A prefix that all keys get."""
+    conversions: Conversions
+    """The tensors that get other dtypes or axes."""
+    partition: Partitions
+    """The slices to write."""
+    keep_going: bool
+    """True to leave out tensors that cannot be read."""
+
+
+def _reshard(
+    found: Sequence[Location],
+    goal: Location,
+    reader: Reader,
+    changes: Changes,
+    plan: Callable[..., WritePlan],
+    move: Callable[..., WriteReport] | None,
+) -> WriteReport:
+    # Plan.
+    # Of several sources, the keys were chosen before they were joined.
+    kept = set(reader) if len(found) > 1 else select_keys(reader.keys(), changes.filter, changes.exclude)
+    objects, texts = find_objects(reader, goal.format, kept)
+    lost: tuple[Damage, ...] = ()
+    if changes.keep_going:
+        # A pattern that is wrong is found before all is read.
+        _select(reader, kept, objects, texts, changes, kept.intersection(reader.faults).difference(objects))
+        lost = find_lost(reader, kept.difference(objects))
+    gone = {each.key for each in lost if each.key is not None}
+    chosen = _select(reader, kept, objects, texts, changes, gone)
+    texts = [key for key in texts if key not in gone]
+    metadata = _metadata(reader, chosen, objects, texts, lost)
+    partition = without_lost(changes.partition, chosen.entries.slices.tensors.keys, chosen.lost)
+    payloads = chosen.source
+    work = plan(goal, chosen.entries, partition=partition, metadata=metadata, source=payloads)
+    generation = _generation(found, reader, payloads, work)
+    if move is None:
+        return replace(preview(work, generation), num_texts=len(texts), lost=lost)
+    # Check, before a directory is made; a write checks again under its lock. Move and commit.
+    check_may_write(work)
+    check_storages(reader.source, kept - gone)
+    return replace(move(work, payloads, generation), num_texts=len(texts), lost=lost)
+
+
+def _move(
+    work: WritePlan,
+    source: Source,
+    generation: str | None,
+    *,
+    executor: Executor | None,
+    found: Sequence[Location],
+    dequantize: bool,
+    progress: Progress,
+) -> WriteReport:
+    """Write the files, here or by the workers of an executor, and commit."""
+    check_executor(executor)
+    if executor is None:
+        return carry_out(work, source, generation, progress)
+    if work.substitutes is not None:
+        cause = "The policy changed values, which are in this process alone."
+        raise UnsupportedError(cause, "Leave the executor out, or give a policy that only assigns slices to files.")
+    if len(found) > 1:
+        raise UnsupportedError("Workers cannot join several sources.", "Leave the executor out, or join them first.")
+    if stored_entries(source, work.entries)[1]:
+        raise UnsupportedError("Workers cannot transpose.", "Leave the executor out, or transpose in another reshard.")
+    runner = runner_of(executor, Opening(found[0], dequantize), source, progress)
+    return carry_out(work, source, generation, progress, runner)
+
+
+def _find(
+    source: Path | Sequence[Path], target: Path, format: str | None, keep_going: bool
+) -> tuple[list[Location], Location]:
+    """The locations of sources and target, which must not be the same."""
+    given: Any = source
+    is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
+    sources: list[Path] = [given] if is_one else list(given)
+    if not sources:
+        raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
+    if len(sources) > 1 and keep_going:
+        raise ArgumentError("Several sources are joined only if all are whole.", "Rescue them one by one, then join.")
+    found = [find_checkpoint(each) for each in sources]
+    goal = find_target(target, format, otherwise=found[0].format.name)
+    for each in found:
+        if is_same(each, goal):
+            raise ArgumentError(f"{each.path} is both the source and the target.", "Choose another target.")
+        if is_inside(goal, each):
+            raise ArgumentError(f"{goal.path} is a folder of the source {each.path}.", "Choose another target.")
+    return found, goal
+
+
+class _Chosen(NamedTuple):
+    """The tensors to write, under their new keys and dtypes."""
+
+    entries: EntryTable
+    """Their entries."""
+    source: Source
+    """The source that reads and converts them."""
+    names: Mapping[str, str]
+    """The new names of their keys and of objects."""
+    encodings: Mapping[str, str]
+    """The encodings of blocks, by new names."""
+    lost: Sequence[str]
+    """The names that lost tensors would have."""
+
+
+def _select(
+    reader: Reader,
+    kept: set[str],
+    objects: Mapping[str, bytes],
+    texts: Sequence[str],
+    changes: Changes,
+    gone: set[str],
+) -> _Chosen:
+    """The tensors to write, of the keys that are kept and not ``gone``; patterns may match lost ones too."""
+    entries = _filtered(reader, kept - gone, {*objects, *texts})
+    tensors = entries.slices.tensors
+    lost = [key for key in reader if key in gone and key not in texts]
+    keys = [*tensors.keys, *objects, *lost]
+    renamed = new_names(keys, changes.rename, changes.strip_prefix, changes.add_prefix)
+    if renamed != keys:
+        check_keys(renamed)
+    new = dict(zip(keys, renamed, strict=True))
+    lost = [new.pop(key) for key in lost]
+    slices = replace(entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys]))
+    # Under their new names, by which ``cast`` knows them.
+    encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
+    converted = changes.conversions.of(reader.source, replace(entries, slices=slices), encodings, lost)
+    return _Chosen(*converted, new, encodings, lost)
+
+
+def _metadata(
+    reader: Reader, chosen: _Chosen, objects: Mapping[str, bytes], texts: Sequence[str], lost: tuple[Damage, ...]
+) -> Metadata:
+    """The metadata that are kept beside the tensors."""
+    new = chosen.names
+    user = {**read_texts(reader, texts), **note_of(lost)}
+    if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
+        user["encodings"] = json.dumps(chosen.encodings)
+    paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
+    carried = {new[key]: octets for key, octets in objects.items()}
+    return Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
+
+
+def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
+    """The entries of the keys that are kept, without the objects; raises the fault of any of them."""
+    for key, error in reader.faults.items():
+        if key in kept and key not in objects:
+            is_unsupported = isinstance(error, UnsupportedError)
+            leave = " Or leave it out with exclude= (--exclude)." if is_unsupported else ""
+            raise type(error)(error.cause, error.remedy + leave).in_file(error.file)
+    return take_tensors(reader.entries(), kept - objects)
+
+
+def _generation(found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan) -> str | None:
+    """A digest of the source as it is now, the plan and the writer: the same reshard again has the same.
+
+    None where the plan does not say all that is written.
+    """
+    if not work.may_resume:
+        return None
+    # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype they are stored in.
+    stored, transposed = stored_entries(payloads, work.entries)
+    named = " ".join(f"{each.path} {each.format.name}" for each in found)
+    digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
+    digest.update(repr((work.assignment.num_files, work.metadata, transposed)).encode("utf-8", "surrogateescape"))
+    joined, files = getattr(reader.source, "places", None), reader.index.files
+    for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
+        storage, name = joined[number] if joined else (found[0].storage, files[number])
+        file = _open_inside(storage, name)
+        try:
+            digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
+        finally:
+            file.close()
+    slices = work.assignment.slices
+    # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
+    for keys in (slices.tensors.keys, stored.slices.tensors.keys):
+        digest.update("\0".join(keys).encode("utf-8", "surrogateescape"))
+    for column in (
+        *(stored.file, stored.start, stored.checksum, stored.slices.offset, stored.slices.shape),
+        *(stored.slices.codes(), stored.slices.nbytes, stored.slices.tensor),
+        *(slices.tensors.codes, slices.tensor, slices.offset, slices.shape, slices.nbytes, work.assignment.file),
+    ):
+        digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
+    # 64 bits keep names short, and two writes into one directory do not get the same ones by chance.
+    return digest.hexdigest()[:16]
+
+
+def _open_inside(storage: Storage, name: str) -> ReadableFile:
+    """Open a data file by its name or path."""
+    *folders, last = name.split("/")
+    for folder in folders:
+        storage = storage.folder(folder)
+    return storage.open(last)

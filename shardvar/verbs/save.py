@@ -1,0 +1,139 @@
+"""Save: arrays as a checkpoint.
+
+find    the location of the target
+plan    the arrays as a source with one entry each; slices, files and copies through ``checkpoint.writing``
+move    arrays to files; one that lies in memory as its payload does is written from there
+commit  the index last
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar._version import __version__
+from shardvar.engine.arrays import ArraySource, array_source
+from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import code
+from shardvar.planning.index import Metadata
+from shardvar.planning.policies import Policy
+from shardvar.planning.slices import TensorTable, pad
+from shardvar.verbs.arguments import as_array, check_mapping, check_policy, stored_dtype, texts_of
+from shardvar.verbs.locate import Path, find_target
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.writing import Partitions, carry_out, plan_checkpoint
+
+WRITER = f"shardvar {__version__}"
+"""The name and version that checkpoints keep of the program that wrote them."""
+
+
+def save(
+    path: Path,
+    tensors: Mapping[str, npt.ArrayLike],
+    *,
+    format: str | None = None,
+    policy: Policy | None = None,
+    partition: Partitions = None,
+    metadata: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> WriteReport:
+    """Write arrays as a checkpoint and commit it.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint to write: a prefix; for formats of one file its name, for formats of folders the folder; or a
+        URL.
+    tensors : mapping of str to array_like
+        The arrays by key, of any strides and byte order. Object arrays of ``bytes`` are string tensors.
+    format : str, optional
+        The name of a format that ``shardvar formats`` lists. By default the ending of ``path`` decides
+        (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``, ``.index``); without one it is ``'shardvar'``.
+    policy : policy, optional
+        The policy that says which slices share a file, such as ``MaxShardSizePolicy``.
+    partition : partition or mapping of str to partition, optional
+        The slices into which tensors are cut: a number of parts along the first axis, counts per axis, a
+        ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once each, or a partitioner. A
+        mapping
+        has globs of keys. A partitioner is called as ``p(shape, dtype)`` or, if it takes three arguments, as
+        ``p(num_shards, shape, dtype)``; ``num_shards`` is the number of tasks that hold the tensors, 1 for arrays.
+    metadata : mapping of str to str, optional
+        Texts to keep in the checkpoint.
+    force : bool, default False
+        Replace an existing checkpoint also where the format cannot do that in one step.
+
+    Returns
+    -------
+    WriteReport
+        The report of what was written.
+
+    Raises
+    ------
+    TargetExists
+        If a checkpoint exists that cannot be replaced in one step, and ``force`` is not set.
+    UnsupportedError
+        If the format cannot hold a tensor.
+    ArgumentTypeError
+        If a value is not an array, or an argument has another wrong type.
+    ArgumentError
+        If the partition, the policy or the metadata do not fit the tensors or the format.
+    StorageError
+        If the disk is full, the file system refuses, or another writer holds the checkpoint (``LockHeld``).
+
+    Notes
+    -----
+    An existing checkpoint of the same format is replaced in one step where the format can do that. Memory: the arrays,
+    and
+    a few blocks of 4 MiB.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> sv.save(path, {"table": np.ones((13, 4), np.float32)}, partition=5).num_slices
+    5
+    """
+    # Find.
+    target = find_target(path, format, otherwise="shardvar")
+    check_policy(policy)
+    # Plan.
+    source, about = source_of(tensors), Metadata(writer=WRITER, user=texts_of(metadata))
+    work = plan_checkpoint(
+        target, source.index.entries, policy=policy, partition=partition, metadata=about, force=force, source=source
+    )
+    # Check, move and commit.
+    return carry_out(replace(work, replace_atomically=True), source, None, lambda _: None)
+
+
+def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
+    """Return the arrays of a mapping as a source, one whole tensor each."""
+    check_mapping(tensors, "keys to arrays")
+    keys = list(tensors)
+    arrays = [as_array(key, value) for key, value in tensors.items()]
+    codes: dict[np.dtype[Any], int] = {}
+    column = np.zeros(len(keys), dtype=np.int64)
+    for row, (key, array) in enumerate(zip(keys, arrays, strict=True)):
+        number = codes.get(array.dtype)
+        if number is None:
+            number = codes[array.dtype] = code(stored_dtype(key, array))
+        column[row] = number
+    check_keys(keys)
+    ranks, shapes = pad([array.shape for array in arrays], fill=1)
+    return array_source(TensorTable(keys, column, ranks, shapes).whole(), arrays)
+
+
+def check_keys(keys: Sequence[Any]) -> None:
+    """Raise ``ArgumentError`` unless all keys are text that can be stored."""
+    for key in keys:
+        if not isinstance(key, str):
+            raise ArgumentError(f"The key {key!r} is a {type(key).__name__}.", "Keys are strings.")
+    try:
+        "".join(keys).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ArgumentError(
+            f"A key has the character {error.object[error.start]!r}, which no file can hold.", "Rename the tensor."
+        ) from None

@@ -1,0 +1,445 @@
+"""Verify: read every payload, compare every checksum, and check that every tensor is covered exactly once.
+
+1. Open. A damaged index is reported like any other damage. Often nothing else can be checked then.
+2. Laws. Report keys that cannot be read, slices that overlap, leave a hole or reach out of their tensor, and oddities
+   of the files.
+3. Payloads. Read all of them: plain ones by several threads, small neighbours in one read.
+4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse them.
+5. Manifest. Where digests are kept of the checkpoint, compute its digests and compare them (``checkpoint.manifest``).
+
+Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of three outcomes:
+
+    ok               every byte was compared with a checksum, and is right
+    damaged          a checksum, a law of the format or the values are wrong
+    not verifiable   it was read and the format has no checksum of it; or it could not be read, though it may be whole
+
+The format says which keys its checksums cover (``formats.protocol``). A tensor that could not be read keeps the report
+from being ``ok``, covered or not; one that was read and that nothing covers does not, and is named.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from shardvar._version import __version__
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.moves import MoveTable
+from shardvar.engine.pieces import Reading, read_moves
+from shardvar.engine.pool import Progress, block_ranges, new_buffer
+from shardvar.engine.read import check_bool
+from shardvar.errors import (
+    READ_ERRORS,
+    ArgumentError,
+    CheckpointError,
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    ReadError,
+    UnsupportedError,
+)
+from shardvar.formats.protocol import Finding, Source
+from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.pictures.words import count
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, take_tensors
+from shardvar.planning.plan import find_faults
+from shardvar.planning.slices import concatenate
+from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.compare.manifest import (
+    Manifest,
+    check_lists_some,
+    confirm,
+    manifest_beside,
+    manifest_path,
+    read_manifest,
+)
+from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import select_keys
+from shardvar.verbs.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Unverified, VerifyReport
+from shardvar.verbs.storages import storage_errors
+from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
+from shardvar.wire import strings
+
+
+def verify(
+    path: Path,
+    progress: Progress = lambda _nbytes: None,
+    *,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    against: Path | None = None,
+    executor: Executor | None = None,
+) -> VerifyReport:
+    """Check a checkpoint from end to end and return a report of every problem.
+
+    A manifest beside the checkpoint is compared too (``sv.digest``): then formats without checksums are guarded as
+    well.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are read.
+    filter : str or iterable of str, optional
+        Globs of keys. Only tensors that match one are read and reported, and a note says so; the index and the list of
+        files are checked as a whole.
+    exclude : str or iterable of str, optional
+        Globs of keys of tensors to leave out.
+    against : path_like, optional
+        The manifest to compare with, instead of the one beside the checkpoint.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers read the payloads.
+
+    Returns
+    -------
+    VerifyReport
+        The report. It lists every damage, also of the index.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    UnsupportedError
+        If this release cannot read the checkpoint.
+    MissingFile
+        If there is no file at ``against``.
+    MalformedCheckpoint
+        If the file at ``against`` is not a manifest.
+    StorageError
+        If a file cannot be read. This says nothing about the checkpoint.
+
+    Notes
+    -----
+    Memory: some blocks of 4 MiB, the index, and the largest string tensor.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> _ = sv.save(path, {"table": np.ones((13, 4), np.float32)}, partition=5)
+    >>> sv.verify(path).ok
+    True
+    """
+    check_executor(executor)
+    check_progress(progress)
+    found = find_checkpoint(path)
+    manifest = None if against is None else read_manifest(against)
+    try:
+        source = found.open()
+    except CheckpointNotFound:
+        raise
+    except CheckpointError as error:
+        return VerifyReport(found.path, found.format.name, (Damage.of(error),), ())
+    try:
+        choose = None if filter is None and exclude is None else partial(select_keys, filter=filter, exclude=exclude)
+        report = _report(found, source, _checker(executor, found, source, progress), choose)
+        return _confirmed(report, found, source, manifest, progress, choose)
+    finally:
+        source.close()
+
+
+def _confirmed(
+    report: VerifyReport,
+    found: Location,
+    source: Source,
+    manifest: Manifest | None,
+    progress: Progress,
+    choose: "_Choose | None",
+) -> VerifyReport:
+    """The report with the outcomes of the given manifest, or of the one beside the checkpoint."""
+    place = manifest_path(found) if manifest is None else manifest.place
+    try:
+        manifest = manifest or manifest_beside(found)
+        if choose is not None and not report.outcomes:  # the index cannot be read as far as the chosen keys
+            return report
+        if manifest is not None and choose is not None:
+            check_lists_some(manifest, list(Reader(report.path, report.format, source)), report.path)
+            # Also a key that the manifest alone has: a tensor that was lost.
+            chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
+            manifest = replace(
+                manifest, tensors={key: manifest.tensors[key] for key in manifest.tensors if key in chosen}
+            )
+        return report if manifest is None else confirm(report, source, manifest, progress)
+    except CheckpointError as error:
+        # As damage: what was verified without the manifest is still said.
+        return replace(report, damages=(*report.damages, Damage.of(error, None, place)))
+
+
+_Choose = Callable[[Sequence[str]], set[str]]
+"""Returns those of some keys that are verified."""
+_Check = Callable[[EntryTable], dict[int, ReadError]]
+"""Reads the payloads of entries, and returns the errors of those that are damaged, by row."""
+_Problem = tuple[str, str | None, ReadError]
+"""A key, the file in which it was read, and the error."""
+
+_NO_CHECKSUM = "Its file has no checksum of it, as others of the format have: only its structure was verified."
+_UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBounds)
+"""Errors of payloads that were not read to their end."""
+
+
+def _report(found: Location, source: Source, check: _Check, choose: _Choose | None) -> VerifyReport:
+    # Laws.
+    tables, damages = _scan(source)
+    # An index that cannot be read to its end cannot be asked for its faults either.
+    unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults.items())
+    faults = unreadable if damages else _faults(unreadable, tables, damages)
+    findings = _findings(source, damages)
+    # A missing file is the fault of its keys: it is not told once more.
+    causes = {error.cause for error in faults.values()}
+    damages.extend(_damage_found(each) for each in findings if each.is_damage and each.message not in causes)
+    tables, faults, note = _chosen(tables, faults, choose, damages)
+    problems: list[_Problem] = [(key, None, _compare_bytes(source, key, error)) for key, error in faults.items()]
+
+    # Payloads, also of keys with holes or overlaps: their places are known.
+    guarded = guarded_keys(source, tables, faults)
+    read = Counter[str]()
+    for entries in (_readable(unreadable, entries) for entries in tables):
+        errors = check(entries)
+        problems += [(entries.slices.key(row), _file(source, entries, row), errors[row]) for row in sorted(errors)]
+        read.update(_read_nbytes(entries, errors))
+    problems += _storage_problems(source, guarded.keys(), {key for key, _, _ in problems})
+
+    # Outcomes.
+    damages += [Damage.of(error, key, file) for key, file, error in problems if not isinstance(error, UnsupportedError)]
+    damaged = {damage.key for damage in damages}
+    unverified = _unverified(guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM)
+    return VerifyReport(
+        path=found.path,
+        format=found.format.name,
+        damages=tuple(damages),
+        notes=(*(_sentence(each) for each in findings if not each.is_damage), *note),
+        unverified=tuple(unverified),
+        outcomes=_outcomes(guarded, unverified, damaged),
+        num_tensors=len(guarded),
+        num_slices=sum(len(entries) for entries in tables),
+        num_files=len(source.index.files),
+        read_nbytes=read.total(),
+        unguarded_nbytes=sum(nbytes for key, nbytes in read.items() if not guarded[key]),
+    )
+
+
+def _chosen(
+    tables: list[EntryTable], faults: dict[str, ReadError], choose: _Choose | None, damages: Sequence[Damage]
+) -> tuple[list[EntryTable], dict[str, ReadError], list[str]]:
+    """The entries and the faults of the chosen keys, and a note of how many keys were not chosen."""
+    if choose is None:
+        return tables, faults, []
+    keys = dict.fromkeys(key for entries in tables for key in entries.slices.tensors.keys) | dict.fromkeys(faults)
+    try:
+        chosen = choose([*keys])
+    except ArgumentError:
+        # Where something else is damaged, such as the index, that is said first.
+        if not damages:
+            raise
+        chosen = set()
+    note = [f"Not chosen, and not verified: {len(keys) - len(chosen):,} of {count(len(keys), 'tensor')}."]
+    kept = {key: error for key, error in faults.items() if key in chosen}
+    return [take_tensors(entries, chosen) for entries in tables], kept, note
+
+
+def guarded_keys(source: Source, tables: Sequence[EntryTable], faults: Collection[str]) -> dict[str, bool]:
+    """Every key of the index, with True if checksums cover all its bytes."""
+    ask: Callable[[str], bool] | None = getattr(source, "is_guarded", None)
+    guarded: dict[str, bool] = {}
+    for entries in tables:
+        covered = np.full(len(entries.slices.tensors), source.crc is not None)
+        covered[entries.slices.tensor[entries.plain & (entries.checksum == NO_CHECKSUM)]] = False
+        guarded |= zip(entries.slices.tensors.keys, covered.tolist(), strict=True)
+    for key in faults:
+        guarded.setdefault(key, source.crc is not None)
+    return guarded if ask is None else {key: ask(key) for key in guarded}
+
+
+def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
+    """The error of a key that cannot be read; where it is only not supported, after its bytes were compared."""
+    compare: Callable[[str], bool] | None = getattr(source, "compare_bytes", None)
+    if compare is None or not isinstance(error, UnsupportedError):
+        return error
+    try:
+        if not compare(key):
+            return error
+    except CheckpointError as damage:
+        return damage
+    return UnsupportedError(f"{error.cause} Its bytes agree with their checksum.", error.remedy)
+
+
+def _storage_problems(source: Source, keys: Collection[str], known: Collection[str]) -> Iterator[_Problem]:
+    """The keys whose tensors are parts of damaged storages, without those that are known to have a problem."""
+    # A tensor that spans its storage is compared when it is read. If that failed, it is left out here, so that the
+    # storage is compared for the others.
+    for key, error in storage_errors(source, {*keys}.difference(known)).items():
+        if key not in known:
+            yield key, None, error
+
+
+def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[str, int]:
+    """The payload bytes of each key that were read."""
+    nbytes = entries.slices.nbytes.copy()
+    nbytes[[row for row, error in errors.items() if isinstance(error, _UNREAD)]] = 0
+    # Sums of integers: as floats, ``bincount`` with weights would round beyond 2**53.
+    totals = np.zeros(len(entries.slices.tensors), np.int64)
+    np.add.at(totals, entries.slices.tensor, nbytes)
+    return dict(zip(entries.slices.tensors.keys, totals.tolist(), strict=True))
+
+
+def _unverified(
+    guarded: Mapping[str, bool], problems: Iterable[_Problem], damaged: Collection[str | None], no_checksum: str
+) -> list[Unverified]:
+    """The tensors that are not damaged and could not be read, or have no checksum, for the reason ``no_checksum``."""
+    reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
+    unverified = []
+    for key, is_guarded in guarded.items():
+        if key in reasons and key not in damaged:
+            unverified.append(Unverified(key, is_guarded, type(reasons[key]).__name__, str(reasons[key])))
+        elif not is_guarded and key not in damaged:
+            unverified.append(Unverified(key, is_guarded, None, no_checksum))
+    return unverified
+
+
+def _outcomes(keys: Iterable[str], unverified: Sequence[Unverified], damaged: Collection[str | None]) -> dict[str, str]:
+    outcomes = dict.fromkeys(keys, OK) | {each.key: NOT_VERIFIABLE for each in unverified}
+    return outcomes | {key: DAMAGED for key in damaged if key is not None}
+
+
+def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
+    """All entries, as far as the index can be read."""
+    tables: list[EntryTable] = []
+    try:
+        for entries in source.index.scan():
+            tables.append(entries)  # noqa: PERF402  # what was read before an error is kept
+    except CheckpointError as error:
+        return tables, [Damage.of(error)]
+    return tables, []
+
+
+def _faults(
+    unreadable: dict[str, ReadError], tables: Sequence[EntryTable], damages: list[Damage]
+) -> dict[str, ReadError]:
+    """The keys that cannot be read, because of what the index says of them or of how their slices lie."""
+    try:
+        return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
+    except CheckpointError as error:
+        damages.append(Damage.of(error))
+        return unreadable
+
+
+def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
+    """The findings of the format about its files; not every format has any."""
+    look: Callable[[], Sequence[Finding]] | None = getattr(source, "findings", None)
+    if look is None:
+        return ()
+    try:
+        return look()
+    except CheckpointError as error:
+        damages.append(Damage.of(error))
+        return ()
+
+
+def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
+    """The entries without those of keys that the index cannot read: the places of their payloads are unknown."""
+    if not faults:
+        return entries
+    keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)
+    return entries.take(np.flatnonzero(keep[entries.slices.tensor]))
+
+
+def _file(source: Source, entries: EntryTable, row: int) -> str | None:
+    return source.index.files[int(entries.file[row])]
+
+
+def _damage_found(finding: Finding) -> Damage:
+    return Damage("InvalidCheckpoint", None, finding.place, _sentence(finding))
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.place}: {finding.message}"
+
+
+# The payloads. An error stays with its row, and the other rows are still read.
+
+
+def check_payloads(
+    source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
+) -> dict[int, ReadError]:
+    """Read every payload; the error of each row that is damaged."""
+    # Move: small neighbours together and large payloads in blocks, by threads; what they hold is dropped.
+    errors: dict[int, ReadError] = {}
+    evidence = Evidence(source, entries, errors=errors)
+    reading = Reading(evidence, progress)
+    plain = np.flatnonzero(entries.plain)
+    zeros = np.zeros_like(plain)
+    read_moves(reading, MoveTable(plain, zeros, plain, zeros, entries.slices.nbytes[plain]), None)
+    evidence.check()
+    # Many of the others can only be decoded from their beginning: in order, and by one thread.
+    others = np.flatnonzero(~entries.plain)
+    evidence.expect(others)
+    for row in others.tolist():
+        evidence.read_whole(row)
+        progress(int(entries.slices.nbytes[row]))
+    # Values, of payloads that are not damaged.
+    for row in np.flatnonzero(np.isin(entries.slices.codes(), (code(STRING), code("bool")))).tolist():
+        try:
+            if row not in errors:
+                check_values(source, entries, row)
+        except READ_ERRORS as error:
+            errors[row] = error
+    return errors
+
+
+def _checker(executor: Executor | None, found: Location, source: Source, progress: Progress) -> _Check:
+    """Return what reads every payload, here or by the workers of an executor."""
+    if executor is None:
+        return partial(check_payloads, source, progress=progress)
+    return partial(_check_elsewhere, executor, Opening(found), source, progress)
+
+
+def _check_elsewhere(
+    executor: Executor, opening: Opening, source: Source, progress: Progress, entries: EntryTable
+) -> dict[int, ReadError]:
+    """Read every payload by the workers of an executor; the error of each row that is damaged."""
+
+    def calls() -> Iterator[tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]]:
+        for rows in portions(entries.slices.nbytes):
+            yield check_portion, (__version__, Payloads.of(opening, source, entries.take(rows)), rows)
+
+    errors: dict[int, ReadError] = {}
+    for rows, found in run_tasks(executor, calls()):
+        errors |= {int(rows[row]): error for row, error in found.items()}
+        progress(int(entries.slices.nbytes[rows].sum()))
+    return errors
+
+
+def check_portion(version: str, payloads: Payloads, rows: Ints) -> tuple[Ints, dict[int, ReadError]]:
+    """Read some payloads, in a worker; return their rows, and the errors by their positions among these."""
+    with payloads.opened(version) as source:
+        return rows, check_payloads(source, payloads.entries)
+
+
+def check_values(source: Source, entries: EntryTable, row: int) -> None:
+    """Raise where a bool or a string tensor holds bytes that are not valid, though their checksum is right."""
+    # The bytes are read once more, so their checksum is compared once more.
+    evidence = Evidence(source, entries)
+    nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)
+    if entries.slices.dtype(row) == STRING:
+        payload = new_buffer(nbytes)
+        evidence.read(row, 0, payload)
+        evidence.check()
+        strings.decode(payload, region.shape)
+        return
+    # Bools: a block at a time, whatever the size of the tensor.
+    for start, stop in block_ranges(0, nbytes):
+        block = new_buffer(stop - start)
+        evidence.read(row, start, block)
+        check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)
+    evidence.check()

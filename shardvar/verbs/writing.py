@@ -1,0 +1,337 @@
+"""Writing: turn slices into a committed checkpoint, the second half of ``save`` and of ``reshard``.
+
+    slices --plan_checkpoint--> WritePlan --carry_out--> files aside --commit--> checkpoint
+
+``plan_checkpoint`` decides everything and touches nothing: the cut, the policy's answer, and which region of which
+source fills which slice of which file. ``carry_out`` checks that no checkpoint is replaced unasked and that the disk
+has room, lets the engine write one task a file, and commits, the index last.
+"""
+
+import logging
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from shardvar.engine.arrays import ArraySource
+from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
+from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    MissingFile,
+    StorageError,
+    TargetExists,
+)
+from shardvar.formats.protocol import Format, Sink, Source
+from shardvar.formats.table import names_of_target, stem_of_name
+from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
+from shardvar.layout.cutting import Cut
+from shardvar.layout.dtypes import Ints
+from shardvar.pictures.words import human_size, message
+from shardvar.planning.capabilities import are_grids, check_holds, join_whole
+from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
+from shardvar.planning.plan import Assignment, Plan
+from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.arguments import check_globs
+from shardvar.verbs.callbacks.call import ask_callback, overlay, overlay_entries
+from shardvar.verbs.callbacks.slice_source import SliceSource
+from shardvar.verbs.locate import Location, find_in_other_formats
+from shardvar.verbs.reports import WriteReport
+
+_LOG = logging.getLogger(__package__)
+_NO_OBJECTS: Mapping[str, Any] = MappingProxyType({})
+
+Partitions = Cut | dict[str, Cut] | None
+
+PEAK_NBYTES = min(PEAK_BLOCKS * WORKERS * BLOCK_NBYTES, BUFFERS_NBYTES)
+"""The most that the workers hold together: 64 MiB on two cores, 192 MiB on six and more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WritePlan:
+    """A write that is decided and not yet begun."""
+
+    target: Location
+    """The location of the new checkpoint."""
+    entries: EntryTable
+    """The sources; those of values that the policy changed after the others."""
+    metadata: Metadata
+    """The description and the user's metadata, which are stored with the tensors."""
+    force: bool
+    """True to replace any checkpoint at the target."""
+    replace_atomically: bool
+    """True to replace a checkpoint of the same format where that is one step."""
+    decision: Decision
+    """The policy's answer, and the plan that fills its slices."""
+    substitutes: ArraySource | None = None
+    """The values that the policy changed."""
+    source: Source | None = None
+    """The source of the entries, where it is a checkpoint."""
+
+    @property
+    def plan(self) -> Plan:
+        """The copies that fill the slices."""
+        return self.decision.plan
+
+    @property
+    def assignment(self) -> Assignment:
+        """The slices, and the file of each."""
+        return self.decision.assignment
+
+    @property
+    def may_resume(self) -> bool:
+        """True if the plan says all that is written; values that a policy changed are not in it."""
+        return self.substitutes is None
+
+
+def plan_checkpoint(
+    target: Location,
+    entries: EntryTable,
+    *,
+    policy: Policy | None,
+    partition: Partitions,
+    metadata: Metadata,
+    force: bool,
+    replace_atomically: bool = False,
+    source: Source | None = None,
+    trackables: Mapping[str, Any] = _NO_OBJECTS,
+) -> WritePlan:
+    """Decide everything about a write. Nothing is touched, and nothing read but what the policy reads of ``source``.
+
+    An existing checkpoint may be replaced with ``force``; with ``replace_atomically`` also where that is one step.
+    ``trackables`` are the objects that keys are saved for, which policies can look at. R-POLICY-10 (RFC 001), on the
+    files of tasks: "Leaving it as the default sharding policy seems reasonable".
+    """
+    # Plan: slices, then the file of each, then the copies that fill them.
+    if isinstance(partition, Mapping):
+        check_globs(partition, "globs to cuts")
+    capabilities = target.format.capabilities
+    slices = _slices(entries.slices, partition, target.format)
+    policy = policy or (SeparatePolicy() if capabilities.is_grid else ShardByTaskPolicy())
+    if capabilities.is_grid and not isinstance(policy, SeparatePolicy):
+        cause = f"In the format {target.format.name} each slice is a file, so that no policy chooses files."
+        raise ArgumentError(cause, "Leave the policy out (--files, --max-file-size, --files-by).")
+    substitutes: ArraySource | None = None
+    if hasattr(policy, "assign"):
+        decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter)
+    else:
+        decision, substitutes = ask_callback(policy, capabilities, SliceSource(slices, entries, source, trackables))
+    assignment = decision.assignment
+    if assignment.num_files > 1 and not capabilities.many_files:
+        raise ArgumentError(
+            f"The format {target.format.name} has one file, not {assignment.num_files}.", "Leave the file limit out."
+        )
+    # R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint".
+    metadata = replace(metadata, description=assignment.description)
+    if substitutes is not None:
+        entries = overlay_entries(entries, substitutes)
+    return WritePlan(target, entries, metadata, force, replace_atomically, decision, substitutes, source)
+
+
+def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTable:
+    """The slices to write: cut as the partition says, and joined where the format cannot hold them as slices."""
+    check_holds(stored, form.capabilities, form.name)
+    if partition is not None and not form.capabilities.slice_dtypes:
+        raise ArgumentError(
+            f"The format {form.name} holds no slices, so its tensors cannot be cut.",
+            "Leave the partition (--shards) out: each tensor is written whole. Or choose another format: shardvar.",
+        )
+    cut = cut_slices(stored, partition)
+    if partition is not None and form.capabilities.is_grid:
+        _check_grids(cut, partition, form.name)
+    return join_whole(cut, form.capabilities)
+
+
+def _check_grids(cut: SliceTable, partition: Partitions, form: str) -> None:
+    """Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts; others are joined."""
+    odd = np.flatnonzero(~are_grids(cut) & is_cut_by(cut.tensors.keys, partition))
+    if len(odd):
+        key, shape = cut.tensors.keys[int(odd[0])], cut.tensors.shape(int(odd[0]))
+        cause = f"The format {form} has slices of one shape, and the partition cuts {key!r} of {list(shape)} unequally."
+        sizes = "of 13 rows: sv.PartitionSpec(splits=[[3, 3, 3, 3, 1]])"
+        raise ArgumentError(
+            cause, f"Choose counts that divide it. The last part on the first axis may be short, {sizes}."
+        )
+
+
+def carry_out(
+    work: WritePlan, source: Source, generation: str | None, progress: Progress, runner: FileRunner | None = None
+) -> WriteReport:
+    """Write and commit. A ``generation`` that says what is written lets a second run go on where a first was killed."""
+    target = work.target
+    for each in work.decision.exceeding:
+        _LOG.warning("%s", message(f"{target.path}: {each}"), extra={"is_in_report": True})
+    if work.substitutes is not None:
+        source = overlay(source, work.entries, work.substitutes)
+    check_new_folder(work, generation)
+    target.storage.make()
+    free = target.storage.free_nbytes()
+    # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
+    with target.storage.lock(target.stem):
+        # Check, and plan.
+        sink, token = _prepare(work, generation, free)
+        tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
+        # Move, and commit.
+        resume = generation is not None
+        summary = write_checkpoint(tasks, source, sink, resume=resume, progress=progress, runner=runner)
+        _warn_of_unfinished(target)
+    return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
+
+
+def _warn_of_unfinished(target: Location) -> None:
+    """Name what an earlier write has left under the target's name, and the commit of this format does not remove."""
+    left: list[str] = []
+    with suppress(StorageError):  # the new checkpoint is in place
+        left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
+    if left:
+        cause = f"{target.path}: an earlier write was not finished, and has left {name_unfinished(left)}."
+        _LOG.warning("%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}"))
+
+
+def check_new_folder(work: WritePlan, generation: str | None = None) -> None:
+    """Raise what the write would raise before its first byte, where its folder is still to be made.
+
+    So whatever is refused leaves no new folder.
+    """
+    if is_new_folder(work.target.storage):
+        _prepare(work, generation, work.target.storage.free_nbytes())
+
+
+def is_new_folder(storage: Storage) -> bool:
+    """Return True for a folder on a disk that is still to be made."""
+    return storage.local_path is not None and not os.path.isdir(storage.local_path)
+
+
+def preview(work: WritePlan, generation: str | None) -> WriteReport:
+    """Return the report of a write, after the checks that it would go through before its first byte."""
+    target = work.target
+    target.storage.check_writable(target.stem)
+    free = target.storage.free_nbytes()
+    sink, _ = _prepare(work, generation, free)
+    return replace(report_of(work, free), planned=_planned(work, sink))
+
+
+def _planned(work: WritePlan, sink: Sink) -> EntryTable:
+    """Return the entries that the write would make; checksums are known only once the bytes are."""
+    slices, number = work.assignment.slices, len(work.assignment.slices)
+    checksums, plain = np.full(number, NO_CHECKSUM), np.ones(number, np.bool)
+    return EntryTable(slices, work.assignment.file, sink.start, checksums, plain)
+
+
+def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, str]:
+    """Check that the write is allowed, possible and has room; plan the places of all payloads.
+
+    Returns the sink, and the token in the names of the files.
+    """
+    target, storage = work.target, work.target.storage
+    check_may_write(work)
+    # Without a digest of what is written, the token is random, and no file of an earlier run has it.
+    token = generation or secrets.token_hex(8)
+    sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)
+    # The index has the format's ending; the longer of two is that of a set's index.
+    indexes = [] if target.is_folder else names_of_target(target.stem, target.format.name)[1:]
+    last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
+    storage.check_names([last, *(name + JOURNAL for name in sink.asides)])
+    _check_room(target, sink.asides, work.assignment.nbytes_of_files(), free)
+    return sink, token
+
+
+def _check_room(target: Location, names: Sequence[str], nbytes: Ints, free: int) -> None:
+    """Raise ``StorageError`` before anything is written that the disk has no room for; finished files have theirs."""
+    finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
+    needed = sum(size for name, size in zip(names, nbytes.tolist(), strict=True) if name not in finished)
+    # The index and the frames around the payloads take some bytes more, so a full disk has no room for nothing either.
+    is_local = target.storage.local_path is not None  # before an upload, only the files that are not finished need room
+    if is_local and (needed > free or not free):
+        cause = f"{target.path} needs {human_size(needed)}, and {target.storage.path} has {human_size(free)} free."
+        raise StorageError(cause, f"Free {human_size(max(needed - free, 1))} there.")
+
+
+def check_may_write(work: WritePlan) -> None:
+    """Raise ``TargetExists`` where a checkpoint would be replaced and may not be."""
+    target = work.target
+    other = find_in_other_formats(target)
+    if other is not None and not work.force:
+        raise TargetExists(
+            f"{other.path} exists in the format {other.format.name}; one more under that name would be ambiguous.",
+            "Choose another name, or pass force=True (--force) to write beside it.",
+        )
+    # Whatever a folder has of its checkpoint is a reason not to write: its index may be lost.
+    there = target.format.locate(target.storage, "" if target.is_folder else target.name)
+    for name in there:
+        if stem_of_name(name, target.format.name) != target.stem:
+            raise TargetExists(f"{target.path} is a file of the checkpoint {name}.", "Choose another name.")
+    if there and not work.force and not _is_unfinished(target, there):
+        atomic = _is_replaced_at_once(work, there)
+        if atomic and work.replace_atomically:
+            return
+        left = "no checkpoint" if target.format.capabilities.is_grid else "a mixture"
+        manner = "" if atomic else f", which this format cannot do in one step: a crash in between leaves {left}"
+        raise TargetExists(
+            f"{target.path} exists.", f"Choose another name, or pass force=True (--force) to replace it{manner}."
+        )
+
+
+def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
+    """Return True if the old checkpoint is replaced in one step: always in most formats, else one file by another."""
+    target = work.target
+    named = names_of_target(target.stem, target.format.name)[1:]
+    file = min(named, key=len, default=target.name)  # the longer ending is that of a set's index
+    others = set(there).intersection(target.storage.names()) - {file}  # a set may be there that has lost its index
+    capabilities = target.format.capabilities
+    is_single = work.assignment.num_files <= 1 and not others and not capabilities.is_grid
+    return capabilities.atomic_overwrite or is_single
+
+
+def _is_unfinished(target: Location, there: list[str]) -> bool:
+    """Return True if only files of an interrupted commit are present, which no reader takes for a checkpoint.
+
+    Data files without an index alone might be all that is left of a checkpoint. With the journal of an unfinished write
+    beside them they are that write's: before it began, it had checked that there was nothing to replace.
+    """
+    journals = (name for name in target.storage.names() if name.endswith(JOURNAL))
+    if not any(target.is_folder or name.startswith(target.stem) for name in journals):
+        return False
+    try:
+        target.format.open(target.storage, there[0]).close()
+    except MissingFile:
+        return True
+    except CheckpointError:
+        pass  # damaged, and there
+    return False
+
+
+def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
+    """Return the report of a write before it begins."""
+    slices = work.assignment.slices
+    answers_nbytes = 0 if getattr(work.source, "traits", None) is None else IN_FLIGHT_NBYTES
+    uploads_nbytes = 0 if work.target.storage.traits is None else IN_FLIGHT_NBYTES
+    return WriteReport(
+        path=work.target.path,
+        format=work.target.format.name,
+        description=work.assignment.description,
+        num_tensors=len(set(slices.tensor.tolist())),
+        num_slices=len(slices),
+        nbytes=int(slices.nbytes.sum()),
+        file_nbytes=tuple(work.assignment.nbytes_of_files().tolist()),
+        num_copies=len(work.plan.copies),
+        read_nbytes=int(slices.nbytes.sum()),
+        peak_nbytes=PEAK_NBYTES + answers_nbytes + uploads_nbytes,
+        free_nbytes=free_nbytes,
+        callback_seconds=work.decision.seconds,
+        num_empty_files=work.decision.num_empty,
+        num_objects=len(work.metadata.objects),
+        exceeding=work.decision.exceeding,
+        dry_run=True,
+    )

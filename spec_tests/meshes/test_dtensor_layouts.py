@@ -1,0 +1,175 @@
+"""DTensor's layouts: every case that torch 2.13 recorded, and the laws of placements on all small meshes."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout import chunk
+from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard, dtensor
+from shardvar.layout.meshes.dtensor import DTensorPlacement
+from shardvar.layout.meshes.mesh import Mesh
+from spec_tests.helpers.layout_tables import Case, cases, held, local_positions, recorded
+
+KINDS: dict[str, Any] = {"shard": Shard, "replicate": Replicate, "partial": Partial, "strided_shard": StridedShard}
+
+
+def placements_of(case: Case) -> list[DTensorPlacement]:
+    """Return the placements of a recorded case."""
+    return [
+        KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
+        for each in case["layout"]["placements"]
+    ]
+
+
+def layout_of(case: Case) -> Layout:
+    return dtensor(case["shape"], Mesh(case["mesh"]["shape"]), placements_of(case))
+
+
+@pytest.mark.parametrize("case", cases("dtensor"), ids=lambda case: case["id"])
+def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
+    """Regions in the order of the device, groups of equal devices, and pending reductions."""
+    layout = layout_of(case)
+    assert held(layout) == recorded(case)
+    assert [list(group) for group in layout.replicas] == case["replicas"]
+    assert list(layout.pending) == [(each["axis"], each["op"]) for each in case["pending"]]
+
+
+@pytest.mark.parametrize("case", cases("dtensor", refused=True), ids=lambda case: case["refused"]["message"][:40])
+def test_what_torch_refuses_is_refused(case: Case) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        layout_of(case)
+    assert caught.value.remedy
+
+
+MESHES = [(1,), (2,), (3,), (5,), (2, 2), (3, 2), (2, 1, 3)]
+CUTS: list[DTensorPlacement] = [Shard(0), Shard(-1), Replicate(), StridedShard(0, 2), StridedShard(1, 3)]
+
+
+def small_layouts() -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[DTensorPlacement, ...]]]:
+    """Return (shape, mesh shape, placements) of all placements of `CUTS` on all small meshes."""
+    return [
+        (shape, mesh, placements)
+        for shape in ((7, 4), (2, 5))
+        for mesh in MESHES
+        for placements in product(CUTS, repeat=len(mesh))
+    ]
+
+
+def local_indices(shape: tuple[int, ...], coordinate: tuple[int, ...], mesh: tuple[int, ...], placements: Any) -> Any:
+    """Return the C order numbers that a device holds: the rules on lists of indices, as their sentences say them."""
+    axes = [list(range(extent)) for extent in shape]
+    for place, count, placement in zip(coordinate, mesh, placements, strict=True):
+        if isinstance(placement, Replicate):
+            continue
+        indices = axes[placement.dim]
+        ranges = chunk(len(indices), placement.split_factor if isinstance(placement, StridedShard) else 1)
+        kept = []
+        for start, stop in ranges:
+            low, high = chunk(stop - start, count)[place]
+            kept += indices[start:stop][low:high]
+        axes[placement.dim] = kept
+    return np.arange(np.prod(shape)).reshape(shape)[np.ix_(*axes)]
+
+
+def test_a_device_holds_what_lists_of_indices_say() -> None:
+    """The columns agree with the rules carried out on plain lists: the same elements, for every device."""
+    for shape, mesh, placements in small_layouts():
+        layout = dtensor(shape, Mesh(mesh), placements)
+        for device, coordinate in enumerate(np.ndindex(mesh)):
+            expected = local_indices(shape, coordinate, mesh, placements)
+            assert sorted(local_positions(layout, device)) == sorted(expected.ravel().tolist())
+
+
+def test_the_regions_of_a_device_come_in_the_order_of_its_local_tensor() -> None:
+    """Along each axis: a device that holds rows 0, 1, 4 keeps them in that order, also where they were cut twice."""
+    layout = dtensor((12,), Mesh((2, 2)), [StridedShard(0, 3), StridedShard(0, 2)])
+    for device, coordinate in enumerate(np.ndindex(2, 2)):
+        expected = local_indices((12,), coordinate, (2, 2), [StridedShard(0, 3), StridedShard(0, 2)])
+        assert local_positions(layout, device) == expected.tolist()
+
+
+def test_parts_tile_as_often_as_mesh_axes_replicate() -> None:
+    """Each element is held by as many devices as the replicated mesh axes have together."""
+    for shape, mesh, placements in small_layouts():
+        layout = dtensor(shape, Mesh(mesh), placements)
+        counts = np.zeros(shape, int)
+        for device in range(layout.mesh.size):
+            for region in layout.regions(device):
+                counts[region.slices] += 1
+        copies = [count for count, placement in zip(mesh, placements, strict=True) if isinstance(placement, Replicate)]
+        assert (counts == np.prod(copies, dtype=int)).all()
+
+
+def test_one_shard_is_chunk() -> None:
+    for length, count in product(range(20), range(1, 9)):
+        layout = dtensor((length,), Mesh((count,)), [Shard(0)])
+        assert held(layout) == {
+            device: [((start,), (stop - start,))] if start < stop else []
+            for device, (start, stop) in enumerate(chunk(length, count))
+        }
+
+
+def test_two_spellings_of_one_layout_are_equal_and_hash_alike() -> None:
+    """Negative dims, strides of one range, meshes of other shapes, and shards over axes of one device."""
+    one = dtensor((8, 4), Mesh((4,)), [Shard(0)])
+    for other in (
+        dtensor((8, 4), Mesh((4,)), [Shard(-2)]),
+        dtensor((8, 4), Mesh((4,), ("x",)), [StridedShard(0, 1)]),
+        dtensor((8, 4), Mesh((2, 2)), [Shard(0), Shard(0)]),
+        dtensor((8, 4), Mesh((4, 1)), [Shard(0), Replicate()]),
+        dtensor((8, 4), Mesh((4, 1)), [Shard(0), Partial()]),
+    ):
+        assert one == other
+        assert hash(one) == hash(other)
+
+
+def test_layouts_that_differ_are_not_equal() -> None:
+    mesh = Mesh((2, 2))
+    different = [
+        dtensor((4, 4), mesh, [Replicate(), Replicate()]),
+        dtensor((4, 4), mesh, [Partial("sum"), Replicate()]),
+        dtensor((4, 4), mesh, [Replicate(), Partial("sum")]),
+        dtensor((4, 4), mesh, [Partial("max"), Replicate()]),
+        dtensor((4, 4), mesh, [Shard(0), Replicate()]),
+        dtensor((4, 4), mesh, [Shard(0), Shard(0)]),
+        dtensor((4, 4), mesh, [StridedShard(0, 2), Shard(0)]),
+        dtensor((4, 4), Mesh((2,)), [Replicate()]),
+        dtensor((0, 4), mesh, [Replicate(), Replicate()]),
+        dtensor((0, 5), mesh, [Replicate(), Replicate()]),
+    ]
+    assert len(set(different)) == len(different)
+    assert different[0] != "a layout"
+
+
+def test_a_factor_far_above_the_extent_costs_no_more_than_the_extent() -> None:
+    for factor in (1000, 1001, 10**15, 10**30):
+        layout = dtensor((1000,), Mesh((64,)), [StridedShard(0, factor)])
+        assert held(layout)[0] == [((0,), (1000,))]
+        assert len(layout.device) == 1
+
+
+@pytest.mark.parametrize(
+    ("placements", "error"),
+    [
+        (Shard(0), ArgumentTypeError),
+        (["S(0)"], ArgumentTypeError),
+        ([Shard("0")], ArgumentTypeError),  # type: ignore[arg-type]  # the subject of the test
+        ([StridedShard(0, 1.5)], ArgumentTypeError),  # type: ignore[arg-type]  # the subject of the test
+        ([StridedShard(2, 2)], OutOfRange),
+        ([Partial("mean")], ArgumentError),
+        ([Partial(["sum"])], ArgumentError),  # type: ignore[arg-type]  # the subject of the test
+        ([], ArgumentError),
+    ],
+)
+def test_bad_placements_are_refused(placements: Any, error: type[ArgumentError]) -> None:
+    with pytest.raises(error):
+        dtensor((4, 4), Mesh((2,)), placements)
+
+
+def test_an_extent_that_no_tensor_has_is_refused() -> None:
+    assert held(dtensor((2**62,), Mesh((2,)), [Shard(0)]))[1] == [((2**61,), (2**61,))]
+    with pytest.raises(ArgumentError, match="At most"):
+        dtensor((2**62 + 1,), Mesh((2,)), [Shard(0)])

@@ -1,0 +1,171 @@
+"""FSDP's layouts: every case that torch 2.13 recorded, both definitions where torch has two, and flat parameters."""
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardvar.errors import ArgumentError, LayoutError, OutOfRange
+from shardvar.layout import chunk
+from shardvar.layout.meshes import (
+    DTensorPlacement,
+    Layout,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    fsdp,
+    fsdp_flat,
+    fsdp_placements,
+)
+from shardvar.layout.meshes.mesh import Mesh
+from spec_tests.helpers.layout_tables import Case, cases, held, local_positions, recorded
+
+PER_PARAMETER = ("fsdp2", "hsdp", "fsdp2_tp", "hsdp_tp")
+FLAT = ("fsdp1", "fsdp1_no_shard")
+KINDS: dict[str, Any] = {"shard": Shard, "replicate": Replicate, "strided_shard": StridedShard}
+
+
+def mesh_of(case: Case) -> Mesh:
+    return Mesh(case["mesh"]["shape"], case["mesh"]["axes"])
+
+
+def asked(case: Case) -> dict[str, Any]:
+    """Return the arguments of a recorded case."""
+    return {name: case["layout"][name] for name in ("fsdp_dim", "tp_dim") if name in case["layout"]}
+
+
+def by_placements(case: Case) -> Layout:
+    given = fsdp_placements(case["shape"], mesh_of(case), **asked(case))
+    return dtensor(case["shape"], mesh_of(case), given)
+
+
+@pytest.mark.parametrize("case", cases("fsdp", *PER_PARAMETER), ids=lambda case: case["id"])
+def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
+    layout = fsdp(case["shape"], mesh_of(case), **asked(case))
+    assert held(layout) == recorded(case)
+    assert [list(group) for group in layout.replicas] == case["replicas"]
+
+
+@pytest.mark.parametrize("case", cases("fsdp", *PER_PARAMETER), ids=lambda case: case["id"])
+def test_a_parameter_has_the_placements_that_torch_gives_it(case: Case) -> None:
+    """And the two definitions differ exactly where the table says so, by the regions that it lists."""
+    given: list[DTensorPlacement] = [
+        KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
+        for each in case["layout"]["placements"]
+    ]
+    assert list(fsdp_placements(case["shape"], mesh_of(case), **asked(case))) == given
+    shards = fsdp(case["shape"], mesh_of(case), **asked(case))
+    assert (by_placements(case) != shards) == case.get("rule_disagrees", False)
+    for device, regions in enumerate(case.get("placement_rule_regions", [])):
+        expected = [(tuple(each["offset"]), tuple(each["shape"])) for each in regions]
+        assert held(by_placements(case))[device] == expected
+
+
+@pytest.mark.parametrize("case", cases("fsdp", *PER_PARAMETER, refused=True), ids=lambda case: case["id"])
+def test_what_fully_shard_refuses_is_refused(case: Case) -> None:
+    with pytest.raises(LayoutError) as caught:
+        fsdp(case["shape"], mesh_of(case), **asked(case))
+    assert caught.value.remedy
+
+
+def test_a_layout_says_which_definition_it_follows() -> None:
+    mesh = Mesh((3, 2), ("dp", "tp"))
+    assert "shards" in fsdp((7,), mesh, tp_dim=0).rule
+    assert "placements" in dtensor((7,), mesh, fsdp_placements((7,), mesh, tp_dim=0)).rule
+
+
+def test_tensor_parallelism_cuts_first() -> None:
+    """Of ``chunk(rows, tp)``, part by part, a device holds its part of ``chunk(part, dp)``: all small meshes."""
+    for rows, dp, tp in product(range(1, 25), range(1, 5), range(1, 5)):
+        layout = fsdp((rows,), Mesh((dp, tp), ("dp", "tp")), tp_dim=0)
+        for device, (i, j) in enumerate(np.ndindex(dp, tp)):
+            start, stop = chunk(rows, tp)[j]
+            low, high = chunk(stop - start, dp)[i]
+            assert local_positions(layout, device) == list(range(start + low, start + high))
+
+
+def test_the_definitions_agree_where_tensor_parallelism_divides_and_for_two_devices() -> None:
+    """Among 1 to 40 rows on meshes up to (5, 5), no other pair of sizes agrees always."""
+    differ = set()
+    for rows, dp, tp in product(range(1, 41), range(2, 6), range(2, 6)):
+        mesh = Mesh((dp, tp), ("dp", "tp"))
+        if fsdp((rows,), mesh, tp_dim=0) != dtensor((rows,), mesh, fsdp_placements((rows,), mesh, tp_dim=0)):
+            assert rows % tp
+            differ.add((dp, tp))
+    assert differ == {(dp, tp) for dp in range(3, 6) for tp in range(2, 6)}
+
+
+@pytest.mark.parametrize("case", cases("fsdp", *FLAT), ids=lambda case: case["id"])
+def test_a_device_holds_the_ranges_of_a_flat_parameter(case: Case) -> None:
+    """The elements of each parameter that a device holds are the range that torch recorded, in order."""
+    layouts = fsdp_flat(
+        case["tensors"],
+        mesh_of(case),
+        use_orig_params=case["layout"]["use_orig_params"],
+        no_shard=case["group"] == "fsdp1_no_shard",
+    )
+    for device in case["devices"]:
+        for layout, expected in zip(layouts, device["parameters"], strict=True):
+            start, stop = (expected["start"], expected["stop"]) if expected else (0, 0)
+            assert local_positions(layout, device["device"]) == list(range(start, stop))
+
+
+@pytest.mark.parametrize("case", cases("fsdp", *FLAT, refused=True), ids=lambda case: case["id"])
+def test_a_scalar_in_a_flat_parameter_is_refused(case: Case) -> None:
+    with pytest.raises(ArgumentError, match="scalar"):
+        fsdp_flat(case["tensors"], mesh_of(case), use_orig_params=case["layout"]["use_orig_params"])
+
+
+def test_the_ranges_of_a_flat_parameter_tile_each_parameter() -> None:
+    """On every mesh, for every size of elements, each element is held once by every row of replicas."""
+    shapes = [(3, 5), (7,), (2, 2, 3), (0, 4)]
+    for count, replicas, itemsize, aligned in product(range(1, 6), (1, 2), (1, 2, 4, 8, 16, 32), (True, False)):
+        mesh = Mesh((replicas, count))
+        for layout in fsdp_flat(shapes, mesh, use_orig_params=aligned, itemsize=itemsize):
+            for row in range(replicas):
+                found = [n for device in range(count) for n in local_positions(layout, row * count + device)]
+                assert found == list(range(prod(layout.shape)))
+
+
+def test_alignment_counts_bytes() -> None:
+    """A second parameter begins at element 16 / itemsize: on one device an element, that is the device's number."""
+    for itemsize, begin in ((1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (32, 1)):
+        first, second = fsdp_flat([(1,), (1,)], Mesh((begin + 1,)), itemsize=itemsize)
+        assert (first.holders((0,)), second.holders((0,))) == ((0,), (begin,))
+
+
+def test_hybrid_shards_replicate_over_the_first_axis() -> None:
+    layouts = fsdp_flat([(5, 3)], Mesh((2, 3), ("replicate", "shard")))
+    assert layouts[0].replicas == ((0, 3), (1, 4), (2, 5))
+
+
+@pytest.mark.parametrize(
+    ("shape", "mesh", "dims", "error"),
+    [
+        ((), Mesh((2,)), {}, OutOfRange),
+        ((4,), Mesh((2,)), {"fsdp_dim": 1}, OutOfRange),
+        ((4,), Mesh((2, 2), ("dp", "tp")), {"tp_dim": 1}, OutOfRange),
+        ((4,), Mesh((2,), ("tp",)), {}, ArgumentError),
+        ((4,), Mesh((2, 2, 2)), {}, ArgumentError),
+        ((4,), Mesh((2, 2), ("tp", "ep")), {}, ArgumentError),
+        ((4,), Mesh((2, 2)), {"tp_dim": 0}, ArgumentError),
+        ((4, 5), Mesh((2,)), {"fsdp_dim": -1}, LayoutError),
+    ],
+)
+def test_bad_arguments_are_refused(shape: Any, mesh: Mesh, dims: Any, error: type[ArgumentError]) -> None:
+    with pytest.raises(error) as caught:
+        fsdp(shape, mesh, **dims)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("arguments", [{"mesh": Mesh((2, 2, 2))}, {"mesh": Mesh(())}, {"itemsize": 0}])
+def test_bad_flat_arguments_are_refused(arguments: Any) -> None:
+    with pytest.raises(ArgumentError):
+        fsdp_flat([(4,)], **{"mesh": Mesh((2,)), **arguments})
+
+
+def test_no_parameters_have_no_layouts() -> None:
+    assert fsdp_flat([], Mesh((2,))) == ()

@@ -1,0 +1,364 @@
+"""``diff``: the same bits in any layout are equal, and every difference is found, measured and placed."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import inf, isinf, isnan, isqrt
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.region import Region
+from shardvar.planning.slices import TensorTable
+from shardvar.verbs.compare import blocks, distances
+from shardvar.verbs.compare import pairs as sides
+from shardvar.verbs.compare.blocks import cut_in_order
+from shardvar.verbs.compare.comparison import DiffReport
+from shardvar.verbs.compare.distances import Difference, compare_arrays, products_of_same
+from shardvar.verbs.compare.products import Products
+from shardvar.verbs.numbers import widen_numbers
+from spec_tests.helpers import paths
+from spec_tests.helpers.hypothesis_strategies import NUMBERS, arrays, shapes, tensor_dicts, values
+
+GOLDEN = paths.GOLDEN / "tensorflow"
+SUB_BYTE = ("float4_e2m1fn", "int4", "uint4", "int2")
+
+
+@pytest.fixture
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("diff")
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Any, Any]:
+    """Two flat arrays of one dtype and length, which agree in many places."""
+    dtype = numpy_dtype(draw(st.sampled_from(NUMBERS)))
+    count = draw(st.integers(0, 12))
+    a, b = draw(values(dtype, count)), draw(values(dtype, count)).copy()
+    agree = np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), bool)
+    b[agree] = a[agree]
+    return a, b
+
+
+def by_definition(a: Any, b: Any) -> tuple[list[int], dict[int, float], dict[int, float]]:
+    """(where the bits differ, distances by place, relative distances by place), element by element."""
+    where, distances, relatives = [], {}, {}
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x.tobytes() == y.tobytes():
+            continue
+        where.append(i)
+        p, q = (complex(z) if a.dtype.kind == "c" else int(z) if a.dtype.kind in "iub" else float(z) for z in (x, y))
+        with np.errstate(all="ignore"):
+            distance = abs(p - q) if not isinstance(p, complex) else float(np.abs(np.complex128(p) - np.complex128(q)))
+            scale = max(float(np.abs(np.complex128(z))) for z in (p, q))
+        if not isnan(distance):
+            distances[i] = distance
+            relatives[i] = inf if isinf(distance) else distance / scale if scale else 0.0
+    return where, distances, relatives
+
+
+def check_largest(found: tuple[float, int] | None, values: dict[int, float]) -> None:
+    """The value is the largest, and the place one that has it."""
+    assert (found is None) == (not values)
+    if found is not None:
+        assert found[0] == pytest.approx(max(values.values()), rel=1e-12)
+        assert values[found[1]] == pytest.approx(found[0], rel=1e-12)
+
+
+@given(pairs())
+def test_a_difference_is_what_its_definition_says(pair: tuple[Any, Any]) -> None:
+    """Each largest distance is at the index that is given."""
+    where, distances, relatives = by_definition(*pair)
+    found = compare_arrays(*pair)
+    without = len(where) - len(distances)
+    assert (found.count, found.first, found.num_without_distance) == (len(where), (where or [None])[0], without)
+    check_largest(found.absolute, distances)
+    check_largest(found.relative, relatives)
+    assert found.num_zeros == sum(distance == 0 for distance in distances.values())
+    assert found.num_nans == sum(bool(pair[0][i] != pair[0][i] and pair[1][i] != pair[1][i]) for i in where)
+
+
+@given(pairs(), st.data())
+def test_differences_of_stretches_merge_to_that_of_the_whole(pair: tuple[Any, Any], data: st.DataObject) -> None:
+    a, b = pair
+    cut = data.draw(st.integers(0, len(a)))
+    assert compare_arrays(a[:cut], b[:cut]).merge(compare_arrays(a[cut:], b[cut:], cut)) == compare_arrays(a, b)
+
+
+@given(pairs())
+def test_a_difference_does_not_depend_on_which_comes_first(pair: tuple[Any, Any]) -> None:
+    assert compare_arrays(*pair) == compare_arrays(*pair[::-1])
+
+
+@given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.lists(st.sampled_from([0, 1]), max_size=5))
+def test_equal_values_of_different_dtypes_do_not_differ(one: str, other: str, numbers: list[int]) -> None:
+    a, b = (np.array(numbers, np.int8).astype(numpy_dtype(name)) for name in (one, other))
+    assert compare_arrays(a, b) == Difference()
+
+
+def test_integers_are_far_apart_exactly() -> None:
+    """The distance of the ends of int64 is no int64."""
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    assert compare_arrays(np.array([low]), np.array([high])).absolute == (2**64 - 1, 0)
+    assert compare_arrays(np.array([2**63], np.uint64), np.array([2**63 + 1], np.uint64)).absolute == (1, 0)
+
+
+def test_nans_and_zeros_are_their_bits() -> None:
+    """A NaN is the same as one of the same bits, and as no other; the two zeros differ by nothing."""
+    nan, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32).reshape(2, 1)
+    assert compare_arrays(nan, nan.copy()) == Difference()
+    assert compare_arrays(nan, other) == Difference(1, 0, None, None, 1, 0, 1)
+    assert compare_arrays(np.array([0.0]), np.array([-0.0])) == Difference(1, 0, (0.0, 0), (0.0, 0), 0, 1)
+
+
+def compare_arrays_whole(a: Any, b: Any) -> Difference:
+    with patch.object(distances, "_PORTION", 1 << 20):
+        return compare_arrays(a, b)
+
+
+def fractions(a: Any, b: Any) -> list[tuple[Fraction, Fraction]]:
+    """The real numbers of two arrays in pairs, of elements that are finite in both; a complex one is two."""
+    wide = [array.astype(np.complex128) for array in (a, b)]
+    finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
+    return [
+        (Fraction(float(getattr(x, part))), Fraction(float(getattr(y, part))))
+        for x, y in zip(*(array[finite] for array in wide), strict=True)
+        for part in ("real", "imag")
+    ]
+
+
+def root(fraction: Fraction) -> Fraction:
+    """The square root to 60 digits at least."""
+    scale = 10**60 * max(1, fraction.denominator)
+    return Fraction(isqrt(fraction.numerator * scale * scale // fraction.denominator), scale)
+
+
+@given(pairs())
+def test_cosine_and_norm_are_those_of_exact_fractions(pair: tuple[Any, Any]) -> None:
+    """Whatever the magnitudes are, and without the elements that are not finite."""
+    pair = tuple(array.astype(np.int8) if array.dtype.kind == "b" else array for array in pair)
+    if pair[0].dtype.kind in "iu":
+        pair = tuple(array.astype(np.float64) for array in pair)
+    with np.errstate(invalid="ignore"):
+        numbers = fractions(*pair)
+    found = compare_arrays(*pair).products
+    if found is None:
+        return
+    norm_a, norm_b = (root(sum((each[i] ** 2 for each in numbers), Fraction())) for i in (0, 1))
+    apart = root(sum(((x - y) ** 2 for x, y in numbers), Fraction()))
+    largest = max(norm_a, norm_b)
+    if not numbers:
+        assert found.relative_norm is None
+    else:
+        assert found.relative_norm == pytest.approx(float(apart / largest) if largest else 0.0, rel=1e-6)
+    if norm_a and norm_b:
+        product = sum((x * y for x, y in numbers), Fraction())
+        assert found.cosine == pytest.approx(float(product / (norm_a * norm_b)), abs=1e-9)
+    else:
+        assert found.cosine is None
+
+
+@given(pairs())
+def test_elements_that_are_the_same_have_the_products_of_any(pair: tuple[Any, Any]) -> None:
+    wide = widen_numbers(pair[0])
+    assert products_of_same(pair[0]) == Products.of(wide, wide)
+
+
+@given(pairs(), st.integers(1, 5))
+def test_portions_change_no_figure(pair: tuple[Any, Any], portion: int) -> None:
+    with patch.object(distances, "_PORTION", portion):
+        assert compare_arrays(*pair) == compare_arrays_whole(*pair)
+
+
+@given(
+    st.sampled_from(["float32", "bfloat16", "float16"]), st.integers(0, 2**32), st.integers(-149, 120), st.booleans()
+)
+def test_no_larger_distance_is_left_out_by_looking_in_float32(
+    dtype: str, seed: int, power: int, are_near: bool
+) -> None:
+    """At any magnitude, subnormal numbers included: distances that tie, and relative ones that differ by a bit."""
+    random = np.random.default_rng(seed)
+    wide = np.ldexp(random.integers(-9, 9, (2, 64)) + random.choice([0, 1e-7], (2, 64)), power)
+    if are_near:
+        wide[1] = wide[0] * (1 + random.choice([0, 1e-7, 1e-2], 64))
+    with np.errstate(over="ignore"):
+        a, b = wide.astype(np.float32).astype(numpy_dtype(dtype))
+    with patch.object(distances, "_PORTION", 4):
+        found = compare_arrays(a, b)
+    with patch.object(distances, "_fits_float32", lambda _: False):
+        assert found == compare_arrays_whole(a, b)
+
+
+@given(shapes(max_rank=4), st.integers(1, 30))
+def test_tensors_are_cut_into_bounded_stretches_of_their_c_order(shape: tuple[int, ...], count: int) -> None:
+    table = cut_in_order(TensorTable.of([("a", "int8", shape)]), count)
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    stretches = [numbers[table.region(row).slices].ravel() for row in range(len(table))]
+    assert np.array_equal(np.concatenate([np.zeros(0, int), *stretches]), numbers.ravel())
+    assert all(len(stretch) <= count for stretch in stretches) or shape == ()
+
+
+def small_blocks(nbytes: int) -> Any:
+    """Blocks so small that every tensor is walked through as if it were large."""
+    return patch.multiple(blocks, BLOCK_NBYTES=nbytes), patch.object(sides, "BLOCK_NBYTES", nbytes)
+
+
+def diff_in_blocks(a: Path, b: Path, nbytes: int) -> DiffReport:
+    one, two = small_blocks(nbytes)
+    with one, two:
+        return sv.diff(a, b)
+
+
+@given(tensor_dicts(strings=True), st.integers(1, 5), st.integers(16, 200))
+def test_a_checkpoint_equals_itself_in_any_layout(
+    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Any], parts: int, nbytes: int
+) -> None:
+    directory = tmp_path_factory.mktemp("diff")
+    sv.save(directory / "a", tensors)
+    sv.save(directory / "b", tensors, partition=parts)
+    assert sv.diff(directory / "a", directory / "b") == diff_in_blocks(directory / "a", directory / "b", nbytes)
+    report = sv.diff(directory / "b", directory / "a")
+    assert report.equal and report.num_equal == len(tensors)
+
+
+@given(arrays(), st.data())
+def test_one_changed_element_is_found_where_it_is(
+    tmp_path_factory: pytest.TempPathFactory, array: Any, data: st.DataObject
+) -> None:
+    if not array.size:
+        return
+    directory = tmp_path_factory.mktemp("diff")
+    index = np.unravel_index(data.draw(st.integers(0, array.size - 1)), array.shape)
+    changed = np.array(array)
+    changed[index] = np.array(1 if float(array[index].real) == 0 else 0).astype(array.dtype)
+    sv.save(directory / "a", {"x": array}, partition=data.draw(st.integers(1, 3)))
+    sv.save(directory / "b", {"x": changed}, partition=data.draw(st.integers(1, 3)))
+    for report in (sv.diff(directory / "a", directory / "b"), diff_in_blocks(directory / "a", directory / "b", 16)):
+        found = report.differences[0].values
+        assert found is not None and not report.equal
+        assert (found.count, found.first) == (1, tuple(map(int, index)))
+
+
+def test_keys_dtypes_and_shapes_that_differ_are_told_apart(directory: Path) -> None:
+    same = np.arange(4, dtype=np.float32)
+    sv.save(directory / "a", {"one": same, "cast": same, "grown": same, "same": same, "kind": same})
+    strings = np.array([b"x"] * 4, object)
+    sv.save(
+        directory / "b",
+        {"two": same, "cast": same.astype(np.float16), "grown": np.zeros(5, np.float32), "same": same, "kind": strings},
+    )
+    report = sv.diff(directory / "a", directory / "b")
+    assert (report.only_in_a, report.only_in_b, report.num_equal, report.equal) == (("one",), ("two",), 1, False)
+    told = {each.key: (each.dtype_b, each.shape_b, each.values) for each in report.differences}
+    assert told == {
+        "cast": ("float16", (4,), None),
+        "grown": ("float32", (5,), None),
+        "kind": ("string", (4,), None),
+    }
+
+
+def test_strings_that_differ_are_counted(directory: Path) -> None:
+    sv.save(directory / "a", {"s": np.array([b"a", b"b", b"c"], object)})
+    sv.save(directory / "b", {"s": np.array([b"a", b"x", b""], object)})
+    values = sv.diff(directory / "a", directory / "b").differences[0].values
+    assert values is not None
+    assert (values.count, values.first, values.max_absolute) == (2, (1,), None)
+
+
+def test_large_tensors_in_grids_are_compared_block_by_block(directory: Path) -> None:
+    """Cuts across both axes, other formats, and one element near the end that differs."""
+    table = np.random.default_rng(0).standard_normal((3000, 700)).astype(np.float32)
+    sv.save(directory / "a", {"t": table}, partition=[3, 4])
+    sv.save(directory / "b", {"t": table}, partition=[7, 2], format="tensorflow")
+    assert sv.diff(directory / "a", directory / "b").equal
+    table[2999, 1] += 2
+    sv.save(directory / "c.safetensors", {"t": table})
+    values = sv.diff(directory / "a", directory / "c.safetensors").differences[0].values
+    assert values is not None
+    assert (values.count, values.first) == (1, (2999, 1))
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x40
+    path.write_bytes(data)
+
+
+def data_file(directory: Path, name: str) -> Path:
+    return next(path for path in directory.iterdir() if path.name.startswith(f"{name}.") and "data-" in path.name)
+
+
+def places(path: Path) -> Iterator[tuple[str, int]]:
+    """(key, place of its first byte) in a checkpoint of one file."""
+    with sv.open_checkpoint(path) as reader:
+        entries = reader.entries()
+        yield from ((entries.slices.key(row), int(entries.start[row])) for row in range(len(entries)))
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
+@pytest.mark.parametrize("rows", [4, 600_000])
+def test_a_damaged_tensor_is_unreadable_and_hides_no_other(directory: Path, form: str, rows: int) -> None:
+    tensors = {"bad": np.ones((rows, 2), np.float32), "good": np.ones(3), "other": np.zeros(2)}
+    for name in "ab":
+        sv.save(directory / name, tensors | {"other": np.full(2, ord(name))}, format=form)
+    flip(data_file(directory, "b"), dict(places(directory / "b"))["bad"])
+    report = sv.diff(directory / "a", directory / "b")
+    assert [(each.key, each.side, each.kind) for each in report.unreadable] == [("bad", "b", "CorruptCheckpoint")]
+    assert [each.key for each in report.differences] == ["other"]
+    assert (report.num_equal, report.equal) == (1, False)
+
+
+@pytest.mark.parametrize("case", ["slices_overlap", "slices_with_hole"])
+def test_a_key_that_breaks_a_law_is_unreadable_on_both_sides(case: str) -> None:
+    report = sv.diff(GOLDEN / case, GOLDEN / case)
+    assert {(each.key, each.side) for each in report.unreadable} == {("t", "a"), ("t", "b")}
+    assert not report.differences
+
+
+@pytest.mark.parametrize("case", ["iterator_variant", "dtypes_all", "strings", "hand_big_endian", "keras_adam"])
+def test_every_dtype_of_tensorflow_is_equal_to_itself(case: str) -> None:
+    """Variants and quantized tensors too, which are compared as bytes."""
+    report = sv.diff(GOLDEN / case, GOLDEN / case)
+    assert report.equal and report.num_equal
+
+
+def test_the_bytes_that_were_compared_are_told(directory: Path) -> None:
+    sv.save(directory / "a", {"x": np.ones((700_000, 3)), "y": np.ones(5, np.int8)})
+    told: list[int] = []
+    sv.diff(directory / "a", directory / "a", progress=told.append)
+    assert sum(told) == 2 * (700_000 * 3 * 8 + 5)
+
+
+def test_a_report_is_json_with_stable_keys(directory: Path) -> None:
+    sv.save(directory / "a", {"x": np.ones(2)})
+    sv.save(directory / "b", {"x": np.array([np.inf, 1])})
+    told = sv.diff(directory / "a", directory / "b").to_json()
+    assert (
+        list(told)
+        == "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal tolerance".split()
+    )
+    assert list(told["differences"][0]) == "key dtype_a dtype_b shape_a shape_b values change".split()
+    assert told["differences"][0]["values"] == {
+        "count": 1,
+        "first": [0],
+        "max_absolute": "inf",
+        "max_absolute_at": [0],
+        "max_relative": "inf",
+        "max_relative_at": [0],
+        "num_without_distance": 0,
+        "num_zeros": 0,
+        "num_nans": 0,
+        "cosine": 1.0,
+        "relative_norm": 0.0,
+        "only": None,
+    }
+
+
+def test_a_region_of_rank_0_is_one_block() -> None:
+    assert cut_in_order(TensorTable.of([("a", "int8", ())]), 1).region(0) == Region.whole(())

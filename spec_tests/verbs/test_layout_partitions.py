@@ -1,0 +1,114 @@
+"""Layouts as partitions: each region of a mesh is stored once, and the policy by devices gives each device a file."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import LayoutError
+from shardvar.layout.cutting import plan_rows
+from shardvar.layout.meshes import (
+    Layout,
+    Partial,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    named_sharding,
+    parameter_servers,
+)
+from shardvar.layout.meshes.dtensor import DTensorPlacement
+
+CUTS: tuple[DTensorPlacement, ...] = (Replicate(), Shard(0), Shard(1), StridedShard(0, 2))
+WHOLE = np.arange(35, dtype=np.int16).reshape(7, 5)
+
+
+def stored(path: Path, key: str) -> dict[str, str]:
+    """Return the file of each stored region of a key."""
+    with sv.open_checkpoint(path) as reader:
+        found = reader.find(key)
+        return {str(found.slices.region(row)): reader.index.files[found.file[row]] for row in range(len(found))}
+
+
+def first_holders(layout: Layout) -> dict[str, int]:
+    """Return each region that a device holds, with the first such device."""
+    found: dict[str, int] = {}
+    for device in range(layout.mesh.size):
+        for region in layout.regions(device):
+            found.setdefault(str(region), device)
+    return found
+
+
+@pytest.mark.parametrize("mesh", [(1,), (3,), (2, 2), (3, 2)], ids=str)
+def test_each_region_of_a_mesh_is_stored_once(tmp_path: Path, mesh: tuple[int, ...]) -> None:
+    """The stored slices are the regions that devices hold, whatever the placements, and the values are the same."""
+    for number, placements in enumerate(product(CUTS, repeat=len(mesh))):
+        layout = dtensor(WHOLE.shape, sv.Mesh(mesh), placements)
+        path = tmp_path / str(number)
+        report = sv.save(path, {"x": WHOLE}, partition=layout, policy=sv.ShardByDevicePolicy())
+        holders, files = first_holders(layout), stored(path, "x")
+        assert files.keys() == holders.keys()
+        # One file for each device that is the first to hold something, in the order of devices.
+        devices = sorted(set(holders.values()))
+        names = sorted(set(files.values()))
+        assert report.num_files == len(devices) == len(names)
+        assert all(names.index(files[region]) == devices.index(device) for region, device in holders.items())
+        assert sv.load(path)["x"].tolist() == WHOLE.tolist()
+
+
+def test_all_tensors_share_the_files_of_their_devices(tmp_path: Path) -> None:
+    """Tensors that are not cut are on device 0; by default everything is in one file."""
+    mesh = sv.Mesh((2, 2), ("dp", "tp"))
+    tensors = {"a": np.arange(8.0).reshape(4, 2), "b": np.arange(6), "step": np.array(3), "c": np.zeros((2, 4))}
+    cuts: dict[str, Any] = {
+        "a": named_sharding((4, 2), mesh, (("tp", "dp"),)),
+        "c": lambda shape, dtype: named_sharding(shape, mesh, (None, "tp")),
+    }
+    assert sv.save(tmp_path / "one", tensors, partition=cuts).num_files == 1
+    report = sv.save(tmp_path / "four", tensors, partition=cuts, policy=sv.ShardByDevicePolicy())
+    # Device 0: 2 of a (16), all of b and step (56), half of c (32); device 1 has the other half of c.
+    assert report.file_nbytes == (16 + 56 + 32, 16 + 32, 16, 16)
+    assert set(stored(tmp_path / "four", "b").values()) == set(stored(tmp_path / "four", "step").values())
+    again = sv.reshard(
+        tmp_path / "four", tmp_path / "two", partition=parameter_servers((4, 2), sv.Mesh((2,))), filter="a"
+    )
+    assert (again.num_slices, again.num_files) == (2, 1)
+    for path in ("one", "four"):
+        assert all((value == tensors[key]).all() for key, value in sv.load(tmp_path / path).items())
+
+
+def test_a_tensor_without_elements_is_kept(tmp_path: Path) -> None:
+    layout = dtensor((0, 4), sv.Mesh((2,)), [Shard(0)])
+    sv.save(tmp_path / "x", {"x": np.zeros((0, 4))}, partition=layout, policy=sv.ShardByDevicePolicy())
+    assert sv.load(tmp_path / "x")["x"].shape == (0, 4)
+
+
+def test_a_variable_is_cut_by_a_layout_of_rows() -> None:
+    layout = parameter_servers((5, 2), sv.Mesh((3,)))
+    assert [part.shape for part in plan_rows(layout, (5, 2), "float32")] == [(2, 2), (2, 2), (1, 2)]
+    with pytest.raises(LayoutError, match="first axis alone"):
+        plan_rows(dtensor((5, 2), sv.Mesh((2,)), [Shard(1)]), (5, 2), "float32")
+
+
+HOLE = Layout((4, 4), sv.Mesh((2,)), "half", np.array([0]), np.array([[0, 0]]), np.array([[2, 4]]))
+TWICE = Layout(
+    (4, 4), sv.Mesh((2,)), "overlap", np.array([0, 1]), np.array([[0, 0], [1, 0]]), np.array([[3, 4], [3, 4]])
+)
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (dtensor((4, 4), sv.Mesh((2,)), [Partial()]), "terms"),
+        (dtensor((4, 5), sv.Mesh((2,)), [Shard(0)]), r"layout of \(4, 5\); the tensor has \(4, 4\)"),
+        (HOLE, "no part holds"),
+        (TWICE, "overlap"),
+    ],
+)
+def test_layouts_that_are_not_the_tensor_are_refused(tmp_path: Path, layout: Layout, words: str) -> None:
+    with pytest.raises(LayoutError, match=words):
+        sv.save(tmp_path / "x", {"x": np.zeros((4, 4))}, partition=layout)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,319 @@
+"""Folders of many checkpoints: their order, the newest of them, and the folders that are searched."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.cli import listing
+from shardvar.cli.main import main
+from shardvar.errors import AmbiguousPath, CheckpointNotFound, MalformedCheckpoint
+from shardvar.verbs import locate
+from shardvar.verbs.locate import find_below
+from shardvar.verbs.steps import in_series, natural_key
+from spec_tests.helpers.command_line import Run, run, terminal
+
+__all__ = ["run"]
+
+STEPS = (10, 9, 100)
+
+
+def save_steps(folder: Path, name: str, steps: tuple[int, ...] = STEPS) -> None:
+    for step in steps:
+        sv.save(folder / name.format(step), {"step": np.array(step)})
+
+
+def newest_step(folder: Path) -> int:
+    return int(sv.load(sv.newest_checkpoint(folder))["step"])
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, unique=True), st.sampled_from(["step-{}", "{}", "a{}b/c", "e=1-{}"]))
+def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str) -> None:
+    names = [pattern.format(number) for number in numbers]
+    expected = [pattern.format(number) for number in sorted(numbers)]
+    assert sorted(names, key=natural_key) == expected == in_series([*names, "best"])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["best", "last"], ["step-1", "epoch-1"], ["unet", "vae"], [], ["consolidated.00.pth", "consolidated.01.pth"],
+     ["text_encoder", "text_encoder_2", "text_encoder_3", "unet"], ["model.npz", "model-1.npz", "model-2.npz"],
+     ["m.safetensors", "m.fp16.safetensors"], ["m-fp8.npz", "m-FP16.npz"], ["m.Q4_0.gguf", "m.IQ4_0.gguf"]],
+)  # fmt: skip
+def test_names_of_no_series_and_of_several_have_no_newest(names: list[str]) -> None:
+    assert in_series(names) == []
+
+
+def test_a_precision_does_not_hide_the_steps() -> None:
+    assert in_series(["bf16-step-9", "bf16-step-10"]) == ["bf16-step-9", "bf16-step-10"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ckpt-{}", "step_{}.npz", "checkpoint-{}/model.safetensors", "global_step{}/weights", "iter_{:07}/x",
+     "{}/default/m", "checkpoints/step-{}/model.npz", "epoch=0-step={}.npz"],
+)  # fmt: skip
+def test_the_last_step_is_the_newest_in_every_layout(name: str, tmp_path: Path) -> None:
+    save_steps(tmp_path, name)
+    found = [each.path for each in find_below(tmp_path)]
+    assert [int(sv.load(path)["step"]) for path in found] == sorted(STEPS)
+    assert newest_step(tmp_path) == 100
+    with pytest.raises(AmbiguousPath, match="--latest"):
+        sv.load(tmp_path)
+
+
+def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
+    save_steps(tmp_path, "ckpt-{}")
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-9"\n')
+    assert newest_step(tmp_path) == 9
+    (tmp_path / "checkpoint").write_text("nothing of the kind {")
+    with pytest.raises(MalformedCheckpoint):
+        sv.newest_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(("file", "text"), [("latest", "step-9"), ("latest_checkpointed_iteration.txt", "9\n")])
+def test_the_pointers_of_trainers_decide_before_the_numbers(file: str, text: str, tmp_path: Path) -> None:
+    save_steps(tmp_path, "step-{}/model.npz")
+    (tmp_path / file).write_text(text)
+    assert newest_step(tmp_path) == 9
+    (tmp_path / file).write_text("step-7")
+    assert newest_step(tmp_path) == 100
+
+
+def unfinished(folder: Path) -> None:
+    """A set whose index was not written yet."""
+    folder.mkdir()
+    for number in (1, 2):
+        sv.save(folder / "whole.safetensors", {"step": np.array(0)}, force=True)
+        (folder / "whole.safetensors").rename(folder / f"model-0000{number}-of-00002.safetensors")
+
+
+def test_a_step_that_was_not_finished_is_passed_over_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_steps(tmp_path, "step-{}/model.safetensors")
+    unfinished(tmp_path / "step-200")
+    assert newest_step(tmp_path) == 100
+    assert main(["inspect", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("step-")[1].split("/")[0] for line in lines[2:]] == ["9", "10", "100", "200"]
+    assert lines[4].endswith("newest") and "not finished" in lines[5]
+    assert main(["verify", str(tmp_path), "--latest"]) == 0
+    shown = capsys.readouterr()
+    assert "step-100" in shown.out and "step-200" in shown.err
+
+
+@pytest.mark.parametrize("name", ["200.orbax-checkpoint-tmp-17", "tmp-checkpoint-200", "200.tmp"])
+def test_a_step_of_a_temporary_name_was_not_finished(name: str, tmp_path: Path) -> None:
+    save_steps(tmp_path, "{}/model")
+    save_steps(tmp_path, f"{name}/model", (200,))
+    assert newest_step(tmp_path) == 100
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path)
+    assert "It is" not in caught.value.cause
+
+
+def test_two_checkpoints_of_the_last_step_are_both_named(tmp_path: Path) -> None:
+    save_steps(tmp_path, "step-{}/model.npz")
+    save_steps(tmp_path, "step-{}/adapter.npz", (100,))
+    with pytest.raises(AmbiguousPath, match=r"step-100.adapter\.npz.*step-100.model\.npz"):
+        sv.newest_checkpoint(tmp_path)
+
+
+def test_where_nothing_tells_the_newest_the_error_names_all(tmp_path: Path) -> None:
+    save_steps(tmp_path, "unet/model.npz", (1,))
+    save_steps(tmp_path, "vae/model.npz", (1,))
+    save_steps(tmp_path, "unet_2/model.npz", (1,))
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path)
+    assert "newest" not in caught.value.remedy
+    with pytest.raises(AmbiguousPath, match=r"unet.*vae.*Nothing tells"):
+        sv.newest_checkpoint(tmp_path)
+    assert sorted(sv.load(tmp_path / "vae")) == ["step"]
+
+
+def test_the_only_checkpoint_is_the_newest_and_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFound):
+        sv.newest_checkpoint(tmp_path)
+    save_steps(tmp_path, "run/checkpoints/{}/model", (5,))
+    assert newest_step(tmp_path) == 5 == newest_step(tmp_path / "run") == int(sv.load(tmp_path)["step"])
+
+
+def test_a_checkpoint_in_a_folder_hides_those_below_it_but_not_from_latest(tmp_path: Path, run: Run) -> None:
+    """The final model of a run is beside the folders of its steps: the folder means the model, its newest a step."""
+    sv.save(tmp_path / "model.safetensors", {"step": np.array(0)})
+    for step in (9, 10):
+        sv.save(tmp_path / f"checkpoint-{step}" / "model.safetensors", {"step": np.array(step)})
+    assert newest_step(tmp_path) == 10
+    assert int(sv.load(tmp_path)["step"]) == 0 == newest_step(tmp_path / "model.safetensors")
+    outcome = run("show", tmp_path, "step", "--latest")
+    assert outcome.out.splitlines()[-1] == "10"
+    assert outcome.err == f"note: the newest is {tmp_path / 'checkpoint-10' / 'model.safetensors'}\n"
+
+
+def test_folders_of_no_series_beside_a_checkpoint_are_not_its_steps(tmp_path: Path) -> None:
+    """Nor are the arrays in a group of Zarr, whatever numbers their names have."""
+    sv.save(tmp_path / "run" / "model.safetensors", {"step": np.array(3)})
+    for name in ("text_encoder", "text_encoder_2"):
+        sv.save(tmp_path / "run" / name / "model.safetensors", {"step": np.array(4)})
+    assert newest_step(tmp_path / "run") == 3
+    sv.save(tmp_path / "zarr", {"step": np.array(5), "w-1": np.ones(2), "w-2": np.ones(3)}, format="zarr")
+    assert newest_step(tmp_path / "zarr") == 5
+
+
+@pytest.mark.parametrize(("form", "lost"), [("zarr", "zarr.json"), ("orbax", "_METADATA")])
+def test_arrays_that_lost_the_file_of_their_group_are_named_as_that(
+    form: str, lost: str, tmp_path: Path, run: Run
+) -> None:
+    """Their folder means several checkpoints then, and steps that are groups do not."""
+    for step in (1, 2):
+        sv.save(tmp_path / "steps" / f"step-{step}", {"a": np.ones(2), "b": np.ones(3)}, format=form)
+    sv.save(tmp_path / "m", {"a": np.ones(2), "b/c": np.ones(3)}, format=form)
+    (tmp_path / "m" / lost).unlink()
+    with pytest.raises(AmbiguousPath, match="It is a folder of Zarr arrays without a group") as caught:
+        sv.load(tmp_path / "m")
+    assert lost in caught.value.remedy and caught.value.remedy.endswith(" Else give the path of one of them.")
+    assert run("inspect", tmp_path / "m").out.splitlines()[1].startswith("! This is a folder of Zarr arrays without a")
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path / "steps")
+    assert "group" not in str(caught.value) and "group" not in run("inspect", tmp_path / "steps").out
+
+
+@pytest.mark.parametrize("companion", ["data.pt", "scheduler.bin", "rng_state_0.pth", "optimizer.pt", "sampler_1.bin"])
+def test_the_state_of_a_run_is_meant_only_where_there_is_nothing_else(companion: str, tmp_path: Path) -> None:
+    """It hides neither a model in the same folder nor checkpoints in folders below, as those of verl or Accelerate."""
+    sv.save(tmp_path / "run" / "step_9" / companion, {"step": np.array(9)}, format="pt")
+    assert newest_step(tmp_path / "run") == int(sv.load(tmp_path / "run" / "step_9")["step"]) == 9
+    for name in ("actor/model.npz", "critic/weights/model.pt"):
+        sv.save(tmp_path / "run" / "step_9" / name, {"step": np.array(3)})
+    found = [Path(each.path).relative_to(tmp_path).as_posix() for each in find_below(tmp_path / "run")]
+    assert found == ["run/step_9/actor/model.npz", "run/step_9/critic/weights/model.pt"]
+    sv.save(tmp_path / "run" / "step_9" / "model.pt", {"step": np.array(5)})
+    assert newest_step(tmp_path / "run" / "step_9") == 5
+
+
+def test_hidden_folders_links_and_deep_folders_are_not_searched(tmp_path: Path) -> None:
+    save_steps(tmp_path, ".trash/model.npz", (1,))
+    save_steps(tmp_path, "a/b/c/d/model.npz", (1,))
+    save_steps(tmp_path.parent, f"{tmp_path.name}-elsewhere/model.npz", (1,))
+    (tmp_path / "link").symlink_to(f"{tmp_path}-elsewhere")
+    assert find_below(tmp_path) == []
+    assert len(find_below(tmp_path / "link")) == 1
+
+
+def test_a_folder_of_too_many_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "_MAX_FOLDERS", 5)
+    for number in range(6):
+        (tmp_path / str(number)).mkdir()
+    with pytest.raises(AmbiguousPath, match="more than 5 folders"):
+        sv.load(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "digest"])
+def test_commands_take_the_newest(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_steps(tmp_path, "step-{}")
+    assert main([command, str(tmp_path), "--latest"]) == 0
+    assert "step-100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["run", "run/7", "run/7/default", "run/7/default/_METADATA"])
+def test_a_step_of_orbax_is_one_checkpoint_whichever_path_leads_to_it(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every verb takes it, and digest writes the manifest that verify looks for."""
+    (tmp_path / "run" / "7").mkdir(parents=True)
+    (tmp_path / "run" / "7" / "_CHECKPOINT_METADATA").write_text("{}")
+    sv.save(tmp_path / "run" / "7" / "default", {"w": np.arange(3.0)}, format="orbax")
+    assert sv.verify(tmp_path / path).outcomes["w"] != "ok"  # Zarr 2 has no checksums
+    assert main(["inspect", str(tmp_path / path), "--latest"]) == 0
+    assert main(["digest", str(tmp_path / path), "--write"]) == 0
+    assert "default (orbax): 1 tensor" in capsys.readouterr().out
+    assert sv.verify(tmp_path / "run" / "7").outcomes["w"] == sv.verify(tmp_path / path).outcomes["w"] == "ok"
+
+
+def test_reshard_and_show_take_the_newest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_steps(tmp_path / "runs", "step-{}")
+    assert main(["reshard", str(tmp_path / "runs"), str(tmp_path / "out.npz"), "--latest"]) == 0
+    assert int(sv.load(tmp_path / "out.npz")["step"]) == 100
+    capsys.readouterr()
+    assert main(["show", str(tmp_path / "runs"), "step", "--latest"]) == 0
+    assert "100" in capsys.readouterr().out
+
+
+def test_the_list_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_steps(tmp_path, "step-{}")
+    assert main(["inspect", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [(Path(each["path"]).name, each["newest"], each["finished"]) for each in listed] == [
+        ("step-9", False, True),
+        ("step-10", False, True),
+        ("step-100", True, True),
+    ]
+
+
+def test_the_list_has_what_each_checkpoint_holds_and_says_which_is_broken(tmp_path: Path, run: Run) -> None:
+    save_steps(tmp_path, "step-{}")
+    for path, size in ((tmp_path / "step-9.svindex", 30), (next(tmp_path.glob("step-10.svdata*")), 3)):
+        path.write_bytes(path.read_bytes()[:size])
+    rows = [line.split() for line in run("inspect", tmp_path).out.splitlines()[2:]]
+    day = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
+    assert all(len(day.findall(" ".join(row))) == 2 for row in rows)
+    assert [[word for word in row[1:] if not day.fullmatch(word)] for row in rows] == [
+        ["shardvar", "unreadable"],
+        ["shardvar", "1", "8", "B", "1", "tensor", "unreadable"],
+        ["shardvar", "1", "8", "B", "newest"],
+    ]
+    listed = run("inspect", tmp_path, "--json").json["checkpoints"]
+    assert [(each["num_tensors"], each["nbytes"]) for each in listed] == [(None, None), (1, 8), (1, 8)]
+
+
+def test_few_indexes_of_many_checkpoints_are_opened(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those of the last ones, and none after a large one; the list of a pipe has all the others too."""
+    save_steps(tmp_path, "step-{}", tuple(range(1, 31)))
+    opened: list[str] = []
+    reader = listing.Reader
+
+    def count_opened(path: str, *rest: Any) -> Any:
+        opened.append(Path(path).name)
+        return reader(path, *rest)
+
+    monkeypatch.setattr(listing, "Reader", count_opened)
+    assert len(run("inspect", tmp_path).out.splitlines()) == 32
+    assert opened == [f"step-{number}" for number in range(30, 10, -1)]
+    opened.clear()
+    monkeypatch.setattr(listing, "_MOST_TENSORS", 2)
+    assert run("inspect", tmp_path).code == 0 and opened == ["step-30", "step-29"]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_terminal_lists_the_last_checkpoints(columns: int, tmp_path: Path, run: Run) -> None:
+    save_steps(tmp_path, "step-{}", tuple(range(1, 31)))
+    with terminal(columns):
+        out, whole = run("inspect", tmp_path).out, run("inspect", tmp_path, "--all").out
+    assert "10 before these, from" in out and "step-10 " not in out and "step-11 " in out
+    assert all(f"step-{number} " in whole for number in range(1, 31))
+    assert all(len(line) <= columns or str(tmp_path) in line for line in out.splitlines())
+
+
+def test_a_path_in_the_list_means_one_checkpoint(tmp_path: Path, run: Run) -> None:
+    """Where two formats share a prefix, the list has the file of the index, which opens."""
+    sv.save(tmp_path / "model", {"w": np.ones(2)})
+    sv.save(tmp_path / "model.npz", {"w": np.ones(2)})
+    paths = [each["path"] for each in run("inspect", tmp_path, "--json").json["checkpoints"]]
+    assert {Path(path).name for path in paths} == {"model.svindex", "model.npz"}
+    assert all(run("inspect", path, "--json").json["num_tensors"] == 1 for path in paths)
+
+
+def test_a_checkpoint_that_is_a_folder_is_named_by_the_folder(tmp_path: Path) -> None:
+    for step in STEPS:
+        sv.save(tmp_path / f"step-{step}", {"step": np.array(step)}, format="torch")
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path)
+    assert ".metadata" not in caught.value.cause and str(tmp_path / "step-9") in caught.value.cause
+    assert sv.newest_checkpoint(tmp_path) == str(tmp_path / "step-100") and newest_step(tmp_path) == 100

@@ -1,0 +1,158 @@
+"""What shardvar says about a path that means no checkpoint: what is there instead, and what to do."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import shardvar as sv
+from shardvar.errors import (
+    AmbiguousPath,
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.storage.local import LocalStorage
+from shardvar.verbs import foreign
+from spec_tests.wire.test_kinds import KINDS, POINTER
+
+
+def error_of(path: Path) -> ShardvarError:
+    with pytest.raises(ShardvarError) as caught:
+        sv.load(path)
+    assert str(path.name) in str(caught.value) and caught.value.remedy
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "words"),
+    [
+        ("model.bin", POINTER, MalformedCheckpoint, "Git LFS pointer"),
+        ("model.h5x", KINDS["a web page"], MalformedCheckpoint, "web page"),
+        ("model", b"", MalformedCheckpoint, "is empty"),
+        ("weights", bytes(1000), MalformedCheckpoint, "filled with zeros"),
+        ("model.safetensors.incomplete", b"\x10\0\0\0", MalformedCheckpoint, "unfinished download"),
+        ("model.onnx", KINDS["an ONNX model"], UnsupportedError, "an ONNX model"),
+        ("model.onnx", b"\xfe" * 9, UnsupportedError, "an ONNX model"),
+        ("model.pkl", b"\x80\x04}.", UnsupportedError, "a Python pickle"),
+        ("model.nemo", KINDS["a tar archive"], UnsupportedError, "a tar archive"),
+        ("frozen.pb", KINDS["a TensorFlow graph"], UnsupportedError, "a TensorFlow graph"),
+        ("model.ckpt.meta", b"\x0a\xff", UnsupportedError, "the graph of a TensorFlow checkpoint"),
+        ("flax_model.msgpack", b"\x83\xa6params", UnsupportedError, "msgpack"),
+        ("docs.zip", KINDS["a zip archive"], UnsupportedError, "a zip archive of another program"),
+        ("config.json", b'{"model_type": 1}', UnsupportedError, "a JSON text"),
+        ("unknown", b"\xfe\xfd\xfc" * 9, CheckpointNotFound, "of no format that shardvar reads"),
+    ],
+)
+def test_a_file_is_named_for_what_it_is(
+    name: str, content: bytes, error: type[ShardvarError], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    raised = error_of(tmp_path / name)
+    assert type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
+
+
+def put(*names: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch() if not name.endswith("/") else (folder / name).mkdir()
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (put(), CheckpointNotFound, "is empty"),
+        (put("notes.md", "data.csv", "sub/"), CheckpointNotFound, "2 files and 1 folder"),
+        (put("5.orbax-checkpoint-tmp-17/d/x"), IncompleteCheckpoint, "not finished"),
+        (put("iter_0000010/mp_rank_00/x", "iter_0000010/mp_rank_01/x"), CheckpointNotFound, "1 folder"),
+        (put("mp_rank_00/x", "mp_rank_01/x"), UnsupportedError, "Megatron"),
+        (put("saved_model.pb"), IncompleteCheckpoint, "SavedModel without"),
+        (put("events.out.tfevents.17.host"), UnsupportedError, "TensorBoard"),
+        (put("model_index.json", "unet/"), IncompleteCheckpoint, "diffusers"),
+    ],
+)
+def test_a_folder_is_named_for_what_it_is(
+    make: Callable[[Path], None], error: type[ShardvarError], words: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    make(folder)
+    raised = error_of(folder)
+    assert type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
+
+
+def test_the_ranks_of_megatron_and_deepspeed_are_not_taken_for_the_whole(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"mp_rank_{rank:02}").mkdir()
+        (tmp_path / f"mp_rank_{rank:02}" / "model_optim_rng.pt").write_bytes(b"\x80\x02}.")
+    raised = error_of(tmp_path)
+    assert "a folder for each rank" in raised.cause and "convert" in str(raised.remedy)
+
+
+def test_the_ranks_of_llama_are_not_taken_for_steps(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"consolidated.0{rank}.pth").write_bytes(b"\x80\x02}.")
+    with pytest.raises(AmbiguousPath, match="Llama.* each rank"):
+        sv.load(tmp_path)
+    with pytest.raises(AmbiguousPath, match="Nothing tells which one is the newest"):
+        sv.newest_checkpoint(tmp_path)
+
+
+def test_there_is_no_checkpoint_where_nothing_is(tmp_path: Path) -> None:
+    for path in (tmp_path / "no", tmp_path / "no" / "such"):
+        assert error_of(path).cause == f"There is no checkpoint at {path}."
+
+
+@pytest.mark.parametrize("named", ["model", "model.svindex", "data", "folder"])
+def test_data_files_without_their_index_are_told_from_nothing(named: str, tmp_path: Path) -> None:
+    """Neither is it a checkpoint of the same prefix, of which the index was lost or never written."""
+    sv.save(tmp_path / "model", {"w": [1.0]})
+    (tmp_path / "model.svindex").unlink()
+    (data,) = tmp_path.iterdir()
+    path = {"data": data, "folder": tmp_path}.get(named, tmp_path / named)
+    raised = error_of(path)
+    assert type(raised) is CheckpointNotFound and "Copy the index" in raised.remedy
+    assert raised.cause == f"There is no checkpoint at {path}: model.svindex is missing, but its data files exist."
+    assert "data files" not in error_of(tmp_path / "mode").cause
+
+
+def test_a_misspelt_folder_is_told_what_it_may_have_meant(tmp_path: Path) -> None:
+    sv.save(tmp_path / "run-two" / "step-1" / "model", {"w": [1.0]})
+    assert f"Did you mean {tmp_path / 'run-two'}?" == error_of(tmp_path / "run-tow").remedy
+
+
+def test_the_largest_files_of_a_folder_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.onnx").write_bytes(KINDS["an ONNX model"] + bytes(1000))
+    assert "model.onnx is an ONNX model" in error_of(tmp_path).cause
+
+
+def test_a_folder_of_pointers_says_how_to_fetch_the_files(tmp_path: Path) -> None:
+    """Other files of the folder, which git has itself, are larger than a pointer."""
+    for name in ("README.md", "config.json", "merges.txt", "tokenizer.json", "vocab.json"):
+        (tmp_path / name).write_text("{} some text\n" * 100)
+    (tmp_path / "pytorch_model.bin").write_bytes(POINTER)
+    raised = error_of(tmp_path)
+    assert type(raised) is MalformedCheckpoint and raised.remedy == "Fetch the content: `git lfs pull`."
+    assert "pytorch_model.bin is a Git LFS pointer" in raised.cause
+
+
+def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        (tmp_path / f"{number}.onnx").write_bytes(KINDS["an ONNX model"])
+    opened: list[str] = []
+    monkeypatch.setattr(foreign, "_head", lambda storage, name: opened.append(name) or b"")
+    assert isinstance(foreign.explain(tmp_path, None), CheckpointNotFound) and len(opened) <= 4
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert type(error_of(tmp_path / "pipe")) is MalformedCheckpoint
+    assert LocalStorage(str(tmp_path)).names() == ["pipe"]

@@ -1,0 +1,231 @@
+"""What RFC 001 says of sharding callbacks, sentence by sentence: callbacks that keep to it, and some that do not.
+
+Each is called by ``sv.Checkpoint``, as a user's would be.
+"""
+
+import logging
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import InconsistentTensor, PolicyError
+from shardvar.reference.devices import Device, device_scope
+
+KEY = "x/.ATTRIBUTES/VARIABLE_VALUE"
+X = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+class Callback(sv.ShardingCallback):
+    """A callback that answers with what a function makes of the tensors, and keeps what it was given."""
+
+    description = "does as it is told"
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.answer = answer
+        self.given: list[Any] = []
+
+    def __call__(self, shardable_tensors: Any, /) -> Any:
+        self.given.append(shardable_tensors)
+        return self.answer(shardable_tensors)
+
+
+def one_file(tensors: Any) -> dict[str, dict[str, Any]]:
+    shard: dict[str, dict[str, Any]] = {}
+    for each in tensors:
+        shard.setdefault(each.checkpoint_key, {})[each.slice_spec] = each.tensor
+    return shard
+
+
+def with_x(*parts: tuple[str, Any]) -> Callable[[Any], Any]:
+    """Everything in one file, and of x these slices in its place."""
+    return lambda tensors: [one_file(tensors) | {KEY: dict(parts)}]
+
+
+def write(tmp_path: Path, policy: Any, **objects: Any) -> Any:
+    return sv.Checkpoint(**objects or {"x": sv.Variable(X)}).write(tmp_path / "model", policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("answer", "loss"),
+    [
+        (lambda tensors: [{key: value for key, value in one_file(tensors).items() if key != KEY}], "lost"),
+        (with_x(("6 2 0,5:0,2", X[:5])), "lacks"),
+    ],
+)
+def test_tensors_must_not_be_removed_nor_any_element(answer: Any, loss: str, tmp_path: Path) -> None:
+    """R-POLICY-1 (RFC 001): "Tensors must not be removed from the checkpoint." """
+    with pytest.raises(PolicyError, match=loss):
+        write(tmp_path, Callback(answer))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slice_without_elements_is_stored_as_often_as_it_was_given(tmp_path: Path) -> None:
+    """R-POLICY-1 (RFC 001): it overlaps with nothing, so that nothing else would notice that there are two."""
+    empty = sv.Variable(X[:0])
+    with pytest.raises(PolicyError, match=r"stored .* of 'x/.*' once more"):
+        write(tmp_path, Callback(lambda tensors: [one_file(tensors), {KEY: {"0 2 0,0:0,2": X[:0]}}]), x=empty)
+    assert list(tmp_path.iterdir()) == []
+    assert write(tmp_path, Callback(lambda tensors: [one_file(tensors)]), x=empty).num_tensors == 2
+
+
+@pytest.mark.parametrize("value", [X.T, X.reshape(-1), X[:, :1]])
+def test_tensors_must_not_be_reshaped(value: Any, tmp_path: Path) -> None:
+    """R-POLICY-2 (RFC 001): "Tensors must not be reshaped." """
+    with pytest.raises(PolicyError, match="reshaped"):
+        write(tmp_path, Callback(with_x(("", value))))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "float16", "bool"])
+def test_dtypes_must_not_change(dtype: str, tmp_path: Path) -> None:
+    """R-POLICY-3 (RFC 001): "Tensor dtypes must not change." """
+    with pytest.raises(PolicyError, match=f"from float32 to {dtype}"):
+        write(tmp_path, Callback(with_x(("", X.astype(dtype)))))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_may_be_sliced_anew_and_are_restored_as_they_were(tmp_path: Path) -> None:
+    """R-POLICY-7 (RFC 001): "Tensor re-slicing in the callback is totally fine, though." Loading is none the wiser."""
+    report = write(
+        tmp_path,
+        Callback(
+            lambda tensors: [
+                {KEY: {"6 2 4,2:0,2": X[4:]}},
+                one_file(tensors) | {KEY: {"6 2 0,4:1,1": X[:4, 1:], "6 2 0,4:0,1": X[:4, :1]}},
+            ]
+        ),
+    )
+    assert (report.num_files, report.num_slices) == (2, 4)
+    later = sv.Checkpoint()
+    status = later.read(tmp_path / "model")
+    later.x = sv.Variable(np.zeros_like(X))  # is restored when it appears
+    status.assert_consumed()
+    np.testing.assert_array_equal(later.x.numpy(), X)
+
+
+def test_values_may_change(tmp_path: Path) -> None:
+    """R-POLICY-13 (RFC 001): "normalized according to specified minimum/maximum values"."""
+    write(tmp_path, Callback(with_x(("", (X - 1) / 9))))
+    np.testing.assert_array_equal(sv.load(tmp_path / "model")[KEY], (X - 1) / 9)
+
+
+def test_tensors_of_two_tasks_share_no_file(tmp_path: Path) -> None:
+    """R-POLICY-8 (RFC 001): "Tensors within a shard must belong to the same task"; two devices of one may share."""
+    objects = {}
+    for name, device in (
+        ("a", "/job:ps/task:0/device:CPU:0"),
+        ("b", "/job:ps/task:0/device:CPU:1"),
+        ("c", "/job:ps/task:1"),
+    ):
+        with device_scope(Device(device)):
+            objects[name] = sv.Variable(X, name=name)
+    with pytest.raises(PolicyError, match="several tasks"):
+        write(tmp_path, Callback(lambda tensors: [one_file(tensors)]), **objects)
+    assert list(tmp_path.iterdir()) == []
+
+    def by_task(tensors: Any) -> list[Any]:
+        tasks = dict.fromkeys(each.task for each in tensors)
+        return [one_file([each for each in tensors if each.task == task]) for task in tasks]
+
+    report = write(tmp_path, Callback(by_task), **objects)
+    assert report.num_files == 3  # the third is the coordinator's, for the graph of objects
+
+
+def test_a_file_a_task_is_the_default_and_a_file_a_device_is_to_be_had(tmp_path: Path) -> None:
+    """R-POLICY-10 (RFC 001): "sharding by task and sharding according to a maximum file size will be provided"."""
+    with device_scope(Device("/job:ps/task:0/device:CPU:0")):
+        a = sv.Variable(X)
+    with device_scope(Device("/job:ps/task:0/device:CPU:1")):
+        b = sv.Variable(X)
+    assert write(tmp_path / "task", None, a=a, b=b).num_files == 2  # and the graph's
+    assert write(tmp_path / "device", sv.ShardByDevicePolicy(), a=a, b=b).num_files == 3
+    assert max(write(tmp_path / "size", sv.MaxShardSizePolicy(16), a=a, b=b).file_nbytes[:6]) <= 16
+
+
+def test_a_callback_is_told_all_of_a_tensor(tmp_path: Path) -> None:
+    """R-POLICY-11 (RFC 001): "including `TensorSpec`, checkpoint key, and `Trackable`"."""
+    with device_scope(Device("/job:ps/task:2")):
+        variable = sv.ShardedVariable([sv.Variable(X[:4]), sv.Variable(X[4:])])
+    callback = Callback(
+        lambda tensors: [
+            one_file([each for each in tensors if each.task == task]) for task in {t.task for t in tensors}
+        ]
+    )
+    write(tmp_path, callback, x=variable)
+    first, second = (each for each in callback.given[0] if each.checkpoint_key == KEY)
+    assert (first.shape, second.shape) == ((4, 2), (2, 2)) and first.dtype == second.dtype == np.float32
+    assert (first.slice_spec, second.slice_spec) == ("6 2 0,4:0,2", "6 2 4,2:0,2")
+    assert first.trackable is variable and "task:2" in first.device
+    np.testing.assert_array_equal(np.asarray(second.tensor), X[4:])
+
+
+@pytest.mark.parametrize("answer", [None, 3, "files", [[X]], [{KEY: X}], [{3: {"": X}}], {KEY: {"": X}}])
+def test_an_answer_is_a_list_of_dictionaries(answer: Any, tmp_path: Path) -> None:
+    """R-POLICY-12 (RFC 001): "which is a list of dictionaries"; anything else is refused before a byte is written."""
+    with pytest.raises(PolicyError):
+        write(tmp_path, Callback(lambda tensors: answer))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_callback_is_called_once_a_save_which_tells_what_came_of_it(tmp_path: Path) -> None:
+    """R-POLICY-5: "only be called once for a given `checkpoint.save()` call".
+
+    R-POLICY-16: "number of shards, callback description", and latency.
+    """
+    callback = Callback(lambda tensors: [one_file(tensors)])
+    report = write(tmp_path, callback)
+    assert len(callback.given) == 1
+    assert (report.description, report.num_files) == ("does as it is told", 1) and report.callback_seconds > 0
+
+
+@pytest.mark.parametrize("form", ["shardvar", "safetensors"])
+def test_the_description_is_saved_and_told_where_restoring_fails(form: str, tmp_path: Path) -> None:
+    """R-POLICY-6: "saved alongside the tensor data in the checkpoint, and can be used to assist with debugging"."""
+    callback = Callback(lambda tensors: [one_file(tensors)])
+    sv.Checkpoint(x=sv.Variable(X)).write(tmp_path / "model", policy=callback, format=form)
+    with sv.open_checkpoint(tmp_path / "model") as reader:
+        assert reader.metadata.description == "does as it is told"
+    with pytest.raises(InconsistentTensor, match="does as it is told"):
+        sv.Checkpoint(x=sv.Variable(X[:2])).read(tmp_path / "model")
+
+
+def test_what_exceeds_the_limit_is_a_warning_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a warning." """
+    with caplog.at_level(logging.WARNING):
+        report = sv.save(tmp_path / "m", {"s": np.array([b"a long string"], object)}, policy=sv.MaxShardSizePolicy(4))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "'s'" in caplog.text and len(report.exceeding) == 1
+
+
+def test_a_policy_works_within_the_files_of_another(tmp_path: Path) -> None:
+    """R-POLICY-17: "first separates tensors by the model they belong to, then shards those with a max shard size"."""
+    tensors = {"a": X, "b": X}
+    by_key = Callback(lambda given: [one_file([each]) for each in given])
+    sv.save(tmp_path / "m", tensors, policy=sv.compose(by_key, sv.MaxShardSizePolicy(32)))
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        entries = reader.entries()
+        keys = [{entries.slices.key(row) for row in np.flatnonzero(entries.file == file)} for file in range(4)]
+    assert keys == [{"a"}, {"a"}, {"b"}, {"b"}]
+
+
+def test_a_callback_moves_no_values(tmp_path: Path) -> None:
+    """R-POLICY-19 (RFC 001): it "doesn't actually move around GBs of data when sharding", and cutting reads nothing."""
+    large = np.zeros((1 << 20, 8), np.float32)
+    peaks = []
+
+    def measured(tensors: Any) -> Any:
+        tracemalloc.start()
+        try:
+            [each] = tensors
+            return [{"x": {"1048576 8 0,9:0,8": each.tensor[:9]}}, {"x": {"1048576 8 9,1048567:0,8": each.tensor[9:]}}]
+        finally:
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    sv.save(tmp_path / "m", {"x": large}, policy=Callback(measured))
+    assert len(peaks) == 1 and peaks[0] < large.nbytes // 100

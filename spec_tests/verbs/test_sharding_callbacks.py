@@ -1,0 +1,389 @@
+"""Sharding callbacks (RFC 001): what they are given, what they may answer, and what each wrong answer is told."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import basic_indices
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, ArgumentTypeError, IncompleteCheckpoint, PolicyError, UnknownKey
+from shardvar.planning.policies import ColumnarPolicy
+from shardvar.planning.policies.policy import HOLDS_ALL
+from shardvar.planning.slices import SliceTable
+from shardvar.reference.devices import Device, device_scope
+from shardvar.verbs.callbacks.shardable_tensor import LazySlice
+from shardvar.verbs.callbacks.slice_source import SliceSource
+from shardvar.verbs.save import source_of
+from spec_tests.helpers import paths
+from spec_tests.helpers.hypothesis_strategies import slice_tables
+
+RECORDED = json.loads((paths.GOLDEN / "policies" / "policies.json").read_text())
+A, B = "a/.ATTRIBUTES/VARIABLE_VALUE", "b/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Answering(sv.ShardingCallback):
+    """A callback that answers with whatever a function makes of the tensors."""
+
+    description = "answers oddly"
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.answer = answer
+        self.calls = 0
+
+    def __call__(self, shardable_tensors: Any, /) -> Any:
+        self.calls += 1
+        return self.answer(shardable_tensors)
+
+
+def all_in_one(tensors: Any) -> dict[str, dict[str, Any]]:
+    shard: dict[str, dict[str, Any]] = {}
+    for each in tensors:
+        shard.setdefault(each.checkpoint_key, {})[each.slice_spec] = each.tensor
+    return shard
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
+    """All in one file, changed."""
+
+    def answer(tensors: Any) -> Any:
+        shard = all_in_one(tensors)
+        more = change(shard)
+        return [shard, *more] if isinstance(more, list) else [shard]
+
+    return answer
+
+
+def recut(**parts: slice) -> Callable[[dict[str, Any]], Any]:
+    """The tensor a in slices, by the extents that are written with an underscore for the comma."""
+
+    def change(shard: dict[str, Any]) -> list[Any]:
+        tensor = shard.pop(A)[""]
+        return [{A: {f"4 3 {name[1:].replace('_', ',')}:0,3": tensor[rows]}} for name, rows in parts.items()]
+
+    return change
+
+
+CALLBACKS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "identity_all_in_one": (changed(lambda shard: None), None),
+    "drop_tensor_a": (changed(lambda shard: shard.pop(A) and None), f"lost '{A}'"),
+    "drop_object_graph": (changed(lambda shard: shard.pop("_CHECKPOINTABLE_OBJECT_GRAPH") and None), "lost '_CHECK"),
+    "change_dtype": (
+        changed(lambda shard: shard.update({A: {"": np.asarray(shard[A][""]).astype(np.float64)}})),
+        f"changed the dtype of '{A}' in .* from float32 to float64",
+    ),
+    "transpose": (
+        changed(lambda shard: shard.update({A: {"": np.asarray(shard[A][""]).T}})),
+        rf"reshaped '{A}' from \(4, 3\) to \(3, 4\)",
+    ),
+    "duplicate_in_two_shards": (changed(lambda shard: [{A: shard[A]}]), f"'{A}' overlap"),
+    "renamed_tensor": (changed(lambda shard: shard.update({"x" + A: shard.pop(A)})), f"added 'x{A}'"),
+    "leading_empty_shard": (lambda tensors: [{}, all_in_one(tensors)], None),
+    "valid_split_rows": (changed(recut(_0_2=slice(0, 2), _2_2=slice(2, 4))), None),
+    "overlapping_slices": (changed(recut(_0_3=slice(0, 3), _2_2=slice(2, 4))), f"'{A}' overlap in"),
+    "slice_wrong_full_shape_b": (
+        changed(lambda shard: shard.update({A: {"5 3 0,4:0,3": shard[A][""]}})), r"from \(4, 3\) to \(5, 3\)"
+    ),
+    "slice_spec_garbage": (changed(lambda shard: shard.update({A: {"hello": shard[A][""]}})), "invalid .*'hello'"),
+    "slice_out_of_bounds": (changed(recut(_0_3=slice(0, 3), _3_2=slice(2, 4))), "does not fit 4 indices"),
+    "returns_none": (lambda tensors: None, "answered with None"),
+    "returns_dict": (all_in_one, "instead of a sequence of files"),
+    "flat_tensors_no_spec": (
+        lambda tensors: [{each.checkpoint_key: each.tensor for each in tensors}], "instead of a mapping of slice specs"
+    ),
+}  # fmt: skip
+
+
+def model(factor: float = 1.0) -> sv.Checkpoint:
+    a = sv.Variable(factor * np.arange(12, dtype=np.float32).reshape(4, 3))
+    return sv.Checkpoint(a=a, b=sv.Variable(np.int64(7)))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_every_recorded_callback_is_tried() -> None:
+    assert [case["callback"] for case in RECORDED["bad_callbacks"]] == list(CALLBACKS)
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_bad_callback_is_one_clear_error_and_the_checkpoint_that_stood_there_stands(
+    name: str, tmp_path: Path
+) -> None:
+    """TensorFlow saves most of them, and fails, or worse, when it restores."""
+    answer, complaint = CALLBACKS[name]
+    model(2.0).write(tmp_path / "m")
+    before = contents(tmp_path)
+    callback = Answering(answer)
+    if complaint is None:
+        model().write(tmp_path / "m", policy=callback)
+        restored = model(0.0)
+        restored.read(tmp_path / "m").assert_consumed()
+        np.testing.assert_array_equal(restored.a.numpy(), model().a.numpy())
+    else:
+        with pytest.raises(PolicyError, match=complaint) as caught:
+            model().write(tmp_path / "m", policy=callback)
+        assert "'answers oddly'" in caught.value.cause and caught.value.remedy
+        assert contents(tmp_path) == before
+    assert callback.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda tensors: (each for each in [all_in_one(tensors)]), "instead of a sequence"),
+        (lambda tensors: "files", "instead of a sequence"),
+        (lambda tensors: [[]], "file 0 with a value of type list"),
+        (lambda tensors: [None], "file 0 with None"),
+        (changed(lambda shard: shard.update({3: {"": 1}})), "3 instead of by text"),
+        (changed(lambda shard: shard.update({A: {None: shard[A][""]}})), "None instead of by text"),
+        (changed(lambda shard: shard.update({A: {}})), "lost 'a"),
+        (changed(lambda shard: shard.update({A: {"": None}})), "invalid slice of .*NoneType"),
+        (changed(lambda shard: shard.update({A: {"": np.full((4, 3), b"x", object)}})), "from float32 to string"),
+        (changed(lambda shard: shard.update({B: {"": shard[B][""][None]}})), r"reshaped 'b/.*from \(\) to \(1,\)"),
+        (changed(recut(_0_2=slice(0, 2), _3_1=slice(3, 4))), r"lacks \[2:3, 0:3\]"),
+        (lambda tensors: [], "lost 'a.*lost 'b.*lost '_CHECK"),
+        (
+            changed(lambda shard: shard.update({A: {"": shard[A][""][:2]}, B: {"": np.float32(1)}, "c": {"": 1}})),
+            "added 'c'.*reshaped 'a.*changed the dtype of 'b",
+        ),
+    ],
+)
+def test_every_loss_is_listed_with_key_and_region(answer: Any, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=complaint):
+        model().write(tmp_path / "m", policy=Answering(answer))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_strings_are_never_cut_and_keep_being_bytes(tmp_path: Path) -> None:
+    tensors = {"s": np.array([b"x", b"yy"], object)}
+    cut = Answering(lambda given: [{"s": {f"2 {n},1": given[0].tensor[n : n + 1]}} for n in range(2)])
+    with pytest.raises(PolicyError, match="cut 's', which is of dtype string"):
+        sv.save(tmp_path / "m", tensors, policy=cut)
+    wrong = Answering(lambda given: [{"s": {"": np.array([b"x", 3], object)}}])
+    with pytest.raises(PolicyError, match="holds a value of type int"):
+        sv.save(tmp_path / "m", tensors, policy=wrong)
+    longer = Answering(lambda given: [{"s": {"": np.array([b"x" * 500, b""], object)}}])
+    assert sv.save(tmp_path / "m", tensors, policy=longer).nbytes > 500
+    assert sv.load(tmp_path / "m")["s"].tolist() == [b"x" * 500, b""]
+
+
+def test_what_a_callback_raises_is_the_cause_of_the_error(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="'answers oddly' raised ZeroDivisionError") as caught:
+        model().write(tmp_path / "m", policy=Answering(lambda tensors: 1 // 0))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_callback_does_to_the_list_that_it_is_given_is_no_matter(tmp_path: Path) -> None:
+    def answer(tensors: Any) -> Any:
+        shard = all_in_one(tensors)
+        tensors.clear()
+        return [shard]
+
+    assert model().write(tmp_path / "m", policy=Answering(answer)).num_tensors == 3
+
+
+def test_anything_that_can_be_called_and_says_what_it_does_is_a_policy(tmp_path: Path) -> None:
+    def by_tensor(tensors: Any) -> Any:
+        return [{each.checkpoint_key: {each.slice_spec: each.tensor}} for each in tensors]
+
+    with pytest.raises(ArgumentError, match="is not a policy"):
+        sv.save(tmp_path / "m", {"a": [1]}, policy=by_tensor)  # type: ignore[arg-type]
+    by_tensor.description = "A file a tensor."  # type: ignore[attr-defined]
+    report = sv.save(tmp_path / "m", {"a": [1], "b": [2]}, policy=by_tensor)  # type: ignore[arg-type]
+    assert (report.num_files, report.description) == (2, "A file a tensor.")
+    assert report.callback_seconds > 0 and report.to_json()["callback_seconds"] == report.callback_seconds
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_reshard_calls_once_and_reads_only_what_it_is_asked_for(dry_run: bool, tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    sv.save(tmp_path / "a", {"x": x, "y": x}, partition=2)
+    swapped = Answering(lambda given: [{"x": {"4 3 0,2:-": given[1].tensor, "4 3 2,2:-": given[0].tensor}},
+                                       {"y": {each.slice_spec: -each.tensor for each in given[2:]}}])  # fmt: skip
+    report = sv.reshard(tmp_path / "a", tmp_path / "b", policy=swapped, dry_run=dry_run)
+    assert (swapped.calls, report.num_files) == (1, 2)
+    if not dry_run:
+        found = sv.load(tmp_path / "b")
+        np.testing.assert_array_equal(found["x"], x[[2, 3, 0, 1]])
+        np.testing.assert_array_equal(found["y"], -x)
+        assert sv.verify(tmp_path / "b").ok
+
+
+def test_equal_input_gives_equal_bytes_whatever_time_the_callback_takes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        sv.save(tmp_path / name / "m.npz", {"x": np.arange(3)}, policy=Answering(lambda given: [all_in_one(given)]))
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_errors_of_reading_end_with_the_policy(tmp_path: Path) -> None:
+    """RFC 001: the description "can be used to assist with debugging during checkpoint restoration"."""
+    model().write(tmp_path / "m", policy=Answering(lambda given: [all_in_one(given)]))
+    told = "The checkpoint was written with the policy 'answers oddly'."
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        assert reader.metadata.description == "answers oddly"
+        with pytest.raises(UnknownKey) as unknown:
+            reader.read("c")
+    other = sv.Checkpoint(a=sv.Variable(np.zeros((4, 4), np.float32)))
+    with pytest.raises(sv.errors.InconsistentTensor) as inconsistent:
+        other.read(tmp_path / "m")
+    next(tmp_path.glob("*data*")).unlink()
+    with pytest.raises(IncompleteCheckpoint) as missing:
+        sv.load(tmp_path / "m")
+    for caught in (unknown, inconsistent, missing):
+        assert str(caught.value).endswith(told) and str(caught.value).count("was written with") == 1
+
+
+# Lazy tensors
+
+
+@given(st.data())
+def test_cutting_lazily_is_cutting(data: st.DataObject) -> None:
+    """Any basic index of any basic index, over a tensor that is held in slices."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=3)))
+    x = np.asarray(np.arange(int(np.prod(shape)), dtype=np.int32)).reshape(shape)
+    source = source_of({"x": x})
+    held = SliceSource(source.index.entries.slices, source.index.entries, source, {})
+    lazy, expected = LazySlice(held, 0), x
+    for _ in range(2):
+        index = data.draw(basic_indices(expected.shape, allow_newaxis=True, max_dims=6))
+        lazy, expected = lazy[index], np.asarray(expected[index])
+        assert (lazy.shape, lazy.nbytes, lazy.dtype) == (expected.shape, expected.nbytes, expected.dtype)
+        np.testing.assert_array_equal(np.asarray(lazy), expected)
+        if lazy.region is not None:
+            np.testing.assert_array_equal(np.asarray(lazy), x[(*lazy.region.slices, ...)])
+    np.testing.assert_array_equal((lazy - 1) * lazy, (expected - 1) * expected)
+
+
+def test_nothing_is_read_before_a_value_is_needed() -> None:
+    source = source_of({"x": np.arange(6)})
+    held = SliceSource(source.index.entries.slices, source.index.entries, None, {})
+    [given] = held.shardable_tensors()
+    part = given.tensor[1:5:2]
+    assert (part.shape, len(part), part.ndim, part.size, part.nbytes) == ((2,), 2, 1, 2, 16)
+    assert repr(part) == "<LazySlice of 'x': int64[2]>"
+    with pytest.raises(ArgumentError, match="no values"):
+        np.asarray(part)
+    for wrong in (7, "x", [1], (0, 0)):
+        with pytest.raises((ArgumentError, IndexError)):
+            given.tensor[wrong]
+
+
+# Tasks
+
+
+def on_two_workers() -> sv.Checkpoint:
+    variables = {}
+    for number in range(2):
+        with device_scope(Device(f"worker:{number}")):
+            variables[f"v{number}"] = sv.Variable(np.full(4, number, np.float32))
+    return sv.Checkpoint(**variables)
+
+
+def test_a_file_a_task_is_the_default_and_the_graph_is_the_coordinators(tmp_path: Path) -> None:
+    """As recorded of TensorFlow: two workers' variables and the graph are three files."""
+    [recorded] = [case for case in RECORDED["multi_task"] if case["callback"] == "save_ShardByTask_2_workers"]
+    report = on_two_workers().write(tmp_path / "m")
+    assert report.num_files == len(recorded["files"]) - 1 == 3
+    assert on_two_workers().write(tmp_path / "m.npz").num_files == 1
+
+
+@pytest.mark.parametrize("policy", [sv.AllInOnePolicy(), Answering(lambda given: [all_in_one(given)])])
+def test_tensors_of_two_tasks_in_one_file_are_refused(policy: Any, tmp_path: Path) -> None:
+    """RFC 001, Restrictions: "Tensors within a shard must belong to the same task." """
+    with pytest.raises(PolicyError, match=r"several tasks in file 0: 'v0.* of /job:worker.*'v1.* of /job:worker"):
+        on_two_workers().write(tmp_path / "m", policy=policy)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("policy", [sv.ShardByDevicePolicy(), sv.MaxShardSizePolicy(8), sv.MaxShardSizePolicy(10**6)])
+def test_the_other_policies_keep_tasks_apart(policy: Any, tmp_path: Path) -> None:
+    report = on_two_workers().write(tmp_path / "m", policy=policy)
+    assert report.num_files == (5 if policy == sv.MaxShardSizePolicy(8) else 3)
+    restored = on_two_workers()
+    restored.v1.assign(np.zeros(4, np.float32))
+    restored.read(tmp_path / "m").assert_consumed()
+    np.testing.assert_array_equal(restored.v1.numpy(), np.ones(4))
+
+
+def test_a_callback_is_told_task_device_name_and_trackable(tmp_path: Path) -> None:
+    checkpoint, told = on_two_workers(), []
+    callback = Answering(lambda given: told.extend(given) or [{e.checkpoint_key: {"": e.tensor}} for e in given])
+    checkpoint.write(tmp_path / "m", policy=callback)
+    assert [each.task for each in told[:2]] == [f"/job:worker/replica:0/task:{n}" for n in range(2)]
+    assert [each.trackable for each in told] == [checkpoint.v0, checkpoint.v1, None]
+    assert told[0].device == "/job:worker/replica:0/task:0/device:CPU:0" == told[0].tensor.device
+    assert told[0].name == checkpoint.v0.name == told[0].tensor.name
+    assert told[0] != told[1] and len({*told}) == 3
+    with pytest.raises(AttributeError):
+        told[0].dtype = None
+
+
+# Columns and callbacks
+
+
+policies = st.one_of(
+    st.sampled_from([sv.AllInOnePolicy(), sv.ShardByTaskPolicy(), sv.ShardByDevicePolicy()]),
+    st.integers(1, 200).map(sv.MaxShardSizePolicy),
+    st.integers(1, 200).map(lambda limit: sv.compose(sv.ShardByTaskPolicy(), sv.MaxShardSizePolicy(limit))),
+)
+
+
+@given(slice_tables(), policies)
+def test_columns_and_callback_give_the_same_answer(slices: SliceTable, policy: ColumnarPolicy) -> None:
+    given = SliceSource(slices, None, None, {}).shardable_tensors()  # type: ignore[arg-type]
+    shards = policy(given)
+    columns = policy.assign(slices, HOLDS_ALL)
+    expected: list[set[tuple[str, Any]]] = [set() for _ in range(columns.num_files)]
+    for row, file in enumerate(columns.file.tolist()):
+        expected[file].add((columns.slices.key(row), columns.slices.region(row)))
+    found = [{(key, value.region) for key, parts in shard.items() for value in parts.values()} for shard in shards]
+    assert found == [file for file in expected if file]
+
+
+def test_a_composition_is_the_inner_policy_in_each_file_of_the_outer(tmp_path: Path) -> None:
+    tensors = {name: np.arange(4.0) for name in "abc"}
+    outer = Answering(lambda given: [{e.checkpoint_key: {e.slice_spec: e.tensor}} for e in given])
+    report = sv.save(tmp_path / "m", tensors, policy=sv.compose(outer, sv.MaxShardSizePolicy(24)))
+    assert report.file_nbytes == (24, 8) * 3
+    assert report.description == (
+        "answers oddly Then, in each of these: Fills files up to 24 bytes, cutting slices that do not fit."
+    )
+    inner = sv.compose(sv.MaxShardSizePolicy(48), Answering(lambda given: [all_in_one(given)]))
+    assert sv.save(tmp_path / "m", tensors, policy=inner).file_nbytes == (48, 48)
+    with pytest.raises(ArgumentError, match="policy"):
+        sv.compose(outer, None)  # type: ignore[arg-type]
+
+
+def test_a_composition_asks_its_inner_callback_about_a_key_that_the_outer_added(tmp_path: Path) -> None:
+    """With what the value says of itself: it was given by nobody. What both make of it is refused like any answer."""
+    seen: list[Any] = []
+    outer = Answering(changed(lambda shard: shard.update(new={" 2 0,2 ": np.zeros(2, np.int16)})))
+    inner = Answering(lambda given: seen.extend(given) or [all_in_one(given)])
+    with pytest.raises(PolicyError, match="added 'new', which it was not given"):
+        sv.save(tmp_path / "m", {"a": np.arange(4.0)}, policy=sv.compose(outer, inner))
+    (added,) = [each for each in seen if each.checkpoint_key == "new"]
+    assert (added.dtype, added.shape, added.slice_spec, added.device) == (np.int16, (2,), "2 0,2", "")
+
+
+def test_a_lazy_scalar_has_no_length(tmp_path: Path) -> None:
+    lengths: list[Any] = []
+
+    def answer(tensors: Any) -> Any:
+        for each in tensors:
+            try:
+                lengths.append(len(each.tensor))
+            except ArgumentTypeError as error:
+                lengths.append(error.cause)
+        return [all_in_one(tensors)]
+
+    sv.save(tmp_path / "m", {"a": np.zeros((3, 2)), "b": np.float32(1)}, policy=Answering(answer))
+    assert lengths[0] == 3 and lengths[1].endswith("has no axes and therefore no length.")

@@ -1,0 +1,299 @@
+"""``verify``: nothing that is damaged passes, nothing that is whole is called damaged, and no damage hides another."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
+from shardvar.formats.native.source import NativeIndex
+from shardvar.formats.torch.index import DcpIndex
+from shardvar.verbs.locate import find_checkpoints
+from shardvar.verbs.reports import VerifyReport
+from spec_tests.helpers import paths
+from spec_tests.helpers.hypothesis_strategies import tensor_dicts
+
+GOLDEN = paths.GOLDEN
+FORMATS = {"shardvar": "model", "tensorflow": "model", "safetensors": "model.safetensors", "npz": "model.npz"}
+UNREADABLE = {"v1_format_legacy"}
+BREAK_A_LAW = {"slices_overlap": "OverlappingSlices", "slices_with_hole": "IncompleteCheckpoint"}
+
+
+def cases(form: str, *beginnings: str, others: bool = False) -> list[str]:
+    names = sorted(path.parent.name for path in (GOLDEN / form).glob("*/expected.json"))
+    return [name for name in names if name.startswith(beginnings) != others and name not in UNREADABLE]
+
+
+def tensors() -> dict[str, Any]:
+    return {
+        "a/table": np.arange(26, dtype=np.float32).reshape(13, 2),
+        "b": np.array([True, False, True]),
+        "c": np.array(7, np.int64),
+        "d": np.zeros((0, 3), np.float32),
+    }
+
+
+def kinds(report: VerifyReport) -> set[tuple[str, str | None]]:
+    return {(damage.kind, damage.key) for damage in report.damages}
+
+
+def data_files(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.iterdir()) if "data-" in path.name]
+
+
+def flip(path: Path, offset: int, mask: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= mask
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("case", cases("tensorflow", "bad", others=True))
+def test_what_tensorflow_wrote_is_whole_unless_it_broke_a_law(case: str) -> None:
+    there = find_checkpoints(GOLDEN / "tensorflow" / case / ("sm" if case == "saved_model" else ""))
+    assert there
+    for found in there:
+        report = sv.verify(found.path)
+        assert report.ok == (case not in BREAK_A_LAW)
+        assert {kind for kind, _ in kinds(report)} <= {BREAK_A_LAW.get(case)}
+
+
+@pytest.mark.parametrize("case", cases("tensorflow", "bad"))
+def test_every_damage_to_a_tensorflow_checkpoint_is_found(case: str) -> None:
+    """In the index too: what opening would raise is one damage of the report."""
+    report = sv.verify(GOLDEN / "tensorflow" / case)
+    assert not report.ok
+    assert all(damage.message and damage.kind in dir(sv.errors) for damage in report.damages)
+
+
+@pytest.mark.parametrize("case", ["bad_index_magic", "badhand_keys_unsorted"])
+def test_damage_in_the_index_is_a_report_of_one_damage(case: str) -> None:
+    report = sv.verify(GOLDEN / "tensorflow" / case)
+    assert [damage.key for damage in report.damages] == [None]
+    assert (report.num_tensors, report.read_nbytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "case"), [(form, case) for form in ("safetensors", "npz") for case in cases(form, others=True)]
+)
+def test_other_formats_are_judged_as_a_careful_reader_would(form: str, case: str) -> None:
+    expected = json.loads((GOLDEN / form / case / "expected.json").read_text(encoding="utf-8"))
+    try:
+        report = sv.verify(GOLDEN / form / case / expected["open"])
+    except sv.errors.CheckpointNotFound:
+        assert expected["verdict"] == "refuse" and (GOLDEN / form / case / expected["open"]).is_dir()
+        return
+    match expected["verdict"]:
+        case "accept":
+            assert report.ok
+        case "accept_or_unsupported":
+            assert not report.damages
+            assert {each.key for each in report.uncompared} <= set(expected["may_be_unsupported"])
+        case "refuse" | "report":
+            assert not report.ok
+        case other:
+            assert other == "either" and report.format == form
+
+
+@given(tensor_dicts(strings=True), st.sampled_from(["shardvar", "tensorflow"]), st.integers(1, 4))
+def test_what_is_saved_is_whole(
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, Any], form: str, parts: int
+) -> None:
+    path = tmp_path_factory.mktemp("verify") / "model"
+    try:
+        written = sv.save(path, arrays, format=form, partition=parts)
+    except sv.errors.UnsupportedError:
+        return
+    report = sv.verify(path)
+    assert (report.ok, report.unguarded_nbytes) == (True, 0)
+    assert not (arrays and report.notes)  # an empty bundle has a data file that nothing lies in
+    counts = (report.num_tensors, report.num_slices, report.read_nbytes)
+    assert counts == (written.num_tensors, written.num_slices, written.nbytes)
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
+def test_every_flipped_bit_of_a_payload_is_found(form: str, tmp_path: Path) -> None:
+    """R-DAMAGE-1: exhaustively, and the tensor that it belongs to is named; the others are not."""
+    path = tmp_path / FORMATS[form]
+    sv.save(path, tensors(), format=form)
+    with sv.open_checkpoint(path) as reader:
+        entries = reader.entries()
+        rows = [(entries.slices[row], int(entries.start[row])) for row in range(len(entries))]
+    data = path if form == "npz" else data_files(tmp_path)[0]
+    for piece, start in rows:
+        for offset in range(start, start + piece.nbytes):
+            flip(data, offset)
+            assert kinds(sv.verify(path)) == {("CorruptCheckpoint", piece.key)}
+            flip(data, offset)
+    assert sv.verify(path).ok
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_a_file_that_was_cut_short_is_never_whole(form: str, tmp_path: Path) -> None:
+    path = tmp_path / FORMATS[form]
+    sv.save(path, tensors(), format=form)
+    for file in sorted(each for each in tmp_path.iterdir() if each.is_file() and not each.name.startswith(".")):
+        data = file.read_bytes()
+        for size in {0, 1, len(data) // 2, len(data) - 1}:
+            file.write_bytes(data[:size])
+            try:
+                assert not sv.verify(path).ok, (file, size)
+            except sv.errors.CheckpointNotFound:
+                assert size < 64  # nothing is left that tells what the file once was
+        file.write_bytes(data)
+    assert sv.verify(path).ok
+
+
+@pytest.mark.parametrize("rows", [5, 40_000, 1_200_000])
+def test_no_damage_hides_another(rows: int, tmp_path: Path) -> None:
+    """Small tensors that are read in one go, and large ones that are read in blocks: each keeps its own verdict."""
+    path = tmp_path / "model"
+    sv.save(path, {f"t{i}": np.full(rows, i, np.float64) for i in range(6)}, partition={"t1": 2})
+    with sv.open_checkpoint(path) as reader:
+        last = {key: int(reader.find(key).start[-1]) + 8 * (rows // 4) for key in ("t1", "t2", "t4")}
+    for offset in last.values():
+        flip(data_files(tmp_path)[0], offset)
+    assert kinds(sv.verify(path)) == {("CorruptCheckpoint", key) for key in last}
+
+
+def test_a_missing_file_condemns_its_tensors_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    sv.save(path, {"a": np.ones(100), "b": np.ones(100)}, policy=sv.MaxShardSizePolicy(800))
+    files = data_files(tmp_path)
+    assert len(files) == 2
+    os.remove(files[1])
+    report = sv.verify(path)
+    assert kinds(report) >= {("MissingFile", "b")}
+    assert all(damage.key == "b" or damage.file == files[1].name for damage in report.damages)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    sv.save(path, {"a": np.ones(100)})
+    flip(data_files(tmp_path)[0], 5)
+    (damage,) = sv.verify(path).damages
+    assert damage.file == data_files(tmp_path)[0].name
+
+
+@pytest.mark.parametrize("value", [2, 255])
+def test_a_bool_that_is_neither_0_nor_1_is_damage_though_nothing_guards_it(value: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    sv.save(path, {"a": np.ones(3, bool), "b": np.ones(3, np.int8)})
+    data = bytearray(path.read_bytes())
+    data[data.index(b"\1\1\1", 8)] = value
+    path.write_bytes(data)
+    assert kinds(sv.verify(path)) <= {("InvalidCheckpoint", "a")}
+
+
+def test_bytes_without_a_checksum_are_counted(tmp_path: Path) -> None:
+    """Safetensors keeps none, so a flipped bit cannot be seen; the report says that nothing guards them."""
+    path = tmp_path / "model.safetensors"
+    sv.save(path, {"a": np.ones(100)})
+    flip(path, path.stat().st_size - 1)
+    report = sv.verify(path)
+    assert (report.ok, report.read_nbytes, report.unguarded_nbytes) == (True, 800, 800)
+    sv.save(tmp_path / "model.npz", {"a": np.ones(100)})
+    assert sv.verify(tmp_path / "model.npz").unguarded_nbytes == 0
+
+
+def test_what_says_nothing_about_the_checkpoint_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(sv.errors.CheckpointNotFound):
+        sv.verify(tmp_path / "nothing")
+    sv.save(tmp_path / "a", {})
+    sv.save(tmp_path / "b", {})
+    with pytest.raises(sv.errors.AmbiguousPath):
+        sv.verify(tmp_path)
+    with pytest.raises(sv.errors.UnsupportedError):
+        sv.verify(GOLDEN / "tensorflow" / "v1_format_legacy")
+
+
+def test_a_member_that_is_not_supported_is_neither_ok_nor_damaged() -> None:
+    report = sv.verify(GOLDEN / "npz" / "bzip2_and_lzma" / "ckpt" / "arrays.npz")
+    assert not report.ok and not report.damages
+    assert dict(report.outcomes) == {"st": "ok", "bz": "not verifiable", "xz": "not verifiable"}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_all_bytes_are_told_to_whoever_watches(form: str, tmp_path: Path) -> None:
+    path = tmp_path / FORMATS[form]
+    sv.save(path, {"small": np.ones(10), "large": np.ones(700_000), "flag": np.ones(9, bool)}, format=form)
+    told: list[int] = []
+    report = sv.verify(path, progress=told.append)
+    assert report.read_nbytes == 80 + 5_600_000 + 9 <= sum(told) <= report.read_nbytes + 4096
+
+
+def test_a_report_is_json_with_stable_keys(tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {"a": np.ones(3)})
+    flip(data_files(tmp_path)[0], 1)
+    told = sv.verify(tmp_path / "model").to_json()
+    keys = "schema ok path format damages notes num_tensors num_slices num_files read_nbytes unguarded_nbytes "
+    keys += "unverified outcomes"
+    assert list(told) == keys.split()
+    assert list(told["damages"][0]) == "kind key file message cause remedy".split()
+    assert json.loads(json.dumps(told)) == told
+
+
+@pytest.mark.parametrize("form", ["tensorflow", "safetensors"])
+def test_a_bool_that_is_none_is_told_with_its_file_and_a_remedy(form: str, tmp_path: Path) -> None:
+    path = tmp_path / FORMATS[form]
+    sv.save(path, {"mask": np.ones(300, np.bool), "w": np.arange(9.0)}, format=form)
+    (data,) = (file for file in tmp_path.iterdir() if file.suffix != ".index")
+    octets = bytearray(data.read_bytes())
+    octets[octets.index(b"\1" * 300) + 200] = 7
+    data.write_bytes(octets)
+    with sv.open_checkpoint(path) as reader:
+        for index in (np.s_[150:250], ...):
+            with pytest.raises((InvalidCheckpoint, CorruptCheckpoint), match=re.escape(data.name)) as caught:
+                reader["mask"][index]
+            assert "mask" in caught.value.cause
+            assert caught.value.remedy
+        np.testing.assert_array_equal(reader["mask"][:200], np.ones(200, np.bool))
+        np.testing.assert_array_equal(reader["w"][...], np.arange(9.0))
+
+
+@pytest.mark.parametrize(
+    ("first", "what", "remedy"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "Git LFS pointer", "git lfs pull"),
+        (b"<!DOCTYPE html><html><body>404" + b" " * 99, "web page", "download"),
+        (b"\x1f\x8b\x08\x00" + bytes(99), "gzip", "gzip -d"),
+        (b"", "empty", "Copy"),
+    ],
+)
+@pytest.mark.parametrize("index", ["m.index", "m.safetensors.index.json"])
+def test_an_index_that_is_something_else_is_called_what_it_is(
+    index: str, first: bytes, what: str, remedy: str, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        sv.save(tmp_path / f"m-0000{number}-of-00002.safetensors", {f"k{number}": np.ones(3)})
+    (tmp_path / "m.data-00000-of-00001").write_bytes(bytes(12))
+    (tmp_path / index).write_bytes(first)
+    (damage,) = sv.verify(tmp_path / index).damages
+    assert what in damage.message
+    assert remedy in damage.message
+    assert index in damage.message
+
+
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_all_faults_are_those_of_each_key_and_cost_one_scan(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 100,000 tensors that was cut has as many faults: each look-up would decode an index, or read items."""
+    sv.save(tmp_path / "m", {f"w{number}": np.full(100, number) for number in range(8)}, format=form)
+    (data,) = [*tmp_path.glob("m.svdata-*"), *tmp_path.glob("m/*.distcp")]
+    os.truncate(data, data.stat().st_size // 2)
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        each = {f"w{number}": str(reader.index.faults[f"w{number}"]) for number in range(8)}
+    for index, name in ((NativeIndex, "find_or_none"), (DcpIndex, "fault_of")):
+        monkeypatch.setattr(index, name, lambda self, key: pytest.fail(f"{key} is looked up"))
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        assert {key: str(error) for key, error in reader.faults.items()} == each
+        assert sorted(map(str, reader.index.faults.values())) == sorted(each.values())
+        assert len(reader.index.faults) == 8 and list(reader.index.faults) == sorted(each)
+    assert {damage.key for damage in sv.verify(tmp_path / "m").damages if damage.key} <= each.keys()

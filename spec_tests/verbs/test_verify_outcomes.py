@@ -1,0 +1,326 @@
+"""``verify`` has three outcomes for each tensor, and calls nothing ``ok`` that it did not compare."""
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.cli.verify import code_of_report, print_report
+from shardvar.errors import CheckpointError, MalformedCheckpoint, UnsupportedError
+from shardvar.verbs import verify as module
+from shardvar.verbs.locate import Location, find_checkpoint
+from shardvar.verbs.problems import Damage, lines_of_problems
+from shardvar.verbs.reports import VerifyReport
+
+STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+
+UNSUPPORTED: dict[str, Any] = {
+    "text": np.array(["ab", "cdé"]),
+    "bytes": np.array([b"ab", b"cde"]),
+    "dates": np.array(["2026-01-01", "1970-01-01"], "M8[D]"),
+    "differences": np.array([1, 2, 3], "m8[s]"),
+    "structured": np.array([(1, 2.5), (3, 4.5)], [("a", "<i4"), ("b", "<f8")]),
+    "longdouble": np.array([1, 2], np.longdouble),
+    "void": np.array([b"ab", b"cd"], "V2"),
+    "empty": np.zeros((0, 2), "U3"),
+}
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asarray(array))
+    return file.getvalue()
+
+
+def archive(members: dict[str, bytes], method: int = STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as written:
+        for name, data in members.items():
+            written.writestr(name, data)
+    return file.getvalue()
+
+
+def printed(report: VerifyReport, strict: bool = False) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        print_report(report, strict)
+    return out.getvalue()
+
+
+def codes(report: VerifyReport) -> tuple[int, int]:
+    """The exit codes without and with ``--strict``."""
+    return code_of_report(report), code_of_report(report, strict=True)
+
+
+def verified(path: Path, data: bytes) -> VerifyReport:
+    path.write_bytes(data)
+    return sv.verify(path)
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
+def test_what_was_compared_is_ok_by_key(form: str, tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"a": np.ones(5), "b": np.zeros((0, 2))}, format=form)
+    report = sv.verify(tmp_path / ("m.npz" if form == "npz" else "m"))
+    assert dict(report.outcomes) == {"a": "ok", "b": "ok"}
+    assert (report.ok, report.unverified, code_of_report(report), code_of_report(report, strict=True)) == (
+        True,
+        (),
+        0,
+        0,
+    )
+
+
+def test_a_format_without_checksums_says_so_and_strict_refuses_it(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m.safetensors", {"a": np.ones(5), "b": np.zeros((0, 2))})
+    report = sv.verify(tmp_path / "m.safetensors")
+    assert dict(report.outcomes) == dict.fromkeys("ab", "not verifiable")
+    assert [(each.key, each.guarded, each.kind) for each in report.unverified] == [
+        ("a", False, None),
+        ("b", False, None),
+    ]
+    assert (report.ok, *codes(report)) == (True, 0, 1)
+    assert printed(report).endswith("40 B read; no checksums in this format: structure only\n")
+    assert printed(report, strict=True).startswith("not guarded: 2 of 2 tensors in ")
+
+
+@pytest.mark.parametrize("method", [STORED, DEFLATED])
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_an_array_whose_dtype_cannot_be_held_is_not_verifiable_and_its_bytes_are_compared(
+    kind: str, method: int, tmp_path: Path
+) -> None:
+    """Never ok; and damaged wherever one of its bytes is."""
+    path = tmp_path / "m.npz"
+    member = npy(UNSUPPORTED[kind])
+    data = archive({"x.npy": member, "y.npy": npy(np.ones(2))}, method)
+    report = verified(path, data)
+    assert dict(report.outcomes) == {"x": "not verifiable", "y": "ok"}
+    (unverified,) = report.unverified
+    assert (unverified.key, unverified.guarded, unverified.kind) == ("x", True, "UnsupportedError")
+    assert "agree with their checksum" in unverified.message
+    assert (report.ok, report.damages, code_of_report(report), report.read_nbytes) == (False, (), 3, 16)
+    assert printed(report).startswith("not verified: 1 of 2 tensors in ")
+
+    start = 30 + len("x.npy")
+    stop = data.index(b"PK\x03\x04", start)
+    for offset in {start + 6, start + (stop - start) // 2, stop - 1}:
+        damaged = bytearray(data)
+        damaged[offset] ^= 2
+        report = verified(path, bytes(damaged))
+        assert report.outcomes["x"] == "damaged" and report.outcomes["y"] == "ok", offset
+        assert code_of_report(report) == 1
+
+
+def test_damage_beats_what_is_not_verifiable(tmp_path: Path) -> None:
+    data = bytearray(archive({"dates.npy": npy(UNSUPPORTED["dates"]), "y.npy": npy(np.ones(2))}))
+    data[data.rindex(npy(np.ones(2))) + 130] ^= 1
+    report = verified(tmp_path / "m.npz", bytes(data))
+    assert dict(report.outcomes) == {"dates": "not verifiable", "y": "damaged"}
+    assert code_of_report(report) == code_of_report(report, strict=True) == 1
+
+
+def both(data: bytes, position: int, value: int) -> bytes:
+    """Change 16 bits of the first member's local header, and the same in the directory."""
+    changed = bytearray(data)
+    for start in (0, changed.index(b"PK\x01\x02") + 2):
+        struct.pack_into("<H", changed, start + position, value)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(("position", "value"), [(6, 1), (6, 1 | 1 << 6), (8, 9), (8, 12), (8, 93), (8, 99)])
+def test_what_is_encrypted_or_compressed_otherwise_is_not_verifiable(position: int, value: int, tmp_path: Path) -> None:
+    """Where both headers say so; where only one does, the member is damaged."""
+    data = archive({"x.npy": npy(np.ones(2)), "y.npy": npy(np.ones(2))}, DEFLATED)
+    report = verified(tmp_path / "m.npz", both(data, position, value))
+    assert (dict(report.outcomes), code_of_report(report)) == ({"x": "not verifiable", "y": "ok"}, 3)
+    alone = bytearray(data)
+    struct.pack_into("<H", alone, alone.index(b"PK\x01\x02") + position + 2, value)
+    report = verified(tmp_path / "m.npz", bytes(alone))
+    assert (dict(report.outcomes), code_of_report(report)) == ({"x": "damaged", "y": "ok"}, 1)
+
+
+def test_a_member_that_is_not_an_array_is_noted_and_its_bytes_are_compared(tmp_path: Path) -> None:
+    data = bytearray(archive({"x.npy": npy(np.ones(2)), "README": b"about this archive"}))
+    report = verified(tmp_path / "m.npz", bytes(data))
+    assert report.ok and any("README" in note for note in report.notes)
+    data[data.index(b"about")] ^= 1
+    report = verified(tmp_path / "m.npz", bytes(data))
+    assert [damage.file for damage in report.damages] == ["README"]
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (("m/data.pkl", "m/data/0", "m/version"), "torch.save"),
+        (("metadata.json", "config.json", "model.weights.h5"), "Keras"),
+        (("word/document.xml", "[Content_Types].xml"), "none of 2 members is an array"),
+    ],
+)
+def test_the_archive_of_another_program_is_refused_by_name(names: tuple[str, ...], what: str, tmp_path: Path) -> None:
+    """By every verb; it is not an empty checkpoint."""
+    path = tmp_path / "m.npz"
+    path.write_bytes(archive(dict.fromkeys(names, b"x" * 40)))
+    (damage,) = sv.verify(path).damages
+    assert what in damage.message and "m.npz" in damage.message
+    for act in (
+        lambda: sv.open_checkpoint(path),
+        lambda: sv.diff(path, path),
+        lambda: sv.load(path),
+        lambda: sv.reshard(path, tmp_path / "t", dry_run=True),
+    ):
+        with pytest.raises(MalformedCheckpoint, match=what) as caught:
+            act()
+        assert caught.value.remedy
+
+
+def test_a_file_whose_ending_means_a_format_is_no_other_formats(tmp_path: Path) -> None:
+    """An archive of arrays under the name of torch.save, and the other way round: refused, and not ambiguous."""
+    for name, data in (
+        ("m.pt", archive({"x.npy": npy(np.ones(2))})),
+        ("m.npz", archive({"m/data.pkl": b"\x80\x02}.", "m/version": b"3\n"})),
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert not sv.verify(tmp_path / name).ok
+        with pytest.raises(CheckpointError) as caught:
+            sv.open_checkpoint(tmp_path / name)
+        assert caught.value.remedy
+
+
+def test_an_archive_without_members_is_an_empty_checkpoint(tmp_path: Path) -> None:
+    report = verified(tmp_path / "m.npz", archive({}))
+    assert (report.ok, report.num_tensors) == (True, 0)
+
+
+def test_a_dtype_that_cannot_be_unpacked_is_named_and_was_not_read(tmp_path: Path) -> None:
+    """No verb that needs its values accepts it, so verify does not call it complete."""
+    path = tmp_path / "m.safetensors"
+    header = b'{"f":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
+    report = sv.verify(path)
+    assert (dict(report.outcomes), report.read_nbytes, code_of_report(report)) == ({"f": "not verifiable"}, 0, 3)
+    assert "not verified: f: UnsupportedError: " in printed(report)
+    assert "not verified: 1 of 1 tensor in " in printed(report)
+    assert [each.kind for each in sv.diff(path, path).unreadable] == ["UnsupportedError"] * 2
+    with pytest.raises(UnsupportedError):
+        sv.reshard(path, tmp_path / "t", format="shardvar", dry_run=True)
+    with sv.open_checkpoint(path) as reader:
+        assert reader.index.find("f").slices[0].full_shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("form", "index"), [("shardvar", "m"), ("tensorflow", "m"), ("safetensors", "m.safetensors.index.json")]
+)
+def test_a_missing_file_is_named_once(form: str, index: str, tmp_path: Path) -> None:
+    """One line with the number of tensors, whatever the format; the report has every key."""
+    tensors = {f"t{number}": np.ones(100) for number in range(8)}
+    sv.save(tmp_path / "m", tensors, format=form, policy=sv.MaxShardSizePolicy(3200))
+    with sv.open_checkpoint(tmp_path / index) as reader:
+        lost = reader.index.files[int(reader.find("t4").file[0])]
+    (tmp_path / lost).unlink()
+    report = sv.verify(tmp_path / index)
+    broken = [key for key, outcome in report.outcomes.items() if outcome == "damaged"]
+    assert (
+        broken == [damage.key for damage in report.damages if damage.kind == "MissingFile"] == ["t4", "t5", "t6", "t7"]
+    )
+    (line,) = [line for line in printed(report).splitlines() if lost in line]
+    assert line.startswith("damaged: 4 tensors (t4, t5, t6, t7): MissingFile: ")
+    assert report.read_nbytes == 3200
+
+
+def test_many_problems_that_differ_in_numbers_alone_are_counted(tmp_path: Path) -> None:
+    """In one file they are one line; of lines for many files, the first ones are printed."""
+    path = tmp_path / "m.npz"
+    sv.save(path, {f"t{number}": np.ones(4) for number in range(100)})
+    data = bytearray(path.read_bytes())
+    with sv.open_checkpoint(path) as reader:
+        entries = reader.entries()
+    for start in entries.start.tolist():
+        data[start] ^= 1
+    report = verified(path, bytes(data))
+    assert len(report.damages) == 100
+    lines = printed(report).splitlines()
+    assert len(lines) == 2 and "99 more in this file" in lines[1]
+    faults = [Damage("MissingFile", f"t{number}", f"f{number}", f"f{number} is missing.") for number in range(100)]
+    lines = list(lines_of_problems("", faults))
+    assert len(lines) == 17 and "84 problems more like those above" in lines[16]
+    assert len(list(lines_of_problems("", faults, everything=True))) == 100
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A source of a format that guards some keys and not others, and reads some not at all."""
+
+    inner: Any
+    bare: frozenset[str]
+    unreadable: frozenset[str] = frozenset()
+    damaged: frozenset[str] = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    @property
+    def index(self) -> Any:
+        faults = {key: UnsupportedError(f"{key!r} is of a kind that is not read.") for key in self.unreadable}
+        return replace(self.inner.index, faults=faults)
+
+    def is_guarded(self, key: str) -> bool:
+        return key not in self.bare
+
+    def compare_bytes(self, key: str) -> bool:
+        if key in self.damaged:
+            raise CheckpointError("Its bytes are wrong.")
+        return key == "compared"
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Iterator[Any]:
+    """Returns the report of a checkpoint with the keys a, b, compared and unknown, opened as ``Mixed``."""
+    sv.save(tmp_path / "m.npz", {key: np.ones(3) for key in ("a", "b", "compared", "unknown")})
+    found = find_checkpoint(tmp_path / "m.npz")
+
+    def report(**about: Any) -> VerifyReport:
+        def opened(_self: Location) -> Any:
+            return Mixed(found.format.open(found.storage, found.name), **about)
+
+        with patch.object(module.Location, "open", opened):
+            return sv.verify(tmp_path / "m.npz")
+
+    yield report
+
+
+def test_a_format_may_guard_some_keys_and_not_others(mixed: Any) -> None:
+    report = mixed(bare=frozenset("b"))
+    assert report.outcomes == {"a": "ok", "b": "not verifiable", "compared": "ok", "unknown": "ok"}
+    assert (report.ok, code_of_report(report), code_of_report(report, strict=True), report.unguarded_nbytes) == (
+        True,
+        0,
+        1,
+        24,
+    )
+    assert "; 1 tensor (24 B) without a checksum, 'b': structure only" in printed(report)
+    assert not report.is_bare_format and "Its file has no checksum" in report.unguarded[0].message
+    report = mixed(bare=frozenset(report.outcomes))
+    assert "; no checksums in this checkpoint: structure only" in printed(report)
+
+
+def test_what_is_not_read_is_3_guarded_or_not(mixed: Any) -> None:
+    report = mixed(bare=frozenset("b"), unreadable=frozenset({"compared", "unknown"}))
+    assert report.outcomes == {"a": "ok", "b": "not verifiable"} | dict.fromkeys(
+        ("compared", "unknown"), "not verifiable"
+    )
+    assert (report.ok, code_of_report(report), report.read_nbytes) == (False, 3, 48)
+    agree = {each.key: "agree" in each.message for each in report.unverified}
+    assert agree == {"b": False, "compared": True, "unknown": False}
+    report = mixed(bare=frozenset({"b"}), unreadable=frozenset("b"))
+    assert (report.ok, code_of_report(report), report.read_nbytes) == (False, 3, 72)
+    assert "not verified: 1 of 4 tensors in " in printed(report)
+    report = mixed(bare=frozenset(), unreadable=frozenset("a"), damaged=frozenset("a"))
+    assert (report.outcomes["a"], code_of_report(report)) == ("damaged", 1)

@@ -1,7 +1,7 @@
 """The cost of shardvar, relative to raw input and output and to the libraries that do the same job.
 
-``make bench`` measures everything, and writes docs/performance.md's tables and curves from what it found;
-``python -m benchmarks`` measures and prints.
+``make bench`` measures everything, and writes docs/performance.md's tables and curves from what it
+found; ``python -m benchmarks`` measures and prints.
 
     sizes      how much is saved, planned and read; ``--quick`` takes less of it
     places     directories on the disk and on a memory file system
@@ -14,5 +14,6 @@
     results    what is stored of each: figures, machine, day, load
     page       tables and curves from the results: ``tables``, ``curves``, ``drawing``
 
-and one module a subject: ``subjects.SUBJECTS``. A new one is named there, and its figures in ``tables.TABLES``.
+and one module a subject: ``subjects.SUBJECTS``. A new one is named there, and its figures in
+``tables.TABLES``.
 """

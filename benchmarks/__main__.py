@@ -1,4 +1,5 @@
-"""``python -m benchmarks``: measure, print, and say which targets were met; with ``--write``, write the page too."""
+"""``python -m benchmarks``: measure, print, and say which targets were met; with ``--write``, write
+the page too."""
 
 import argparse
 import sys
@@ -15,13 +16,17 @@ DOCS = ROOT / "docs"
 
 
 def main() -> int:
-    """Measure what the command line asks for; 1 if anything failed, which keeps nothing else from being measured."""
+    """Measure what the command line asks for; 1 if anything failed, which keeps nothing else from
+    being measured."""
     options = _parse()
     start, figures = perf_counter(), list[Figure]()
     groups = read_groups(options.into / "performance.json") if options.write else Groups()
     for name in options.subjects or SUBJECTS:
         measured = run_subject(name, options.disk, options.quick)
-        print(f"{name}: {measured.seconds:.0f} s, {(perf_counter() - start) / 60:.1f} min so far", file=sys.stderr)
+        print(
+            f"{name}: {measured.seconds:.0f} s, {(perf_counter() - start) / 60:.1f} min so far",
+            file=sys.stderr,
+        )
         figures += measured.figures
         groups[name] = measured
         if options.write:  # at once, so that nothing is lost when a later one is interrupted
@@ -38,17 +43,26 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=f"of {', '.join(SUBJECTS)}; all by default")
+    parser.add_argument(
+        "subjects", nargs="*", metavar="SUBJECT", help=f"of {', '.join(SUBJECTS)}; all by default"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output instead of a table")
-    parser.add_argument("--disk", type=Path, default=Path("build/bench"), help="a directory on the disk to measure")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object on standard output instead of a table"
+    )
+    parser.add_argument(
+        "--disk", type=Path, default=Path("build/bench"), help="a directory on the disk to measure"
+    )
     parser.add_argument(
         "--write",
         action="store_true",
-        help="replace the results of these subjects in performance.json, and write the tables and the curves of "
+        help="replace the results of these subjects in performance.json, and write the tables and "
+        "the curves of "
         "performance.md from it",
     )
-    parser.add_argument("--into", type=Path, default=DOCS, help="a directory for a copy of them, instead of docs")
+    parser.add_argument(
+        "--into", type=Path, default=DOCS, help="a directory for a copy of them, instead of docs"
+    )
     options = parser.parse_args()
     for name in options.subjects:
         if name not in SUBJECTS:

@@ -81,9 +81,14 @@ def peer_load(place: Place, arrays: Arrays, peer: Peer) -> Run:
 
 
 def beside_peers(
-    setting: Setting, subject: str, place: Place, arrays: Arrays, targets: Mapping[str, float | None]
+    setting: Setting,
+    subject: str,
+    place: Place,
+    arrays: Arrays,
+    targets: Mapping[str, float | None],
 ) -> Iterator[Figure]:
-    """Save and load beside the peers that have a target, or None for one. One that fails is left out, and said."""
+    """Save and load beside the peers that have a target, or None for one. One that fails is left
+    out, and said."""
     for name, peer in setting.peers():
         if name not in targets:
             continue
@@ -98,19 +103,30 @@ def beside_peers(
 
 
 def _beside(
-    setting: Setting, subject: str, place: Place, arrays: Arrays, named: tuple[str, Peer], target: float | None
+    setting: Setting,
+    subject: str,
+    place: Place,
+    arrays: Arrays,
+    named: tuple[str, Peer],
+    target: float | None,
 ) -> Iterator[Figure]:
     name, peer = named
     room, state = place.room("theirs"), peer.prepare(arrays)
-    yield setting.ratio(f"save {subject}", name, place, our_save(place, arrays), saving(room, peer, state), target)
-    load = Run(lambda: peer.load(room, state))  # what the last save left, since some of them take minutes for one
+    yield setting.ratio(
+        f"save {subject}", name, place, our_save(place, arrays), saving(room, peer, state), target
+    )
+    load = Run(
+        lambda: peer.load(room, state)
+    )  # what the last save left, since some of them take minutes for one
     yield setting.ratio(f"load {subject}", name, place, our_load(place, arrays), load, target)
 
 
 def check_same(path: Path, arrays: Arrays) -> None:
     """Raise unless what was saved is what is loaded: nothing is gained by being quick and wrong."""
     loaded = sv.load(path)
-    if loaded.keys() != arrays.keys() or any((loaded[key] != array).any() for key, array in arrays.items()):
+    if loaded.keys() != arrays.keys() or any(
+        (loaded[key] != array).any() for key, array in arrays.items()
+    ):
         raise ValueError(f"{path} does not hold what was saved there.")
 
 

@@ -1,7 +1,7 @@
 """A function in a fresh process, whose memory and bytes read are its own.
 
-Memory is what the kernel says: the pages of the process that are in memory, and the most that there ever were. Systems
-without ``/proc`` tell only the latter, and do not count the bytes that are read.
+Memory is what the kernel says: the pages of the process that are in memory, and the most that there
+ever were. Systems without ``/proc`` tell only the latter, and do not count the bytes that are read.
 """
 
 import json
@@ -21,7 +21,8 @@ _SCRIPT = "from benchmarks.child import main; main()"
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a module's function in a fresh process; arguments and result are JSON."""
+    """Return the result of a module's function in a fresh process; arguments and result are
+    JSON."""
     request = [function.__module__, function.__name__, list(arguments)]
     found = subprocess.run(
         [sys.executable, "-c", _SCRIPT, json.dumps(request, default=str)],
@@ -58,10 +59,11 @@ class Growth:
 
 
 class AnonymousPeak:
-    """The most memory of the process that is not of a file, looked at every few milliseconds while this is entered.
+    """The most memory of the process that is not of a file, looked at every few milliseconds while
+    this is entered.
 
-    Pages of files that are mapped are left out: the kernel takes them back whenever it needs memory. A system without
-    ``/proc`` does not tell them apart, and its peak has them too.
+    Pages of files that are mapped are left out: the kernel takes them back whenever it needs
+    memory. A system without ``/proc`` does not tell them apart, and its peak has them too.
     """
 
     def __init__(self) -> None:
@@ -90,7 +92,8 @@ def peak_nbytes() -> int:
 
 
 def read_nbytes() -> int | None:
-    """The bytes that the process asked the kernel to read so far; None where the system does not count."""
+    """The bytes that the process asked the kernel to read so far; None where the system does not
+    count."""
     if not (PROC / "io").is_file():
         return None
     return int((PROC / "io").read_text().split("rchar: ")[1].split()[0])

@@ -1,7 +1,8 @@
-"""Curves of time over size, each of one program and one verb, and the exponent with which time grows at their ends.
+"""Curves of time over size, each of one program and one verb, and the exponent with which time
+grows at their ends.
 
-A point is a figure with a size whose subject is "family: verb". The families, and how a size of each reads, are in
-``FAMILIES``.
+A point is a figure with a size whose subject is "family: verb". The families, and how a size of
+each reads, are in ``FAMILIES``.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +16,8 @@ LAST = 3
 """Points of which the exponent is taken, the last ones: before, fixed costs hide how time grows."""
 
 LINEAR = 1.1
-"""The largest exponent that counts as linear: runs of a second vary by more than a tenth from one to another."""
+"""The largest exponent that counts as linear: runs of a second vary by more than a tenth from one
+to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class Axis:
     label: Callable[[int], str] = "{:,}".format
     """A size as text."""
     slope: int = 1
-    """The exponent of the line that is drawn to compare with: 1 for time in proportion to size, -1 for its inverse."""
+    """The exponent of the line that is drawn to compare with: 1 for time in proportion to size, -1
+    for its inverse."""
 
 
 def nbytes_text(nbytes: int) -> str:
@@ -64,7 +67,8 @@ class Curve:
 
     @property
     def exponent(self) -> float | None:
-        """The slope of the line of least squares through the logarithms of the last points; None if they are fewer."""
+        """The slope of the line of least squares through the logarithms of the last points; None if
+        they are fewer."""
         last = sorted(self.points.items())[-LAST:]
         if len(last) < LAST:
             return None
@@ -78,7 +82,9 @@ class Curve:
         exponent = self.exponent
         if exponent is None:
             return "-"
-        return f"{round(exponent, 2) + 0.0:.2f}" + (", more than linear" if exponent > LINEAR else "")
+        return f"{round(exponent, 2) + 0.0:.2f}" + (
+            ", more than linear" if exponent > LINEAR else ""
+        )
 
 
 def curves_of(figures: Iterable[Figure]) -> list[Curve]:
@@ -87,7 +93,9 @@ def curves_of(figures: Iterable[Figure]) -> list[Curve]:
     for figure in figures:
         if figure.size is not None and figure.value is not None:
             family, _, verb = figure.subject.partition(": ")
-            curve = found.setdefault((figure.subject, figure.against), Curve(family, verb, figure.against, {}))
+            curve = found.setdefault(
+                (figure.subject, figure.against), Curve(family, verb, figure.against, {})
+            )
             curve.points[figure.size] = figure.value
     verbs = list(dict.fromkeys(curve.verb for curve in found.values()))
     return sorted(found.values(), key=lambda curve: verbs.index(curve.verb))

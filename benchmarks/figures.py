@@ -8,7 +8,8 @@ from rich.table import Table
 
 SCHEMA = 2
 DIGITS = 4
-"""Digits that are stored of a value: fewer than a measurement has to itself, more than a table shows."""
+"""Digits that are stored of a value: fewer than a measurement has to itself, more than a table
+shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Figure:
     value: float | None
     """The number; None where it was skipped."""
     unit: str
-    """``x`` for ratios of times, else ``s``, ``ms``, ``us``, ``MiB``; empty for a plain difference."""
+    """``x`` for ratios of times, else ``s``, ``ms``, ``us``, ``MiB``; empty for a plain
+    difference."""
     target: float | None
     """What the value should not exceed; None for numbers that are there to compare with."""
     note: str = ""

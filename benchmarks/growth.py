@@ -1,8 +1,9 @@
-"""The growth of time with the work: tensors, bytes, files, slices, workers, each over several powers of ten.
+"""The growth of time with the work: tensors, bytes, files, slices, workers, each over several
+powers of ten.
 
-A point is the median of up to five runs of one program, of a second in all; the first run counts only where it alone
-takes longer. A curve of a peer ends where one run of each verb would take more than ``PATIENCE`` at the next size.
-``benchmarks.curves`` has the exponents.
+A point is the median of up to five runs of one program, of a second in all; the first run counts
+only where it alone takes longer. A curve of a peer ends where one run of each verb would take more
+than ``PATIENCE`` at the next size. ``benchmarks.curves`` has the exponents.
 """
 
 import subprocess
@@ -37,7 +38,8 @@ PATIENCE = 15.0
 OURS = "shardvar"
 
 Verbs = Iterator[tuple[str, Run]]
-"""What is done, and the run of it, made when it is its turn: a load after the save that it loads."""
+"""What is done, and the run of it, made when it is its turn: a load after the save that it
+loads."""
 Programs = dict[str, Callable[[int], Verbs]]
 """The programs, each with the verbs at a size."""
 
@@ -45,10 +47,18 @@ Programs = dict[str, Callable[[int], Verbs]]
 def measure(setting: Setting) -> Iterator[Figure]:
     """The points of all curves."""
     sizes, place = setting.sizes, setting.quiet
-    yield from _curves("tensors", place, _powers(10, 10, sizes.growth_tensors), _many_tensors(setting))
-    yield from _curves("bytes", place, _powers(MIB, 4, sizes.growth_nbytes // 4), _large_tables(setting))
-    yield from _curves("bytes", setting.disk, _powers(MIB, 4, sizes.growth_nbytes), _holes(setting.disk))
-    yield from _curves("files", place, _powers(1, 4, sizes.growth_files), _many_files(place, sizes.growth_files))
+    yield from _curves(
+        "tensors", place, _powers(10, 10, sizes.growth_tensors), _many_tensors(setting)
+    )
+    yield from _curves(
+        "bytes", place, _powers(MIB, 4, sizes.growth_nbytes // 4), _large_tables(setting)
+    )
+    yield from _curves(
+        "bytes", setting.disk, _powers(MIB, 4, sizes.growth_nbytes), _holes(setting.disk)
+    )
+    yield from _curves(
+        "files", place, _powers(1, 4, sizes.growth_files), _many_files(place, sizes.growth_files)
+    )
     yield from _curves("slices", place, _powers(1, 10, sizes.growth_slices), _many_slices(setting))
     yield from _curves("workers", place, _powers(1, 2, sizes.growth_workers), _workers(place))
 
@@ -88,7 +98,9 @@ class NoRoom(Exception):
     """Memory or disk do not suffice; the text says for what."""
 
 
-def _figure(family: str, verb: str, program: str, place: Place, size: int, seconds: float) -> Figure:
+def _figure(
+    family: str, verb: str, program: str, place: Place, size: int, seconds: float
+) -> Figure:
     return Figure(f"{family}: {verb}", program, place.name, seconds, "s", None, size=size)
 
 
@@ -106,7 +118,9 @@ def _seconds(run: Run) -> float:
     return median(times)
 
 
-def _beside(setting: Setting, arrays_of: Callable[[int], Arrays], ours: Callable[[Arrays], Verbs]) -> Programs:
+def _beside(
+    setting: Setting, arrays_of: Callable[[int], Arrays], ours: Callable[[Arrays], Verbs]
+) -> Programs:
     """shardvar and all peers on the same arrays, which are made once for each size."""
     made: dict[int, Arrays] = {}
 
@@ -168,7 +182,9 @@ def _large_tables(setting: Setting) -> Programs:
         return ((verb, run) for verb, run in verbs if verb != "open")
 
     programs = _beside(setting, table, partial(_our_verbs, place))
-    found: Programs = {name: lambda size, of=of: without_open(of(size)) for name, of in programs.items()}
+    found: Programs = {
+        name: lambda size, of=of: without_open(of(size)) for name, of in programs.items()
+    }
     return {**found, "raw input and output": lambda size: raw(table(size))}
 
 
@@ -181,7 +197,8 @@ def _free_memory() -> float:
 
 
 def _holes(place: Place) -> Programs:
-    """Verify and reshard a table in four files of zeros, which take no room on the disk, beside ``cp``."""
+    """Verify and reshard a table in four files of zeros, which take no room on the disk, beside
+    ``cp``."""
 
     def source(nbytes: int) -> Path:
         if not place.has_room_for(nbytes):
@@ -194,7 +211,9 @@ def _holes(place: Place) -> Programs:
         room, target = source(nbytes), place.room("target")
         yield "verify", Run(lambda: sv.verify(room / "source"))
         policy = BalancedPolicy(3)
-        reshard = partial(sv.reshard, room / "source", target / "target", partition=3, policy=policy)
+        reshard = partial(
+            sv.reshard, room / "source", target / "target", partition=3, policy=policy
+        )
         yield "reshard", Run(reshard, emptied(target))
         place.room("target")
 
@@ -218,7 +237,12 @@ def _many_files(place: Place, most: int) -> Programs:
 
     def ours(count: int) -> Verbs:
         room = place.room("ours")
-        yield "save", Run(lambda: sv.save(room / "model", arrays, policy=BalancedPolicy(count)), emptied(room))
+        yield (
+            "save",
+            Run(
+                lambda: sv.save(room / "model", arrays, policy=BalancedPolicy(count)), emptied(room)
+            ),
+        )
         yield "load", Run(lambda: sv.load(room / "model"))
 
     def raw(count: int) -> Verbs:
@@ -230,7 +254,10 @@ def _many_files(place: Place, most: int) -> Programs:
             sync_tree(room)
 
         yield "save", Run(write, emptied(room))
-        yield "load", Run(lambda: [np.fromfile(room / f"{number}", np.float32) for number in range(count)])
+        yield (
+            "load",
+            Run(lambda: [np.fromfile(room / f"{number}", np.float32) for number in range(count)]),
+        )
 
     return {OURS: ours, "raw input and output": raw}
 
@@ -240,7 +267,10 @@ def _many_slices(setting: Setting) -> Programs:
     place, most = setting.quiet, setting.sizes.growth_slices
     table = np.random.default_rng(0).standard_normal((most, 64), np.float32)
     programs: Programs = {OURS: lambda count: _our_slices(place, table, count)}
-    for name, verbs in (("TensorFlow kernels", _tensorflow_slices), ("TensorStore", _tensorstore_slices)):
+    for name, verbs in (
+        ("TensorFlow kernels", _tensorflow_slices),
+        ("TensorStore", _tensorstore_slices),
+    ):
         peer = dict(setting.peers())[name]
         if peer is not None:
             programs[name] = partial(verbs, place, peer, table)
@@ -249,7 +279,10 @@ def _many_slices(setting: Setting) -> Programs:
 
 def _our_slices(place: Place, table: np.ndarray, count: int) -> Verbs:
     room, target = place.room("ours"), place.room("target")
-    yield "save", Run(lambda: sv.save(room / "model", {"table": table}, partition=count), emptied(room))
+    yield (
+        "save",
+        Run(lambda: sv.save(room / "model", {"table": table}, partition=count), emptied(room)),
+    )
     yield "load", Run(lambda: sv.load(room / "model"))
     reshard = partial(sv.reshard, room / "model", target / "model", partition=count // 2 + 1)
     yield "reshard into half as many", Run(reshard, emptied(target))
@@ -261,10 +294,15 @@ def _tensorflow_slices(place: Place, peer: Peer, table: np.ndarray, count: int) 
     first = [number * rows // count for number in range(count + 1)]
     bounds = list(pairwise(first))
     specs = [f"{rows} {columns} {start},{stop - start}:-" for start, stop in bounds]
-    tensors, names = [library.constant(table[start:stop]) for start, stop in bounds], ["table"] * count
+    tensors, names = (
+        [library.constant(table[start:stop]) for start, stop in bounds],
+        ["table"] * count,
+    )
 
     def save() -> None:
-        library.raw_ops.SaveV2(prefix=f"{room}/m", tensor_names=names, shape_and_slices=specs, tensors=tensors)
+        library.raw_ops.SaveV2(
+            prefix=f"{room}/m", tensor_names=names, shape_and_slices=specs, tensors=tensors
+        )
         sync_tree(room)
 
     whole = {"tensor_names": ["table"], "shape_and_slices": [""], "dtypes": [library.float32]}
@@ -293,13 +331,26 @@ def _workers(place: Place) -> Programs:
 
     def ours(count: int) -> Verbs:
         for verb, start, nbytes, store in (
-            ("reshard in processes", lambda: ProcessPoolExecutor(count, mp_context=get_context("spawn")), MIB, None),
-            ("reshard in threads, store of 50 ms", lambda: ThreadPoolExecutor(count), MIB // 4, 0.05),
+            (
+                "reshard in processes",
+                lambda: ProcessPoolExecutor(count, mp_context=get_context("spawn")),
+                MIB,
+                None,
+            ),
+            (
+                "reshard in threads, store of 50 ms",
+                lambda: ThreadPoolExecutor(count),
+                MIB // 4,
+                0.05,
+            ),
         ):
             room = place.room("ours")
             simulate.write_source(room, nbytes, 64)
             executor: Executor
-            with start() as executor, nullcontext() if store is None else simulate.slow_store(store):
+            with (
+                start() as executor,
+                nullcontext() if store is None else simulate.slow_store(store),
+            ):
                 if store is None:
                     simulate.reshard(room, 64, executor)  # until all have started
                 yield verb, Run(partial(simulate.reshard, room, 64, executor))

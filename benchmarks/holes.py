@@ -1,4 +1,5 @@
-"""Native checkpoints whose data files are holes: valid, every checksum that of zeros, and as large as one likes."""
+"""Native checkpoints whose data files are holes: valid, every checksum that of zeros, and as large
+as one likes."""
 
 import os
 from pathlib import Path
@@ -19,7 +20,9 @@ def write_holes(prefix: Path, slices: SliceTable, num_files: int = 1) -> None:
     """Write a checkpoint of zeros: the slices in order, about as many in each file."""
     file = np.arange(len(slices)) * num_files // max(1, len(slices))
     assignment = Assignment(slices, file, num_files)
-    sink = FORMAT.create(LocalStorage(str(prefix.parent)), prefix.name, assignment, Metadata(), "holes")
+    sink = FORMAT.create(
+        LocalStorage(str(prefix.parent)), prefix.name, assignment, Metadata(), "holes"
+    )
     for name, nbytes in zip(sink.asides, sink.overview.file_nbytes.tolist(), strict=True):
         path = prefix.parent / name
         path.touch()
@@ -32,7 +35,9 @@ def one_tensor(rows: int, count: int) -> SliceTable:
     bounds = np.arange(count + 1) * rows // count
     offset = np.column_stack([bounds[:-1], np.zeros(count, np.int64)])
     shape = np.column_stack([np.diff(bounds), np.full(count, 64)])
-    return SliceTable.of(TensorTable.of([("table", "float32", (rows, 64))]), np.zeros(count, np.int64), offset, shape)
+    return SliceTable.of(
+        TensorTable.of([("table", "float32", (rows, 64))]), np.zeros(count, np.int64), offset, shape
+    )
 
 
 def _checksums(nbytes: np.ndarray) -> FileChecksums:
@@ -52,7 +57,8 @@ def _of_zeros(nbytes: int) -> tuple[int, np.ndarray]:
 
 
 def _of_equal_runs(count: int) -> int:
-    """The checksum of ``count`` runs of zeros, by doubling: all of them are equal, so their order does not matter."""
+    """The checksum of ``count`` runs of zeros, by doubling: all of them are equal, so their order
+    does not matter."""
     total, power, nbytes = 0, CRC32C.compute(bytes(RUN_NBYTES)), RUN_NBYTES
     while count:
         if count & 1:

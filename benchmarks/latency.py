@@ -1,9 +1,10 @@
 """Small slices out of a large checkpoint, from a store that answers each request after 20 ms.
 
-The store is a folder of this disk behind the requests of a bucket (``shardvar.storage.requests``), each of which waits.
-It computes nothing: what is measured is how many requests wait for one another. A *round* is counted, not assumed: a
-request is in the round after the last one that had ended when it began, so the rounds are the longest chain of requests
-each of which may have needed the answer of the one before.
+The store is a folder of this disk behind the requests of a bucket (``shardvar.storage.requests``),
+each of which waits. It computes nothing: what is measured is how many requests wait for one
+another. A *round* is counted, not assumed: a request is in the round after the last one that had
+ended when it began, so the rounds are the longest chain of requests each of which may have needed
+the answer of the one before.
 """
 
 import os
@@ -80,7 +81,11 @@ class LateStore:
         """The files of a folder."""
         with self._late():
             entries = sorted((self.folder / key).iterdir())
-            files = {path.name: Head(path.stat().st_size, "1", None) for path in entries if path.is_file()}
+            files = {
+                path.name: Head(path.stat().st_size, "1", None)
+                for path in entries
+                if path.is_file()
+            }
             return FolderListing(files, [path.name for path in entries if path.is_dir()])
 
     def walk(self, key: str) -> dict[str, int]:
@@ -96,7 +101,8 @@ class LateStore:
 
 
 def count_rounds(requests: list[Request]) -> int:
-    """The number of requests of the longest chain in which each begins after the one before has ended."""
+    """The number of requests of the longest chain in which each begins after the one before has
+    ended."""
     ended: list[tuple[float, int]] = []  # the end of each request, and the rounds until then
     rounds = 0
     for request in sorted(requests, key=lambda request: request.start):
@@ -108,7 +114,9 @@ def count_rounds(requests: list[Request]) -> int:
 
 def count_at_once(requests: list[Request]) -> int:
     """The most requests under way at a time."""
-    return max(sum(each.start <= request.start < each.stop for each in requests) for request in requests)
+    return max(
+        sum(each.start <= request.start < each.stop for each in requests) for request in requests
+    )
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -129,11 +137,16 @@ def measure(setting: Setting) -> Iterator[Figure]:
             raise ValueError("These are not the slices.")
         found.append((seconds, count_rounds(store.requests), store.requests))
     seconds = median(seconds for seconds, _, _ in found)
-    rounds, requests = min(((rounds, requests) for _, rounds, requests in found), key=lambda each: each[0])
+    rounds, requests = min(
+        ((rounds, requests) for _, rounds, requests in found), key=lambda each: each[0]
+    )
     note = (
-        f"{seconds:.3g} s / {rounds} rounds of {LATENCY * 1000:g} ms; {len(requests):,} requests, at most "
+        f"{seconds:.3g} s / {rounds} rounds of {LATENCY * 1000:g} ms; {len(requests):,} requests, "
+        "at most "
         f"{count_at_once(requests)} at a time, {RUNS} runs"
     )
     subject = f"load {count:,} tensors of 64 bytes, {APART * 4 // 1000} KB apart"
-    yield Figure(subject, "the latency of its rounds", "", seconds / (rounds * LATENCY), "x", TARGET, note)
+    yield Figure(
+        subject, "the latency of its rounds", "", seconds / (rounds * LATENCY), "x", TARGET, note
+    )
     setting.disk.room("latency")

@@ -1,4 +1,5 @@
-"""One tensor out of a large index, opened and read by a process that has started and read nothing from it yet."""
+"""One tensor out of a large index, opened and read by a process that has started and read nothing
+from it yet."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -18,10 +19,18 @@ def measure(setting: Setting) -> Iterator[Figure]:
     count = setting.sizes.index_entries
     room = setting.disk.room("lookup")
     for name, entries in (("large", count), ("small", 1)):
-        write_holes(room / name, TensorTable.of((key(row), "float32", (16,)) for row in range(entries)).whole())
-    times = [call(lookup, str(room / "small"), str(room / "large"), count) for _ in range(setting.sizes.processes)]
+        write_holes(
+            room / name,
+            TensorTable.of((key(row), "float32", (16,)) for row in range(entries)).whole(),
+        )
+    times = [
+        call(lookup, str(room / "small"), str(room / "large"), count)
+        for _ in range(setting.sizes.processes)
+    ]
     subject = f"open, and read one tensor of {count}"
-    yield Figure(subject, "", "disk", median(times) * 1000, "ms", TARGET_MS, f"{len(times)} fresh processes")
+    yield Figure(
+        subject, "", "disk", median(times) * 1000, "ms", TARGET_MS, f"{len(times)} fresh processes"
+    )
 
 
 def key(row: int) -> str:

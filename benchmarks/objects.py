@@ -1,7 +1,9 @@
-"""Checkpoints of objects: a model with the slots of its optimizer, and one of very many small variables.
+"""Checkpoints of objects: a model with the slots of its optimizer, and one of very many small
+variables.
 
-Both sides fill variables that are there. The peers get the same tensors under the same names, as a flat list of them is
-all that some of them know; shardvar matches a module and an optimizer by its graph of objects.
+Both sides fill variables that are there. The peers get the same tensors under the same names, as a
+flat list of them is all that some of them know; shardvar matches a module and an optimizer by its
+graph of objects.
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,8 @@ AHEAD = 1.0
 FAR_AHEAD = 0.5
 """The margins of the large table, and of the tiny tensors."""
 LINEAR = 1.5
-"""Five times the variables take at most so much more than five times the time: memory is farther when there is more."""
+"""Five times the variables take at most so much more than five times the time: memory is farther
+when there is more."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -37,10 +40,14 @@ def large_model(count: int) -> sv.Checkpoint:
     """A model of so many float32 tensors of 2 MiB, and the slots that Adam keeps beside them."""
     draws = np.random.default_rng(0)
     model, optimizer = sv.Module(), sv.optimizers.Adam()
-    model.layers = [sv.Variable(draws.standard_normal((512, 1024), np.float32), name="w") for _ in range(count)]
+    model.layers = [
+        sv.Variable(draws.standard_normal((512, 1024), np.float32), name="w") for _ in range(count)
+    ]
     for variable in model.layers:
         for slot in ("m", "v"):
-            optimizer.add_slot(variable, slot).assign(draws.standard_normal((512, 1024), np.float32))
+            optimizer.add_slot(variable, slot).assign(
+                draws.standard_normal((512, 1024), np.float32)
+            )
     return sv.Checkpoint(model=model, optimizer=optimizer)
 
 
@@ -70,7 +77,9 @@ def _decoded(setting: Setting) -> Figure:
     many, few = (_decoding(place, number) for number in (count, count // 5))
     found = compare(many, _five_times(few), setting.sizes.seconds)
     subject = f"decode the graph of {count} variables"
-    return Figure(subject, f"5 x {count // 5} variables", place.name, found.ratio, "x", LINEAR, str(found))
+    return Figure(
+        subject, f"5 x {count // 5} variables", place.name, found.ratio, "x", LINEAR, str(found)
+    )
 
 
 def _decoding(place: Place, count: int) -> Run:
@@ -84,7 +93,10 @@ def _decoding(place: Place, count: int) -> Run:
 def _large(setting: Setting) -> Iterator[Figure]:
     checkpoint = large_model(setting.sizes.object_count)
     arrays = _arrays(setting.quiet, checkpoint)
-    subject = f"{len(arrays)} tensors, {sum(array.nbytes for array in arrays.values()) / MIB:.0f} MiB, model and slots"
+    subject = (
+        f"{len(arrays)} tensors, {sum(array.nbytes for array in arrays.values()) / MIB:.0f} MiB, "
+        "model and slots"
+    )
     yield from _beside_peers(setting, subject, setting.quiet, checkpoint, arrays, AHEAD)
 
 
@@ -92,14 +104,20 @@ def _many(setting: Setting) -> Iterator[Figure]:
     count, place = setting.sizes.variable_count, setting.quiet
     few, many = small_model(count // 5), small_model(count)
     for verb, run in (("save", our_save), ("restore", our_restore)):
-        found = compare(run(place, many), _five_times(run(place.within("few"), few)), setting.sizes.seconds)
+        found = compare(
+            run(place, many), _five_times(run(place.within("few"), few)), setting.sizes.seconds
+        )
         subject = f"{verb} {count} variables"
-        yield Figure(subject, f"5 x {count // 5} variables", place.name, found.ratio, "x", LINEAR, str(found))
+        yield Figure(
+            subject, f"5 x {count // 5} variables", place.name, found.ratio, "x", LINEAR, str(found)
+        )
     del few, many
     count = setting.sizes.tiny_count  # of more, one pair of a peer takes minutes
     model = small_model(count)
     arrays = _arrays(place, model)
-    yield from _beside_peers(setting, f"{count} variables of 16 floats", place, model, arrays, FAR_AHEAD)
+    yield from _beside_peers(
+        setting, f"{count} variables of 16 floats", place, model, arrays, FAR_AHEAD
+    )
 
 
 def _five_times(run: Run) -> Run:
@@ -124,13 +142,17 @@ def _beside_peers(
         if peer is None:
             yield skipped(subject, name, f"{name} is not installed")
             continue
-        for verb, ours, theirs in (("save", our_save, peer_save), ("restore", our_restore, peer_load)):
+        for verb, ours, theirs in (
+            ("save", our_save, peer_save),
+            ("restore", our_restore, peer_load),
+        ):
             pair = ours(place, checkpoint), theirs(place, arrays, peer)
             yield setting.ratio(f"{verb} {subject}", name, place, *pair, target)
 
 
 def _arrays(place: Place, checkpoint: sv.Checkpoint) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint, by names that every peer takes, once it is seen that they are those that went in."""
+    """The tensors of a checkpoint, by names that every peer takes, once it is seen that they are
+    those that went in."""
     path = place.room("ours") / "model"
     checkpoint.write(path)
     loaded = sv.load(path)

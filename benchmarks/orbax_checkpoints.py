@@ -37,6 +37,8 @@ def _load(setting: Setting, what: str, peer: Peer, arrays: Arrays) -> Figure:
         raise AssertionError("What Orbax saved was read as something else.")
     del loaded
     ours, theirs = Run(lambda: sv.load(room / "model")), Run(lambda: peer.load(room, state))
-    figure = setting.ratio(f"load {what}", "PyTreeCheckpointer", setting.quiet, ours, theirs, LOAD_TARGET)
+    figure = setting.ratio(
+        f"load {what}", "PyTreeCheckpointer", setting.quiet, ours, theirs, LOAD_TARGET
+    )
     setting.quiet.room("orbax")
     return figure

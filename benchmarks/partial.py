@@ -1,4 +1,5 @@
-"""A small part of a large tensor: what is read for it, and what memory it takes, in a fresh process."""
+"""A small part of a large tensor: what is read for it, and what memory it takes, in a fresh
+process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,9 +93,13 @@ def read_dcp(room: str, rows: int) -> tuple[int | None, int]:
         """Asks for the part alone."""
 
         def create_local_plan(self) -> LoadPlan:
-            zero, size, first = (torch.Size(numbers) for numbers in ((0, 0), (PART, 64), (rows // 3, 0)))
+            zero, size, first = (
+                torch.Size(numbers) for numbers in ((0, 0), (PART, 64), (rows // 3, 0))
+            )
             stored = MetadataIndex("table", zero, 0)
-            return LoadPlan([ReadItem(LoadItemType.TENSOR, MetadataIndex("part"), zero, stored, first, size)])
+            return LoadPlan(
+                [ReadItem(LoadItemType.TENSOR, MetadataIndex("part"), zero, stored, first, size)]
+            )
 
     state = {"part": torch.zeros(PART, 64)}
     read, growth = read_nbytes(), Growth()

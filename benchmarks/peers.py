@@ -1,10 +1,12 @@
-"""The libraries that do the same job, behind one face. What they save they are made to sync, as shardvar does unasked.
+"""The libraries that do the same job, behind one face. What they save they are made to sync, as
+shardvar does unasked.
 
-No library compresses, since shardvar does not, but for Orbax, whose default does. Checksums are each library's default:
-npz and Orbax have them, TensorFlow's kernels too; safetensors, TensorStore, Zarr and DCP do not compare any.
+No library compresses, since shardvar does not, but for Orbax, whose default does. Checksums are
+each library's default: npz and Orbax have them, TensorFlow's kernels too; safetensors, TensorStore,
+Zarr and DCP do not compare any.
 
-``prepare`` turns arrays into what a library saves, so that conversions do not count. ``load`` gives fresh arrays, or
-fills what was prepared where that is how the library restores.
+``prepare`` turns arrays into what a library saves, so that conversions do not count. ``load`` gives
+fresh arrays, or fills what was prepared where that is how the library restores.
 """
 
 import os
@@ -121,19 +123,30 @@ class TensorFlow:
         state.read(str(directory / "model")).assert_consumed()
 
     def names(self, directory: Path) -> Iterable[str]:
-        return self.library.train.load_checkpoint(str(directory / "model")).get_variable_to_shape_map()
+        return self.library.train.load_checkpoint(
+            str(directory / "model")
+        ).get_variable_to_shape_map()
 
 
 class TensorFlowKernels:
-    """The kernels below it, without objects and variables; large tensors in 4 slices, restored as 3."""
+    """The kernels below it, without objects and variables; large tensors in 4 slices, restored as
+    3."""
 
     def __init__(self) -> None:
         self.library = import_tensorflow()
 
     def prepare(self, arrays: Arrays) -> Any:
         constant = self.library.constant
-        slices = {(key, spec): constant(part) for key, array in arrays.items() for spec, part in _slices(array, 4)}
-        wanted = [(key, spec, array.dtype) for key, array in arrays.items() for spec, _ in _slices(array, 3)]
+        slices = {
+            (key, spec): constant(part)
+            for key, array in arrays.items()
+            for spec, part in _slices(array, 4)
+        }
+        wanted = [
+            (key, spec, array.dtype)
+            for key, array in arrays.items()
+            for spec, _ in _slices(array, 3)
+        ]
         return slices, wanted
 
     def save(self, directory: Path, state: Any) -> None:
@@ -155,7 +168,9 @@ class TensorFlowKernels:
         )
 
     def names(self, directory: Path) -> Iterable[str]:
-        return self.library.train.load_checkpoint(str(directory / "model")).get_variable_to_shape_map()
+        return self.library.train.load_checkpoint(
+            str(directory / "model")
+        ).get_variable_to_shape_map()
 
 
 class Orbax:
@@ -180,7 +195,8 @@ class Orbax:
 
 
 class TensorStore:
-    """An array of Zarr version 3 for each, all of them at the same time; it syncs its files itself."""
+    """An array of Zarr version 3 for each, all of them at the same time; it syncs its files
+    itself."""
 
     def __init__(self) -> None:
         import tensorstore
@@ -191,7 +207,10 @@ class TensorStore:
         return arrays
 
     def save(self, directory: Path, state: Any) -> None:
-        opened = [(self._open(directory, key, state[key], create=True), array) for key, array in state.items()]
+        opened = [
+            (self._open(directory, key, state[key], create=True), array)
+            for key, array in state.items()
+        ]
         for written in [array.result().write(values) for array, values in opened]:
             written.result()
 
@@ -207,7 +226,9 @@ class TensorStore:
 
     def _open(self, directory: Path, key: str, array: np.ndarray, **how: bool) -> Any:
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{directory}/{key}/"}}
-        return self.library.open(spec, dtype=self.library.dtype(array.dtype), shape=array.shape, **how)
+        return self.library.open(
+            spec, dtype=self.library.dtype(array.dtype), shape=array.shape, **how
+        )
 
 
 class Zarr:

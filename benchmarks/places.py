@@ -1,4 +1,5 @@
-"""Directories to write in: on the disk, and on a memory file system, where no noise of the disk hides the program."""
+"""Directories to write in: on the disk, and on a memory file system, where no noise of the disk
+hides the program."""
 
 import os
 import shutil
@@ -38,7 +39,8 @@ class Place:
 
 @contextmanager
 def open_places(disk: Path) -> Iterator[list[Place]]:
-    """A place on the disk and, where this system has one, a place in memory; both are removed in the end."""
+    """A place on the disk and, where this system has one, a place in memory; both are removed in
+    the end."""
     disk.mkdir(parents=True, exist_ok=True)
     places = [Place("disk", Path(mkdtemp(dir=disk)).resolve())]
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):

@@ -30,4 +30,6 @@ def measure(setting: Setting) -> Iterator[Figure]:
     report = sv.reshard(room / "source", room / "target", partition=most + 1, dry_run=True)
     seconds = perf_counter() - start
     note = f"{report.num_copies} copies, index included"
-    yield Figure(f"reshard --dry-run, {most} slices to {most + 1}", "", "disk", seconds, "s", TARGET, note)
+    yield Figure(
+        f"reshard --dry-run, {most} slices to {most + 1}", "", "disk", seconds, "s", TARGET, note
+    )

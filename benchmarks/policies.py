@@ -1,4 +1,5 @@
-"""The cost of a policy in a save, relative to a save without one: many tiny tensors, and a few large ones."""
+"""The cost of a policy in a save, relative to a save without one: many tiny tensors, and a few
+large ones."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -28,7 +29,9 @@ class OneByOne(sv.ShardingCallback):
 
     description = "Looks at every tensor."
 
-    def __call__(self, shardable_tensors: Sequence[sv.ShardableTensor], /) -> list[dict[str, dict[str, Any]]]:
+    def __call__(
+        self, shardable_tensors: Sequence[sv.ShardableTensor], /
+    ) -> list[dict[str, dict[str, Any]]]:
         """All in one file."""
         shard: dict[str, dict[str, Any]] = {}
         for each in shardable_tensors:
@@ -41,10 +44,14 @@ def measure(setting: Setting) -> Iterator[Figure]:
     count = setting.sizes.variable_count
     values = np.random.default_rng(0).standard_normal((count, 16), np.float32)
     tiny = {f"layer_{row:06d}.bias": values[row].copy() for row in range(count)}
-    yield from _beside_none(setting, f"{count} x 16 floats", tiny, MANY_TARGET, setting.sizes.seconds)
+    yield from _beside_none(
+        setting, f"{count} x 16 floats", tiny, MANY_TARGET, setting.sizes.seconds
+    )
     count = setting.sizes.object_count
     large = {f"layer_{row}": np.ones(LARGE_NBYTES // 4, np.float32) for row in range(count)}
-    yield from _beside_none(setting, f"{count} x 2 MiB", large, LARGE_TARGET, setting.sizes.seconds * LARGE_PAIRS)
+    yield from _beside_none(
+        setting, f"{count} x 2 MiB", large, LARGE_TARGET, setting.sizes.seconds * LARGE_PAIRS
+    )
 
 
 def _beside_none(
@@ -62,4 +69,6 @@ def _beside_none(
     for name, policy in policies.items():
         found = compare(Run(partial(sv.save, path, arrays, policy=policy)), without, seconds)
         subject_of = f"save {subject} with {name}"
-        yield Figure(subject_of, "no policy", setting.quiet.name, found.ratio, "x", target, str(found))
+        yield Figure(
+            subject_of, "no policy", setting.quiet.name, found.ratio, "x", target, str(found)
+        )

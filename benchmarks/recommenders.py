@@ -1,11 +1,14 @@
-"""RFC 000's recommendation model, three times: on sharded variables, by hand on NumPy's arrays, and in TensorFlow.
+"""RFC 000's recommendation model, three times: on sharded variables, by hand on NumPy's arrays, and
+in TensorFlow.
 
-Users and items have embeddings; both, side by side, go through a hidden layer of 100 sigmoids to one logit, which says
-whether the user takes the item. All begin with the same numbers, and a step is all of training: lookups, the loss, its
-gradients, and the optimizer's update of the rows that were looked up and of the two dense layers.
+Users and items have embeddings; both, side by side, go through a hidden layer of 100 sigmoids to
+one logit, which says whether the user takes the item. All begin with the same numbers, and a step
+is all of training: lookups, the loss, its gradients, and the optimizer's update of the rows that
+were looked up and of the two dense layers.
 
-NumPy's is written as a good user of NumPy would: ``np.take``, BLAS products, sums of the rows that come several times
-by sorting and ``np.add.reduceat``, which is faster than ``np.add.at`` and as exact.
+NumPy's is written as a good user of NumPy would: ``np.take``, BLAS products, sums of the rows that
+come several times by sorting and ``np.add.reduceat``, which is faster than ``np.add.at`` and as
+exact.
 """
 
 import os
@@ -55,8 +58,15 @@ class Recommender(Protocol):
 def initial_values(users: int, items: int, dim: int) -> Values:
     """The initial values that all three share."""
     draws = np.random.default_rng(0)
-    shapes = {"user": (users, dim), "item": (items, dim), "kernel_0": (2 * dim, HIDDEN), "kernel_1": (HIDDEN, 1)}
-    kernels = {name: draws.uniform(-0.1, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    shapes = {
+        "user": (users, dim),
+        "item": (items, dim),
+        "kernel_0": (2 * dim, HIDDEN),
+        "kernel_1": (HIDDEN, 1),
+    }
+    kernels = {
+        name: draws.uniform(-0.1, 0.1, shape).astype(np.float32) for name, shape in shapes.items()
+    }
     return kernels | {"bias_0": np.zeros(HIDDEN, np.float32), "bias_1": np.zeros(1, np.float32)}
 
 
@@ -83,7 +93,8 @@ def loss_of(logits: Floats, taken: Floats) -> tuple[float, Floats]:
 
 
 class Sharded:
-    """shardvar's layers and optimizers, under a parameter server strategy that cuts the embeddings and nothing else.
+    """shardvar's layers and optimizers, under a parameter server strategy that cuts the embeddings
+    and nothing else.
 
     With ``num_servers=0`` nothing is distributed and no variable is cut.
     """
@@ -147,14 +158,22 @@ class Plain:
         self.value = {name: value.copy() for name, value in first.items()}
         self.optimizer, self.steps = optimizer, 0
         start = np.float32(0.1 if optimizer == "Adagrad" else 0.0)
-        self.squares = {name: np.full_like(value, start) for name, value in first.items() if optimizer != "SGD"}
-        self.means = {name: np.zeros_like(value) for name, value in first.items() if optimizer == "Adam"}
+        self.squares = {
+            name: np.full_like(value, start) for name, value in first.items() if optimizer != "SGD"
+        }
+        self.means = {
+            name: np.zeros_like(value) for name, value in first.items() if optimizer == "Adam"
+        }
 
     def step(self, batch: Batch) -> float:
         value = self.value
         dim = value["user"].shape[1]
         x = np.concatenate(
-            [np.take(value["user"], batch.users, axis=0), np.take(value["item"], batch.items, axis=0)], axis=1
+            [
+                np.take(value["user"], batch.users, axis=0),
+                np.take(value["item"], batch.items, axis=0),
+            ],
+            axis=1,
         )
         hidden = 1 / (1 + np.exp(-(x @ value["kernel_0"] + value["bias_0"])))
         loss, of_logits = loss_of(hidden @ value["kernel_1"] + value["bias_1"], batch.taken)
@@ -182,7 +201,9 @@ class Plain:
         elif self.optimizer == "Adagrad":
             squares = self.squares[name][rows] + sums * sums
             self.squares[name][rows] = squares
-            self.value[name][rows] -= np.float32(RATE) * sums / (np.sqrt(squares) + np.float32(1e-7))
+            self.value[name][rows] -= (
+                np.float32(RATE) * sums / (np.sqrt(squares) + np.float32(1e-7))
+            )
         else:
             dense = np.zeros_like(self.value[name])
             dense[rows] = sums
@@ -219,19 +240,26 @@ class TensorFlow:
             layer.set_weights([first[name] for name in names])
             return layer
 
-        tables = {name: filled(keras.layers.Embedding(*first[name].shape), (None,), name) for name in ("user", "item")}
+        tables = {
+            name: filled(keras.layers.Embedding(*first[name].shape), (None,), name)
+            for name in ("user", "item")
+        }
         wide = first["kernel_0"].shape[0]
         self.layers = tables | {
             "0": filled(keras.layers.Dense(HIDDEN, "sigmoid"), (None, wide), "kernel_0", "bias_0"),
             "1": filled(keras.layers.Dense(1), (None, HIDDEN), "kernel_1", "bias_1"),
         }
         self.optimizer = getattr(keras.optimizers, optimizer)(RATE)
-        variables = [variable for layer in self.layers.values() for variable in layer.trainable_variables]
+        variables = [
+            variable for layer in self.layers.values() for variable in layer.trainable_variables
+        ]
         self.optimizer.build(variables)
 
         def train(users: Any, items: Any, taken: Any) -> Any:
             with tensorflow.GradientTape() as tape:
-                x = tensorflow.concat([self.layers["user"](users), self.layers["item"](items)], axis=1)
+                x = tensorflow.concat(
+                    [self.layers["user"](users), self.layers["item"](items)], axis=1
+                )
                 logits = self.layers["1"](self.layers["0"](x))[:, 0]
                 loss = tensorflow.reduce_mean(
                     tensorflow.nn.sigmoid_cross_entropy_with_logits(labels=taken, logits=logits)
@@ -246,7 +274,12 @@ class TensorFlow:
         return float(self.train(batch.users, batch.items, batch.taken))
 
     def values(self) -> Values:
-        names = {"user": ["user"], "item": ["item"], "0": ["kernel_0", "bias_0"], "1": ["kernel_1", "bias_1"]}
+        names = {
+            "user": ["user"],
+            "item": ["item"],
+            "0": ["kernel_0", "bias_0"],
+            "1": ["kernel_1", "bias_1"],
+        }
         return {
             name: value
             for layer, own in names.items()

@@ -28,4 +28,6 @@ def measure(_setting: Setting) -> Iterator[Figure]:
         plan = plan_redistribution(dtensor(SHAPE, mesh, before), dtensor(SHAPE, mesh, after))
         seconds = perf_counter() - start
         note = f"{len(plan.moves)} copies"
-        yield Figure(f"plan redistribution, 1024 devices: {name}", "", "", seconds, "s", TARGET, note)
+        yield Figure(
+            f"plan redistribution, 1024 devices: {name}", "", "", seconds, "s", TARGET, note
+        )

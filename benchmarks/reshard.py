@@ -1,4 +1,5 @@
-"""Resharding from 4 files to 3, against ``cp`` of the same bytes, both synced; and the memory that it takes."""
+"""Resharding from 4 files to 3, against ``cp`` of the same bytes, both synced; and the memory that
+it takes."""
 
 import subprocess
 import sys
@@ -23,7 +24,8 @@ PEAK_TARGET = 256.0
 COLUMN_TARGET = 2.0
 NUM_COLUMN_PARTS = 1024
 COLUMN_LENGTHS = 1024, 4096
-"""Rows of the tables that are cut into columns: of 16 MiB, and of 64 MiB, which is several batches of the engine."""
+"""Rows of the tables that are cut into columns: of 16 MiB, and of 64 MiB, which is several batches
+of the engine."""
 SAME = 1.1
 """What "the same" memory is taken to mean."""
 
@@ -63,13 +65,16 @@ def _beside_copy(setting: Setting, subject: str, place: Place, nbytes: int) -> F
         sync_tree(target)
 
     ours = Run(lambda: reshard(source, target), emptied(target))
-    figure = setting.ratio(subject, "cp and fsync", place, ours, Run(copy, emptied(target)), COPY_TARGET)
+    figure = setting.ratio(
+        subject, "cp and fsync", place, ours, Run(copy, emptied(target)), COPY_TARGET
+    )
     place.room("source"), place.room("target")
     return figure
 
 
 def _columns_beside_rows(setting: Setting, num_rows: int) -> Iterator[Figure]:
-    """Cutting a table into many columns of a few bytes, and joining them, against as many rows of the same bytes."""
+    """Cutting a table into many columns of a few bytes, and joining them, against as many rows of
+    the same bytes."""
     place = setting.places[0]
     room = place.room("columns")
     table = np.random.default_rng(0).standard_normal((num_rows, 4096), np.float32)
@@ -82,8 +87,15 @@ def _columns_beside_rows(setting: Setting, num_rows: int) -> Iterator[Figure]:
         for name, cut in cuts.items():
             source, partition = ("whole", cut) if verb == "cut into" else (name, 1)
             target = place.room(f"{name} again")
-            runs.append(Run(partial(sv.reshard, room / source, target / "t", partition=partition), emptied(target)))
-        subject = f"reshard {table.nbytes / MIB:g} MiB: {verb} {NUM_COLUMN_PARTS} columns of 16 bytes"
+            runs.append(
+                Run(
+                    partial(sv.reshard, room / source, target / "t", partition=partition),
+                    emptied(target),
+                )
+            )
+        subject = (
+            f"reshard {table.nbytes / MIB:g} MiB: {verb} {NUM_COLUMN_PARTS} columns of 16 bytes"
+        )
         yield setting.ratio(subject, f"{NUM_COLUMN_PARTS} rows", place, *runs, COLUMN_TARGET)
     for name in ("columns", *(f"{name} again" for name in cuts)):
         place.room(name)

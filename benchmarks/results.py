@@ -1,6 +1,8 @@
-"""The stored results, docs/performance.json: of each subject the figures, and of what machine and moment they are.
+"""The stored results, docs/performance.json: of each subject the figures, and of what machine and
+moment they are.
 
-A subject that is measured again replaces its group alone, so groups may be of different days; each says of which.
+A subject that is measured again replaces its group alone, so groups may be of different days; each
+says of which.
 """
 
 import json
@@ -15,7 +17,15 @@ from typing import Any, Self
 from benchmarks.figures import SCHEMA, Figure
 from shardvar.storage.cores import usable_cores
 
-LIBRARIES = "numpy", "safetensors", "torch", "tensorflow-cpu", "orbax-checkpoint", "tensorstore", "zarr"
+LIBRARIES = (
+    "numpy",
+    "safetensors",
+    "torch",
+    "tensorflow-cpu",
+    "orbax-checkpoint",
+    "tensorstore",
+    "zarr",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,9 @@ class Machine:
             except PackageNotFoundError:
                 continue
         day = datetime.now(UTC).date().isoformat()
-        return cls(day, platform.python_version(), platform.system(), usable_cores(), current_load(), found)
+        return cls(
+            day, platform.python_version(), platform.system(), usable_cores(), current_load(), found
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +83,15 @@ class Group:
 
     def caption(self) -> str:
         """A sentence about machine and moment."""
-        machine, small = self.machine, ", at sizes that are too small to mean anything" if self.quick else ""
+        machine, small = (
+            self.machine,
+            ", at sizes that are too small to mean anything" if self.quick else "",
+        )
         return (
-            f"Measured on {machine.date} on {machine.cores} cores with Python {machine.python} and NumPy "
-            f"{machine.libraries.get('numpy', '?')}, in {self.seconds:.0f} s; load {machine.load:.1f} before and "
+            f"Measured on {machine.date} on {machine.cores} cores with Python {machine.python} "
+            "and NumPy "
+            f"{machine.libraries.get('numpy', '?')}, in {self.seconds:.0f} s; load "
+            f"{machine.load:.1f} before and "
             f"{self.load_after:.1f} after{small}."
         )
 
@@ -91,7 +108,10 @@ def read_groups(path: Path) -> Groups:
     """Return the groups by subject; none if there is no file yet."""
     if not path.is_file():
         return {}
-    return {name: Group.from_json(each) for name, each in json.loads(path.read_text("utf-8"))["groups"].items()}
+    return {
+        name: Group.from_json(each)
+        for name, each in json.loads(path.read_text("utf-8"))["groups"].items()
+    }
 
 
 def groups_to_json(groups: Groups) -> str:

@@ -38,7 +38,9 @@ class Setting:
                 self.found[name] = find_peer(name)
             yield name, self.found[name]
 
-    def ratio(self, subject: str, against: str, place: Place, ours: Run, theirs: Run, target: float | None) -> Figure:
+    def ratio(
+        self, subject: str, against: str, place: Place, ours: Run, theirs: Run, target: float | None
+    ) -> Figure:
         """The figure of a comparison."""
         found = compare(ours, theirs, self.sizes.seconds)
         return Figure(subject, against, place.name, found.ratio, "x", target, str(found))

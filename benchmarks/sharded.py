@@ -1,4 +1,5 @@
-"""The cost of a sharded variable relative to NumPy on the whole array: lookups, updates, products, initial values."""
+"""The cost of a sharded variable relative to NumPy on the whole array: lookups, updates, products,
+initial values."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,7 +24,8 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 Call = Callable[[], object]
 Pair = tuple[str, str, Call, Call, float | None]
-"""The subject, the peer, our call, its call, and the largest ratio that is asked for, if there is one."""
+"""The subject, the peer, our call, its call, and the largest ratio that is asked for, if there is
+one."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -59,14 +61,18 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def _two_copies(whole: Floats, ids: Ids) -> Call:
-    """Return the two copies of a lookup, in one thread: rows of each buffer into the cache, from there in order.
+    """Return the two copies of a lookup, in one thread: rows of each buffer into the cache, from
+    there in order.
 
     Which rows lie where is known before.
     """
     parts = np.array_split(whole, NUM_SHARDS)
     first = np.cumsum([0, *map(len, parts)])
     owners = first[1:].searchsorted(ids, side="right")
-    out, scratch = np.empty((len(ids), COLUMNS), np.float32), np.empty((CACHED_ROWS, COLUMNS), np.float32)
+    out, scratch = (
+        np.empty((len(ids), COLUMNS), np.float32),
+        np.empty((CACHED_ROWS, COLUMNS), np.float32),
+    )
     takes: list[Call] = []
     for start in range(0, len(ids), CACHED_ROWS):
         block = slice(start, start + CACHED_ROWS)
@@ -83,7 +89,13 @@ def _scatters(variable: sv.ShardedVariable, whole: Floats, ids: dict[str, Ids]) 
     values = np.full((BATCH, COLUMNS), 1e-3, np.float32)
     for name, rows in ids.items():
         update = partial(variable.scatter_add, sv.IndexedSlices(values, rows))
-        yield f"scatter_add, {name} ids", "np.add.at", update, partial(np.add.at, whole.copy(), rows, values), 0.5
+        yield (
+            f"scatter_add, {name} ids",
+            "np.add.at",
+            update,
+            partial(np.add.at, whole.copy(), rows, values),
+            0.5,
+        )
 
 
 def _products(variable: sv.ShardedVariable, whole: Floats) -> Iterator[Pair]:
@@ -102,20 +114,26 @@ def _initial_values(rows: int) -> Iterator[Pair]:
     shape = (rows // NUM_SHARDS, COLUMNS)
     ours = _shard_of_initial_values(rows, shape)
     philox = np.random.Generator(np.random.Philox(1))
-    uniform, normal = partial(philox.random, shape, np.float32), partial(philox.standard_normal, shape, np.float32)
+    uniform, normal = (
+        partial(philox.random, shape, np.float32),
+        partial(philox.standard_normal, shape, np.float32),
+    )
     yield "uniform, global seed", "NumPy's Philox", ours["uniform"], uniform, 1.0
     yield "normal, global seed", "NumPy's Philox", ours["normal"], normal, 1.0
 
 
 def _beside_tensorflow(rows: int, seconds: float) -> Iterator[Figure]:
-    """The same initial values, beside stateless ones of TensorFlow, which depend on a seed alone, too."""
+    """The same initial values, beside stateless ones of TensorFlow, which depend on a seed alone,
+    too."""
     shape = (rows // NUM_SHARDS, COLUMNS)
     ours = _shard_of_initial_values(rows, shape)
     try:
         random = import_tensorflow().random
     except ImportError:
         for subject in ours:
-            yield skipped(f"sharded: {subject}, global seed", "TensorFlow", "TensorFlow is not installed")
+            yield skipped(
+                f"sharded: {subject}, global seed", "TensorFlow", "TensorFlow is not installed"
+            )
         return
     uniform = partial(random.stateless_uniform, shape, [1, 0], -0.05, 0.05)
     normal = partial(random.stateless_normal, shape, [1, 0], 0, 0.05)

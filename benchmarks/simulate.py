@@ -1,16 +1,19 @@
-"""The time of a reshard by 1 to 1,000 workers, of 1 TB to 1 PB: predicted from measured costs and a stated store.
+"""The time of a reshard by 1 to 1,000 workers, of 1 TB to 1 PB: predicted from measured costs and a
+stated store.
 
     measured here   seconds of a task, of a byte in it, of handing a task to an executor and taking its report, and of
                     all else that the caller does: opening, planning, committing
     stated          the store: how long a request waits, what one worker moves, what all of them move together
 
-A task is one output file. A worker takes the next one when it has finished one, and the caller hands them out one after
-the other. So task ``i`` of ``n`` begins when it is handed out, and when task ``i - workers`` has ended:
+A task is one output file. A worker takes the next one when it has finished one, and the caller
+hands them out one after the other. So task ``i`` of ``n`` begins when it is handed out, and when
+task ``i - workers`` has ended:
 
     begin[i] = max(call + i * dispatch, begin[i - workers] + task)
 
-The prediction is checked against reshards that are made here: in processes, which share the cores of this machine, and
-in threads that wait for a store, which is simulated by a pause before each read of a data file.
+The prediction is checked against reshards that are made here: in processes, which share the cores
+of this machine, and in threads that wait for a store, which is simulated by a pause before each
+read of a data file.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,12 +52,14 @@ class Costs:
     dispatch: float
     """A task in the caller: handing it out, and taking its report."""
     call: float
-    """The rest of what the caller does; for a million slices, ``python -m benchmarks plan`` measures it."""
+    """The rest of what the caller does; for a million slices, ``python -m benchmarks plan``
+    measures it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The place that is read and written, with its network; each byte is moved twice, once in and once out."""
+    """The place that is read and written, with its network; each byte is moved twice, once in and
+    once out."""
 
     latency: float = 0.0
     """Seconds that a task waits for answers, one after the other."""
@@ -79,8 +84,8 @@ class Prediction:
     seconds: float
     """The time."""
     limit: str
-    """``workers`` if more of them would help; else ``store``, ``caller`` (it hands tasks out too slowly) or ``files``
-    (there are no more tasks than workers)."""
+    """``workers`` if more of them would help; else ``store``, ``caller`` (it hands tasks out too
+    slowly) or ``files`` (there are no more tasks than workers)."""
 
 
 def predict(nbytes: int, file_nbytes: int, workers: int, costs: Costs, store: Store) -> Prediction:
@@ -88,20 +93,31 @@ def predict(nbytes: int, file_nbytes: int, workers: int, costs: Costs, store: St
     count = -(-nbytes // file_nbytes)
     active = min(workers, count)
     share = store.total / active
-    task = costs.task + store.latency + costs.byte * file_nbytes + 2 * file_nbytes / min(store.worker, share)
-    # The recurrence of the module: in each step of ``workers`` tasks the larger of two terms counts, and both are
-    # linear in the number of steps, so that one of the two ends is the largest.
+    task = (
+        costs.task
+        + store.latency
+        + costs.byte * file_nbytes
+        + 2 * file_nbytes / min(store.worker, share)
+    )
+    # The recurrence of the module: in each step of ``workers`` tasks the larger of two terms
+    # counts, and both are linear in the number of steps, so that one of the two ends is the
+    # largest.
     steps, rest = divmod(count - 1, workers)
     busy, handing = rest * costs.dispatch + steps * task, (count - 1) * costs.dispatch
     limit = "caller" if handing > busy else "store" if share < store.worker else "workers"
-    return Prediction(costs.call + max(busy, handing) + task, "files" if count <= workers else limit)
+    return Prediction(
+        costs.call + max(busy, handing) + task, "files" if count <= workers else limit
+    )
 
 
 def most_useful(nbytes: int, file_nbytes: int, costs: Costs, store: Store) -> tuple[int, str]:
-    """Return the least number of workers of 1, 2, 4, ... whose double is not 1.5 times as fast, and why."""
+    """Return the least number of workers of 1, 2, 4, ... whose double is not 1.5 times as fast, and
+    why."""
     workers = 1
     while True:
-        now, double = (predict(nbytes, file_nbytes, each, costs, store) for each in (workers, 2 * workers))
+        now, double = (
+            predict(nbytes, file_nbytes, each, costs, store) for each in (workers, 2 * workers)
+        )
         if now.seconds < 1.5 * double.seconds:
             return workers, double.limit
         workers *= 2
@@ -114,9 +130,15 @@ def measure(setting: Setting) -> Iterator[Figure]:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as one:
         costs = measure_costs(room, one, small, large)
         yield Figure("simulate: a task", "", setting.quiet.name, costs.task * 1e3, "ms", None)
-        yield Figure("simulate: 1 GiB of a task", "", setting.quiet.name, costs.byte * GIB, "s", None)
-        yield Figure("simulate: handing out a task", "", setting.quiet.name, costs.dispatch * 1e3, "ms", None)
-        yield Figure("simulate: the rest of the call", "", setting.quiet.name, costs.call * 1e3, "ms", None)
+        yield Figure(
+            "simulate: 1 GiB of a task", "", setting.quiet.name, costs.byte * GIB, "s", None
+        )
+        yield Figure(
+            "simulate: handing out a task", "", setting.quiet.name, costs.dispatch * 1e3, "ms", None
+        )
+        yield Figure(
+            "simulate: the rest of the call", "", setting.quiet.name, costs.call * 1e3, "ms", None
+        )
     yield from _checks(room, costs, small, large)
     for name, store in STORES.items():
         for nbytes, size in ((TB, "1 TB"), (1000 * TB, "1 PB")):
@@ -125,7 +147,9 @@ def measure(setting: Setting) -> Iterator[Figure]:
                 subject = f"predicted: {size} in files of 1 GiB, {workers} workers, {name}"
                 yield Figure(subject, "", "", found.seconds, "s", None, f"limit: {found.limit}")
             best, why = most_useful(nbytes, GIB, costs, store)
-            yield Figure(f"most useful workers: {size}, {name}", "", "", best, "", None, f"then: {why}")
+            yield Figure(
+                f"most useful workers: {size}, {name}", "", "", best, "", None, f"then: {why}"
+            )
     setting.quiet.room("simulate")
 
 
@@ -140,14 +164,18 @@ def measure_costs(room: Path, executor: Executor, small: int, large: int) -> Cos
         times[nbytes, count] = median(timed(run) for _ in range(5))
     a_task = (times[small, many] - times[small, few]) / (many - few)
     byte = max(0.0, (times[large, few] - times[small, few]) / (few * (large - small)))
-    # With one worker, the caller hands the next task out while the worker is busy; alone, it is measured without work.
-    dispatch = timed(lambda: [each.result() for each in [executor.submit(int) for _ in range(500)]]) / 500
+    # With one worker, the caller hands the next task out while the worker is busy; alone, it is
+    # measured without work.
+    dispatch = (
+        timed(lambda: [each.result() for each in [executor.submit(int) for _ in range(500)]]) / 500
+    )
     call = max(0.0, times[small, few] - few * a_task)
     return Costs(max(a_task - byte * small, 0.0), byte, dispatch, call)
 
 
 def _checks(room: Path, costs: Costs, small: int, large: int) -> Iterator[Figure]:
-    """Ratios of predicted to measured times: processes that share the cores, and threads that wait for a store."""
+    """Ratios of predicted to measured times: processes that share the cores, and threads that wait
+    for a store."""
     cores = usable_cores()
     for workers in (1, 2, 4):
         write_source(room, large, 8)
@@ -166,14 +194,18 @@ def _checks(room: Path, costs: Costs, small: int, large: int) -> Iterator[Figure
     for workers in (1, 4, 16):
         with slow_store(latency), ThreadPoolExecutor(workers) as executor:
             took = timed(partial(reshard, room, 64, executor))
-        # Threads share one Python: what a task costs without waiting is done by one of them at a time.
+        # Threads share one Python: what a task costs without waiting is done by one of them at a
+        # time.
         shared = replace(costs, dispatch=costs.task)
         expected = predict(64 * small, small, workers, shared, Store(latency=latency)).seconds
-        yield _check(f"64 files in {workers} threads, a store that answers in 50 ms", expected, took)
+        yield _check(
+            f"64 files in {workers} threads, a store that answers in 50 ms", expected, took
+        )
 
 
 def _check_cluster(room: Path, costs: Costs, large: int) -> Iterator[Figure]:
-    """The same for the processes of a cluster of Dask on this machine, which hands tasks out through a scheduler."""
+    """The same for the processes of a cluster of Dask on this machine, which hands tasks out
+    through a scheduler."""
     subject = "8 files on a LocalCluster of 2 processes"
     try:
         import distributed
@@ -182,7 +214,9 @@ def _check_cluster(room: Path, costs: Costs, large: int) -> Iterator[Figure]:
         return
     write_source(room, large, 8)
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         run = partial(reshard, room, 8, client.get_executor(pure=False))
@@ -216,7 +250,11 @@ def slow_store(latency: float) -> Iterator[None]:
 def write_source(room: Path, nbytes: int, count: int) -> None:
     """Write a checkpoint of files of one tensor each."""
     values = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
-    sv.save(room / "source", {f"w{number:03}": values for number in range(count)}, policy=BalancedPolicy(count))
+    sv.save(
+        room / "source",
+        {f"w{number:03}": values for number in range(count)},
+        policy=BalancedPolicy(count),
+    )
 
 
 def reshard(room: Path, count: int, executor: Executor) -> None:

@@ -49,7 +49,8 @@ class Sizes:
     latency_slices: int = 1_000
     """Slices that are read from a store that answers late."""
     seconds: float = 4.0
-    """Time for the pairs of one ratio; up to twice as long where fewer than five pairs fit into it."""
+    """Time for the pairs of one ratio; up to twice as long where fewer than five pairs fit into
+    it."""
     processes: int = 9
     """Fresh processes for one figure of start-up."""
 

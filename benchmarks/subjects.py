@@ -3,8 +3,8 @@
     run_subject     starts ``python -m benchmarks.subjects``, and takes its figures as they come
     main            the process: measures, and writes each figure as a line of JSON
 
-So what a subject does to its process (threads of a library, memory, an abort) reaches no other, and a subject that dies
-or never ends loses what it had not yet measured, and nothing else.
+So what a subject does to its process (threads of a library, memory, an abort) reaches no other, and
+a subject that dies or never ends loses what it had not yet measured, and nothing else.
 """
 
 import json
@@ -28,14 +28,34 @@ from benchmarks.setting import Setting
 from benchmarks.sizes import FULL, QUICK
 
 SUBJECTS = (
-    *("startup", "lookup", "partial", "plan", "layouts", "redistribution", "latency", "table", "tiny", "reshard"),
-    *("torch_checkpoints", "orbax_checkpoints", "objects", "policies", "conversions", "sharded", "training"),
+    *(
+        "startup",
+        "lookup",
+        "partial",
+        "plan",
+        "layouts",
+        "redistribution",
+        "latency",
+        "table",
+        "tiny",
+        "reshard",
+    ),
+    *(
+        "torch_checkpoints",
+        "orbax_checkpoints",
+        "objects",
+        "policies",
+        "conversions",
+        "sharded",
+        "training",
+    ),
     *("growth", "simulate"),
 )
 """The names of the modules, in the order in which they are measured: short ones first."""
 
 LIMIT_SECONDS = 900
-"""The time after which a subject is ended; ``make bench`` as a whole is meant to take 35 minutes."""
+"""The time after which a subject is ended; ``make bench`` as a whole is meant to take 35
+minutes."""
 
 
 def measure(name: str, setting: Setting) -> Iterator[Figure]:
@@ -47,7 +67,10 @@ def measure(name: str, setting: Setting) -> Iterator[Figure]:
 def run_subject(name: str, disk: Path, quick: bool, limit: float = LIMIT_SECONDS) -> Group:
     """Measure a subject in a fresh process; what it fails at is the last of its figures."""
     machine, start, figures = Machine.now(), perf_counter(), list[Figure]()
-    with open_places(disk) as places, TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+    with (
+        open_places(disk) as places,
+        TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+    ):
         request = [name, quick, [[place.name, str(place.path)] for place in places]]
         for figure in _figures_of(request, errors, limit):
             figures.append(figure)
@@ -59,7 +82,13 @@ def _figures_of(request: list[object], errors: IO[str], limit: float) -> Iterato
     """The figures of the process, and at its end the one of its failure, if it failed."""
     command = [sys.executable, "-m", "benchmarks.subjects", json.dumps(request)]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        start_new_session=True,
     ) as process:
         timer = Timer(limit, _end, [process])
         timer.start()
@@ -82,7 +111,8 @@ def _figures_of(request: list[object], errors: IO[str], limit: float) -> Iterato
 
 
 def _reason(lines: list[str], code: int) -> str:
-    """The last line of errors, which is that of the exception; or the signal that ended the process."""
+    """The last line of errors, which is that of the exception; or the signal that ended the
+    process."""
     return f"signal {-code}" if code < 0 else (lines or [f"exit code {code}"])[-1][:200]
 
 
@@ -93,7 +123,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """The process of one subject. Standard output has the figures; what libraries print goes to standard error."""
+    """The process of one subject. Standard output has the figures; what libraries print goes to
+    standard error."""
     name, quick, places = json.loads(sys.argv[1])
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

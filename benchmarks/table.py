@@ -1,4 +1,5 @@
-"""One large float32 table: save against a raw write, load against a raw read, both against every peer."""
+"""One large float32 table: save against a raw write, load against a raw read, both against every
+peer."""
 
 from collections.abc import Iterator
 
@@ -35,12 +36,19 @@ def measure(setting: Setting) -> Iterator[Figure]:
     for verb, function in (("save", save_growth), ("load", load_growth)):
         nbytes, bound = call(function, path, rows)
         yield Figure(
-            f"{verb} {subject}: memory beyond the array", "", "disk", nbytes / MIB, "MiB", bound / MIB, "as reported"
+            f"{verb} {subject}: memory beyond the array",
+            "",
+            "disk",
+            nbytes / MIB,
+            "MiB",
+            bound / MIB,
+            "as reported",
         )
 
 
 def save_growth(path: str, rows: int) -> tuple[int, int]:
-    """In a fresh process: the memory that a save takes beside the array, and what its report says is the most."""
+    """In a fresh process: the memory that a save takes beside the array, and what its report says
+    is the most."""
     import shardvar as sv
 
     arrays = {"table": np.ones((rows, 64), np.float32)}

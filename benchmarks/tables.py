@@ -55,7 +55,14 @@ def listing(figures: list[Figure]) -> Lines:
     """A figure a row; columns that are empty everywhere are left out."""
     heads = ["what", "against", "where", "measured", "target", "details"]
     rows = [
-        [figure.cells()[0], figure.against, figure.place, _measured(figure), _target(figure), _note(figure)]
+        [
+            figure.cells()[0],
+            figure.against,
+            figure.place,
+            _measured(figure),
+            _target(figure),
+            _note(figure),
+        ]
         for figure in figures
     ]
     used = [number for number in range(len(heads)) if any(row[number] for row in rows)]
@@ -74,7 +81,8 @@ def by_peer(figures: list[Figure]) -> Lines:
 
 
 def by_workers(figures: list[Figure]) -> Lines:
-    """A store and an amount a row, a number of workers a column; the last columns say where more do not help."""
+    """A store and an amount a row, a number of workers a column; the last columns say where more do
+    not help."""
     times: dict[str, dict[str, str]] = {}
     for figure in figures:
         amount, _, rest = figure.subject.partition(" in files of 1 GiB, ")
@@ -88,16 +96,24 @@ def by_workers(figures: list[Figure]) -> Lines:
                 "then the limit is": figure.note.removeprefix("then: "),
             }
     heads = list(next(iter(times.values()), {}))
-    return [*_grid([["store", *heads], *([row, *cells.values()] for row, cells in times.items())]), *_failures(figures)]
+    return [
+        *_grid([["store", *heads], *([row, *cells.values()] for row, cells in times.items())]),
+        *_failures(figures),
+    ]
 
 
 def by_size(figures: list[Figure]) -> Lines:
     """A curve a row, a size a column; the last column is the exponent of its end."""
     curves = curves_of(figures)
     sizes = sorted({size for curve in curves for size in curve.points})
-    heads = ["what", "program", *(curves[0].axis.label(size) for size in sizes), "exponent"] if curves else ["what"]
+    heads = (
+        ["what", "program", *(curves[0].axis.label(size) for size in sizes), "exponent"]
+        if curves
+        else ["what"]
+    )
     body = [
-        [curve.verb, curve.program, *(_point(curve, size) for size in sizes), curve.exponent_text()] for curve in curves
+        [curve.verb, curve.program, *(_point(curve, size) for size in sizes), curve.exponent_text()]
+        for curve in curves
     ]
     return [*_grid([heads, *body]), *_notes(figures), *_failures(figures)]
 
@@ -119,8 +135,14 @@ def _notes(figures: list[Figure]) -> Lines:
     ends: dict[str, list[str]] = {}
     for figure in figures:
         if figure.value is None and not figure.failed:
-            ends.setdefault(figure.note, []).append(f"{figure.subject.partition(': ')[2]}, {figure.against}")
-    return [line for why, which in ends.items() for line in ("", f"Ends there, {why}: {'; '.join(which)}.")]
+            ends.setdefault(figure.note, []).append(
+                f"{figure.subject.partition(': ')[2]}, {figure.against}"
+            )
+    return [
+        line
+        for why, which in ends.items()
+        for line in ("", f"Ends there, {why}: {'; '.join(which)}.")
+    ]
 
 
 def _failures(figures: list[Figure]) -> Lines:

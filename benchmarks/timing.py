@@ -1,7 +1,8 @@
 """Ratios of times: two runs in turn, again and again, and the median of the ratios of the pairs.
 
-What else the machine does changes from second to second. It hits both runs of a pair, so their ratio means more than
-either time; and the median of the pairs does not mind the one that was hit in the middle.
+What else the machine does changes from second to second. It hits both runs of a pair, so their
+ratio means more than either time; and the median of the pairs does not mind the one that was hit in
+the middle.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,8 @@ MOST = 15
 LONGEST = 2
 """Times the seconds for pairs, after which no further one begins, however few there are."""
 SLOW = 2
-"""Times the seconds for pairs, beyond which the first pair is the figure: what takes so long is warm when it ends."""
+"""Times the seconds for pairs, beyond which the first pair is the figure: what takes so long is
+warm when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,14 @@ class Comparison:
 
 
 def compare(ours: Run, theirs: Run, seconds: float, fewest: int = FEWEST) -> Comparison:
-    """Interleaved pairs for about so many seconds, after one pair that does not count unless it alone took too long."""
+    """Interleaved pairs for about so many seconds, after one pair that does not count unless it
+    alone took too long."""
     first = ours.seconds(), theirs.seconds()
     pairs = [first] if sum(first) > SLOW * seconds else []
     start = perf_counter()
-    while not pairs or (sum(first) <= SLOW * seconds and _go_on(len(pairs), perf_counter() - start, seconds, fewest)):
+    while not pairs or (
+        sum(first) <= SLOW * seconds and _go_on(len(pairs), perf_counter() - start, seconds, fewest)
+    ):
         if len(pairs) % 2:
             second = theirs.seconds()
             pairs.append((ours.seconds(), second))

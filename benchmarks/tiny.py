@@ -13,10 +13,12 @@ FAR_AHEAD = 0.5
 """Half the time at most: what "far ahead" of all others is taken to mean."""
 
 TARGETS = {**dict.fromkeys(PEERS, FAR_AHEAD), "safetensors": 1.5, "TensorFlow kernels": None}
-"""safetensors keeps neither checksums nor slices; the kernels are what TensorFlow's own time is not spent in."""
+"""safetensors keeps neither checksums nor slices; the kernels are what TensorFlow's own time is not
+spent in."""
 
 SLOW = frozenset(["Orbax", "Zarr"])
-"""Libraries that take minutes for as many tensors as the others save in seconds: both sides save a tenth of them."""
+"""Libraries that take minutes for as many tensors as the others save in seconds: both sides save a
+tenth of them."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:

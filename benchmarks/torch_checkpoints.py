@@ -1,4 +1,5 @@
-"""PyTorch's distributed checkpoints: load, save, open and convert them, against PyTorch itself and ``cp``."""
+"""PyTorch's distributed checkpoints: load, save, open and convert them, against PyTorch itself and
+``cp``."""
 
 import pickle
 import subprocess
@@ -35,8 +36,12 @@ def measure(setting: Setting) -> Iterator[Figure]:
         return
     rows, count = setting.sizes.table_rows, setting.sizes.tiny_count
     rng = np.random.default_rng(0)
-    model = {f"layer.{number}": rng.standard_normal((rows // 16, 64), np.float32) for number in range(16)}
-    yield from _beside_dcp(setting, f"{rows * 256 // MIB} MiB in 16 tensors", peer, model, LOAD_TARGET)
+    model = {
+        f"layer.{number}": rng.standard_normal((rows // 16, 64), np.float32) for number in range(16)
+    }
+    yield from _beside_dcp(
+        setting, f"{rows * 256 // MIB} MiB in 16 tensors", peer, model, LOAD_TARGET
+    )
     tiny = {f"layer.{number}.bias": rng.standard_normal(16, np.float32) for number in range(count)}
     yield from _beside_dcp(setting, f"{count} x 16 floats", peer, tiny, TINY_TARGET)
     yield _open(setting, count)
@@ -44,21 +49,30 @@ def measure(setting: Setting) -> Iterator[Figure]:
     yield _read_part(setting)
 
 
-def _beside_dcp(setting: Setting, what: str, peer: Peer, arrays: Arrays, load_target: float) -> Iterator[Figure]:
+def _beside_dcp(
+    setting: Setting, what: str, peer: Peer, arrays: Arrays, load_target: float
+) -> Iterator[Figure]:
     """Save the arrays, and load what DCP saved."""
     place = setting.quiet
     state = peer.prepare(arrays)
     ours, theirs = place.room("ours"), place.room("theirs")
     save = Run(lambda: sv.save(ours / "ck", arrays, format="torch"), emptied(ours))
     yield setting.ratio(
-        f"save {what}", "dcp.save", place, save, Run(lambda: peer.save(theirs, state), emptied(theirs)), SAVE_TARGET
+        f"save {what}",
+        "dcp.save",
+        place,
+        save,
+        Run(lambda: peer.save(theirs, state), emptied(theirs)),
+        SAVE_TARGET,
     )
     loaded = sv.load(theirs)
     if any(not np.array_equal(loaded[key], array) for key, array in arrays.items()):
         raise AssertionError("What DCP saved was read as something else.")
     del loaded
     load = Run(lambda: sv.load(theirs))
-    yield setting.ratio(f"load {what}", "dcp.load", place, load, Run(lambda: peer.load(theirs, state)), load_target)
+    yield setting.ratio(
+        f"load {what}", "dcp.load", place, load, Run(lambda: peer.load(theirs, state)), load_target
+    )
     place.room("ours"), place.room("theirs")
 
 
@@ -71,7 +85,9 @@ def _open(setting: Setting, count: int) -> Figure:
         file.truncate(count * SLICES * 2048)
     theirs = Run(lambda: pickle.loads(octets))  # noqa: S301 - made above
     ours = Run(lambda: sv.open_checkpoint(folder).source.close())  # noqa: PLW0108 - it is opened again each time
-    return setting.ratio(f"open {count} x {SLICES} slices", "pickle.loads", setting.quiet, ours, theirs, OPEN_TARGET)
+    return setting.ratio(
+        f"open {count} x {SLICES} slices", "pickle.loads", setting.quiet, ours, theirs, OPEN_TARGET
+    )
 
 
 def _index_of(count: int) -> bytes:
@@ -96,7 +112,8 @@ def _index_of(count: int) -> bytes:
 
 
 def _convert(setting: Setting) -> Iterator[Figure]:
-    """Distributed checkpoint to a set of safetensors files, against ``cp`` of the same bytes; and the memory."""
+    """Distributed checkpoint to a set of safetensors files, against ``cp`` of the same bytes; and
+    the memory."""
     nbytes, place = setting.sizes.reshard_nbytes, setting.quiet
     subject = f"convert {nbytes / GIB:g} GiB to 4 safetensors files"
     if not place.has_room_for(2 * nbytes):
@@ -110,11 +127,16 @@ def _convert(setting: Setting) -> Iterator[Figure]:
         subprocess.run([*COPY, *files, str(target)], check=True)
         sync_tree(target)
 
-    ours, theirs = Run(lambda: _to_safetensors(source, target), emptied(target)), Run(copy, emptied(target))
+    ours, theirs = (
+        Run(lambda: _to_safetensors(source, target), emptied(target)),
+        Run(copy, emptied(target)),
+    )
     yield setting.ratio(subject, "cp and fsync", place, ours, theirs, CONVERT_TARGET)
     emptied(target)()
     peak = call(peak_of_convert, str(source), str(target))
-    yield Figure(f"{subject}: peak memory of the process", "", place.name, peak / MIB, "MiB", PEAK_TARGET)
+    yield Figure(
+        f"{subject}: peak memory of the process", "", place.name, peak / MIB, "MiB", PEAK_TARGET
+    )
     place.room("source"), place.room("target")
 
 

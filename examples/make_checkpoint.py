@@ -1,4 +1,5 @@
-"""Write a small model whose tensors are cut into three slices: ``python examples/make_checkpoint.py PATH``."""
+"""Write a small model whose tensors are cut into three slices: ``python examples/make_checkpoint.py
+PATH``."""
 
 import sys
 
@@ -8,7 +9,8 @@ import shardvar as sv
 
 
 def model() -> dict[str, np.ndarray]:
-    """An embedding table that three does not divide, a dense layer, its bias, a step counter and a name."""
+    """An embedding table that three does not divide, a dense layer, its bias, a step counter and a
+    name."""
     rng = np.random.default_rng(0)
     return {
         "embedding": rng.standard_normal((1000, 16), dtype=np.float32),

@@ -32,7 +32,8 @@
 
 Each also derives from the builtin that a caller would expect, so ``except KeyError`` keeps working.
 
-An error is two sentences: ``cause`` names the thing, the value and the place; ``remedy`` says what to do.
+An error is two sentences: ``cause`` names the thing, the value and the place; ``remedy`` says what
+to do.
 
     >>> try:
     ...     raise UnsupportedError("'w' has the dtype 'bfloat16'.", "Choose the format safetensors.")
@@ -40,7 +41,8 @@ An error is two sentences: ``cause`` names the thing, the value and the place; `
     ...     print(error)
     'w' has the dtype 'bfloat16'. Choose the format safetensors.
 
-Code that knows an offset and not the file raises without it; the caller that knows the file adds its name:
+Code that knows an offset and not the file raises without it; the caller that knows the file adds
+its name:
 
     >>> with prefix_errors("ck.svindex"):
     ...     raise CorruptCheckpoint("The footer has another CRC32C.", "Copy the file again.")
@@ -50,8 +52,8 @@ Code that knows an offset and not the file raises without it; the caller that kn
 Control characters in either sentence are escaped, and the middle of a long key is left out
 (``pictures.words.message``).
 
-To add an error, add it to the drawing above, and derive it from the branch of the party that can mend it and from a
-builtin.
+To add an error, add it to the drawing above, and derive it from the branch of the party that can
+mend it and from a builtin.
 """
 
 from collections.abc import Iterator
@@ -78,10 +80,12 @@ class ShardvarError(Exception):
     cause: str
     remedy: str
     file: str | None = None
-    """The file that is missing, cut or changed, by its name in the checkpoint; None where no single file is."""
+    """The file that is missing, cut or changed, by its name in the checkpoint; None where no single
+    file is."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
-        # Names in untrusted files are part of many causes. So every error is safe to print and of bounded length.
+        # Names in untrusted files are part of many causes. So every error is safe to print and of
+        # bounded length.
         self.cause = message(cause)
         self.remedy = message(remedy)
         self.args = (self.cause, self.remedy)
@@ -147,7 +151,8 @@ class LayoutError(ArgumentError):
 
 
 class PolicyError(ArgumentError):
-    """A policy's answer loses, adds, reshapes, casts or mixes what it was given (RFC 001, Restrictions)."""
+    """A policy's answer loses, adds, reshapes, casts or mixes what it was given (RFC 001,
+    Restrictions)."""
 
 
 class UnsupportedError(ArgumentError):
@@ -159,7 +164,8 @@ class ScopeError(ShardvarError, RuntimeError):
 
 
 class DeviceFull(ShardvarError, MemoryError):
-    """An allocation would pass a device's memory limit; the cause names device, limit, used and requested bytes."""
+    """An allocation would pass a device's memory limit; the cause names device, limit, used and
+    requested bytes."""
 
 
 class UnknownKey(ShardvarError, KeyError):
@@ -167,11 +173,13 @@ class UnknownKey(ShardvarError, KeyError):
 
 
 class MissingExtra(ShardvarError, ImportError):
-    """A part of shardvar whose optional packages are not installed; the remedy names the command."""
+    """A part of shardvar whose optional packages are not installed; the remedy names the
+    command."""
 
 
 class UnmatchedObjects(ShardvarError, AssertionError):
-    """An assertion that objects and values match failed; the cause lists those without a counterpart."""
+    """An assertion that objects and values match failed; the cause lists those without a
+    counterpart."""
 
 
 class TargetExists(ShardvarError, FileExistsError):
@@ -191,11 +199,13 @@ class LockHeld(StorageError):
 
 
 class ServerError(StorageError):
-    """A server did not answer a request, or its answer contradicts the request or an earlier answer."""
+    """A server did not answer a request, or its answer contradicts the request or an earlier
+    answer."""
 
 
 class WorkerLost(StorageError):
-    """A worker of an executor ended, or its executor was shut down; the files that were finished stay."""
+    """A worker of an executor ended, or its executor was shut down; the files that were finished
+    stay."""
 
 
 class CheckpointError(ShardvarError):
@@ -227,7 +237,8 @@ class OverlappingSlices(InvalidCheckpoint):
 
 
 class IncompleteCheckpoint(CheckpointError, ValueError):
-    """Regions of a tensor that are not stored; the cause names them, and they are never read as zeros."""
+    """Regions of a tensor that are not stored; the cause names them, and they are never read as
+    zeros."""
 
 
 class MissingFile(IncompleteCheckpoint, FileNotFoundError):
@@ -245,7 +256,8 @@ READ_ERRORS = (CheckpointError, UnsupportedError)
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Put a place in front of the cause of an error of reading that is raised inside, unless it is there already.
+    """Put a place in front of the cause of an error of reading that is raised inside, unless it is
+    there already.
 
     Parameters
     ----------

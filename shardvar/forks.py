@@ -1,7 +1,8 @@
 """Forks: what a child process finds of the work that its parent's other threads had in hand.
 
-A fork copies the memory, and of the threads only the one that forks. The locks of the others stay locked in the
-child for ever, and what they were writing stays half written. Data loaders fork, so shardvar keeps this contract:
+A fork copies the memory, and of the threads only the one that forks. The locks of the others stay
+locked in the child for ever, and what they were writing stays half written. Data loaders fork, so
+shardvar keeps this contract:
 
     locks       A lock from here that another thread held at the fork is free in the child.
     sections    A fork waits until no other thread is inside ``unforked``: a child sees what is done there whole, or not
@@ -9,11 +10,11 @@ child for ever, and what they were writing stays half written. Data loaders fork
     processes   What belongs to a thread of the parent alone, such as a save in the background, compares ``os.getpid()``
                 with the process that began it, and says so in its error.
 
-The child may do everything but go on with what its parent had begun: a callback of a save that forks must not return in
-the child.
+The child may do everything but go on with what its parent had begun: a callback of a save that
+forks must not return in the child.
 
-To guard something new: make its lock by ``new_lock``. What a child must see whole or not at all goes into ``unforked``;
-it must be short, and wait for no thread that may fork.
+To guard something new: make its lock by ``new_lock``. What a child must see whole or not at all
+goes into ``unforked``; it must be short, and wait for no thread that may fork.
 """
 
 import os
@@ -23,7 +24,8 @@ from typing import Any
 from weakref import WeakSet
 
 _PATIENCE_SECONDS = 5.0
-"""The longest wait of a fork: longer than any section takes, so that only an error in one is cut off by it."""
+"""The longest wait of a fork: longer than any section takes, so that only an error in one is cut
+off by it."""
 
 _PAUSE_SECONDS = 0.0005
 """Between two looks at the other threads; a fork itself takes about as long."""
@@ -39,14 +41,16 @@ _forking: set[int] = set()
 
 
 def new_lock() -> RLock:
-    """Return a reentrant lock, as ``threading.RLock`` does, that a forked child finds free or holds itself."""
+    """Return a reentrant lock, as ``threading.RLock`` does, that a forked child finds free or holds
+    itself."""
     lock = RLock()
     _locks.add(lock)
     return lock
 
 
 def new_latch() -> Lock:
-    """Return a lock that another thread may release than the one that took it, free in a forked child."""
+    """Return a lock that another thread may release than the one that took it, free in a forked
+    child."""
     latch = Lock()
     _locks.add(latch)
     return latch
@@ -59,8 +63,8 @@ class _Section:
 
     def __enter__(self) -> None:
         me = get_ident()
-        # A thread enters first and looks then, and a fork announces itself first and looks then. Whatever their order,
-        # one of the two sees the other.
+        # A thread enters first and looks then, and a fork announces itself first and looks then.
+        # Whatever their order, one of the two sees the other.
         _inside[me] = _inside.get(me, 0) + 1
         while _forking and me not in _forking and _inside[me] == 1:
             del _inside[me]
@@ -75,7 +79,8 @@ class _Section:
 
 
 unforked = _Section()
-"""``with unforked:``: a fork by another thread waits for the end of the block, or the block for the end of the fork."""
+"""``with unforked:``: a fork by another thread waits for the end of the block, or the block for the
+end of the fork."""
 
 
 def _before() -> None:
@@ -98,7 +103,8 @@ def _in_child() -> None:
     for thread in set(_inside) - {me}:
         del _inside[thread]
     for lock in list(_locks):
-        # The thread that forked lives on in the child, and releases what it holds itself. A latch has no owner.
+        # The thread that forked lives on in the child, and releases what it holds itself. A latch
+        # has no owner.
         if not getattr(lock, "_is_owned", bool)():
             lock._at_fork_reinit()  # as the standard library frees its own locks
 

@@ -1,6 +1,7 @@
 """The public names of layouts, ``sv.layouts``. Nothing in shardvar imports this module.
 
-The geometry is in ``shardvar.layout.meshes``. The plans of PyTorch itself are in ``shardvar.conformance.torch_plans``.
+The geometry is in ``shardvar.layout.meshes``. The plans of PyTorch itself are in
+``shardvar.conformance.torch_plans``.
 """
 
 from shardvar.conformance import torch_plans

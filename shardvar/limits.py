@@ -1,42 +1,48 @@
-"""Hard limits: what shardvar reads and writes at most, whatever a file claims. The one table of them.
+"""Hard limits: what shardvar reads and writes at most, whatever a file claims. The one table of
+them.
 
-A limit bounds a cost that would otherwise grow faster than the file: a key that thousands of others repeat in part, a
-product of a million factors, a name that a message repeats. Each is far above what any real checkpoint needs, and its
-reason stands below it. SECURITY.md has the same table for people, and a test compares the two.
+A limit bounds a cost that would otherwise grow faster than the file: a key that thousands of others
+repeat in part, a product of a million factors, a name that a message repeats. Each is far above
+what any real checkpoint needs, and its reason stands below it. SECURITY.md has the same table for
+people, and a test compares the two.
 
-An error about a limit names it: ``wire.damage.past_limit`` builds it from the name of the constant. To change a limit,
-change it here and there; to add one, add both.
+An error about a limit names it: ``wire.damage.past_limit`` builds it from the name of the constant.
+To change a limit, change it here and there; to add one, add both.
 """
 
 from types import MappingProxyType
 from typing import Final
 
 MAX_KEY_NBYTES: Final = (1 << 16) - 1
-"""Bytes of a key in UTF-8: a zip archive counts them in 16 bits, and every format can be resharded to npz."""
+"""Bytes of a key in UTF-8: a zip archive counts them in 16 bits, and every format can be resharded
+to npz."""
 
 MAX_KEY_EXPANSION: Final = 32
-"""Bytes of all keys of a table block of TensorFlow, for each byte of the block. A key stores only what it adds to the
-key before it, and every 16th key is whole, so that 16 keys have at most 16 times the bytes that they take."""
+"""Bytes of all keys of a table block of TensorFlow, for each byte of the block. A key stores only
+what it adds to the key before it, and every 16th key is whole, so that 16 keys have at most 16
+times the bytes that they take."""
 
 MAX_PAYLOAD_EXPANSION: Final = 16
-"""Bytes of all payloads of a data file, for each byte of the file, above 1 MiB: the same bytes may have several names,
-but a small file must not become a thousand large arrays."""
+"""Bytes of all payloads of a data file, for each byte of the file, above 1 MiB: the same bytes may
+have several names, but a small file must not become a thousand large arrays."""
 
 MAX_RANK: Final = 64
 """Axes of a tensor, as in NumPy 2."""
 
 MAX_DEVICES: Final = 1 << 20
-"""Devices of a mesh or a cluster: a million, more than ten times as many as the largest job has. A layout has
-columns of them."""
+"""Devices of a mesh or a cluster: a million, more than ten times as many as the largest job has. A
+layout has columns of them."""
 
 MAX_PARTS: Final = 1 << 22
-"""Parts that tensors are cut into, in all: four million. Each is an entry, and a plan of so many takes some 3 GiB."""
+"""Parts that tensors are cut into, in all: four million. Each is an entry, and a plan of so many
+takes some 3 GiB."""
 
 MAX_NBYTES: Final = 1 << 62
 """Bytes of a tensor, and any of its extents: sums and differences of two of them fit in 64 bits."""
 
 MAX_NODES: Final = 1 << 24
-"""Objects of a graph: 16 million, ten times as many as the largest model has variables and slots."""
+"""Objects of a graph: 16 million, ten times as many as the largest model has variables and
+slots."""
 
 MAX_FILES: Final = 99_999
 """Data files of a native checkpoint: their numbers have five digits."""
@@ -45,19 +51,24 @@ MAX_RUN_NBYTES: Final = 1 << 30
 """Bytes of a run of the native format, which is read whole to verify any part of it."""
 
 MAX_SHARED_NBYTES: Final = 1 << 20
-"""Bytes of a block of a native index that has more than one entry. Decoded columns are some 25 times as large."""
+"""Bytes of a block of a native index that has more than one entry. Decoded columns are some 25
+times as large."""
 
 MAX_BLOCK_NBYTES: Final = 1 << 26
-"""Bytes of any block of a native index, and of its metadata: a tensor of the most parts has one block."""
+"""Bytes of any block of a native index, and of its metadata: a tensor of the most parts has one
+block."""
 
 MAX_TABLE_NBYTES: Final = 1 << 28
-"""Bytes of the table of a native index: at 50 bytes a block, that of more than a terabyte of blocks."""
+"""Bytes of the table of a native index: at 50 bytes a block, that of more than a terabyte of
+blocks."""
 
 MAX_NAMES: Final = 64
-"""Names in a block of a native index. msgpack decodes maps nested a thousand deep before any check."""
+"""Names in a block of a native index. msgpack decodes maps nested a thousand deep before any
+check."""
 
 MAX_SNAPPY_RATIO: Final = 22
-"""Bytes that a byte of snappy becomes: a copy of 3 bytes puts out 64, more than any other element for its size."""
+"""Bytes that a byte of snappy becomes: a copy of 3 bytes puts out 64, more than any other element
+for its size."""
 
 MAX_INFLATION: Final = 1032
 """Bytes that a byte of deflate becomes: at best, 258 bytes for 2 bits."""
@@ -78,13 +89,16 @@ MAX_PICKLE_NBYTES: Final = 1 << 26
 """Bytes of the pickle of a file of torch.save: half a million tensors."""
 
 MAX_GGUF_HEADER_NBYTES: Final = 1 << 28
-"""Bytes of the metadata and the list of tensors of a GGUF file: a tokenizer of a million words takes some 64 MiB."""
+"""Bytes of the metadata and the list of tensors of a GGUF file: a tokenizer of a million words
+takes some 64 MiB."""
 
 MAX_TREE_NBYTES: Final = 1 << 27
-"""Bytes of the ``_METADATA`` of Orbax, and of the description of a group of Zarr: 300,000 arrays."""
+"""Bytes of the ``_METADATA`` of Orbax, and of the description of a group of Zarr: 300,000
+arrays."""
 
 MAX_CODEC_EXPANSION: Final = 1 << 15
-"""Bytes that a compressed byte of Zarr or Orbax becomes: zstd makes a block of 128 KiB of 4 bytes."""
+"""Bytes that a compressed byte of Zarr or Orbax becomes: zstd makes a block of 128 KiB of 4
+bytes."""
 
 MAX_ABSENT_FILES: Final = 1 << 16
 """Files of an array of Zarr that are absent, and for which the fill value stands."""
@@ -99,7 +113,8 @@ MAX_MANIFEST_NBYTES: Final = 1 << 27
 """Bytes of a manifest of digests: at 100 bytes a line, a million tensors."""
 
 MAX_MESSAGE_LENGTH: Final = 2000
-"""Characters of the cause or the remedy of an error, of a finding, and of a line of a log; the middle is left out."""
+"""Characters of the cause or the remedy of an error, of a finding, and of a line of a log; the
+middle is left out."""
 
 MAX_WORD_LENGTH: Final = 300
 """Characters of a key or any other word in a message; the middle is left out."""
@@ -108,7 +123,10 @@ MAX_NAMED: Final = 8
 """Keys that a message names; it counts the others."""
 
 MAX_SUGGESTED_LENGTH: Final = 200
-"""Characters of a misspelled name for which similar ones are looked for, which takes the square of the length."""
+"""Characters of a misspelled name for which similar ones are looked for, which takes the square of
+the length."""
 
-LIMITS = MappingProxyType({name: value for name, value in globals().items() if name.isupper() and type(value) is int})
+LIMITS = MappingProxyType(
+    {name: value for name, value in globals().items() if name.isupper() and type(value) is int}
+)
 """The table: name -> value."""

@@ -1,7 +1,8 @@
-"""Run a folder of TensorFlow's recordings against this engine: `python spec_tests/run_vectors.py DIR [GROUP ...]`.
+"""Run a folder of TensorFlow's recordings against this engine: `python spec_tests/run_vectors.py
+DIR [GROUP ...]`.
 
-The program is the module `spec_tests.tensorflow_recordings`; `--help` describes its output and its exit code. This file
-starts it from any directory, with the shardvar of this working copy.
+The program is the module `spec_tests.tensorflow_recordings`; `--help` describes its output and its
+exit code. This file starts it from any directory, with the shardvar of this working copy.
 """
 
 import os

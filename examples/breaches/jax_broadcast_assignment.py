@@ -1,4 +1,5 @@
-"""R-VAR-2-small: one row is assigned to a variable of four without a word, and stands in all of them."""
+"""R-VAR-2-small: one row is assigned to a variable of four without a word, and stands in all of
+them."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""V-REFUSE-2-constraint: a sharding constraint that does not divide is dropped: each device holds all of it."""
+"""V-REFUSE-2-constraint: a sharding constraint that does not divide is dropped: each device holds
+all of it."""
 
 import os
 import sys
@@ -20,5 +21,8 @@ try:
     array = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, halves))(jnp.arange(3.0))
 except ValueError as error:
     sys.exit(print(f"JAX {jax.__version__}, a constraint refuses too: {error}"))
-print(f"JAX {jax.__version__}, a constraint to two halves of 3: {[s.data.tolist() for s in array.addressable_shards]}")
+print(
+    f"JAX {jax.__version__}, a constraint to two halves of 3: "
+    f"{[s.data.tolist() for s in array.addressable_shards]}"
+)
 sys.exit(1)

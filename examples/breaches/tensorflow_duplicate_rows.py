@@ -1,11 +1,14 @@
-"""R-OPT-1-sum: in a sparse step, a row that comes twice is squared twice instead of once as the sum."""
+"""R-OPT-1-sum: in a sparse step, a row that comes twice is squared twice instead of once as the
+sum."""
 
 import sys
 
 import tensorflow as tf
 
 once, twice = (tf.Variable([[1.0]]) for _ in range(2))
-tf.keras.optimizers.Adagrad(0.1).apply_gradients([(tf.IndexedSlices(tf.constant([[2.0]]), [0], [1, 1]), once)])
+tf.keras.optimizers.Adagrad(0.1).apply_gradients(
+    [(tf.IndexedSlices(tf.constant([[2.0]]), [0], [1, 1]), once)]
+)
 halves = tf.IndexedSlices(tf.constant([[1.0], [1.0]]), [0, 0], [1, 1])
 tf.keras.optimizers.Adagrad(0.1).apply_gradients([(halves, twice)])
 print(

@@ -1,4 +1,5 @@
-"""R-POLICY-4-tiny: saving with a ``MaxShardSizePolicy`` whose limit is below the size of an element never ends."""
+"""R-POLICY-4-tiny: saving with a ``MaxShardSizePolicy`` whose limit is below the size of an element
+never ends."""
 
 import signal
 import sys
@@ -17,6 +18,8 @@ signal.alarm(10)
 policy = tf.train.experimental.MaxShardSizePolicy(1)
 options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
 try:
-    tf.train.Checkpoint(w=tf.Variable([1.0, 2.0, 3.0])).write(tempfile.mkdtemp() + "/model", options)
+    tf.train.Checkpoint(w=tf.Variable([1.0, 2.0, 3.0])).write(
+        tempfile.mkdtemp() + "/model", options
+    )
 except ValueError as error:
     print(f"TensorFlow {tf.__version__} refuses: {error}")

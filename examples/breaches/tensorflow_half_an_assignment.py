@@ -10,5 +10,7 @@ try:
     variable.assign(tf.constant([1.0, 2.0, 3.0]))
 except (ValueError, tf.errors.InvalidArgumentError):
     held = tf.convert_to_tensor(variable).numpy()
-    print(f"TensorFlow {tf.__version__}: the assignment was refused, and the variable holds {held}.")
+    print(
+        f"TensorFlow {tf.__version__}: the assignment was refused, and the variable holds {held}."
+    )
     sys.exit(int(held.any()))

@@ -1,4 +1,5 @@
-"""R-VAR-1-bounds: a slice that starts before the first row takes other rows than a tensor gives for it."""
+"""R-VAR-1-bounds: a slice that starts before the first row takes other rows than a tensor gives for
+it."""
 
 import sys
 

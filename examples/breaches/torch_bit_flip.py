@@ -18,5 +18,8 @@ with tempfile.TemporaryDirectory() as path:
         dcp.load(state, checkpoint_id=path, no_dist=True)
     except dcp.api.CheckpointException as error:
         sys.exit(print(f"PyTorch {torch.__version__} refuses: {error}"))
-print(f"PyTorch {torch.__version__}: 1.0 was saved, one bit was flipped, {state['w'][0].item()} is loaded")
+print(
+    f"PyTorch {torch.__version__}: 1.0 was saved, one bit was flipped, {state['w'][0].item()} is "
+    "loaded"
+)
 sys.exit(1)

@@ -18,11 +18,15 @@ def rank(number: int, path: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{path}/ranks", rank=number, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     table = distribute_tensor(torch.tensor([1.0, 2.0, 3.0, 4.0]), mesh, [Shard(0)])
-    ids, rows = (distribute_tensor(torch.tensor(one), mesh, [Replicate()]) for one in ([3], [100.0]))
+    ids, rows = (
+        distribute_tensor(torch.tensor(one), mesh, [Replicate()]) for one in ([3], [100.0])
+    )
     table.index_add_(0, ids, rows)
     came = table.full_tensor().tolist()
     if came != [1.0, 2.0, 3.0, 104.0]:
-        print(f"PyTorch {torch.__version__}, rank {number}: [1, 2, 3, 4] plus 100 in row 3 is {came}")
+        print(
+            f"PyTorch {torch.__version__}, rank {number}: [1, 2, 3, 4] plus 100 in row 3 is {came}"
+        )
         sys.exit(1)
 
 

@@ -1,4 +1,5 @@
-"""V-MOVE-1-joined: on a mesh whose axes were joined, one all_gather takes nested parts for flat ones and loses rows."""
+"""V-MOVE-1-joined: on a mesh whose axes were joined, one all_gather takes nested parts for flat
+ones and loses rows."""
 
 import sys
 import tempfile
@@ -17,7 +18,10 @@ def rank(number: int, path: str) -> None:
     rows = distribute_tensor(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), mesh, [Shard(0), Shard(0)])
     found = rows.redistribute(placements=[Replicate(), Replicate()]).to_local().tolist()
     if number == 0:
-        print(f"PyTorch {torch.__version__}: [1, 2, 3, 4, 5] in parts, put together on the joined axes, is {found}")
+        print(
+            f"PyTorch {torch.__version__}: [1, 2, 3, 4, 5] in parts, put together on the joined "
+            f"axes, is {found}"
+        )
     sys.exit(int(found != [1.0, 2.0, 3.0, 4.0, 5.0]))
 
 

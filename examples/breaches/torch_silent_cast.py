@@ -1,4 +1,5 @@
-"""R-POLICY-3-restore: what is loaded is cast to the dtype of the tensor that is there, and loses its fractions."""
+"""R-POLICY-3-restore: what is loaded is cast to the dtype of the tensor that is there, and loses
+its fractions."""
 
 import sys
 import tempfile
@@ -13,5 +14,8 @@ with tempfile.TemporaryDirectory() as path:
         dcp.load(state, checkpoint_id=path, no_dist=True)
     except dcp.api.CheckpointException as error:
         sys.exit(print(f"PyTorch {torch.__version__} refuses: {error}"))
-print(f"PyTorch {torch.__version__}: [1.5, 2.5] was saved as float32, and {state['w'].tolist()} is loaded")
+print(
+    f"PyTorch {torch.__version__}: [1.5, 2.5] was saved as float32, and {state['w'].tolist()} is "
+    "loaded"
+)
 sys.exit(1)

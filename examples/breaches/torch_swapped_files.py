@@ -1,4 +1,5 @@
-"""R-DAMAGE-1-swap: two .distcp files that have changed places are loaded without a word, each tensor as the other."""
+"""R-DAMAGE-1-swap: two .distcp files that have changed places are loaded without a word, each
+tensor as the other."""
 
 import sys
 import tempfile
@@ -9,7 +10,9 @@ import torch.distributed.checkpoint as dcp
 
 with tempfile.TemporaryDirectory() as path:
     writer = dcp.FileSystemWriter(path, single_file_per_rank=False)
-    dcp.save({"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, storage_writer=writer, no_dist=True)
+    dcp.save(
+        {"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, storage_writer=writer, no_dist=True
+    )
     one, other = sorted(Path(path).glob("*.distcp"))
     one.rename(one.with_suffix(".kept"))
     other.rename(one)
@@ -20,6 +23,7 @@ with tempfile.TemporaryDirectory() as path:
     except dcp.api.CheckpointException as error:
         sys.exit(print(f"PyTorch {torch.__version__} refuses: {error}"))
 print(
-    f"PyTorch {torch.__version__}: a = 1 and b = 2 were saved, a = {state['a'].item()}, b = {state['b'].item()} loaded"
+    f"PyTorch {torch.__version__}: a = 1 and b = 2 were saved, a = {state['a'].item()}, b = "
+    f"{state['b'].item()} loaded"
 )
 sys.exit(1)

@@ -1,8 +1,10 @@
-"""The differences of two checkpoints as a terminal shows them: what is there and how, then the values, by change.
+"""The differences of two checkpoints as a terminal shows them: what is there and how, then the
+values, by change.
 
-Each tensor is in one table, once. Tensors share a line where their names differ in numbers alone and they differ in
-the same way: the same two shapes, the same two dtypes, or values whose change is of one kind. A line of values has the
-range of their changes and the largest distance. ``diff --all`` and a pipe get a line for each tensor, with all figures.
+Each tensor is in one table, once. Tensors share a line where their names differ in numbers alone
+and they differ in the same way: the same two shapes, the same two dtypes, or values whose change is
+of one kind. A line of values has the range of their changes and the largest distance. ``diff
+--all`` and a pipe get a line for each tensor, with all figures.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,9 +53,16 @@ def _arrow() -> str:
     return " → " if can_print("→") else " -> "
 
 
-def _print(headers: Sequence[str], rows: Sequence[_Row], right: Sequence[int], drop: Sequence[int]) -> None:
-    """Print a table without the columns that say nothing: one tensor a line, and cells that are empty in all lines."""
-    kept = [number for number in range(len(headers)) if any(row[number] != _NOTHING.get(number, "") for row in rows)]
+def _print(
+    headers: Sequence[str], rows: Sequence[_Row], right: Sequence[int], drop: Sequence[int]
+) -> None:
+    """Print a table without the columns that say nothing: one tensor a line, and cells that are
+    empty in all lines."""
+    kept = [
+        number
+        for number in range(len(headers))
+        if any(row[number] != _NOTHING.get(number, "") for row in rows)
+    ]
     if not rows:
         return
     print()
@@ -64,7 +73,9 @@ def _print(headers: Sequence[str], rows: Sequence[_Row], right: Sequence[int], d
         shown,
         [places[number] for number in right if number in places],
         # Where a narrow terminal would cut most names, a tensor is a block of lines.
-        [places[number] for number in drop if number in places] if get_terminal_size().columns >= _NARROW else None,
+        [places[number] for number in drop if number in places]
+        if get_terminal_size().columns >= _NARROW
+        else None,
     )
     if len(rows) > _MOST_ROWS:
         say(f"{len(rows) - _MOST_ROWS:,} more lines")
@@ -75,13 +86,17 @@ _NOTHING = {1: "1"}
 
 
 def _structure(report: DiffReport) -> Iterator[_Row]:
-    """Yield lines of the tensors that differ in shape or dtype and not in values, and of those that one side lacks."""
+    """Yield lines of the tensors that differ in shape or dtype and not in values, and of those that
+    one side lacks."""
     groups: dict[tuple[str, str], list[str]] = {}
     for kind in ("shape", "shape and dtype", "dtype"):
         for each in report.differences:
             if each.kind == kind:
                 groups.setdefault((kind, _both(each)), []).append(each.key)
-    groups[("only in A", "")], groups[("only in B", "")] = list(report.only_in_a), list(report.only_in_b)
+    groups[("only in A", "")], groups[("only in B", "")] = (
+        list(report.only_in_a),
+        list(report.only_in_b),
+    )
     for (kind, text), keys in groups.items():
         for label, shared in fold_keys(keys):
             yield printable(label), f"{len(shared):,}", text or kind
@@ -94,7 +109,11 @@ def _both(each: TensorDifference) -> str:
     if each.shape_a != each.shape_b:
         sides.append((human_shape(each.shape_a), human_shape(each.shape_b)))
         return arrow.join(" ".join(side) for side in zip(*sides, strict=True))
-    same = ", same values" if is_number(each.dtype_a) and is_number(each.dtype_b) and each.values is None else ""
+    same = (
+        ", same values"
+        if is_number(each.dtype_a) and is_number(each.dtype_b) and each.values is None
+        else ""
+    )
     return "".join(arrow.join(side) for side in sides) + same
 
 
@@ -109,7 +128,9 @@ def _values(report: DiffReport, by_change: bool) -> Iterator[_Row]:
         for label, shared in fold_keys(list(members)):
             found = [members[key] for key in shared]
             lines.append((max(each.change for each in found), label, kind, dtypes, found))
-    for _, label, kind, dtypes, found in sorted(lines, key=lambda line: -line[0]) if by_change else lines:
+    for _, label, kind, dtypes, found in (
+        sorted(lines, key=lambda line: -line[0]) if by_change else lines
+    ):
         distances = [each.values.max_absolute for each in found if each.values]
         known = [distance for distance in distances if distance is not None]
         largest = f"{max(known):.3g}" if known and not kind.startswith("only") else ""
@@ -129,5 +150,7 @@ def _kind_of_change(each: TensorDifference) -> str:
 def _percentages(found: Sequence[TensorDifference]) -> str:
     """Return the least and the largest change of some tensors: ``0.9 - 4.3 %``."""
     ends = [min(each.change for each in found), max(each.change for each in found)]
-    least, most = (f"{100 * end:#.2g}".rstrip(".") if end < 0.995 else f"{100 * end:.0f}" for end in ends)
+    least, most = (
+        f"{100 * end:#.2g}".rstrip(".") if end < 0.995 else f"{100 * end:.0f}" for end in ends
+    )
     return f"{most} %" if least == most else f"{least} - {most} %"

@@ -1,7 +1,9 @@
-"""The page of ``shardvar diff --html``: both checkpoints as columns, what differs, and histograms of what differs.
+"""The page of ``shardvar diff --html``: both checkpoints as columns, what differs, and histograms
+of what differs.
 
-The steps: before a value is read, see that a page has room for the columns; after the comparison, that it has room for
-the differences; with ``--stats``, measure what differs and keep as much as there is room for; write the page.
+The steps: before a value is read, see that a page has room for the columns; after the comparison,
+that it has room for the differences; with ``--stats``, measure what differs and keep as much as
+there is room for; write the page.
 """
 
 from argparse import Namespace
@@ -43,11 +45,15 @@ class _Side:
     names: Mapping[str, str]
     """The keys that are compared, each with the name under which it is."""
 
-    def columns(self, measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None) -> Columns:
+    def columns(
+        self, measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
+    ) -> Columns:
         """Return what the page has of it."""
         sizes = file_sizes(self.found.storage, self.reader.index.files)
         about = describe(self.reader, list(self.names), sizes, measured, counts)
-        return as_typed(about | {"keys": front_coded(list(self.names.values()))}, self.found, self.path)
+        return as_typed(
+            about | {"keys": front_coded(list(self.names.values()))}, self.found, self.path
+        )
 
 
 def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
@@ -57,7 +63,8 @@ def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
 
 
 def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[str, str]) -> None:
-    """Write the page of the tensors that were compared, those of A by the names that ``rename`` gives them."""
+    """Write the page of the tensors that were compared, those of A by the names that ``rename``
+    gives them."""
     with ExitStack() as stack:
         sides = _open_sides(stack, arguments, rename)
         told = describe_diff(report, list(sides[0].names.values()))
@@ -85,7 +92,11 @@ def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str
 def _compared(reader: Reader, rename: Mapping[str, str], arguments: Namespace) -> dict[str, str]:
     """The keys that were compared, each with the name under which it was."""
     name_of = dict(zip(reader.keys(), new_names(reader.keys(), rename), strict=True))
-    return {key: name for key, name in name_of.items() if _is_chosen(name, arguments.filter, arguments.exclude)}
+    return {
+        key: name
+        for key, name in name_of.items()
+        if _is_chosen(name, arguments.filter, arguments.exclude)
+    }
 
 
 def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
@@ -95,7 +106,8 @@ def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] |
 
 
 def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) -> list[Columns]:
-    """Return the columns with statistics and bin counts of the tensors that differ, as many as there is room for.
+    """Return the columns with statistics and bin counts of the tensors that differ, as many as
+    there is room for.
 
     Both sides have the same bins, and the same tensors have statistics in both.
     """
@@ -103,13 +115,18 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
     keys = [[key for key, name in side.names.items() if name in differing] for side in sides]
     total = 2 * sum(_nbytes(side.reader, some) for side, some in zip(sides, keys, strict=True))
     with progress("reading", lambda: total) as advance:
-        measured = [dict(measure(side.reader, some, advance)) for side, some in zip(sides, keys, strict=True)]
+        measured = [
+            dict(measure(side.reader, some, advance))
+            for side, some in zip(sides, keys, strict=True)
+        ]
         kept = _that_fit(sides, measured, told)
         ends = _ends(kept, sides)
         columns = []
         for side, of_side in zip(sides, kept, strict=True):
             joint = {
-                key: replace(each, minimum=ends[side.names[key]][0], maximum=ends[side.names[key]][1])
+                key: replace(
+                    each, minimum=ends[side.names[key]][0], maximum=ends[side.names[key]][1]
+                )
                 for key, each in of_side.items()
                 if isinstance(each, Statistics) and side.names[key] in ends
             }
@@ -122,24 +139,38 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
         each["stats"]["num_left_out"] = len(names) - len(shown)
     if len(shown) < len(names):
         note(
-            f"note: the page has room for the histograms of {len(shown):,} of {len(names):,} tensors; --filter chooses."
+            f"note: the page has room for the histograms of {len(shown):,} of {len(names):,} "
+            "tensors; --filter chooses."
         )
     return columns
 
 
-def _that_fit(sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: Columns) -> list[StatisticsByKey]:
-    """Return what was measured of the tensors for which the page has room on both sides, and every error."""
-    errors = [{key: each for key, each in some.items() if isinstance(each, ReadError)} for some in measured]
+def _that_fit(
+    sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: Columns
+) -> list[StatisticsByKey]:
+    """Return what was measured of the tensors for which the page has room on both sides, and every
+    error."""
+    errors = [
+        {key: each for key, each in some.items() if isinstance(each, ReadError)}
+        for some in measured
+    ]
     plain = make_page([side.columns(some) for side, some in zip(sides, errors, strict=True)], told)
     room = room_left(plain) // 2
-    kept = [statistics_that_fit(list(side.names), some, room) for side, some in zip(sides, measured, strict=True)]
+    kept = [
+        statistics_that_fit(list(side.names), some, room)
+        for side, some in zip(sides, measured, strict=True)
+    ]
     left_out = {
         side.names[key]
         for side, all_, some in zip(sides, measured, kept, strict=True)
         for key in all_.keys() - some.keys()
     }
     return [
-        {key: each for key, each in some.items() if isinstance(each, ReadError) or side.names[key] not in left_out}
+        {
+            key: each
+            for key, each in some.items()
+            if isinstance(each, ReadError) or side.names[key] not in left_out
+        }
         for side, some in zip(sides, kept, strict=True)
     ]
 
@@ -150,12 +181,18 @@ def _nbytes(reader: Reader, keys: Sequence[str]) -> int:
     return sum(int(nbytes[rows[key]]) for key in keys if key in rows)
 
 
-def _ends(measured: Sequence[StatisticsByKey], sides: Sequence[_Side]) -> dict[str, tuple[Any, Any]]:
+def _ends(
+    measured: Sequence[StatisticsByKey], sides: Sequence[_Side]
+) -> dict[str, tuple[Any, Any]]:
     """The least and the largest finite value of each name, of both sides together."""
     ends: dict[str, tuple[Any, Any]] = {}
     for of_side, side in zip(measured, sides, strict=True):
         for key, each in of_side.items():
-            if isinstance(each, Statistics) and each.minimum is not None and each.maximum is not None:
+            if (
+                isinstance(each, Statistics)
+                and each.minimum is not None
+                and each.maximum is not None
+            ):
                 low, high = ends.get(side.names[key], (each.minimum, each.maximum))
                 ends[side.names[key]] = min(low, each.minimum), max(high, each.maximum)
     return ends

@@ -1,9 +1,10 @@
 """Completion at the prompt: the scripts that shells load, and the answers that they ask for.
 
-At each press of Tab a script runs ``shardvar __complete WORD…`` with the typed words, of which the last is unfinished,
-and gets one candidate a line, followed by a tab and a description; without candidates the shell completes names of
-files. The candidates come from the parser itself, so they are always those of the installed version: commands, options,
-their choices, and the keys of the checkpoint on the line. A press of Tab is never answered by an error.
+At each press of Tab a script runs ``shardvar __complete WORD…`` with the typed words, of which the
+last is unfinished, and gets one candidate a line, followed by a tab and a description; without
+candidates the shell completes names of files. The candidates come from the parser itself, so they
+are always those of the installed version: commands, options, their choices, and the keys of the
+checkpoint on the line. A press of Tab is never answered by an error.
 """
 
 from argparse import Namespace
@@ -20,8 +21,8 @@ MANY = 100
 _PAIRS = ("OLD=NEW", "GLOB=AXIS", "[GLOB=]DTYPE", "[GLOB=]CUT")
 """The values of options that begin with a key and ``=``, as their help writes them."""
 
-# bash inserts candidates as they are, so ``printf %q`` quotes spaces and patterns in keys. After a folder or ``KEY=``
-# no space is inserted (``nospace``), so that typing goes on there.
+# bash inserts candidates as they are, so ``printf %q`` quotes spaces and patterns in keys. After a
+# folder or ``KEY=`` no space is inserted (``nospace``), so that typing goes on there.
 _BASH = """\
 _shardvar() {
     local line candidate
@@ -36,8 +37,8 @@ _shardvar() {
 complete -o default -F _shardvar shardvar
 """
 
-# zsh passes words as typed; ``(Q)`` removes their quotes. Folders and ``KEY=`` are added apart, with an empty suffix
-# (``-S ''``).
+# zsh passes words as typed; ``(Q)`` removes their quotes. Folders and ``KEY=`` are added apart,
+# with an empty suffix (``-S ''``).
 _ZSH = """\
 #compdef shardvar
 _shardvar() {
@@ -65,8 +66,8 @@ else
 fi
 """
 
-# fish evaluates the condition first and keeps the answer; if that is empty, ``-f`` does not apply: files are offered.
-# It inserts no space after a slash, a dot or an equals sign.
+# fish evaluates the condition first and keeps the answer; if that is empty, ``-f`` does not apply:
+# files are offered. It inserts no space after a slash, a dot or an equals sign.
 _FISH = """\
 function __shardvar_candidates
     set -g __shardvar_found (shardvar __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
@@ -86,7 +87,8 @@ def execute(arguments: Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> Iterator[str]:
-    """Return the lines that answer a press of Tab after these words, of which the last is unfinished.
+    """Return the lines that answer a press of Tab after these words, of which the last is
+    unfinished.
 
     An empty answer makes the shell complete names of files.
 
@@ -142,7 +144,9 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
     if pending is None and word.startswith("-"):
         # Long names only: they say what the short ones mean.
         return (
-            f"{name}\t{action.help}" for name, action in options.items() if name.startswith(word) and name[:2] == "--"
+            f"{name}\t{action.help}"
+            for name, action in options.items()
+            if name.startswith(word) and name[:2] == "--"
         )
     action = pending or next(iter(positionals[len(given) :]), None)
     if action is None:
@@ -157,12 +161,18 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
         return iter(())
     keys = _keys(given[0], word)
     # What follows the key of a pair is for a person to say.
-    return keys if action.metavar not in _PAIRS else (key if key.endswith(("/", ".")) else f"{key}=" for key in keys)
+    return (
+        keys
+        if action.metavar not in _PAIRS
+        else (key if key.endswith(("/", ".")) else f"{key}=" for key in keys)
+    )
 
 
 def _keys(path: str, word: str) -> Iterator[str]:
-    """Yield the keys of a checkpoint that begin with a word, or their folders; nothing where it cannot be read."""
-    # Imported for keys alone: the reader brings NumPy, whose import would delay every other press of Tab.
+    """Yield the keys of a checkpoint that begin with a word, or their folders; nothing where it
+    cannot be read."""
+    # Imported for keys alone: the reader brings NumPy, whose import would delay every other press
+    # of Tab.
     from shardvar.verbs.reader import open_checkpoint
 
     with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:
@@ -174,7 +184,8 @@ def _keys(path: str, word: str) -> Iterator[str]:
 
 
 def _folder(key: str, start: int) -> str:
-    """Return a key up to the first separator at or after a position: a slash, or a dot in a key without one.
+    """Return a key up to the first separator at or after a position: a slash, or a dot in a key
+    without one.
 
     >>> _folder("model.layers.3.w", 6), _folder("a.b/c.d", 0), _folder("bias", 0)
     ('model.layers.', 'a.b/', 'bias')

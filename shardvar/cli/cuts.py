@@ -1,4 +1,5 @@
-"""Cuts and joins from typed text: ``--mesh``, ``--shards`` and ``--concat``. Other text is an ``ArgumentError``."""
+"""Cuts and joins from typed text: ``--mesh``, ``--shards`` and ``--concat``. Other text is an
+``ArgumentError``."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,16 +25,21 @@ def parse_mesh(text: str) -> Mesh:
     for word in text.split(","):
         name, equals, size = (part.strip() for part in word.partition("="))
         if not (equals and re.fullmatch(r"[^\W\d]\w*", name)):
-            raise ArgumentError(f"Invalid --mesh {text!r}: {word.strip()!r} is not NAME=SIZE.", _MESH)
+            raise ArgumentError(
+                f"Invalid --mesh {text!r}: {word.strip()!r} is not NAME=SIZE.", _MESH
+            )
         if not re.fullmatch(r"0*[1-9][0-9]{0,8}", size):
-            raise ArgumentError(f"Invalid --mesh {text!r}: the size {size!r} is not an integer >= 1.", _MESH)
+            raise ArgumentError(
+                f"Invalid --mesh {text!r}: the size {size!r} is not an integer >= 1.", _MESH
+            )
         names.append(name)
         sizes.append(int(size))
     return Mesh(sizes, names)
 
 
 def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Join]:
-    """Return, by glob, the axis along which parts follow each other, or the mesh with an entry for each axis.
+    """Return, by glob, the axis along which parts follow each other, or the mesh with an entry for
+    each axis.
 
     >>> parse_joins(["*.weight=0", "*.out.*=-1"])
     {'*.weight': 0, '*.out.*': -1}
@@ -46,7 +52,8 @@ def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Joi
             joins[glob] = int(text)
         elif mesh is None:
             raise ArgumentError(
-                f"Invalid axis {text!r} of --concat.", f"For example: --concat '{glob}=0', or give --mesh too."
+                f"Invalid axis {text!r} of --concat.",
+                f"For example: --concat '{glob}=0', or give --mesh too.",
             )
         else:
             joins[glob] = mesh, _read_entries(text, mesh, "--concat")
@@ -60,12 +67,14 @@ def parse_shards(
     on_devices: bool = False,
     joins: Mapping[str, Join] = MappingProxyType({}),
 ) -> dict[str, Cut]:
-    """Return the cuts by glob: ``CUT`` is for every tensor, ``GLOB=CUT`` for the tensors that match.
+    """Return the cuts by glob: ``CUT`` is for every tensor, ``GLOB=CUT`` for the tensors that
+    match.
 
-    A cut is a number of shards, or with a mesh its axes: an entry for each axis of the tensor, ``-`` for one that stays
-    whole, names joined by ``+``. Of several globs that match a tensor the last one counts, so a cut without a glob is
-    put first. ``on_devices`` makes a number a layout too, with shard ``i`` on device ``i``. A mesh is refused
-    that neither a cut names, nor one of ``joins``.
+    A cut is a number of shards, or with a mesh its axes: an entry for each axis of the tensor,
+    ``-`` for one that stays whole, names joined by ``+``. Of several globs that match a tensor the
+    last one counts, so a cut without a glob is put first. ``on_devices`` makes a number a layout
+    too, with shard ``i`` on device ``i``. A mesh is refused that neither a cut names, nor one of
+    ``joins``.
 
     >>> parse_shards(["emb*=8", "2"])
     {'*': 2, 'emb*': 8}
@@ -80,9 +89,17 @@ def parse_shards(
         glob, equals, given = text.rpartition("=")
         is_count = re.fullmatch(r"[0-9]*", given) is not None
         named += [] if is_count else [given]
-        cut = _counted(parse_count(given, "--shards"), on_devices) if is_count else _along_mesh(given, mesh)
+        cut = (
+            _counted(parse_count(given, "--shards"), on_devices)
+            if is_count
+            else _along_mesh(given, mesh)
+        )
         (special if equals else general)[glob or "*"] = cut
-    if mesh is not None and not named and not any(isinstance(rule, tuple) for rule in joins.values()):
+    if (
+        mesh is not None
+        and not named
+        and not any(isinstance(rule, tuple) for rule in joins.values())
+    ):
         raise ArgumentError(
             f"--mesh names {mesh}, and neither --shards nor --concat one of its axes.",
             "Name some: --shards '*.weight=tp,-'.",
@@ -109,7 +126,8 @@ def _along_mesh(text: str, mesh: Mesh | None) -> Cut:
     """The cut by the axes of a mesh that an entry for each axis of a tensor names."""
     if mesh is None:
         raise ArgumentError(
-            f"Invalid --shards {text!r}: expected an integer >= 1.", "To cut along the axes of a mesh, give --mesh too."
+            f"Invalid --shards {text!r}: expected an integer >= 1.",
+            "To cut along the axes of a mesh, give --mesh too.",
         )
     spec = _read_entries(text, mesh, "--shards")
 
@@ -120,11 +138,17 @@ def _along_mesh(text: str, mesh: Mesh | None) -> Cut:
 
 
 def _read_entries(text: str, mesh: Mesh, option: str) -> Spec:
-    """The mesh axes that an entry for each axis of a tensor names; None for an axis that stays whole."""
+    """The mesh axes that an entry for each axis of a tensor names; None for an axis that stays
+    whole."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise ArgumentError(f"Invalid {option} {text!r}: an entry is empty.", "Write - for an axis that stays whole.")
-    spec = tuple(None if word == "-" else tuple(name.strip() for name in word.split("+")) for word in words)
+        raise ArgumentError(
+            f"Invalid {option} {text!r}: an entry is empty.",
+            "Write - for an axis that stays whole.",
+        )
+    spec = tuple(
+        None if word == "-" else tuple(name.strip() for name in word.split("+")) for word in words
+    )
     for name in (name for names in spec if names for name in names):
         mesh.axis(name)
     return spec

@@ -24,14 +24,17 @@ _MOST_PREFIXES = 16
 
 
 def execute(arguments: Namespace) -> int:
-    """Compare and print. Return 0 for equal checkpoints, 1 for different ones, 3 where a tensor cannot be read."""
+    """Compare and print. Return 0 for equal checkpoints, 1 for different ones, 3 where a tensor
+    cannot be read."""
     a, b = arguments.a, arguments.b
     rename = parse_renames(arguments.rename or (), None)
     if arguments.html:
         check_target(arguments.html)
         check_diff_page(arguments, rename or {})
     elif arguments.stats:
-        raise ArgumentError("--stats is given without --html.", "Add --html FILE: the page shows the histograms.")
+        raise ArgumentError(
+            "--stats is given without --html.", "Add --html FILE: the page shows the histograms."
+        )
     with (
         executor_of(arguments) as executor,
         progress("comparing", lambda: payload_nbytes(a) + payload_nbytes(b)) as advance,
@@ -66,14 +69,18 @@ def execute(arguments: Namespace) -> int:
 
 
 def _rename_by_prefix(report: DiffReport) -> str | None:
-    """Return how to compare checkpoints without a name in common, where one prefix is what most names differ in."""
+    """Return how to compare checkpoints without a name in common, where one prefix is what most
+    names differ in."""
     if report.num_equal or report.differences or report.unreadable:
         return None
     for short, long, pattern in (("B", "A", "{}*=*"), ("A", "B", "*={}*")):
         names = {"A": report.only_in_a, "B": report.only_in_b}
         if prefix := _prefix_before(names[short], names[long]):
             rename = shlex.quote(pattern.format(prefix))
-            return f"Most names of {short} are in {long}, after {prefix!r}. To compare them: --rename {rename}"
+            return (
+                f"Most names of {short} are in {long}, after {prefix!r}. To compare them: --rename "
+                f"{rename}"
+            )
     return None
 
 
@@ -81,7 +88,9 @@ def _prefix_before(names: Sequence[str], longer: Sequence[str]) -> str | None:
     """Return a text that makes most of some names those of another list; None without one."""
     if not names:
         return None
-    ends = (key.removesuffix(names[0]) for key in longer if key.endswith(names[0]) and key != names[0])
+    ends = (
+        key.removesuffix(names[0]) for key in longer if key.endswith(names[0]) and key != names[0]
+    )
     there = set(longer)
     # A name such as "w" may be the end of all others.
     for prefix in islice(ends, _MOST_PREFIXES):
@@ -91,7 +100,8 @@ def _prefix_before(names: Sequence[str], longer: Sequence[str]) -> str | None:
 
 
 def _print(report: DiffReport, arguments: Namespace) -> None:
-    """Print the verdict, and below it what differs: folded at a terminal, a line for each tensor in a pipe."""
+    """Print the verdict, and below it what differs: folded at a terminal, a line for each tensor in
+    a pipe."""
     verdict, *lines = lines_of_diff(report)
     answer("good" if report.equal else "bad" if report.unreadable else "different", verdict)
     if arguments.summary:

@@ -9,12 +9,28 @@ from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
 
-from shardvar.cli.output import answer, count, note, one_line, paths_as_typed, print_json, progress, say, short_path
+from shardvar.cli.output import (
+    answer,
+    count,
+    note,
+    one_line,
+    paths_as_typed,
+    print_json,
+    progress,
+    say,
+    short_path,
+)
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.digest import DigestReport, digest
-from shardvar.verbs.compare.manifest import Manifest, check_without_manifest, differences, read_manifest, write_manifest
+from shardvar.verbs.compare.manifest import (
+    Manifest,
+    check_without_manifest,
+    differences,
+    read_manifest,
+    write_manifest,
+)
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.problems import Damage, lines_of_problems
 
@@ -24,7 +40,10 @@ _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 def execute(arguments: Namespace) -> int:
     """Print, write or compare the digests and return the exit code."""
     if arguments.force and not arguments.write:
-        raise ArgumentError("--force replaces a manifest, and none is written.", "Add --write, or leave --force out.")
+        raise ArgumentError(
+            "--force replaces a manifest, and none is written.",
+            "Add --write, or leave --force out.",
+        )
     manifest = read_manifest(arguments.against) if arguments.against else None
     if arguments.write:  # before the checkpoint is read, which may take long
         check_without_manifest(find_checkpoint(arguments.path), arguments.force)
@@ -59,15 +78,23 @@ def _print_digests(report: DigestReport) -> None:
         print(f"checkpoint {report.checkpoint}")
 
 
-def _print_comparison(report: DigestReport, manifest: Manifest, found: Mapping[str, Damage]) -> None:
+def _print_comparison(
+    report: DigestReport, manifest: Manifest, found: Mapping[str, Damage]
+) -> None:
     """Print a line for each tensor that differs, then one that sums up."""
     for each in found.values():
         say(f"differs: {one_line(each.message)}")
     unreadable = len(report.unreadable)
-    total = count(len({*report.tensors, *manifest.tensors}.union(each.key for each in report.unreadable)), "tensor")
+    total = count(
+        len({*report.tensors, *manifest.tensors}.union(each.key for each in report.unreadable)),
+        "tensor",
+    )
     place = short_path(manifest.place)
     if not found and not unreadable:
         answer("good", f"equal: {total} as in {place}")
         return
     text = f"{len(found):,} of {total} {'differs' if len(found) == 1 else 'differ'} from {place}"
-    answer("bad" if unreadable else "different", f"{text}; {unreadable:,} unreadable" if unreadable else text)
+    answer(
+        "bad" if unreadable else "different",
+        f"{text}; {unreadable:,} unreadable" if unreadable else text,
+    )

@@ -1,7 +1,8 @@
-"""``shardvar formats``: the formats that are read and written, and what a write promises, also in a bucket.
+"""``shardvar formats``: the formats that are read and written, and what a write promises, also in a
+bucket.
 
-The facts are those by which a write is planned and refused (``planning.capabilities``), so the table cannot promise
-what the code does not do.
+The facts are those by which a write is planned and refused (``planning.capabilities``), so the
+table cannot promise what the code does not do.
 """
 
 from argparse import Namespace
@@ -13,7 +14,8 @@ from shardvar.formats.table import about_format, all_formats
 from shardvar.verbs.reports import SCHEMA
 
 _LEAST_NEEDED = (1, 5, 3)
-"""The columns that a narrow terminal leaves out, first to last: the words about a format, its extra, slices."""
+"""The columns that a narrow terminal leaves out, first to last: the words about a format, its
+extra, slices."""
 
 
 def execute(arguments: Namespace) -> int:
@@ -33,7 +35,9 @@ def execute(arguments: Namespace) -> int:
         ]
         for row in rows
     ]
-    print_table(["format", "about", "access", "slices", "in a bucket", "extra"], cells, drop=_LEAST_NEEDED)
+    print_table(
+        ["format", "about", "access", "slices", "in a bucket", "extra"], cells, drop=_LEAST_NEEDED
+    )
     return 0
 
 

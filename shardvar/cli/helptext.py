@@ -1,4 +1,5 @@
-"""The text of help: the commands in groups, and the way in which paragraphs and lists fill the terminal."""
+"""The text of help: the commands in groups, and the way in which paragraphs and lists fill the
+terminal."""
 
 import argparse
 from textwrap import wrap
@@ -35,7 +36,18 @@ OTHER_WORDS = {
     "verify": ("check", "fsck", "test", "validate"),
     "diff": ("cmp", "compare"),
     "digest": ("checksum", "fingerprint", "hash", "sha256"),
-    "reshard": ("cast", "consolidate", "convert", "cp", "export", "join", "merge", "rename", "split", "unshard"),
+    "reshard": (
+        "cast",
+        "consolidate",
+        "convert",
+        "cp",
+        "export",
+        "join",
+        "merge",
+        "rename",
+        "split",
+        "unshard",
+    ),
 }
 """Words that people type for a command, which its error then names."""
 
@@ -44,7 +56,8 @@ _UNDER = " " * 14
 
 
 class HelpText(argparse.HelpFormatter):
-    """Help whose paragraphs are filled to the width of the terminal; those of several lines are lists.
+    """Help whose paragraphs are filled to the width of the terminal; those of several lines are
+    lists.
 
     The lines of a list are filled one by one, and examples are not, since they are pasted.
     """
@@ -54,7 +67,8 @@ class HelpText(argparse.HelpFormatter):
             if paragraph.startswith("examples:"):
                 return paragraph
             lines = (
-                wrap(line, width, subsequent_indent=_UNDER * line.startswith(" ")) for line in paragraph.split("\n")
+                wrap(line, width, subsequent_indent=_UNDER * line.startswith(" "))
+                for line in paragraph.split("\n")
             )
             return "\n".join(indent + line for each in lines for line in each)
 

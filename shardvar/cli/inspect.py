@@ -1,7 +1,8 @@
 """``shardvar inspect``: list the tensors of a checkpoint.
 
-The index alone says almost everything, so the steps are: open the checkpoint, gather its entries into one ``Tensor`` a
-key, read the values only for ``--stats``, and print an overview for people or one object for programs.
+The index alone says almost everything, so the steps are: open the checkpoint, gather its entries
+into one ``Tensor`` a key, read the values only for ``--stats``, and print an overview for people or
+one object for programs.
 """
 
 from argparse import Namespace
@@ -59,9 +60,14 @@ def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
     names = arguments.fail_on.lower().split(",")
     unknown = [name for name in names if name not in ODD]
     if unknown:
-        raise ArgumentError(f"--fail-on {arguments.fail_on!r} has {unknown[0]!r}.", f"Choose from {', '.join(ODD)}.")
+        raise ArgumentError(
+            f"--fail-on {arguments.fail_on!r} has {unknown[0]!r}.", f"Choose from {', '.join(ODD)}."
+        )
     if not arguments.stats:
-        raise ArgumentError("--fail-on needs the values, and --stats is not given.", "Add --stats, which reads them.")
+        raise ArgumentError(
+            "--fail-on needs the values, and --stats is not given.",
+            "Add --stats, which reads them.",
+        )
     return [ODD[name][1] for name in names]
 
 
@@ -73,7 +79,9 @@ def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
         return dict(measure(reader, [tensor.key for tensor in tensors], advance))
 
 
-def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace) -> None:
+def _print_json(
+    reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace
+) -> None:
     listed = []
     for tensor in tensors:
         row = tensor.to_json()
@@ -85,7 +93,9 @@ def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: _Statistics
             row |= _statistics_json(measured.get(tensor.key))
         listed.append(row)
     metadata = reader.metadata
-    parameters = count_parameters((each.key, each.dtype, each.shape, each.encoding) for each in tensors)
+    parameters = count_parameters(
+        (each.key, each.dtype, each.shape, each.encoding) for each in tensors
+    )
     print_json(
         {
             "schema": SCHEMA,

@@ -1,7 +1,8 @@
-"""The checkpoints of a folder that holds several: the list that ``inspect`` prints, and the choice of ``--latest``.
+"""The checkpoints of a folder that holds several: the list that ``inspect`` prints, and the choice
+of ``--latest``.
 
-The list has the tensors and bytes of the last checkpoints. Their indexes are opened for that, and no payload is read;
-those in buckets are not opened, since each would take requests.
+The list has the tensors and bytes of the last checkpoints. Their indexes are opened for that, and
+no payload is read; those in buckets are not opened, since each would take requests.
 """
 
 import sys
@@ -34,7 +35,8 @@ _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
 _MOST_LISTED = 20
 """The checkpoints that a terminal lists, and whose indexes are opened; both the last ones."""
 _MOST_TENSORS = 20_000
-"""After so many tensors in all, no further index is opened: they take some 0.2 s, and a larger index its own time."""
+"""After so many tensors in all, no further index is opened: they take some 0.2 s, and a larger
+index its own time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,13 @@ class _Content:
 
 
 def take_newest(arguments: Namespace) -> None:
-    """Put the path of the newest checkpoint in the place of the folder that ``--latest`` was given for."""
+    """Put the path of the newest checkpoint in the place of the folder that ``--latest`` was given
+    for."""
     name = "source" if "source" in arguments else "path"
     given = getattr(arguments, name)
-    newest = [_newest_in(folder) for folder in given] if isinstance(given, list) else _newest_in(given)
+    newest = (
+        [_newest_in(folder) for folder in given] if isinstance(given, list) else _newest_in(given)
+    )
     setattr(arguments, name, newest)
 
 
@@ -68,8 +73,11 @@ def _newest_in(folder: str) -> str:
     return newest
 
 
-def print_choices(path: str, found: Sequence[Candidate], as_json: bool, everything: bool = False) -> None:
-    """Print the checkpoints that a path may mean, in natural order, and mark the newest; a terminal gets the last ones.
+def print_choices(
+    path: str, found: Sequence[Candidate], as_json: bool, everything: bool = False
+) -> None:
+    """Print the checkpoints that a path may mean, in natural order, and mark the newest; a terminal
+    gets the last ones.
 
     ``everything`` prints all at a terminal too.
     """
@@ -106,11 +114,17 @@ def print_choices(path: str, found: Sequence[Candidate], as_json: bool, everythi
     # A terminal needs no column that is the same in all lines.
     kept = [0, *(1,) * (not sys.stdout.isatty() or len({row[1] for row in rows}) > 1), 2, 3, 4, 5]
     right, drop = [kept.index(column) for column in (2, 3)], range(1, len(kept) - 1)
-    print_table([_HEADERS[each] for each in kept], [[row[each] for each in kept] for row in rows], right, drop)
+    print_table(
+        [_HEADERS[each] for each in kept],
+        [[row[each] for each in kept] for row in rows],
+        right,
+        drop,
+    )
 
 
 def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
-    """The newest one; none where the file that should name it cannot be read, which a list need not know."""
+    """The newest one; none where the file that should name it cannot be read, which a list need not
+    know."""
     try:
         return newest_among(path, found)
     except ShardvarError as error:
@@ -119,15 +133,20 @@ def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _paths(found: Sequence[Candidate]) -> list[str]:
-    """Return a path of each checkpoint that means no other one: its index where another has the same prefix."""
+    """Return a path of each checkpoint that means no other one: its index where another has the
+    same prefix."""
     places = [(each.location.storage.path, each.location.stem) for each in found]
     shared = {place for place, number in Counter(places).items() if number > 1}
     pairs = zip(found, places, strict=True)
-    return [exact_path(each.location) if place in shared else each.location.path for each, place in pairs]
+    return [
+        exact_path(each.location) if place in shared else each.location.path
+        for each, place in pairs
+    ]
 
 
 def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
-    """Read the indexes of the last checkpoints on a local disk, as many as take little time; None for the others."""
+    """Read the indexes of the last checkpoints on a local disk, as many as take little time; None
+    for the others."""
     contents: list[_Content | None] = [None] * len(found)
     left = _MOST_TENSORS
     for number in range(len(found))[: -_MOST_LISTED - 1 : -1]:
@@ -149,17 +168,25 @@ def _content(location: Location) -> _Content | None:
         return None
 
 
-def _cells(each: Candidate, content: _Content | None, newest: Sequence[Candidate]) -> tuple[str, ...]:
-    """Return the format, the tensors, their size, the time of a checkpoint, and what is to be known of it."""
+def _cells(
+    each: Candidate, content: _Content | None, newest: Sequence[Candidate]
+) -> tuple[str, ...]:
+    """Return the format, the tensors, their size, the time of a checkpoint, and what is to be known
+    of it."""
     tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
     saved = "" if each.saved is None else _time(each.saved)
-    words = ["newest" * ([each] == newest), "not finished" * (not each.is_finished), content.wrong if content else ""]
+    words = [
+        "newest" * ([each] == newest),
+        "not finished" * (not each.is_finished),
+        content.wrong if content else "",
+    ]
     return each.location.format.name, tensors, size, saved, ", ".join(filter(None, words))
 
 
 def _time(saved: float) -> str:
-    """Return how long ago that was, for a person at a terminal; a pipe, which may be kept, gets the date."""
+    """Return how long ago that was, for a person at a terminal; a pipe, which may be kept, gets the
+    date."""
     ago = time() - saved
     if sys.stdout.isatty() and ago >= 0:
         return human_age(ago)

@@ -5,7 +5,8 @@
     2  wrong usage
     3  the checkpoint cannot be read or written
 
-An error is two lines on standard error, ``error:`` with its cause and ``hint:`` with its remedy; never a traceback.
+An error is two lines on standard error, ``error:`` with its cause and ``hint:`` with its remedy;
+never a traceback.
 """
 
 import os
@@ -49,7 +50,8 @@ def _main(argv: Sequence[str] | None) -> int:
     """Run one command, and turn each error into its message and code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # A locale that lacks a character of a key must not end the command with an encoding error.
+            # A locale that lacks a character of a key must not end the command with an encoding
+            # error.
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None and any("://" in word for word in words):
@@ -68,30 +70,45 @@ def _main(argv: Sequence[str] | None) -> int:
         drop_output()
         return 128 + signal.SIGPIPE
     except MemoryError:
-        return _say(ShardvarError("Out of memory.", "Select less: --filter, or an INDEX."), UNUSABLE, words)
+        return _say(
+            ShardvarError("Out of memory.", "Select less: --filter, or an INDEX."), UNUSABLE, words
+        )
     except OSError as error:
         drop_output()
         # An error of another file names it.
-        what = "write the output" if error.filename is None else f"use {os.fsdecode(error.filename)}"
+        what = (
+            "write the output" if error.filename is None else f"use {os.fsdecode(error.filename)}"
+        )
         cause = f"Cannot {what}: {error.strerror or error}."
-        return _say(ShardvarError(cause, "Check the file or the pipe that receives it."), UNUSABLE, ())
+        return _say(
+            ShardvarError(cause, "Check the file or the pipe that receives it."), UNUSABLE, ()
+        )
     except Exception as error:
-        # A bug, and the only place where one is caught: without it Python would leave with 1, which here means "no".
+        # A bug, and the only place where one is caught: without it Python would leave with 1, which
+        # here means "no".
         if _TRACEBACK in os.environ:
             raise
         cause = f"This is a bug in shardvar: {type(error).__name__}: {error}."
-        return _say(ShardvarError(cause, f"Set {_TRACEBACK}=1 to see where, and report it."), UNUSABLE, words)
+        return _say(
+            ShardvarError(cause, f"Set {_TRACEBACK}=1 to see where, and report it."),
+            UNUSABLE,
+            words,
+        )
     return code
 
 
 def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
-    """Return the last line of an interrupted command; with ``of_server``, of one that waited for a server in vain."""
+    """Return the last line of an interrupted command; with ``of_server``, of one that waited for a
+    server in vain."""
     if words[:1] != ["reshard"] or "--dry-run" in words:
         return "interrupted"
-    # A reshard keeps the data files that it finished, and reads them back instead of writing them again.
+    # A reshard keeps the data files that it finished, and reads them back instead of writing them
+    # again.
     text = "interrupted; the same command continues"
     return (
-        f"{text}. The server did not answer: a claim or files without an index may be left there." * of_server or text
+        f"{text}. The server did not answer: a claim or files without an index may be left there."
+        * of_server
+        or text
     )
 
 
@@ -108,7 +125,8 @@ def _run(words: Sequence[str]) -> int:
 
 
 def execute(arguments: Namespace) -> int:
-    """Execute the command that was parsed and return its exit code; only its own module is imported."""
+    """Execute the command that was parsed and return its exit code; only its own module is
+    imported."""
     if getattr(arguments, "latest", False):
         from shardvar.cli.listing import take_newest
 
@@ -147,7 +165,8 @@ def _complete(words: Sequence[str]) -> int:
 
 
 def exit_code(error: ShardvarError) -> int:
-    """Return 2 for a mistake on the command line, 3 for a checkpoint that cannot be read or written."""
+    """Return 2 for a mistake on the command line, 3 for a checkpoint that cannot be read or
+    written."""
     if isinstance(error, (UnsupportedError, TargetExists)):
         return UNUSABLE
     return WRONG_USAGE if isinstance(error, (ArgumentError, UnknownKey)) else UNUSABLE
@@ -170,7 +189,8 @@ def _without_secrets(text: str) -> str:
 
 
 def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
-    """Print the error of a command for people, and if it has ``--json`` also for programs; return the code."""
+    """Print the error of a command for people, and if it has ``--json`` also for programs; return
+    the code."""
     # An argument that is refused for another reason may be a URL with a secret in it.
     cause = _without_secrets(error.cause)
     remedy = _without_secrets(error.remedy) or "`shardvar --help` lists the commands."

@@ -1,8 +1,9 @@
 """Output: tables and JSON on standard output, notes and progress on standard error.
 
-At a terminal rich draws the tables. Where a table is too wide, the columns that the caller can do without go first,
-then the middle of long names; a table whose columns are all needed becomes a block of lines a row. A pipe gets plain
-columns, one whole line a row. Cells must be ``printable`` already; rich interprets no markup.
+At a terminal rich draws the tables. Where a table is too wide, the columns that the caller can do
+without go first, then the middle of long names; a table whose columns are all needed becomes a
+block of lines a row. A pipe gets plain columns, one whole line a row. Cells must be ``printable``
+already; rich interprets no markup.
 """
 
 import errno
@@ -38,7 +39,8 @@ _MOST_PRETTY = 2000
 """Rows beyond which a table is plain at a terminal too; rich would take seconds to lay out more."""
 
 _NARROWEST = 20
-"""The fewest cells to which the names of the first column are cut; below that, rows become blocks of lines."""
+"""The fewest cells to which the names of the first column are cut; below that, rows become blocks
+of lines."""
 
 _LINE = 120
 """The longest line of values."""
@@ -50,11 +52,13 @@ _UNBROKEN = re.compile(r"[0-9] [kMGTP]?B\b|`[^`]*`")
 """Texts that no line breaks: a number with its unit, and a command, which is copied and pasted."""
 
 _WIDEST = 60
-"""The width up to which plain columns are padded; a longer cell pushes the rest of its row to the right."""
+"""The width up to which plain columns are padded; a longer cell pushes the rest of its row to the
+right."""
 
 
 def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
-    """Print one JSON object, or a list of them, in ASCII, so that every key survives any terminal and pipe."""
+    """Print one JSON object, or a list of them, in ASCII, so that every key survives any terminal
+    and pipe."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
@@ -66,8 +70,9 @@ def print_table(
 ) -> None:
     """Print rows of cells under headers; columns whose number is in ``right`` are set flush right.
 
-    Where a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names in the first
-    column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
+    Where a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then
+    names in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is
+    cut.
     """
     if sys.stdout.isatty():
         rows = [[_encodable(cell) for cell in row] for row in rows]
@@ -82,7 +87,8 @@ _ASCII = str.maketrans("├└│─…→", "|`|-~>")
 
 
 def _encodable(text: str) -> str:
-    """Return a text that a terminal prints in as many cells as it has; what its encoding lacks is an escape."""
+    """Return a text that a terminal prints in as many cells as it has; what its encoding lacks is
+    an escape."""
     if can_print(text):
         return text
     encoding = sys.stdout.encoding or "ascii"
@@ -90,22 +96,31 @@ def _encodable(text: str) -> str:
 
 
 def line_width() -> int:
-    """Return the longest line of values: the width of the terminal, at most 120, or 120 for a pipe."""
+    """Return the longest line of values: the width of the terminal, at most 120, or 120 for a
+    pipe."""
     return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
 
 
 Mark = Literal["good", "bad", "attention", "different"]
-"""The meaning of an answer: as it should be, broken, not known, other than what it is compared to."""
+"""The meaning of an answer: as it should be, broken, not known, other than what it is compared
+to."""
 
 _SYMBOLS = MappingProxyType(
-    {"good": ("✓", "green"), "bad": ("✗", "red"), "attention": ("!", "yellow"), "different": ("≠", "cyan")}
+    {
+        "good": ("✓", "green"),
+        "bad": ("✗", "red"),
+        "attention": ("!", "yellow"),
+        "different": ("≠", "cyan"),
+    }
 )
 
 
 def answer(mark: Mark, text: str) -> None:
-    """Print the line that answers a command; at a terminal it begins with the symbol of its meaning, in its colour.
+    """Print the line that answers a command; at a terminal it begins with the symbol of its
+    meaning, in its colour.
 
-    A pipe, and a terminal that lacks the symbol, get the words alone, so no line needs the symbol to be understood.
+    A pipe, and a terminal that lacks the symbol, get the words alone, so no line needs the symbol
+    to be understood.
     """
     symbol, style = _SYMBOLS[mark]
     if not sys.stdout.isatty() or not can_print(symbol):
@@ -128,7 +143,8 @@ def can_print(symbol: str) -> bool:
 
 
 def say(text: str) -> None:
-    """Print a line of a report, with files as seen from the working directory; a terminal's is folded between words."""
+    """Print a line of a report, with files as seen from the working directory; a terminal's is
+    folded between words."""
     text = seen_from_here(text)
     if not sys.stdout.isatty():
         print(text)
@@ -147,7 +163,8 @@ def seen_from_here(text: str) -> str:
 
 
 def paths_as_typed(text: str, words: Sequence[str]) -> str:
-    """Return a text with paths as people typed them: from the working directory, unless a word has its path."""
+    """Return a text with paths as people typed them: from the working directory, unless a word has
+    its path."""
     return text if any(_here() in word for word in words) else seen_from_here(text)
 
 
@@ -160,17 +177,21 @@ def _here() -> str:
 
 
 def _folded(text: str, stream: TextIO | None = None) -> list[str]:
-    """Return a line for a terminal as lines that fit it, unless a word does not; they are indented by two more."""
+    """Return a line for a terminal as lines that fit it, unless a word does not; they are indented
+    by two more."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     width = max(_columns(stream), _NARROWEST)
     # ``wrap`` breaks lines at spaces, for which a NUL stands where no line may end.
     text = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\0"), text)
-    lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     return [line.replace("\0", " ") for line in lines]
 
 
 def _columns(stream: TextIO | None) -> int:
-    """Return the width of a terminal: of standard output, or of another stream, where that is a terminal."""
+    """Return the width of a terminal: of standard output, or of another stream, where that is a
+    terminal."""
     with suppress(OSError, ValueError):
         if stream is not None and "COLUMNS" not in os.environ:
             return os.get_terminal_size(stream.fileno()).columns
@@ -178,7 +199,8 @@ def _columns(stream: TextIO | None) -> int:
 
 
 def warn(text: str) -> None:
-    """Print a line that asks for attention, in yellow at a terminal; it begins with an exclamation mark."""
+    """Print a line that asks for attention, in yellow at a terminal; it begins with an exclamation
+    mark."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -196,11 +218,13 @@ def _print_styled(lines: Sequence["Text"]) -> None:
 
 
 _COLOURS = MappingProxyType({"error": "1;31", "hint": "36"})
-"""The codes of a terminal for the first word of a note: bold red, cyan. Rich is too slow to import for an error."""
+"""The codes of a terminal for the first word of a note: bold red, cyan. Rich is too slow to import
+for an error."""
 
 
 def note(text: str) -> None:
-    """Print a line for people on standard error, folded at a terminal; where that is closed or full, it is lost."""
+    """Print a line for people on standard error, folded at a terminal; where that is closed or
+    full, it is lost."""
     with suppress(OSError):
         if sys.stderr.isatty():
             text = "\n".join(_folded(text, sys.stderr))
@@ -230,12 +254,15 @@ class _ClosedNotes(io.TextIOBase):
 
 
 def replace_closed_streams() -> None:
-    """Put something in the place of standard streams that the caller has closed, as cron jobs and daemons do.
+    """Put something in the place of standard streams that the caller has closed, as cron jobs and
+    daemons do.
 
-    Python makes them None then. A result that cannot be printed must be an error, and a note may be lost.
+    Python makes them None then. A result that cannot be printed must be an error, and a note may be
+    lost.
     """
     if sys.stdout is None or sys.stderr is None:
-        # A file that is opened gets the lowest free number. If it were 1 or 2, what libraries print would go into it.
+        # A file that is opened gets the lowest free number. If it were 1 or 2, what libraries print
+        # would go into it.
         for descriptor in range(3):
             try:
                 os.fstat(descriptor)
@@ -261,7 +288,8 @@ def drop_notes() -> None:
 def _drop(stream: TextIO) -> None:
     """Lead a stream to the null device.
 
-    Python flushes it once more when it exits, and would then print an error or leave with another code.
+    Python flushes it once more when it exits, and would then print an error or leave with another
+    code.
     """
     with suppress(OSError, ValueError):  # the stream may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -273,9 +301,11 @@ _NARROW = 60
 
 @contextmanager
 def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar at a terminal with control codes; yield the function that advances it by some bytes.
+    """Show a progress bar at a terminal with control codes; yield the function that advances it by
+    some bytes.
 
-    ``total`` computes the number of all bytes. It may read an index, so it is called only where there is a bar.
+    ``total`` computes the number of all bytes. It may read an index, so it is called only where
+    there is a bar.
     """
     if not sys.stderr.isatty() or _is_dumb():
         yield lambda _nbytes: None
@@ -308,9 +338,13 @@ def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], ob
         yield advance
 
 
-def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
+def _print_plain(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]
+) -> None:
     lines = [headers, *rows]
-    widths = [min(max(len(line[column]) for line in lines), _WIDEST) for column in range(len(headers))]
+    widths = [
+        min(max(len(line[column]) for line in lines), _WIDEST) for column in range(len(headers))
+    ]
     for line in lines:
         cells = [
             cell.rjust(width) if column in right else cell.ljust(width)
@@ -320,17 +354,23 @@ def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: S
 
 
 def _print_rich(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], drop: Sequence[int] | None
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int],
+    drop: Sequence[int] | None,
 ) -> None:
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both extents are given.
+    # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both
+    # extents are given.
     width, height = get_terminal_size()
     console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
-    widths = [max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))]
+    widths = [
+        max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))
+    ]
     gone = _dropped(widths, drop or (), width)
     kept = [column for column in range(len(headers)) if column not in gone]
     # Cells left for the names.
@@ -351,23 +391,30 @@ def _print_rich(
     console.print(table)
     # Of other names that are cut, a wider terminal shows the whole.
     if any(cell_len(row[0]) > width for row in rows):
-        console.print(Text("A pipe has names whole that no terminal of this width can show.", style="dim"))
+        console.print(
+            Text("A pipe has names whole that no terminal of this width can show.", style="dim")
+        )
 
 
 _LEFT_TO_RIGHT = "\u200e"
-"""An invisible letter, after which a terminal that shows right-to-left scripts goes on from the left."""
+"""An invisible letter, after which a terminal that shows right-to-left scripts goes on from the
+left."""
 
 
 def _is_right_to_left(text: str) -> bool:
-    """Return True if a text has letters of a right-to-left script, which would take the numbers after it along."""
+    """Return True if a text has letters of a right-to-left script, which would take the numbers
+    after it along."""
     return not text.isascii() and any(bidirectional(each) in ("R", "AL") for each in text)
 
 
 def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:
-    """Return the first columns of ``drop`` that must go so that a table fits, if only with shorter names."""
+    """Return the first columns of ``drop`` that must go so that a table fits, if only with shorter
+    names."""
     gone: set[int] = set()
     for column in drop:
-        rest = sum(each + _BETWEEN for number, each in enumerate(widths) if number and number not in gone)
+        rest = sum(
+            each + _BETWEEN for number, each in enumerate(widths) if number and number not in gone
+        )
         # Before the last one goes, names are cut to the fewest cells.
         fewest = _NARROWEST if column == drop[-1] else 2 * _NARROWEST
         if min(widths[0], fewest) + rest <= width:
@@ -377,7 +424,8 @@ def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]
 
 
 def _cut(text: str, width: int) -> str:
-    """Return a text of at most so many cells: whole, or with an ellipsis for its middle, a third from its end."""
+    """Return a text of at most so many cells: whole, or with an ellipsis for its middle, a third
+    from its end."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= width:
@@ -389,15 +437,19 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Print the first cell of each row on a line, and below it the other filled cells with their headers."""
+    """Print the first cell of each row on a line, and below it the other filled cells with their
+    headers."""
     for first, *others in rows:
         if first.strip("│| "):  # not branches alone
             print(first)
         named = zip(headers[1:], others, strict=True)
         cells = [f"{header} {cell}" for header, cell in named if cell]
-        # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can hold it.
+        # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can
+        # hold it.
         cells = [cell.replace(" ", "\0") if len(cell) <= width - 4 else cell for cell in cells]
-        for line in wrap("  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False):
+        for line in wrap(
+            "  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False
+        ):
             print("    " + line.replace("\0", " "))
 
 

@@ -1,9 +1,11 @@
-"""The overview of a checkpoint that ``inspect`` prints for people: two lines of totals, a tree, and what is wrong.
+"""The overview of a checkpoint that ``inspect`` prints for people: two lines of totals, a tree, and
+what is wrong.
 
-At a terminal the tree is folded until it fits: layers of equal tensors share a line, wherever their bytes are, with the
-ranges of their slices and files and the number that cannot be read. TensorFlow's suffix of keys and the slots of
-optimizers are left out and named below, as deep levels are where there are too many lines. Columns that say nothing are
-left out, then those that do not fit. ``--all`` folds nothing. A pipe gets every whole key, a line each.
+At a terminal the tree is folded until it fits: layers of equal tensors share a line, wherever their
+bytes are, with the ranges of their slices and files and the number that cannot be read.
+TensorFlow's suffix of keys and the slots of optimizers are left out and named below, as deep levels
+are where there are too many lines. Columns that say nothing are left out, then those that do not
+fit. ``--all`` folds nothing. A pipe gets every whole key, a line each.
 """
 
 import re
@@ -39,8 +41,11 @@ if TYPE_CHECKING:
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_SLOT = re.compile(r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)|(?:.+\.)?optim(?:izer)?\.state\.(.+)\.([^.]+)")
-"""A slot in TensorFlow's checkpoints of objects, without the suffix, or in PyTorch's: the variable, the slot's name."""
+_SLOT = re.compile(
+    r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)|(?:.+\.)?optim(?:izer)?\.state\.(.+)\.([^.]+)"
+)
+"""A slot in TensorFlow's checkpoints of objects, without the suffix, or in PyTorch's: the variable,
+the slot's name."""
 
 _FEWEST_LINES, _MOST_LINES = 24, 60
 """The height of a folded tree is that of the terminal, between these."""
@@ -49,12 +54,14 @@ _LINES_AROUND = 8
 
 _HEADERS = ("tensor", "dtype", "shape", "params", "size", "slices", "files", "", "share")
 _ORDER = (0, 1, 2, 3, 4, 8, 5, 6, 7)
-"""The places of the columns at a terminal; a pipe has neither the number of parameters nor the share of the bytes."""
+"""The places of the columns at a terminal; a pipe has neither the number of parameters nor the
+share of the bytes."""
 _RIGHT = (3, 4, 5, 8)
 _WIDE = 100
 """The columns of a terminal from which a tree has the share that a line has of the bytes."""
 _LEAST_NEEDED = (6, 3, 5, 1, 2, 4)
-"""Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape, size."""
+"""Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype,
+shape, size."""
 _LEAST_NEEDED_BESIDE_PLACES = (3, 5, 1)
 """The same in a list of slices, of which each row has a place in a file."""
 
@@ -62,22 +69,29 @@ _Row = tuple[str, ...]
 
 
 def print_overview(
-    reader: Reader, tensors: Sequence[Tensor], measured: "Mapping[str, Statistics | ReadError]", arguments: Namespace
+    reader: Reader,
+    tensors: Sequence[Tensor],
+    measured: "Mapping[str, Statistics | ReadError]",
+    arguments: Namespace,
 ) -> None:
-    """Print totals, the tree or table of tensors, statistics if they were measured, and what cannot be read."""
+    """Print totals, the tree or table of tensors, statistics if they were measured, and what cannot
+    be read."""
     for line in _heading(reader, tensors, arguments.verbose):
         say(line)
     if arguments.brief:
         # They are the reason for the exit code of ``--fail-on``.
         if measured:
-            from shardvar.cli.statistics import findings  # not above: without --stats nothing needs it
+            from shardvar.cli.statistics import (
+                findings,  # not above: without --stats nothing needs it
+            )
 
             for line in findings(measured):
                 warn(line)
     else:
         if arguments.slices:
             _print_layouts(reader, tensors)
-        # At a terminal the table of values stands for that of shapes, unless all or some tensors are asked for.
+        # At a terminal the table of values stands for that of shapes, unless all or some tensors
+        # are asked for.
         folded = bool(measured) and sys.stdout.isatty() and _in_brief(arguments)
         if tensors and not folded:
             print()
@@ -100,10 +114,14 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     size = human_size(sum(tensor.nbytes for tensor in tensors))
     totals = f"{human_tensors(len(tensors), slices)}, {count(files, 'file')}, {size}"
     yield f"{short_path(reader.path)} ({reader.format}): {totals}"
-    parameters = count_parameters((each.key, each.dtype, each.shape, each.encoding) for each in tensors)
+    parameters = count_parameters(
+        (each.key, each.dtype, each.shape, each.encoding) for each in tensors
+    )
     if parameters.total:
         kinds = list(parameters.by_dtype)
-        dtypes = f"all {kinds[0]}" if len(kinds) == 1 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+        dtypes = (
+            f"all {kinds[0]}" if len(kinds) == 1 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+        )
         slots = sum(tensor.nbytes for tensor in tensors if is_optimizer_state(tensor.key))
         optimizer = f"; optimizer {human_size(slots)}" if slots else ""
         number = human_count(parameters.total)
@@ -115,7 +133,9 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
 def _print_layouts(reader: Reader, tensors: Sequence[Tensor]) -> None:
     """Print a line for each layout that the slices of tensors are recognised as."""
     found = [(tensor, layout_of(reader, tensor)) for tensor in tensors if tensor.num_slices > 1]
-    counts = Counter("no known layout" if each is None else f"{each.rule}, mesh {each.mesh}" for _, each in found)
+    counts = Counter(
+        "no known layout" if each is None else f"{each.rule}, mesh {each.mesh}" for _, each in found
+    )
     for layout, number in counts.items():
         say(f"{count(number, 'tensor')} cut as: {layout}")
 
@@ -137,7 +157,11 @@ def _print_tensors(reader: Reader, tensors: Sequence[Tensor], arguments: Namespa
     if arguments.sort == "size":
         largest = sorted(tensors, key=lambda each: -each.nbytes)
         numbers = _file_numbers(reader.index.files) if at_terminal else {}
-        rows = [row for each in largest for row in _tensor_rows(reader, printable(each.key), each, arguments, numbers)]
+        rows = [
+            row
+            for each in largest
+            for row in _tensor_rows(reader, printable(each.key), each, arguments, numbers)
+        ]
         _print_rows(rows, at_terminal)
     elif not at_terminal:
         _print_rows(_piped_rows(reader, tensors, arguments), at_terminal)
@@ -154,7 +178,9 @@ def _print_rows(rows: Sequence[_Row], at_terminal: bool, headers: Sequence[str] 
         print_table(_taken(_HEADERS, kept), [_taken(row, kept) for row in rows], right)
         return
     # Only the rows of tensors whose bytes are known have a number of slices.
-    constant = {column for column in (1, 3, 5, 6) if len({row[column] for row in rows if row[5]}) <= 1}
+    constant = {
+        column for column in (1, 3, 5, 6) if len({row[column] for row in rows if row[5]}) <= 1
+    }
     constant |= {column for column in (7, 8) if not any(row[column] for row in rows)}
     has_places = any(row[6] and not row[5] for row in rows)
     constant -= {6} if has_places else set()
@@ -199,7 +225,9 @@ def _print_tree(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace)
     kept = [line for line in lines if depth is None or line.level <= depth]
     numbers = _file_numbers(reader.index.files)
     total = sum(each.nbytes for each in tensors) if get_terminal_size().columns >= _WIDE else 0
-    rows = [row for line in kept for row in _line_rows(reader, line, shown, numbers, arguments, total)]
+    rows = [
+        row for line in kept for row in _line_rows(reader, line, shown, numbers, arguments, total)
+    ]
     if slots:
         rows.append(_slots_row(slots))
     headers = (*_HEADERS[:6], "in files" if numbers else "files", *_HEADERS[7:])
@@ -213,11 +241,15 @@ def _print_tree(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace)
     for line in lines:
         if line.gaps:
             missing = ", ".join(map(str, line.gaps))
-            warn(f"! {printable(line.label)}: {missing} {'is' if len(line.gaps) == 1 else 'are'} missing")
+            warn(
+                f"! {printable(line.label)}: {missing} {'is' if len(line.gaps) == 1 else 'are'} "
+                "missing"
+            )
 
 
 def _fold(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[str]]:
-    """Return the tensors of the tree, the slots that share a line, and the words for what the tree leaves out."""
+    """Return the tensors of the tree, the slots that share a line, and the words for what the tree
+    leaves out."""
     graph = [each for each in tensors if each.key == _GRAPH]
     slots = [each for each in tensors if _SLOT.fullmatch(each.key.removesuffix(_SUFFIX))]
     if len(slots) + len(graph) == len(tensors):  # the checkpoint of an optimizer alone
@@ -231,7 +263,9 @@ def _fold(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[s
 
 
 def _slots_row(slots: Sequence[Tensor]) -> _Row:
-    matches = [found for each in slots if (found := _SLOT.fullmatch(each.key.removesuffix(_SUFFIX)))]
+    matches = [
+        found for each in slots if (found := _SLOT.fullmatch(each.key.removesuffix(_SUFFIX)))
+    ]
     names = ", ".join(dict.fromkeys(printable(found[2] or found[4]) for found in matches))
     nbytes = human_size(sum(each.nbytes for each in slots))
     variables = count(len({found[1] or found[3] for found in matches}), "tensor")
@@ -239,7 +273,8 @@ def _slots_row(slots: Sequence[Tensor]) -> _Row:
 
 
 def _fitting_depth(lines: Sequence[Line]) -> int | None:
-    """Return the deepest level at which the tree fits the terminal, at least 1; None if it fits as it is."""
+    """Return the deepest level at which the tree fits the terminal, at least 1; None if it fits as
+    it is."""
     most = min(max(get_terminal_size().lines - _LINES_AROUND, _FEWEST_LINES), _MOST_LINES)
     if len(lines) <= most:
         return None
@@ -250,7 +285,12 @@ def _fitting_depth(lines: Sequence[Line]) -> int | None:
 
 
 def _line_rows(
-    reader: Reader, line: Line, tensors: Sequence[Tensor], numbers: Mapping[str, int], arguments: Namespace, total: int
+    reader: Reader,
+    line: Line,
+    tensors: Sequence[Tensor],
+    numbers: Mapping[str, int],
+    arguments: Namespace,
+    total: int,
 ) -> Iterator[_Row]:
     alike = [tensors[leaf] for leaf in line.alike]
     label = line.guide + printable(line.label) + _times(line.num_alike)
@@ -267,7 +307,8 @@ def _line_rows(
 
 
 def _share(line: Line, tensors: Sequence[Tensor], total: int) -> str:
-    """Return the share of a line's tensors of all bytes; empty below a shared line, which has that of all alike."""
+    """Return the share of a line's tensors of all bytes; empty below a shared line, which has that
+    of all alike."""
     if not total or len(line.leaves) < len(line.alike):
         return ""
     return f"{100 * sum(tensors[leaf].nbytes for leaf in line.leaves) / total:.1f} %"
@@ -295,7 +336,8 @@ def _least_to_most(numbers: Iterable[int]) -> str:
 
 
 def _marks(tensors: Sequence[Tensor]) -> str:
-    """Return a word for what is wrong with some of the tensors of a line, and the number of these."""
+    """Return a word for what is wrong with some of the tensors of a line, and the number of
+    these."""
     marks = [each.mark for each in tensors if each.mark]
     word = marks[0] if len(set(marks)) == 1 else "unreadable"
     return f"{word.upper()}{_times(len(marks))}" if marks else ""
@@ -321,7 +363,8 @@ def _tensor_rows(
     file_numbers: Mapping[str, int] | None = None,
     beside: str = "",
 ) -> Iterator[_Row]:
-    """Yield the row of a tensor, and with ``--slices`` those of its slices, which begin with ``beside``."""
+    """Yield the row of a tensor, and with ``--slices`` those of its slices, which begin with
+    ``beside``."""
     shape = "" if tensor.shape is None else human_shape(tensor.shape)
     parameters = human_count(tensor.num_parameters) if tensor.num_parameters else ""
     numbers = str(tensor.num_slices), str(len(tensor.files)), tensor.mark.upper()
@@ -329,7 +372,10 @@ def _tensor_rows(
     if not arguments.slices:
         return
     for each in list_slices(reader, tensor):
-        region = ", ".join(f"{start}:{start + extent}" for start, extent in zip(each.offset, each.shape, strict=True))
+        region = ", ".join(
+            f"{start}:{start + extent}"
+            for start, extent in zip(each.offset, each.shape, strict=True)
+        )
         file = file_numbers[each.file] if file_numbers else printable(each.file)
         place = f"{file} at {each.start}"
         yield beside, "", f"[{region}]", "", human_size(each.nbytes), "", place, "", ""

@@ -39,7 +39,9 @@ def _column(tables: Sequence[EntryTable], file_nbytes: Sequence[int]) -> Iterato
     largest = f", largest {human_size(max(file_nbytes))}" if len(file_nbytes) > 1 else ""
     yield f"{len(file_nbytes):,}{largest}"
     yield human_size(sum(file_nbytes))
-    codes = sorted({code for table in tables for code in np.unique(table.slices.tensors.codes).tolist()})
+    codes = sorted(
+        {code for table in tables for code in np.unique(table.slices.tensors.codes).tolist()}
+    )
     yield ", ".join(NAMES[code] for code in codes)
 
 

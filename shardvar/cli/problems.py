@@ -1,7 +1,8 @@
-"""Problems of a checkpoint for people: at a terminal a line for each file or cause, in a pipe a sentence for each.
+"""Problems of a checkpoint for people: at a terminal a line for each file or cause, in a pipe a
+sentence for each.
 
-A line has the file, by its number where its name has one, a word for what is wrong with it, and the tensors that are
-lost by it. What to do is said once, below.
+A line has the file, by its number where its name has one, a word for what is wrong with it, and the
+tensors that are lost by it. What to do is said once, below.
 """
 
 import sys
@@ -18,11 +19,14 @@ from shardvar.verbs.steps import natural_key
 _MOST_LABELS = 3
 """Names of tensors, or of those that share a label, that a line has; it counts more."""
 _LEAST_WIDE = 36
-"""The fewest columns for what is wrong beside the file and the word; where there are fewer, it has its own line."""
+"""The fewest columns for what is wrong beside the file and the word; where there are fewer, it has
+its own line."""
 _BETWEEN = 2
 
 
-def print_problems(problems: Sequence[Damage], everything: bool = False, indent: str = "", *, pipe: str) -> bool:
+def print_problems(
+    problems: Sequence[Damage], everything: bool = False, indent: str = "", *, pipe: str
+) -> bool:
     """Print problems; in a pipe, and with ``everything``, as sentences that begin with ``pipe``.
 
     Return True if each tensor was named.
@@ -32,7 +36,9 @@ def print_problems(problems: Sequence[Damage], everything: bool = False, indent:
             say(line)
         return True
     # What file and word say is not said for each tensor.
-    told = main_causes_of(replace(each, cause="") if each.is_told_by_file else each for each in problems)
+    told = main_causes_of(
+        replace(each, cause="") if each.is_told_by_file else each for each in problems
+    )
     causes = sorted(told, key=lambda each: (each.file is None, natural_key(each.file or "")))
     rows = [(_place(each), each.word, list(_details(each))) for each in causes]
     places = max((len(place) for place, _, _ in rows), default=0)
@@ -66,7 +72,11 @@ def _details(cause: Cause) -> Iterator[str]:
         yield seen_from_here(one_line(f"{text} {cause.more}".rstrip()))
     if cause.keys:
         labels = [label for label, _ in fold_keys(cause.keys)]
-        yield ", ".join(map(short_name, labels)) if len(labels) <= _MOST_LABELS else count(len(cause.keys), "tensor")
+        yield (
+            ", ".join(map(short_name, labels))
+            if len(labels) <= _MOST_LABELS
+            else count(len(cause.keys), "tensor")
+        )
 
 
 def _lines(head: str, details: Sequence[str], width: int) -> Iterator[str]:
@@ -77,6 +87,8 @@ def _lines(head: str, details: Sequence[str], width: int) -> Iterator[str]:
         yield head.rstrip()
         beside, head = 2, ""
     for detail in details:
-        for line in wrap(detail, max(width - beside, 1), break_long_words=False, break_on_hyphens=False):
+        for line in wrap(
+            detail, max(width - beside, 1), break_long_words=False, break_on_hyphens=False
+        ):
             yield f"{head.ljust(beside)}{line}"
             head = ""

@@ -30,7 +30,12 @@ from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.formats.table import name_of_target, names_of_target
 from shardvar.pictures.words import message
-from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
+from shardvar.planning.policies import (
+    BalancedPolicy,
+    MaxShardSizePolicy,
+    ShardByDevicePolicy,
+    TablePolicy,
+)
 from shardvar.verbs.locate import exact_path, find_target
 from shardvar.verbs.problems import lines_of_problems
 from shardvar.verbs.reports import VerifyReport, WriteReport
@@ -40,10 +45,14 @@ _LOST = 1
 
 
 def execute(arguments: Namespace) -> int:
-    """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written, or 1 where tensors were lost."""
+    """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written, or 1 where
+    tensors were lost."""
     if arguments.html:
         if not arguments.dry_run:
-            raise ArgumentError("--html shows a plan, and --dry-run is not given.", "Give both, or leave --html out.")
+            raise ArgumentError(
+                "--html shows a plan, and --dry-run is not given.",
+                "Give both, or leave --html out.",
+            )
         check_target(arguments.html)
     try:
         with _warnings_below():
@@ -51,8 +60,12 @@ def execute(arguments: Namespace) -> int:
     except CheckpointError as error:
         if error.file is None or arguments.keep_going:
             raise
-        raise type(error)(error.cause, f"{error.remedy} Or save all other tensors: --keep-going.") from error
-    verified = verify_with_progress(_written(report)) if arguments.verify and not report.dry_run else None
+        raise type(error)(
+            error.cause, f"{error.remedy} Or save all other tensors: --keep-going."
+        ) from error
+    verified = (
+        verify_with_progress(_written(report)) if arguments.verify and not report.dry_run else None
+    )
     if arguments.json:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
@@ -69,7 +82,9 @@ def _reshard(arguments: Namespace) -> WriteReport:
     policy = _policy(arguments)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     concat = parse_joins(arguments.concat or (), mesh)
-    partition = parse_shards(arguments.shards or (), mesh, on_devices=bool(arguments.files_by), joins=concat)
+    partition = parse_shards(
+        arguments.shards or (), mesh, on_devices=bool(arguments.files_by), joins=concat
+    )
     rename = parse_renames(arguments.rename or (), arguments.rename_file)
     cast = parse_casts(arguments.cast or ())
     with (
@@ -101,7 +116,8 @@ def _reshard(arguments: Namespace) -> WriteReport:
 
 @contextmanager
 def _warnings_below() -> Iterator[None]:
-    """Print the warnings of a write below its progress bar, but for those that its report has, maybe thousands."""
+    """Print the warnings of a write below its progress bar, but for those that its report has,
+    maybe thousands."""
     warnings: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
@@ -125,29 +141,43 @@ def _note_large_files(report: WriteReport, limit: str) -> None:
     if report.exceeding:
         largest = max(report.exceeding, key=lambda each: each.nbytes)
         number = f"{len(report.exceeding):,} of {count(report.num_files, 'file')}"
-        what = f"{number} larger than --max-file-size {limit}, up to {human_size(largest.nbytes)}: {largest.reason}"
+        what = (
+            f"{number} larger than --max-file-size {limit}, up to {human_size(largest.nbytes)}: "
+            f"{largest.reason}"
+        )
         note(f"note: {message(what)}")
 
 
 def _written(report: WriteReport) -> str:
-    """Return a path of the new checkpoint alone, also where one of another format has the same prefix."""
+    """Return a path of the new checkpoint alone, also where one of another format has the same
+    prefix."""
     return exact_path(find_target(report.path, report.format, report.format))
 
 
 def _file(report: WriteReport) -> str:
-    """Return the path of the one file that a new checkpoint is, with its ending; else the path of the checkpoint."""
+    """Return the path of the one file that a new checkpoint is, with its ending; else the path of
+    the checkpoint."""
     names = names_of_target(report.path, report.format)
-    files = [each for each in names if os.path.isfile(each) and name_of_target(each, report.format) == each]
+    files = [
+        each
+        for each in names
+        if os.path.isfile(each) and name_of_target(each, report.format) == each
+    ]
     return files[0] if files and report.num_files == 1 and not report.dry_run else report.path
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the command that does what a dry run showed: the same words without ``--dry-run`` and ``--html FILE``."""
+    """Return the command that does what a dry run showed: the same words without ``--dry-run`` and
+    ``--html FILE``."""
     kept = list(words)
     at = kept.index("--html") if "--html" in kept else None
     if at is not None:
         del kept[at : at + 2]
-    kept = [word for word in kept if word not in ("--dry-run", "--json") and not word.startswith("--html=")]
+    kept = [
+        word
+        for word in kept
+        if word not in ("--dry-run", "--json") and not word.startswith("--html=")
+    ]
     return shlex.join(["shardvar", *kept])
 
 
@@ -156,10 +186,16 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
         return BalancedPolicy(parse_count(arguments.files, "--files"))
     if arguments.files_by is not None:
         return ShardByDevicePolicy()
-    return None if arguments.max_file_size is None else MaxShardSizePolicy(parse_size(arguments.max_file_size))
+    return (
+        None
+        if arguments.max_file_size is None
+        else MaxShardSizePolicy(parse_size(arguments.max_file_size))
+    )
 
 
-def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyReport | None, verbose: bool) -> None:
+def _print_report(
+    report: WriteReport, sources: Sequence[str], verified: VerifyReport | None, verbose: bool
+) -> None:
     done = "would write" if report.dry_run else "wrote"
     what = human_tensors(report.num_tensors, report.num_slices)
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"

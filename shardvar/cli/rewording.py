@@ -1,4 +1,5 @@
-"""Words of a command line that argparse would misread, put in an order and a form that it reads right."""
+"""Words of a command line that argparse would misread, put in an order and a form that it reads
+right."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ _NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
 
 
 def with_cuts(words: Sequence[str]) -> list[str]:
-    """Return the arguments with ``--shards -,tp`` as one word, since argparse would take ``-,tp`` for an option."""
+    """Return the arguments with ``--shards -,tp`` as one word, since argparse would take ``-,tp``
+    for an option."""
     joined: list[str] = []
     for word in words:
         if word.startswith("-,") and joined[-1:] == ["--shards"]:
@@ -22,8 +24,9 @@ def with_cuts(words: Sequence[str]) -> list[str]:
 def options_first(words: list[str]) -> list[str]:
     """Return the arguments of ``show`` with the options in front.
 
-    An INDEX may begin with a minus sign, as in ``show model table -1 --json``. argparse would take it for an option. It
-    also fills the optional INDEX as soon as it can, and would miss one that follows an option.
+    An INDEX may begin with a minus sign, as in ``show model table -1 --json``. argparse would take
+    it for an option. It also fills the optional INDEX as soon as it can, and would miss one that
+    follows an option.
     """
     options: list[str] = []
     others: list[str] = []

@@ -1,4 +1,5 @@
-"""The answers of ``shardvar view --serve``: values and statistics of one tensor, read when the page asks.
+"""The answers of ``shardvar view --serve``: values and statistics of one tensor, read when the page
+asks.
 
 A tensor is named by its row in the page, so that no key is written into an address.
 """
@@ -41,22 +42,27 @@ def serve_page(page: str, reader: Reader, keys: Sequence[str], as_json: bool, sh
 
 
 def answers_of(reader: Reader, keys: Sequence[str]) -> dict[str, PageAnswer]:
-    """Return the answers by their names: ``values`` of a tensor's part as text, and its ``statistics``."""
-    # One answer of a kind at a time: a page may ask again before the first is done. A statistic reads a whole tensor,
-    # so values do not wait for it.
+    """Return the answers by their names: ``values`` of a tensor's part as text, and its
+    ``statistics``."""
+    # One answer of a kind at a time: a page may ask again before the first is done. A statistic
+    # reads a whole tensor, so values do not wait for it.
     reading, measuring = new_lock(), new_lock()
 
     def key_of(fields: Mapping[str, str]) -> str:
         row = fields.get("tensor", "")
         if not (row.isascii() and row.isdigit() and len(row) <= 12 and int(row) < len(keys)):
-            raise ArgumentError(f"The page has no tensor {row[:20]!r}.", f"Give a number from 0 to {len(keys) - 1}.")
+            raise ArgumentError(
+                f"The page has no tensor {row[:20]!r}.", f"Give a number from 0 to {len(keys) - 1}."
+            )
         return keys[int(row)]
 
     def values(fields: Mapping[str, str]) -> dict[str, Any]:
         with reading:
             reader.unverified.clear()  # what was noted of the answer before
             key = key_of(fields)
-            heading, text, caution = describe_selection(reader, key, fields.get("index", ""), _WIDTH)
+            heading, text, caution = describe_selection(
+                reader, key, fields.get("index", ""), _WIDTH
+            )
             if not has_checksums(reader, key):
                 caution = f"not verified, since {reader.format} has no checksum of it"
         return {"heading": heading, "text": text, "note": caution}
@@ -64,12 +70,23 @@ def answers_of(reader: Reader, keys: Sequence[str]) -> dict[str, PageAnswer]:
     def statistics(fields: Mapping[str, str]) -> dict[str, Any]:
         key = key_of(fields)
         if not is_number(reader[key].dtype):
-            raise ArgumentError(f"{reader[key].dtype} has no statistics.", "Choose a tensor of numbers.")
+            raise ArgumentError(
+                f"{reader[key].dtype} has no statistics.", "Choose a tensor of numbers."
+            )
         with measuring:
             ((_, found),) = measure(reader, [key])
         if not isinstance(found, Statistics):
             raise found
-        numbers = (found.minimum, found.maximum, found.mean, found.std, found.nan, found.inf, found.zero, found.count)
+        numbers = (
+            found.minimum,
+            found.maximum,
+            found.mean,
+            found.std,
+            found.nan,
+            found.inf,
+            found.zero,
+            found.count,
+        )
         return dict(zip(_FIELDS, map(json_number, numbers), strict=True))
 
     return {"values": values, "statistics": statistics}

@@ -1,8 +1,9 @@
 """``shardvar show``: print the values of a tensor, or of a part of it.
 
-A selection that is too long to print is shown as NumPy shows it, by the first and last indices along each axis. Only
-those are read, so the first rows of a table larger than memory can be printed. A tensor that fits in an I/O block is
-verified whole, whatever is selected of it; for a larger one a note says where no checksum was compared.
+A selection that is too long to print is shown as NumPy shows it, by the first and last indices
+along each axis. Only those are read, so the first rows of a table larger than memory can be
+printed. A tensor that fits in an I/O block is verified whole, whatever is selected of it; for a
+larger one a note says where no checksum was compared.
 """
 
 from argparse import Namespace
@@ -52,15 +53,20 @@ def execute(arguments: Namespace) -> int:
             _print_json(reader, reader[key], axes, is_checked)
             caution = _caution(reader, is_checked)
         else:
-            heading, text, caution = describe_selection(reader, key, arguments.index, line_width(), arguments.verify)
+            heading, text, caution = describe_selection(
+                reader, key, arguments.index, line_width(), arguments.verify
+            )
             print(f"{heading}\n{text}")
         if caution:
             note(f"note: {caution}; pass --verify full.")
     return 0
 
 
-def describe_selection(reader: Reader, key: str, index: str, width: int, verify: str = "auto") -> tuple[str, str, str]:
-    """Return the heading of a selection, its values as text, and "" or the reason why they are not verified."""
+def describe_selection(
+    reader: Reader, key: str, index: str, width: int, verify: str = "auto"
+) -> tuple[str, str, str]:
+    """Return the heading of a selection, its values as text, and "" or the reason why they are not
+    verified."""
     tensor = reader[key]
     axes = parse_index_text(index, tensor.shape)
     is_checked = _check(reader, key, verify)
@@ -79,7 +85,8 @@ def has_checksums(reader: Reader, key: str) -> bool:
 
 
 def _check(reader: Reader, key: str, verify: str) -> bool:
-    """Verify a tensor that is small, or any if all of it is asked for; return False if it was not."""
+    """Verify a tensor that is small, or any if all of it is asked for; return False if it was
+    not."""
     entries = reader.find(key)
     # Verify first, so that values which fail their checksum are never printed.
     is_checked = verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
@@ -92,7 +99,11 @@ def _check(reader: Reader, key: str, verify: str) -> bool:
 
 def _caution(reader: Reader, is_checked: bool) -> str:
     is_unverified = reader.unverified and not is_checked
-    return f"not verified, since {reader.format} has checksums of whole slices only" if is_unverified else ""
+    return (
+        f"not verified, since {reader.format} has checksums of whole slices only"
+        if is_unverified
+        else ""
+    )
 
 
 def _shape_of(axes: Axes) -> tuple[int, ...]:
@@ -121,7 +132,8 @@ def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, is_checked: bool
 
 
 def _find_key(reader: Reader, typed: str) -> str:
-    """Return the key that was typed, either as it is or with the escapes that ``inspect`` prints."""
+    """Return the key that was typed, either as it is or with the escapes that ``inspect``
+    prints."""
     # The key as typed comes first, so that a key which looks like an escape stays reachable.
     try:
         reader.find(typed)
@@ -142,7 +154,8 @@ def _slice(indices: range) -> slice:
     """Return the slice that selects a range of indices, which may run backwards."""
     if not indices:
         return slice(0, 0)
-    # A backward range down to index 0 has stop -1, which a slice would count from the end: range(3, -1, -1) is 3::-1.
+    # A backward range down to index 0 has stop -1, which a slice would count from the end: range(3,
+    # -1, -1) is 3::-1.
     return slice(indices.start, indices.stop if indices.stop >= 0 else None, indices.step)
 
 
@@ -154,7 +167,8 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes, width: int) -> str:
         array = _excerpt(reader, tensor.key, axes)
     return np.array2string(
         array,
-        # An excerpt is smaller than the selection it stands for; 0 makes NumPy abbreviate it all the same.
+        # An excerpt is smaller than the selection it stands for; 0 makes NumPy abbreviate it all
+        # the same.
         threshold=_PRINTED if size <= _PRINTED else 0,
         edgeitems=_EDGE,
         max_line_width=width,
@@ -164,10 +178,12 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes, width: int) -> str:
 
 
 def _excerpt(reader: Reader, key: str, axes: Axes) -> Array:
-    """Return an array that NumPy prints as it would print the selection, reading only the corners that it shows.
+    """Return an array that NumPy prints as it would print the selection, reading only the corners
+    that it shows.
 
-    A long axis has one index more than is shown, 3 + 1 + 3, so that NumPy abbreviates it: a table of 10^6 rows and 2
-    columns becomes an array of shape (7, 2) whose middle row stays zero and is printed as dots.
+    A long axis has one index more than is shown, 3 + 1 + 3, so that NumPy abbreviates it: a table
+    of 10^6 rows and 2 columns becomes an array of shape (7, 2) whose middle row stays zero and is
+    printed as dots.
     """
     # For each axis the ranges that are read, and the places in the excerpt where their values go.
     ends: list[list[tuple[int | range, slice | None]]] = []
@@ -183,7 +199,9 @@ def _excerpt(reader: Reader, key: str, axes: Axes) -> Array:
             shape.append(2 * _EDGE + 1)
     # Two ends for each long axis: 2**8 = 256 corners are eight long axes.
     if prod(map(len, ends)) > _MOST_CORNERS:
-        raise ArgumentError("The selection has too many long axes to show.", "Give an INDEX that selects fewer.")
+        raise ArgumentError(
+            "The selection has too many long axes to show.", "Give an INDEX that selects fewer."
+        )
     excerpt: Array | None = None
     for corner in product(*ends):
         values = _read(reader, key, [indices for indices, _ in corner])
@@ -200,11 +218,14 @@ def _string(value: bytes) -> str:
 
 
 def _as_json(array: Array, dtype: str) -> Any:
-    """Return nested lists: bytes as text with surrogate escapes, complex numbers as pairs, NaN and inf by name."""
+    """Return nested lists: bytes as text with surrogate escapes, complex numbers as pairs, NaN and
+    inf by name."""
     if dtype == STRING:
         return _mapped(array.tolist(), lambda value: value.decode("utf-8", "surrogateescape"))
     if array.dtype.kind == "c":
-        return _mapped(array.tolist(), lambda value: [json_number(value.real), json_number(value.imag)])
+        return _mapped(
+            array.tolist(), lambda value: [json_number(value.real), json_number(value.imag)]
+        )
     # Integers and bools are JSON as they are; floats may be NaN or infinite, which JSON lacks.
     if array.dtype.kind in "iub":
         return array.tolist()
@@ -213,4 +234,6 @@ def _as_json(array: Array, dtype: str) -> Any:
 
 def _mapped(value: Any, function: Any) -> Any:
     """Return nested lists with ``function`` applied to each element."""
-    return [_mapped(each, function) for each in value] if isinstance(value, list) else function(value)
+    return (
+        [_mapped(each, function) for each in value] if isinstance(value, list) else function(value)
+    )

@@ -1,4 +1,5 @@
-"""Statistics of values for people: a line for each remarkable thing, and a table that folds equal layers.
+"""Statistics of values for people: a line for each remarkable thing, and a table that folds equal
+layers.
 
 A line has the values of all its tensors together: of all elements at one place in equal layers.
 """
@@ -35,11 +36,13 @@ ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
     "zero": ("of zeros alone", lambda found: 0 < found.count == found.zero),
     "constant": ("of one value", _is_constant),
 }
-"""Kinds of values that are worth a line: the name for ``--fail-on``, the words for people, and the test."""
+"""Kinds of values that are worth a line: the name for ``--fail-on``, the words for people, and the
+test."""
 
 
 def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: bool) -> None:
-    """Print what is remarkable, then a table of the values of tensors; with ``folded``, equal layers share a line."""
+    """Print what is remarkable, then a table of the values of tensors; with ``folded``, equal
+    layers share a line."""
     found = list(findings(measured))
     for text in found:
         warn(text)
@@ -60,7 +63,11 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: boo
         several |= len(line.alike) > 1 and line.leaf is not None
         rows.append(_folded_row(line, [measured[tensors[leaf].key] for leaf in line.alike]))
     # A column of counts that are all 0 says nothing; the lines above say what is remarkable.
-    kept = [column for column in range(8) if column < 5 or any(row[column] not in ("", "0") for row in rows)]
+    kept = [
+        column
+        for column in range(8)
+        if column < 5 or any(row[column] not in ("", "0") for row in rows)
+    ]
     taken = [tuple(row[column] for column in kept) for row in rows]
     drop = [kept.index(column) for column in (7, 5, 6, 4, 3) if column in kept]
     print_table([_HEADERS[column] for column in kept], taken, range(1, len(kept)), drop)
@@ -73,7 +80,8 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: boo
 
 
 def findings(measured: _Measured) -> Iterator[str]:
-    """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one value."""
+    """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one
+    value."""
     found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
     at_terminal = sys.stdout.isatty()
     # A pipe gets names whole.
@@ -84,9 +92,12 @@ def findings(measured: _Measured) -> Iterator[str]:
     }
     for name, (word, is_so) in ODD.items():
         keys = [key for key, each in found.items() if is_so(each)]
-        groups = list(fold_keys(keys) if at_terminal else ((key, [key]) for key in keys))[:_MOST_NAMED]
+        groups = list(fold_keys(keys) if at_terminal else ((key, [key]) for key in keys))[
+            :_MOST_NAMED
+        ]
         names = [
-            shown(label) + (f" ({sum(counts[name][key] for key in shared):,})" if name in counts else "")
+            shown(label)
+            + (f" ({sum(counts[name][key] for key in shared):,})" if name in counts else "")
             for label, shared in groups
         ]
         if more := len(keys) - sum(len(shared) for _, shared in groups):
@@ -97,7 +108,9 @@ def findings(measured: _Measured) -> Iterator[str]:
 
 def _folded_row(line: Line, found: Sequence[Statistics | ReadError]) -> _Row:
     """Return the row of the tensors that share a line; that of a branch has its label alone."""
-    label = line.guide + printable(line.label) + (f" (x{line.num_alike})" if line.num_alike > 1 else "")
+    label = (
+        line.guide + printable(line.label) + (f" (x{line.num_alike})" if line.num_alike > 1 else "")
+    )
     if line.leaf is None:
         return label, *[""] * 7
     known = [each for each in found if isinstance(each, Statistics)]
@@ -108,9 +121,13 @@ def _folded_row(line: Line, found: Sequence[Statistics | ReadError]) -> _Row:
 def _statistics_row(label: str, found: Statistics | ReadError, digits: int) -> _Row:
     if isinstance(found, ReadError):
         return label, type(found).__name__, *[""] * 6
-    numbers = [_number(each, digits) for each in (found.minimum, found.maximum, found.mean, found.std)]
+    numbers = [
+        _number(each, digits) for each in (found.minimum, found.maximum, found.mean, found.std)
+    ]
     return label, *numbers, str(found.nan), str(found.inf), str(found.zero)
 
 
 def _number(value: Number | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return (
+        "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    )

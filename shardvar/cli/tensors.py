@@ -1,4 +1,5 @@
-"""The tensors of an open checkpoint as rows for people and programs: what its index says of each."""
+"""The tensors of an open checkpoint as rows for people and programs: what its index says of
+each."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -100,7 +101,8 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     """Return the tensors whose keys match one of the globs, in the order of the index."""
     entries, faults = reader.entries(), reader.faults
     tensors, files = entries.slices.tensors, reader.index.files
-    # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5 tensors.
+    # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5
+    # tensors.
     order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
     nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
     row_of, encodings = tensors.rows(), reader.encodings
@@ -122,7 +124,8 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     # In a checkpoint without tensors no pattern matches, which is not the user's mistake.
     if globs and not listed and reader.keys():
         raise ArgumentError(
-            f"No tensor matches {' or '.join(globs)}.", "`shardvar inspect` without --filter lists all."
+            f"No tensor matches {' or '.join(globs)}.",
+            "`shardvar inspect` without --filter lists all.",
         )
     return listed
 
@@ -130,11 +133,14 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
 def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
     """Return the slices of one tensor, in the order of their offsets."""
     entries, files = reader.entries(), reader.index.files
-    return sorted((_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset)
+    return sorted(
+        (_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset
+    )
 
 
 def layout_of(reader: Reader, tensor: Tensor) -> "Layout | None":
-    """Return the layout that the slices of a tensor are; None for a tensor that is whole, has a fault, or has none."""
+    """Return the layout that the slices of a tensor are; None for a tensor that is whole, has a
+    fault, or has none."""
     return reader.layout(tensor.key) if tensor.num_slices > 1 and tensor.fault is None else None
 
 

@@ -1,10 +1,12 @@
-"""Keys as a tree: cut after each ``/``, or after each ``.`` in keys without ``/``, in natural order.
+"""Keys as a tree: cut after each ``/``, or after each ``.`` in keys without ``/``, in natural
+order.
 
-A chain of single branches is one line. In an overview, siblings that differ in one number alone, such as the layers of
-a deep model, share a line too. Two siblings are alike if the same names are below them, in any order, with the same
-kinds of tensors. The range of such a line says exactly which numbers exist: ``{0..2,9}``, or ``{00..11}`` with the
-padding of the keys. A number that no sibling has is a gap, which the line knows. Siblings that are alike and differ in
-one word of several, such as the matrices of an attention, share a line too: ``{q,k,v,o}_proj.weight``.
+A chain of single branches is one line. In an overview, siblings that differ in one number alone,
+such as the layers of a deep model, share a line too. Two siblings are alike if the same names are
+below them, in any order, with the same kinds of tensors. The range of such a line says exactly
+which numbers exist: ``{0..2,9}``, or ``{00..11}`` with the padding of the keys. A number that no
+sibling has is a gap, which the line knows. Siblings that are alike and differ in one word of
+several, such as the matrices of an attention, share a line too: ``{q,k,v,o}_proj.weight``.
 """
 
 import re
@@ -26,7 +28,8 @@ _FEWEST_ALIKE = 3
 _MOST_GAPS = 3
 """The most missing numbers that are taken for gaps; more are a rule, such as every second layer."""
 
-# At most nine digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
+# At most nine digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key
+# may hold.
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LETTERS = re.compile(r"[^\W\d_]+")
 
@@ -48,7 +51,8 @@ class Line:
     leaves: tuple[int, ...]
     """The positions of all keys at or below it, including those of siblings that share the line."""
     alike: tuple[int, ...]
-    """The positions of ``leaves``, and of those at the same place below all siblings of a shared line above."""
+    """The positions of ``leaves``, and of those at the same place below all siblings of a shared
+    line above."""
     num_alike: int = 1
     """The siblings that share the line by a range of numbers."""
     gaps: tuple[int, ...] = ()
@@ -89,8 +93,8 @@ def tree_lines(
 ) -> Iterator[Line]:
     """Yield the lines of the tree, from top to bottom.
 
-    ``kinds`` describes the tensor of each key. With it, siblings that differ in one number only share a line, and with
-    ``by_words`` also those that differ in one word.
+    ``kinds`` describes the tensor of each key. With it, siblings that differ in one number only
+    share a line, and with ``by_words`` also those that differ in one word.
 
     >>> [line.guide + line.label for line in tree_lines(["a/b/c", "a/b/d", "e"])]
     ['├─ a/b/', '│  ├─ c', '│  └─ d', '└─ e']
@@ -120,11 +124,14 @@ def _labels(key: str) -> list[str]:
 
 
 def _number_forms(node: _Node, kinds: Sequence[Hashable], numbers: dict[Hashable, int]) -> None:
-    """Give equal branches the same number, so that comparing two of them takes one step whatever their size."""
+    """Give equal branches the same number, so that comparing two of them takes one step whatever
+    their size."""
     for child in node.children.values():
         _number_forms(child, kinds, numbers)
     below = frozenset((label, child.form) for label, child in node.children.items())
-    node.form = numbers.setdefault((node.leaf is not None and (kinds[node.leaf],), below), len(numbers))
+    node.form = numbers.setdefault(
+        (node.leaf is not None and (kinds[node.leaf],), below), len(numbers)
+    )
 
 
 _Fold = Callable[[_Node], list[_Group]]
@@ -139,14 +146,31 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
         label, gaps, num_alike = group.label, group.gaps, group.num_alike
         nodes = [above[0].children[name] for name in group.names]
         every = [node.children[name] for node in above for name in group.names]
-        # A chain of single lines is one line: ``a/`` above ``b/`` alone becomes ``a/b/``, and ``layers.{0..3}.`` too.
+        # A chain of single lines is one line: ``a/`` above ``b/`` alone becomes ``a/b/``, and
+        # ``layers.{0..3}.`` too.
         while nodes[0].leaf is None and len(inner := fold(nodes[0])) == 1:
-            label, gaps, num_alike = label + inner[0].label, gaps + inner[0].gaps, num_alike * inner[0].num_alike
+            label, gaps, num_alike = (
+                label + inner[0].label,
+                gaps + inner[0].gaps,
+                num_alike * inner[0].num_alike,
+            )
             nodes = [each.children[name] for each in nodes for name in inner[0].names]
             every = [each.children[name] for each in every for name in inner[0].names]
         leaves = tuple(leaf for each in nodes for leaf in _leaves(each))
-        alike = leaves if len(every) == len(nodes) else tuple(leaf for each in every for leaf in _leaves(each))
-        yield Line(label, guide + ("└─ " if is_last else "├─ "), nodes[0].leaf, leaves, alike, num_alike, gaps)
+        alike = (
+            leaves
+            if len(every) == len(nodes)
+            else tuple(leaf for each in every for leaf in _leaves(each))
+        )
+        yield Line(
+            label,
+            guide + ("└─ " if is_last else "├─ "),
+            nodes[0].leaf,
+            leaves,
+            alike,
+            num_alike,
+            gaps,
+        )
         yield from _lines(every, guide + ("   " if is_last else "│  "), fold)
 
 
@@ -159,12 +183,20 @@ def _alike(node: _Node, by_words: bool) -> list[_Group]:
     alike: dict[Hashable, list[str]] = {}
     numbers: dict[tuple[str, ...], set[int]] = {}
     for label in labels:
-        # Numbered labels are grouped by a pair and others by a text, so that a ``#`` in a key is never a number.
+        # Numbered labels are grouped by a pair and others by a text, so that a ``#`` in a key is
+        # never a number.
         numbered = _NUMBER.search(label) is not None
-        alike.setdefault((_NUMBER.sub("#", label), node.children[label].form) if numbered else label, []).append(label)
+        alike.setdefault(
+            (_NUMBER.sub("#", label), node.children[label].form) if numbered else label, []
+        ).append(label)
         for found in _NUMBER.finditer(label):
             numbers.setdefault(_around(label, found), set()).add(int(found[0]))
-    groups = [each for some in alike.values() for part in _by_one_number(some) for each in _group(part, numbers)]
+    groups = [
+        each
+        for some in alike.values()
+        for part in _by_one_number(some)
+        for each in _group(part, numbers)
+    ]
     if by_words:
         single = [each.label for each in groups if len(each.names) == 1]
         shared = _by_one_word({label: node.children[label].form for label in single})
@@ -174,14 +206,18 @@ def _alike(node: _Node, by_words: bool) -> list[_Group]:
 
 
 def _by_one_word(forms: Mapping[str, int]) -> list[_Group]:
-    """Return a line for labels that are alike and differ in one word between underscores, the most labels first."""
+    """Return a line for labels that are alike and differ in one word between underscores, the most
+    labels first."""
     alike: dict[tuple[int, tuple[str, ...], int], list[str]] = {}
     for label, form in forms.items():
         words = _words(label)
         for place in range(len(words) - 1 if len(words) > 2 else 0):
-            # Digits are left to ranges, and braces and commas in keys would be taken for those of the line.
+            # Digits are left to ranges, and braces and commas in keys would be taken for those of
+            # the line.
             if _LETTERS.fullmatch(words[place]):
-                alike.setdefault((place, (*words[:place], "", *words[place + 1 :]), form), []).append(label)
+                alike.setdefault(
+                    (place, (*words[:place], "", *words[place + 1 :]), form), []
+                ).append(label)
     groups, taken = list[_Group](), set[str]()
     for (place, _, _), labels in sorted(alike.items(), key=lambda each: -len(each[1])):
         if 1 < len(labels) <= _MOST_WORDS and taken.isdisjoint(labels):
@@ -201,7 +237,11 @@ def _of_words(place: int, labels: Sequence[str]) -> _Group:
 
     def order(label: str) -> tuple[int, object]:
         word = _words(label)[place]
-        return (PROJECTIONS.index(word), ()) if word in PROJECTIONS else (len(PROJECTIONS), natural_key(label))
+        return (
+            (PROJECTIONS.index(word), ())
+            if word in PROJECTIONS
+            else (len(PROJECTIONS), natural_key(label))
+        )
 
     names = sorted(labels, key=order)
     words = _words(names[0])
@@ -210,14 +250,17 @@ def _of_words(place: int, labels: Sequence[str]) -> _Group:
 
 
 def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> list[_Group]:
-    """Return one line for labels that differ in one number, or a line for each where they are few."""
+    """Return one line for labels that differ in one number, or a line for each where they are
+    few."""
     if len(labels) < _FEWEST_ALIKE:
         return [_Group(label, [label]) for label in labels]
     before, texts, after = _varying(labels)
     first, last = int(texts[0]), int(texts[-1])
     there = numbers[before, after]
     is_dense = last - first < len(there) + _MOST_GAPS + 1
-    missing = tuple(n for n in range(first, last) if n not in there)[: _MOST_GAPS + 1] if is_dense else ()
+    missing = (
+        tuple(n for n in range(first, last) if n not in there)[: _MOST_GAPS + 1] if is_dense else ()
+    )
     gaps = missing if len(missing) <= _MOST_GAPS else ()
     return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps, True)]
 
@@ -225,7 +268,11 @@ def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> l
 def _varying(labels: Sequence[str]) -> tuple[str, list[str], str]:
     """Return the numbers in which labels differ, and the texts before and after them."""
     matches = [list(_NUMBER.finditer(label)) for label in labels]
-    varying = next(place for place, found in enumerate(zip(*matches, strict=True)) if len({m[0] for m in found}) > 1)
+    varying = next(
+        place
+        for place, found in enumerate(zip(*matches, strict=True))
+        if len({m[0] for m in found}) > 1
+    )
     before, after = _around(labels[0], matches[0][varying])
     return before, [found[varying][0] for found in matches], after
 
@@ -236,9 +283,12 @@ def _around(label: str, number: re.Match[str]) -> tuple[str, str]:
 
 
 def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield groups of labels, which are the same but for their numbers, such that one number varies in each group."""
+    """Yield groups of labels, which are the same but for their numbers, such that one number varies
+    in each group."""
     numbers = [tuple(_NUMBER.findall(label)) for label in labels]
-    varying = [place for place, found in enumerate(zip(*numbers, strict=True)) if len(set(found)) > 1]
+    varying = [
+        place for place, found in enumerate(zip(*numbers, strict=True)) if len(set(found)) > 1
+    ]
     if len(varying) <= 1:
         yield labels
         return
@@ -251,7 +301,8 @@ def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield keys in natural order; those that differ in their numbers alone are one label, with the keys that share it.
+    """Yield keys in natural order; those that differ in their numbers alone are one label, with the
+    keys that share it.
 
     One number varies in a label, or several of which every combination is a key.
 
@@ -263,7 +314,11 @@ def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
     alike: dict[Sequence[str], list[str]] = {}
     for key in sorted(keys, key=natural_key):
         alike.setdefault(tuple(_NUMBER.split(key)), []).append(key)
-    groups = [group for each in alike.values() for group in ([each] if _is_product(each) else _by_one_number(each))]
+    groups = [
+        group
+        for each in alike.values()
+        for group in ([each] if _is_product(each) else _by_one_number(each))
+    ]
     for group in sorted(groups, key=lambda group: natural_key(group[0])):
         if len(group) < _FEWEST_ALIKE:
             yield from ((key, [key]) for key in group)
@@ -272,7 +327,8 @@ def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _label(keys: Sequence[str]) -> str:
-    """Return what keys that differ in their numbers alone have in common, with ranges for the numbers that vary."""
+    """Return what keys that differ in their numbers alone have in common, with ranges for the
+    numbers that vary."""
     choices = iter(_choices(keys))
 
     def number_or_range(_: re.Match[str]) -> str:
@@ -283,7 +339,8 @@ def _label(keys: Sequence[str]) -> str:
 
 
 def _choices(keys: Sequence[str]) -> list[list[str]]:
-    """Return, for each number in keys that differ in their numbers alone, the texts that it has, in ascending order."""
+    """Return, for each number in keys that differ in their numbers alone, the texts that it has, in
+    ascending order."""
     columns = zip(*map(_NUMBER.findall, keys), strict=True)
     return [sorted(set(column), key=lambda text: (int(text), text)) for column in columns]
 
@@ -294,7 +351,8 @@ def _is_product(keys: Sequence[str]) -> bool:
 
 
 def number_ranges(texts: Sequence[str]) -> str:
-    """Return exactly these numbers, which ascend: ``0..2,9`` or ``00..11``; with a step, ``0..8..2``, as in shells.
+    """Return exactly these numbers, which ascend: ``0..2,9`` or ``00..11``; with a step,
+    ``0..8..2``, as in shells.
 
     >>> number_ranges(["0", "1", "2", "9"])
     '0..2,9'
@@ -308,10 +366,14 @@ def number_ranges(texts: Sequence[str]) -> str:
             runs.append([text])
     numbers = [int(text) for text in texts]
     steps = {b - a for a, b in pairwise(numbers)}
-    padding_is_plain = len(set(map(len, texts))) == 1 or not any(text[0] == "0" < text for text in texts)
+    padding_is_plain = len(set(map(len, texts))) == 1 or not any(
+        text[0] == "0" < text for text in texts
+    )
     if len(steps) == 1 and len(runs) == len(texts) > _FEWEST_ALIKE and padding_is_plain:
         return f"{texts[0]}..{texts[-1]}..{steps.pop()}"
-    return ",".join(",".join(run) if len(run) < _FEWEST_ALIKE else f"{run[0]}..{run[-1]}" for run in runs)
+    return ",".join(
+        ",".join(run) if len(run) < _FEWEST_ALIKE else f"{run[0]}..{run[-1]}" for run in runs
+    )
 
 
 _FILE_NUMBER = re.compile("-([0-9]{1,9})-of-[0-9]{1,9}")

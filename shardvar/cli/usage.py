@@ -1,4 +1,5 @@
-"""Values from typed text: sizes, counts, NAME=VALUE pairs, indexes. Other text is an ``ArgumentError``."""
+"""Values from typed text: sizes, counts, NAME=VALUE pairs, indexes. Other text is an
+``ArgumentError``."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_size(text: str) -> int:
-    """Return a number of bytes from a number with an optional unit, of powers of 1000 (``MB``) or 1024 (``MiB``).
+    """Return a number of bytes from a number with an optional unit, of powers of 1000 (``MB``) or
+    1024 (``MiB``).
 
     >>> parse_size("64MB"), parse_size("64MiB"), parse_size("1.5 kB"), parse_size("4096")
     (64000000, 67108864, 1500, 4096)
@@ -23,7 +25,8 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ArgumentError(
-            f"Invalid size {text!r}.", "Give a number with an optional unit, such as 64MB, 64MiB or 4096."
+            f"Invalid size {text!r}.",
+            "Give a number with an optional unit, such as 64MB, 64MiB or 4096.",
         )
     whole, fraction, unit, binary = match.groups()
     scale: int = (1024 if binary else 1000) ** _UNITS.index((unit or "").upper())
@@ -33,7 +36,10 @@ def parse_size(text: str) -> int:
     nbytes, rest = divmod(scaled, decimals)
     if rest or not nbytes:
         wrong = "not a whole number of bytes" if rest else "less than one byte"
-        raise ArgumentError(f"Invalid size {text!r}: it is {wrong}.", "Give whole bytes, such as 64MB, 64MiB or 4096.")
+        raise ArgumentError(
+            f"Invalid size {text!r}: it is {wrong}.",
+            "Give whole bytes, such as 64MB, 64MiB or 4096.",
+        )
     return nbytes
 
 
@@ -46,12 +52,15 @@ def parse_count(text: str, option: str) -> int:
 
 
 def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
-    """Return pairs of ``NAME=VALUE``, cut at the first ``=``; ``form`` is how the option's help writes them."""
+    """Return pairs of ``NAME=VALUE``, cut at the first ``=``; ``form`` is how the option's help
+    writes them."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name and value):
-            raise ArgumentError(f"Invalid {option} {text!r}: expected {form}.", f"Quote it: {option} '{form}'.")
+            raise ArgumentError(
+                f"Invalid {option} {text!r}: expected {form}.", f"Quote it: {option} '{form}'."
+            )
         if name in pairs:
             raise ArgumentError(f"{option} names {name!r} twice.", "Give each name once.")
         pairs[name] = value
@@ -59,9 +68,11 @@ def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
 
 
 def parse_renames(texts: Sequence[str], file: str | None) -> dict[str, str]:
-    """Return new names by old ones, from options and from a TOML file of one table; the file's come first.
+    """Return new names by old ones, from options and from a TOML file of one table; the file's come
+    first.
 
-    An option is cut at the first ``=``, and one with a regular expression, which may contain that sign, at the last.
+    An option is cut at the first ``=``, and one with a regular expression, which may contain that
+    sign, at the last.
 
     >>> parse_renames(["a/*=b/*", "re:(?P<n>[0-9]+)=layer_.*"], None)
     {'a/*': 'b/*', 're:(?P<n>[0-9]+)': 'layer_.*'}
@@ -70,7 +81,9 @@ def parse_renames(texts: Sequence[str], file: str | None) -> dict[str, str]:
     for text in texts:
         old, equals, new = text.rpartition("=") if text.startswith(REGULAR) else text.partition("=")
         if not (equals and old and new):
-            raise ArgumentError(f"Invalid --rename {text!r}: expected OLD=NEW.", "Quote it: --rename 'OLD=NEW'.")
+            raise ArgumentError(
+                f"Invalid --rename {text!r}: expected OLD=NEW.", "Quote it: --rename 'OLD=NEW'."
+            )
         if old in names:
             raise ArgumentError(f"{old!r} is renamed twice.", "Give each name once.")
         names[old] = new
@@ -82,17 +95,27 @@ def _read_renames(path: str) -> dict[str, str]:
 
     try:
         with open(path, "rb") as file:
-            table = tomllib.loads(file.read().decode("utf-8-sig"))  # editors of Windows begin with that mark
+            table = tomllib.loads(
+                file.read().decode("utf-8-sig")
+            )  # editors of Windows begin with that mark
     except OSError as error:
-        raise ArgumentError(f"Cannot read {path}: {error.strerror}.", "Give a file of lines 'old' = 'new'.") from None
+        raise ArgumentError(
+            f"Cannot read {path}: {error.strerror}.", "Give a file of lines 'old' = 'new'."
+        ) from None
     except ValueError as error:  # text that is not UTF-8, or not TOML
-        raise ArgumentError(f"{path} is not TOML: {error}.", "Write lines such as 'old' = 'new'.") from None
+        raise ArgumentError(
+            f"{path} is not TOML: {error}.", "Write lines such as 'old' = 'new'."
+        ) from None
     if not table:
-        raise ArgumentError(f"{path} has no names.", "Write lines such as 'old' = 'new', or leave the file out.")
+        raise ArgumentError(
+            f"{path} has no names.", "Write lines such as 'old' = 'new', or leave the file out."
+        )
     for old, new in table.items():
         if not isinstance(new, str) or not new:
             cause = f"{path} gives {old!r} no new name."
-            raise ArgumentError(cause, "Write 'old' = 'new', with quotes around a name that has dots.")
+            raise ArgumentError(
+                cause, "Write 'old' = 'new', with quotes around a name that has dots."
+            )
     return table
 
 
@@ -105,11 +128,16 @@ def parse_casts(texts: Sequence[str]) -> dict[str, str] | str:
     bare = next((text for text in texts if "=" not in text), None)
     if bare is not None and len(texts) > 1:
         cause = f"--cast {bare} is for all floating-point tensors, and another --cast is given."
-        raise ArgumentError(cause, f"Give each a glob, of which the last that matches applies: --cast '*={bare}'.")
+        raise ArgumentError(
+            cause, f"Give each a glob, of which the last that matches applies: --cast '*={bare}'."
+        )
     try:
         if bare is not None:
             return parse_dtype(bare)
-        return {glob: parse_dtype(given) for glob, given in parse_pairs(texts, "--cast", "GLOB=DTYPE").items()}
+        return {
+            glob: parse_dtype(given)
+            for glob, given in parse_pairs(texts, "--cast", "GLOB=DTYPE").items()
+        }
     except UnsupportedError as error:
         # The dtype was typed and not read from a checkpoint, so the fault is the caller's.
         raise ArgumentError(error.cause, error.remedy) from None
@@ -118,8 +146,9 @@ def parse_casts(texts: Sequence[str]) -> dict[str, str] | str:
 def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
     """Return what a NumPy basic index selects along each axis: one position, or a range of them.
 
-    The text has integers, slices with any step and one ``...``; the brackets around it are optional. It is read by
-    hand: text that a user types is never evaluated. ``layout.indexing`` says what the key selects.
+    The text has integers, slices with any step and one ``...``; the brackets around it are
+    optional. It is read by hand: text that a user types is never evaluated. ``layout.indexing``
+    says what the key selects.
 
     >>> parse_index_text("3:7, 0", (13, 4))
     [range(3, 7), 0]
@@ -142,8 +171,13 @@ def _parse_item(word: str, text: str) -> Any:
     if word == "...":
         return ...
     parts = [part.strip() for part in word.split(":")]
-    if len(parts) > 3 or not all(part == "" or _INTEGER.fullmatch(part) for part in parts) or word == "":
+    if (
+        len(parts) > 3
+        or not all(part == "" or _INTEGER.fullmatch(part) for part in parts)
+        or word == ""
+    ):
         raise ArgumentError(
-            f"{word!r} in the index {text!r} is neither an integer nor a slice.", "Write it like '3:7, 0' or '..., -1'."
+            f"{word!r} in the index {text!r} is neither an integer nor a slice.",
+            "Write it like '3:7, 0' or '..., -1'.",
         )
     return int(word) if len(parts) == 1 else slice(*(int(part) if part else None for part in parts))

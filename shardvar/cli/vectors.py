@@ -1,6 +1,7 @@
 """``shardvar vectors``: write the published vectors for the tests of another implementation.
 
-The steps: check that the directory may be written to, create it, write file by file. No file is ever removed.
+The steps: check that the directory may be written to, create it, write file by file. No file is
+ever removed.
 """
 
 from argparse import Namespace
@@ -20,30 +21,46 @@ def execute(arguments: Namespace) -> int:
     _check_directory(target, arguments.force)
     nbytes = _write_vectors(target)
     headers = [vectors.group(name)["header"] for name in vectors.groups()]
-    rows = [{"group": header["group"], "count": header["count"], "title": header["title"]} for header in headers]
+    rows = [
+        {"group": header["group"], "count": header["count"], "title": header["title"]}
+        for header in headers
+    ]
     if arguments.json:
-        report = {"out": str(target), "num_files": len(vectors.names()), "nbytes": nbytes, "groups": rows}
+        report = {
+            "out": str(target),
+            "num_files": len(vectors.names()),
+            "nbytes": nbytes,
+            "groups": rows,
+        }
         print_json({"schema": SCHEMA, **report})
         return 0
-    print_table(["group", "vectors", "about"], [[row["group"], str(row["count"]), row["title"]] for row in rows], [1])
+    print_table(
+        ["group", "vectors", "about"],
+        [[row["group"], str(row["count"]), row["title"]] for row in rows],
+        [1],
+    )
     wrote = f"{count(len(vectors.names()), 'file')}, {human_size(nbytes)}"
     print(f"wrote {wrote}; start with {printable(str(target / 'README.md'))}")
     return 0
 
 
 def _check_directory(target: Path, force: bool) -> None:
-    """Raise ``TargetExists`` for a directory that is not empty, unless forced; ``ArgumentError`` for a file."""
+    """Raise ``TargetExists`` for a directory that is not empty, unless forced; ``ArgumentError``
+    for a file."""
     try:
         is_other = target.exists() and not target.is_dir()
         is_filled = target.is_dir() and any(target.iterdir())
     except OSError as error:
         raise _refused(target, error) from error
     if is_other:
-        raise ArgumentError(f"{target} is not a directory.", "Give a directory, or a path that does not exist yet.")
+        raise ArgumentError(
+            f"{target} is not a directory.", "Give a directory, or a path that does not exist yet."
+        )
     if is_filled and not force:
         raise TargetExists(
             f"The directory {target} is not empty.",
-            "Give another one, or pass --force: it replaces files of the same names and keeps all others.",
+            "Give another one, or pass --force: it replaces files of the same names and keeps "
+            "all others.",
         )
 
 

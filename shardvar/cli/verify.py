@@ -13,7 +13,18 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
 
-from shardvar.cli.output import Mark, answer, count, human_size, note, one_line, print_json, progress, say, short_path
+from shardvar.cli.output import (
+    Mark,
+    answer,
+    count,
+    human_size,
+    note,
+    one_line,
+    print_json,
+    progress,
+    say,
+    short_path,
+)
 from shardvar.cli.problems import print_problems
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
@@ -38,7 +49,9 @@ def execute(arguments: Namespace) -> int:
 def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     paths, strict = arguments.path, arguments.strict
     if len(paths) > 1 and arguments.against is not None:
-        raise ArgumentError("A manifest is of one checkpoint, and several were given.", "Give one PATH.")
+        raise ArgumentError(
+            "A manifest is of one checkpoint, and several were given.", "Give one PATH."
+        )
     chosen = {"filter": arguments.filter, "exclude": arguments.exclude}
     told: list[dict[str, Any]] = []
     codes: list[int] = []
@@ -81,13 +94,22 @@ def _space() -> None:
 
 
 def _remedy(report: VerifyReport, path: str) -> str | None:
-    """Return what to do about a checkpoint that cannot be verified, or of which tensors are damaged and others not."""
+    """Return what to do about a checkpoint that cannot be verified, or of which tensors are damaged
+    and others not."""
     if report.is_bare_format and report.ok:
-        return f"`shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares then."
+        return (
+            f"`shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares "
+            "then."
+        )
     if 0 < _num_damaged(report) < len(report.outcomes):
         # As SRC, unless its format is only read.
-        target = "rescued" if format_named(report.format).capabilities.dtypes else "rescued.safetensors"
-        return f"`shardvar reshard {shlex.quote(path)} {target} --keep-going` saves the tensors without damage."
+        target = (
+            "rescued" if format_named(report.format).capabilities.dtypes else "rescued.safetensors"
+        )
+        return (
+            f"`shardvar reshard {shlex.quote(path)} {target} --keep-going` saves the tensors "
+            "without damage."
+        )
     return None
 
 
@@ -100,7 +122,9 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
     return _NO if strict and report.unguarded else _OK
 
 
-def verify_with_progress(path: str, executor: Executor | None = None, **options: Any) -> VerifyReport:
+def verify_with_progress(
+    path: str, executor: Executor | None = None, **options: Any
+) -> VerifyReport:
     """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
 
     def total() -> int:
@@ -119,7 +143,8 @@ def _has_digests(path: str) -> bool:
 
 
 def payload_nbytes(path: str) -> int:
-    """Return the payload bytes of a checkpoint, for a progress bar; 0 where its index cannot be read."""
+    """Return the payload bytes of a checkpoint, for a progress bar; 0 where its index cannot be
+    read."""
     try:
         with open_checkpoint(path) as reader:
             return int(reader.entries().slices.nbytes.sum())
@@ -127,11 +152,20 @@ def payload_nbytes(path: str) -> int:
         return 0
 
 
-def print_report(report: VerifyReport, strict: bool = False, everything: bool = False, indent: str = "") -> None:
-    """Print the report for people, the verdict first; with ``everything``, the keys of all problems."""
+def print_report(
+    report: VerifyReport, strict: bool = False, everything: bool = False, indent: str = ""
+) -> None:
+    """Print the report for people, the verdict first; with ``everything``, the keys of all
+    problems."""
     mark, verdict = _verdict(report, strict)
-    answer(mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}")
-    problems = [Damage(each.kind, each.key, None, each.message) for each in report.unverified if each.kind is not None]
+    answer(
+        mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}"
+    )
+    problems = [
+        Damage(each.kind, each.key, None, each.message)
+        for each in report.unverified
+        if each.kind is not None
+    ]
     if not indent and (report.damages or problems):
         _space()
     print_problems(report.damages, everything, indent, pipe="damaged: ")
@@ -157,12 +191,16 @@ def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
     if report.uncompared:
         return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
     if report.unguarded:
-        return "attention", f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:"
+        return (
+            "attention",
+            f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:",
+        )
     return "good", "ok:"
 
 
 def _compared(report: VerifyReport, strict: bool) -> str:
-    """The numbers of the answer that the verdict lacks: tensors, bytes that were read, and if they were compared."""
+    """The numbers of the answer that the verdict lacks: tensors, bytes that were read, and if they
+    were compared."""
     if report.damages and not report.outcomes:
         return "no tensor could be read"
     read = f"{human_size(report.read_nbytes)} read"
@@ -172,9 +210,16 @@ def _compared(report: VerifyReport, strict: bool) -> str:
     bare = len(report.unguarded)
     # Where the format keeps none, the names of the tensors that are whole say nothing.
     if bare and (report.is_bare_format or bare == report.num_tensors):
-        return f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: structure only"
+        return (
+            f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: "
+            "structure only"
+        )
     if bare:
         keys = named([each.key for each in report.unguarded])
         which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
         return f"{read}; {which} without a checksum, {keys}: structure only"
-    return read if report.damages or report.uncompared or not report.num_tensors else f"{read}, every checksum matches"
+    return (
+        read
+        if report.damages or report.uncompared or not report.num_tensors
+        else f"{read}, every checksum matches"
+    )

@@ -1,7 +1,7 @@
 """``shardvar view``: write a page for a browser that shows a checkpoint.
 
-The steps: check that the target may be written, describe the checkpoint in columns, write the page beside the target
-under a random name, and rename it into place.
+The steps: check that the target may be written, describe the checkpoint in columns, write the page
+beside the target under a random name, and rename it into place.
 """
 
 import os
@@ -10,7 +10,15 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardvar.cli.output import count, human_size, human_tensors, note, print_json, progress, short_path
+from shardvar.cli.output import (
+    count,
+    human_size,
+    human_tensors,
+    note,
+    print_json,
+    progress,
+    short_path,
+)
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import split_path
@@ -48,7 +56,12 @@ def execute(arguments: Namespace) -> int:
     write_page(target, make_page([columns]))
     num_slices, nbytes = unpacked(columns["num_slices"]), sum(unpacked(columns["nbytes"]))
     if arguments.json:
-        report = {"path": target, "num_tensors": len(num_slices), "num_slices": sum(num_slices), "nbytes": nbytes}
+        report = {
+            "path": target,
+            "num_tensors": len(num_slices),
+            "num_slices": sum(num_slices),
+            "nbytes": nbytes,
+        }
         print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
     else:
         num_files = count(len(columns["files"]), "file")
@@ -60,18 +73,22 @@ def execute(arguments: Namespace) -> int:
 
 
 def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
-    """Write the page of a reshard that is planned: the source, where it is one, beside what would be written."""
+    """Write the page of a reshard that is planned: the source, where it is one, beside what would
+    be written."""
     plan, columns = describe_plan(report)
     if len(sources) == 1:
         found = find_checkpoint(sources[0])
         with Reader(found.path, found.format.name, found.open()) as reader:
-            source = describe(reader, choose_keys(reader), file_sizes(found.storage, reader.index.files))
+            source = describe(
+                reader, choose_keys(reader), file_sizes(found.storage, reader.index.files)
+            )
         columns = [as_typed(source, found, sources[0]), *columns]
     write_page(target, make_page(columns, plan=plan | {"command": command}))
 
 
 def as_typed(columns: Columns, found: Location, path: str) -> Columns:
-    """Return the columns with the path as it was typed: a page is sent to others, and its commands are copied."""
+    """Return the columns with the path as it was typed: a page is sent to others, and its commands
+    are copied."""
     return columns | {
         "path": path,
         "causes": [[kind, message_as_typed(text, found, path)] for kind, text in columns["causes"]],
@@ -79,15 +96,21 @@ def as_typed(columns: Columns, found: Location, path: str) -> Columns:
 
 
 def message_as_typed(message: str, found: Location, path: str) -> str:
-    """Return a message that names files as seen from the typed path, and not by the folders of this machine."""
+    """Return a message that names files as seen from the typed path, and not by the folders of this
+    machine."""
     if found.storage.local_path is None:  # of a bucket, a URL was typed
         return message
-    folder = os.path.normpath(os.path.join(path, os.path.relpath(found.storage.path, os.path.abspath(path))))
-    return message.replace(os.path.join(found.storage.path, ""), "" if folder == "." else os.path.join(folder, ""))
+    folder = os.path.normpath(
+        os.path.join(path, os.path.relpath(found.storage.path, os.path.abspath(path)))
+    )
+    return message.replace(
+        os.path.join(found.storage.path, ""), "" if folder == "." else os.path.join(folder, "")
+    )
 
 
 def check_target(target: str) -> None:
-    """Raise unless a page may be written: the name ends in ``.html``, and a file of that name is a page of shardvar."""
+    """Raise unless a page may be written: the name ends in ``.html``, and a file of that name is a
+    page of shardvar."""
     storage, name = split_path(target)
     if not name.lower().endswith(_ENDINGS):
         raise ArgumentError(f"Invalid output file {target!r}.", "Output file must end in .html.")
@@ -102,11 +125,14 @@ def check_target(target: str) -> None:
     finally:
         file.close()
     if not is_ours:
-        raise TargetExists(f"{target} exists and was not written by shardvar.", "Choose another name.")
+        raise TargetExists(
+            f"{target} exists and was not written by shardvar.", "Choose another name."
+        )
 
 
 def write_page(target: str, text: str) -> None:
-    """Write the page under another name and rename it into place, so that no half-written page is ever seen."""
+    """Write the page under another name and rename it into place, so that no half-written page is
+    ever seen."""
     check_target(target)
     storage, name = split_path(target)
     storage.make()
@@ -136,21 +162,31 @@ def _serve(found: Location, arguments: Namespace) -> int:
     from shardvar.cli.serving import serve_page
 
     if arguments.output:
-        raise ArgumentError("--serve and --output are both given.", "Give one: --serve writes no file.")
+        raise ArgumentError(
+            "--serve and --output are both given.", "Give one: --serve writes no file."
+        )
     with Reader(found.path, found.format.name, found.open()) as reader:
         page = make_page([_columns(found, reader, arguments)], served=True)
-        serve_page(page, reader, choose_keys(reader, arguments.filter), arguments.json, arguments.open)
+        serve_page(
+            page, reader, choose_keys(reader, arguments.filter), arguments.json, arguments.open
+        )
     return 0
 
 
 def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
-    """Return the columns of the page; with statistics of as many tensors as a page has room for, unless it is served.
+    """Return the columns of the page; with statistics of as many tensors as a page has room for,
+    unless it is served.
 
     A page that is too large without statistics is refused before a value is read.
     """
-    keys, sizes = choose_keys(reader, arguments.filter), file_sizes(found.storage, reader.index.files)
+    keys, sizes = (
+        choose_keys(reader, arguments.filter),
+        file_sizes(found.storage, reader.index.files),
+    )
 
-    def described(measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None) -> Columns:
+    def described(
+        measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
+    ) -> Columns:
         return as_typed(describe(reader, keys, sizes, measured, counts), found, arguments.path)
 
     columns = described()
@@ -163,14 +199,17 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
         measured: StatisticsByKey = dict(measure(reader, keys, advance))
         kept = measured
         if not arguments.serve:
-            errors = {key: each for key, each in measured.items() if not isinstance(each, Statistics)}
+            errors = {
+                key: each for key, each in measured.items() if not isinstance(each, Statistics)
+            }
             kept = statistics_that_fit(keys, measured, room_left(make_page([described(errors)])))
         counts = dict(histograms(reader, kept, advance))
     columns = described(kept, counts)
     columns["stats"]["num_left_out"] = len(measured) - len(kept)
     if len(kept) < len(measured):
         note(
-            f"note: the page has room for the statistics of {len(kept):,} of {len(measured):,} tensors: those with NaN,"
+            f"note: the page has room for the statistics of {len(kept):,} of {len(measured):,} "
+            "tensors: those with NaN,"
             " infinity or one value, and the largest. --serve shows those of any tensor."
         )
     return columns

@@ -1,8 +1,9 @@
-"""The workers of a command: processes of this machine (``--workers N``), or a Dask cluster (``--dask ADDRESS``).
+"""The workers of a command: processes of this machine (``--workers N``), or a Dask cluster
+(``--dask ADDRESS``).
 
-Processes and not threads, since work on many small tensors is Python's, which threads do one after the other. They are
-spawned, and so hold nothing of this process. They end with it, also when it is killed. Without either option, a
-command uses a few threads.
+Processes and not threads, since work on many small tensors is Python's, which threads do one after
+the other. They are spawned, and so hold nothing of this process. They end with it, also when it is
+killed. Without either option, a command uses a few threads.
 """
 
 import signal
@@ -44,10 +45,12 @@ def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
 
 
 class _Processes(ProcessPoolExecutor):
-    """Processes that Ctrl-C at a terminal, which reaches them too, does not end while they begin or wait for tasks."""
+    """Processes that Ctrl-C at a terminal, which reaches them too, does not end while they begin or
+    wait for tasks."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit a task, for which a process may begin; it takes over that interrupts are blocked."""
+        """Submit a task, for which a process may begin; it takes over that interrupts are
+        blocked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(fn, *args, **kwargs)
@@ -64,21 +67,34 @@ def _begin() -> None:
 
 @contextmanager
 def _cluster(address: str) -> Iterator[Executor]:
-    """The workers of a cluster, by the address of its scheduler; ``StorageError`` if it does not answer."""
+    """The workers of a cluster, by the address of its scheduler; ``StorageError`` if it does not
+    answer."""
     if any(mark in address for mark in "@?;&"):
-        cause = "The address of the Dask scheduler has a user's name, a password, a query or parameters in it."
-        raise ArgumentError(cause, "Give --dask tcp://HOST:PORT. Certificates come from Dask's configuration.")
+        cause = (
+            "The address of the Dask scheduler has a user's name, a password, a query or "
+            "parameters in it."
+        )
+        raise ArgumentError(
+            cause, "Give --dask tcp://HOST:PORT. Certificates come from Dask's configuration."
+        )
     distributed = _library()
     try:
         client = distributed.Client(address, timeout=_SECONDS)
     except Exception as error:
-        # Each transport raises errors of its library: a TypeError where TLS has no certificates, for example.
+        # Each transport raises errors of its library: a TypeError where TLS has no certificates,
+        # for example.
         cause = f"The Dask scheduler at {address!r} cannot be reached: {first_line(error)}."
-        raise StorageError(cause, "Start one with `dask scheduler`, and give the address that it prints.") from error
+        raise StorageError(
+            cause, "Start one with `dask scheduler`, and give the address that it prints."
+        ) from error
     try:
         if not client.scheduler_info()["workers"]:
-            # Not an error: some clusters start workers once there are tasks, and a queue may keep these waiting.
-            note(f"note: the Dask cluster at {address} has no workers; waiting for one to join. Ctrl-C ends it.")
+            # Not an error: some clusters start workers once there are tasks, and a queue may keep
+            # these waiting.
+            note(
+                f"note: the Dask cluster at {address} has no workers; waiting for one to join. "
+                "Ctrl-C ends it."
+            )
         # Not pure: of two equal calls, Dask would run one, and take the other's result from memory.
         yield client.get_executor(pure=False)
     finally:

@@ -1,11 +1,12 @@
-"""A conformance kit: which sentences of the RFCs does an implementation of sharded variables and checkpoints keep?
+"""A conformance kit: which sentences of the RFCs does an implementation of sharded variables and
+checkpoints keep?
 
     pip install "shardvar[testing]"
     pytest --pyargs shardvar.conformance --adapter mypackage.adapter:Adapter
 
-``shardvar.conformance.adapter`` defines an adapter, ``docs/conformance-kit.md`` explains the report. This module
-imports nothing, because pytest loads the kit's plugin, and this module with it, in every run on a machine that has
-shardvar installed.
+``shardvar.conformance.adapter`` defines an adapter, ``docs/conformance-kit.md`` explains the
+report. This module imports nothing, because pytest loads the kit's plugin, and this module with it,
+in every run on a machine that has shardvar installed.
 """
 
 PACKAGE = __name__

@@ -2,11 +2,12 @@
 
     pytest --pyargs shardvar.conformance --adapter mypackage.adapter:Adapter
 
-An adapter connects an implementation to the kit. It is constructed without arguments and needs no base class. Arrays
-are NumPy's in both directions. The rules of a method that it lacks are **not claimed**: the report says so and never
-counts them as kept. A method may raise ``NotImplementedError`` for inputs that the implementation does not support (a
-dtype, an operation): these inputs are not claimed. Any other exception is a refusal: it keeps the rules that ask for
-one and breaks all others. This is a complete adapter, of an implementation that keeps a list of arrays:
+An adapter connects an implementation to the kit. It is constructed without arguments and needs no
+base class. Arrays are NumPy's in both directions. The rules of a method that it lacks are **not
+claimed**: the report says so and never counts them as kept. A method may raise
+``NotImplementedError`` for inputs that the implementation does not support (a dtype, an operation):
+these inputs are not claimed. Any other exception is a refusal: it keeps the rules that ask for one
+and breaks all others. This is a complete adapter, of an implementation that keeps a list of arrays:
 
     import numpy as np
 
@@ -23,13 +24,14 @@ one and breaks all others. This is a complete adapter, of an implementation that
         def assign(self, handle, value):                     # writes return the new handle, or None: changed in place
             return np.array_split(value, len(handle))
 
-``shape`` is a tuple of integers, ``dtype`` a NumPy dtype (bfloat16 and its like are those of ml_dtypes), ``ids`` an
-int64 array, and rows are indices of axis 0. The implementation chooses how rows are spread over ``num_shards`` shards,
-except where a method says otherwise.
+``shape`` is a tuple of integers, ``dtype`` a NumPy dtype (bfloat16 and its like are those of
+ml_dtypes), ``ids`` an int64 array, and rows are indices of axis 0. The implementation chooses how
+rows are spread over ``num_shards`` shards, except where a method says otherwise.
 
-``mesh`` is the shape of a mesh, whose devices are counted in C order. ``placements`` has an entry for each of its axes:
-the axis of the tensor that it cuts, None for copies, or ``("strided", axis, split_factor)``. ``spec`` has an entry for
-each axis of the tensor: a tuple of ``names``, those of the mesh axes that cut it.
+``mesh`` is the shape of a mesh, whose devices are counted in C order. ``placements`` has an entry
+for each of its axes: the axis of the tensor that it cuts, None for copies, or ``("strided", axis,
+split_factor)``. ``spec`` has an entry for each axis of the tensor: a tuple of ``names``, those of
+the mesh axes that cut it.
 
 ==========================================================  ==========================================================
 1 partitioning
@@ -115,10 +117,14 @@ from typing import Any
 from shardvar.errors import ArgumentError
 
 METHODS = frozenset(
-    "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned read shards index matmul "
-    "lookup sparse_read lookup_clipped lookup_bags assign assign_add assign_sub scatter initialize initialize_whole "
-    "initialize_parts optimize optimize_uneven slots save restore restore_uneven list_tensors read_rows save_parts "
-    "save_limited file_nbytes save_by_callback description mesh_parts mesh_slices mesh_gather mesh_move "
+    "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned "
+    "read shards index matmul "
+    "lookup sparse_read lookup_clipped lookup_bags assign assign_add assign_sub scatter "
+    "initialize initialize_whole "
+    "initialize_parts optimize optimize_uneven slots save restore restore_uneven list_tensors "
+    "read_rows save_parts "
+    "save_limited file_nbytes save_by_callback description mesh_parts mesh_slices mesh_gather "
+    "mesh_move "
     "mesh_move_joined mesh_reduce spec_parts spec_constrained fsdp_parts fsdp_shapes".split()
 )
 """The names of the table above."""
@@ -153,7 +159,8 @@ def load_adapter(spec: str) -> Any:
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
-        # An import that fails inside the adapter's module is the adapter's error, and keeps its traceback.
+        # An import that fails inside the adapter's module is the adapter's error, and keeps its
+        # traceback.
         if not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ArgumentError(
@@ -161,9 +168,12 @@ def load_adapter(spec: str) -> Any:
             "Install it, or run pytest in its directory.",
         ) from error
     if not hasattr(module, name):
-        raise ArgumentError(f"The module {module_name!r} has no {name!r}.", "Give the name of the adapter's class.")
+        raise ArgumentError(
+            f"The module {module_name!r} has no {name!r}.", "Give the name of the adapter's class."
+        )
     made = getattr(module, name)
-    # An instance is taken as it is: a module may construct its adapter with arguments and give it a name.
+    # An instance is taken as it is: a module may construct its adapter with arguments and give it a
+    # name.
     try:
         return made() if callable(made) else made
     except Exception as error:
@@ -214,5 +224,9 @@ def strangers_of(adapter: Any) -> list[str]:
         The names, sorted.
     """
     # A misspelt name, such as look_up for lookup, would otherwise only make a rule "not claimed".
-    public = {name for name in dir(adapter) if not name.startswith("_") and callable(getattr(adapter, name, None))}
+    public = {
+        name
+        for name in dir(adapter)
+        if not name.startswith("_") and callable(getattr(adapter, name, None))
+    }
     return sorted(public - METHODS)

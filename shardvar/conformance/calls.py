@@ -1,9 +1,10 @@
-"""Calls of an adapter: recorded as Python, checked, and where they may be deadly, made in another process.
+"""Calls of an adapter: recorded as Python, checked, and where they may be deadly, made in another
+process.
 
-``Calls`` records each call as a line of Python, so that a counterexample can be run without the kit; ``expect`` and
-``expect_equal`` raise ``Broken`` with the two sentences of the report. ``Isolated`` wraps an adapter whose dangerous
-methods run in a process apart. That process imports this module, and so it must stay light: neither pytest nor
-Hypothesis.
+``Calls`` records each call as a line of Python, so that a counterexample can be run without the
+kit; ``expect`` and ``expect_equal`` raise ``Broken`` with the two sentences of the report.
+``Isolated`` wraps an adapter whose dangerous methods run in a process apart. That process imports
+this module, and so it must stay light: neither pytest nor Hypothesis.
 """
 
 import multiprocessing
@@ -21,10 +22,12 @@ REFUSED = object()
 """The result of ``attempt`` for a call that raised."""
 
 LONG = 24
-"""The most elements of an array that are written out; a longer one is written as an expression, if one makes it."""
+"""The most elements of an array that are written out; a longer one is written as an expression, if
+one makes it."""
 
 WRITES = ("assign", "assign_add", "assign_sub", "scatter")
-"""Methods that return a new handle, or None where the handle that they were given was changed in place."""
+"""Methods that return a new handle, or None where the handle that they were given was changed in
+place."""
 
 
 class Broken(Exception):
@@ -54,8 +57,8 @@ class Calls:
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
         self._names: list[tuple[Any, str]] = []
-        # The last answer as it came. A report shows it where a rule goes on with another value: None of a write that
-        # changed its handle in place.
+        # The last answer as it came. A report shows it where a rule goes on with another value:
+        # None of a write that changed its handle in place.
         self._returned: Any = None
         self.lines: list[str] = []
 
@@ -81,10 +84,12 @@ class Calls:
             raise Broken(f"It returned {text(self._returned)}.", "It must raise an exception.")
 
     def attempt(self, name: str, *arguments: Any) -> Any:
-        """Call a method that may raise; return its answer, or ``REFUSED``. A process that died has not refused."""
+        """Call a method that may raise; return its answer, or ``REFUSED``. A process that died has
+        not refused."""
         try:
             return self._call(name, *arguments)
-        # Both are Exceptions, and neither is a refusal: the case was declined, or the process is gone.
+        # Both are Exceptions, and neither is a refusal: the case was declined, or the process is
+        # gone.
         except (NotClaimed, ProcessDied):
             raise
         except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
@@ -92,7 +97,8 @@ class Calls:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         call = f"adapter.{name}({', '.join(self._named(argument) for argument in arguments)})"
-        # Recorded before it is made, so that a call that raises is the last line of the counterexample.
+        # Recorded before it is made, so that a call that raises is the last line of the
+        # counterexample.
         self.lines.append(call)
         try:
             answer = getattr(self._adapter, name)(*arguments)
@@ -114,13 +120,15 @@ class Calls:
         return answer
 
     def _named(self, value: Any) -> str:
-        # By identity, since two handles may hold equal arrays; the last name is the one that the program assigned last.
+        # By identity, since two handles may hold equal arrays; the last name is the one that the
+        # program assigned last.
         names = [name for known, name in self._names if known is value]
         return names[-1] if names else text(value)
 
 
 def expect_equal(came: Any, must: Any, ulps: int = 0) -> None:
-    """Raise ``Broken`` unless an answer has the shape, dtype and values of an array (NaN equals NaN)."""
+    """Raise ``Broken`` unless an answer has the shape, dtype and values of an array (NaN equals
+    NaN)."""
     found = difference(came, must, ulps=ulps)
     if found is not None:
         raise Broken(f"It gave {text(came)}.", f"It must give {text(np.asarray(must))}.")
@@ -141,14 +149,19 @@ def text(value: object) -> str:
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype == object:
-            return f"np.array({array.tolist()!r}, object)" if array.size else f"np.empty({array.shape}, object)"
+            return (
+                f"np.array({array.tolist()!r}, object)"
+                if array.size
+                else f"np.empty({array.shape}, object)"
+            )
         if not array.size:
             return f"np.zeros({array.shape}, {str(array.dtype)!r})"
         if array.size > LONG and array.dtype.kind in "iuf":
             short = _pattern(array)
             if short:
                 return short
-        # float64 holds every value of bfloat16 and its like exactly; the dtype is written beside the numbers.
+        # float64 holds every value of bfloat16 and its like exactly; the dtype is written beside
+        # the numbers.
         plain = array if array.dtype.kind in "biufc" else array.astype(np.float64)
         # ``repr`` writes nan and inf, which Python does not know as names.
         numbers = repr(plain.tolist()).replace("nan", "np.nan").replace("inf", "np.inf")
@@ -167,12 +180,14 @@ def text(value: object) -> str:
 
 
 def _pattern(array: np.ndarray[Any, Any]) -> str:
-    """Return the expression of an array that counts from 1 or repeats one value; an empty text for others."""
+    """Return the expression of an array that counts from 1 or repeats one value; an empty text for
+    others."""
     dtype, shape = str(array.dtype), array.shape
     # The templates of a restore repeat one value of junk.
     if np.array_equal(array, np.full(shape, array.flat[0])):
         return f"np.full({shape}, {array.flat[0].item()}, {dtype!r})"
-    # Most tables come from ``counting``: the 960 numbers of a (60, 16) table become one ``np.arange``.
+    # Most tables come from ``counting``: the 960 numbers of a (60, 16) table become one
+    # ``np.arange``.
     for sign in ("", "-"):
         counted = np.arange(1, array.size + 1).reshape(shape)
         if np.array_equal(array, -counted if sign else counted):
@@ -180,16 +195,19 @@ def _pattern(array: np.ndarray[Any, Any]) -> str:
     return ""
 
 
-# Calls in another process. A damaged checkpoint may end, hang or exhaust the process that reads it, so ``restore`` of
-# the damage rules runs in a process apart. It lives as long as it can, since importing a framework takes seconds; after
-# a death or a timeout another one takes its place. It gets the adapter's name and constructs its own adapter, which has
-# never seen the tensors that were saved.
+# Calls in another process. A damaged checkpoint may end, hang or exhaust the process that reads it,
+# so ``restore`` of the damage rules runs in a process apart. It lives as long as it can, since
+# importing a framework takes seconds; after a death or a timeout another one takes its place. It
+# gets the adapter's name and constructs its own adapter, which has never seen the tensors that were
+# saved.
 
 FIRST_PATIENCE = 60.0
-"""Seconds after which the first call counts as hung; it includes the import of a framework on a busy machine."""
+"""Seconds after which the first call counts as hung; it includes the import of a framework on a
+busy machine."""
 
 PATIENCE = 30.0
-"""Seconds after which a later call counts as hung; a checkpoint of the kit has a few hundred bytes."""
+"""Seconds after which a later call counts as hung; a checkpoint of the kit has a few hundred
+bytes."""
 
 
 class Refused(Exception):
@@ -197,7 +215,8 @@ class Refused(Exception):
 
 
 class Isolated:
-    """An adapter whose ``restore`` and ``save_limited`` run in another process, and all other methods in this one."""
+    """An adapter whose ``restore`` and ``save_limited`` run in another process, and all other
+    methods in this one."""
 
     def __init__(self, adapter: Any, spec: str) -> None:
         self._adapter = adapter
@@ -222,19 +241,24 @@ class Isolated:
         self._patience = FIRST_PATIENCE
 
     def _ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method in the other process; ``Refused`` where it raises, ``ProcessDied`` where no answer comes."""
+        """Call a method in the other process; ``Refused`` where it raises, ``ProcessDied`` where no
+        answer comes."""
         pipe = self._connect()
         patience = self._patience
         try:
             pipe.send((name, arguments))
             verdict, value = pipe.recv() if pipe.poll(patience) else ("hung", None)
         except (EOFError, OSError) as error:
-            # The pipe breaks a moment before the process is gone, and only then is there an exit code to report.
+            # The pipe breaks a moment before the process is gone, and only then is there an exit
+            # code to report.
             self._process.join(5)
             code = self._process.exitcode
             self.close()
-            raise ProcessDied(f"{name} ended the process that it ran in, with exit code {code}.") from error
-        # The framework is imported now, so later calls are quick; ``close`` restores the patience for the next process.
+            raise ProcessDied(
+                f"{name} ended the process that it ran in, with exit code {code}."
+            ) from error
+        # The framework is imported now, so later calls are quick; ``close`` restores the patience
+        # for the next process.
         self._patience = PATIENCE
         if verdict == "hung":
             self.close()
@@ -247,12 +271,14 @@ class Isolated:
 
     def _connect(self) -> Connection:
         if self._pipe is None:
-            # Not a fork: threads and locks of a framework that this process has imported do not survive one.
+            # Not a fork: threads and locks of a framework that this process has imported do not
+            # survive one.
             context = multiprocessing.get_context("spawn")
             self._pipe, there = context.Pipe()
             self._process = context.Process(target=serve, args=(there, self._spec), daemon=True)
             self._process.start()
-            # While this process holds that end open too, ``recv`` would not notice that the other one died.
+            # While this process holds that end open too, ``recv`` would not notice that the other
+            # one died.
             there.close()
         return self._pipe
 

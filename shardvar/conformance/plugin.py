@@ -1,8 +1,8 @@
 """The pytest plugin, which does nothing unless pytest is asked for ``shardvar.conformance``.
 
-pytest loads this module in every run on a machine that has shardvar installed. Until a run names the kit, the plugin
-therefore imports nothing, collects nothing and adds no option: the name of an option may clash with another plugin's.
-The rest of the plugin is ``shardvar.conformance.session``.
+pytest loads this module in every run on a machine that has shardvar installed. Until a run names
+the kit, the plugin therefore imports nothing, collects nothing and adds no option: the name of an
+option may clash with another plugin's. The rest of the plugin is ``shardvar.conformance.session``.
 """
 
 from typing import TYPE_CHECKING
@@ -32,5 +32,7 @@ def pytest_configure(config: "pytest.Config") -> None:
 def _is_asked(config: "pytest.Config | None") -> bool:
     """Return True if an argument is the package, by its name or its path."""
     arguments = () if config is None else config.invocation_params.args
-    names = (str(argument).replace("/", ".").replace("\\", ".").rstrip(".") for argument in arguments)
+    names = (
+        str(argument).replace("/", ".").replace("\\", ".").rstrip(".") for argument in arguments
+    )
     return any(name == PACKAGE or name.endswith(f".{PACKAGE}") for name in names)

@@ -1,8 +1,9 @@
-"""The rules of the kit: an id, a sentence, a level, the methods that the rule needs, and the law to check.
+"""The rules of the kit: an id, a sentence, a level, the methods that the rule needs, and the law to
+check.
 
-A rule is a function of an adapter (wrapped in ``Calls``) and one case, drawn by Hypothesis. It returns if the case
-keeps the rule and raises ``Broken`` otherwise. Its docstring is the law. Several rules may check one sentence; the part
-of their ids after the number tells them apart.
+A rule is a function of an adapter (wrapped in ``Calls``) and one case, drawn by Hypothesis. It
+returns if the case keeps the rule and raises ``Broken`` otherwise. Its docstring is the law.
+Several rules may check one sentence; the part of their ids after the number tells them apart.
 """
 
 import re
@@ -29,7 +30,8 @@ LEVELS = {
 """The subject of each level; the modules of ``rules`` say of which levels they are."""
 
 _MODULES = (
-    "partitioning variables updates snapshots layouts initialization optimizers checkpoints policies damage "
+    "partitioning variables updates snapshots layouts initialization optimizers checkpoints "
+    "policies damage "
     "meshes".split()
 )
 _RULES: dict[str, "Rule"] = {}
@@ -42,11 +44,13 @@ class Rule:
     """One law that an implementation keeps or breaks."""
 
     id: str
-    """The id of the sentence, and a suffix that tells rules of one sentence apart: ``R-SV-3-add``."""
+    """The id of the sentence, and a suffix that tells rules of one sentence apart:
+    ``R-SV-3-add``."""
     level: int
     """1 to 9."""
     rfc: str
-    """The number of the RFC: ``000``; the path of a page of the documentation where the sentence is from there."""
+    """The number of the RFC: ``000``; the path of a page of the documentation where the sentence is
+    from there."""
     sentence: str
     """The sentence of the RFC or of the page, verbatim."""
     law: str
@@ -73,9 +77,16 @@ class Rule:
 
 
 def rule(
-    id: str, level: int, rfc: str, sentence: str, needs: str, cases: st.SearchStrategy[Any], isolated: bool = False
+    id: str,
+    level: int,
+    rfc: str,
+    sentence: str,
+    needs: str,
+    cases: st.SearchStrategy[Any],
+    isolated: bool = False,
 ) -> Callable[[Callable[[Calls, Any], None]], Callable[[Calls, Any], None]]:
-    """Register the decorated function as the check of a rule; ``needs`` lists methods, separated by spaces."""
+    """Register the decorated function as the check of a rule; ``needs`` lists methods, separated by
+    spaces."""
 
     def register(check: Callable[[Calls, Any], None]) -> Callable[[Calls, Any], None]:
         if id in _RULES or not _ID.fullmatch(id):

@@ -51,7 +51,8 @@ class Report:
 
 
 def remark(verdict: Verdict) -> str:
-    """Return the remark beside an outcome: the reason, and the share of cases that were not claimed."""
+    """Return the remark beside an outcome: the reason, and the share of cases that were not
+    claimed."""
     parts = [verdict.reason] if verdict.reason else []
     if verdict.unclaimed_cases and verdict.outcome != NOT_CLAIMED:
         # Three reasons fit on a line; the JSON report has all of them.
@@ -62,14 +63,18 @@ def remark(verdict: Verdict) -> str:
 
 
 def summary(report: Report) -> str:
-    """Return the counts in one line, without outcomes that did not occur, except for the first three."""
+    """Return the counts in one line, without outcomes that did not occur, except for the first
+    three."""
     counts = report.counts()
-    shown = [outcome for outcome in OUTCOMES if counts[outcome] or outcome in (KEPT, BROKEN, NOT_CLAIMED)]
+    shown = [
+        outcome for outcome in OUTCOMES if counts[outcome] or outcome in (KEPT, BROKEN, NOT_CLAIMED)
+    ]
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in shown)
 
 
 def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the table, cut to the width of a terminal, each with the name of a colour or ``""``."""
+    """Yield the lines of the table, cut to the width of a terminal, each with the name of a colour
+    or ``""``."""
     rows = list(report.rows())
     broad = max((len(rule.id) for rule, _ in rows), default=0)
     for level in report.levels:
@@ -78,7 +83,10 @@ def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
             if rule.level != level:
                 continue
             beside = f"({remark(verdict)}) " if remark(verdict) else ""
-            line = f"  {rule.id:{broad}}  {verdict.outcome:{max(map(len, OUTCOMES))}}  {beside}{rule.law}"
+            line = (
+                f"  {rule.id:{broad}}  {verdict.outcome:{max(map(len, OUTCOMES))}}  "
+                f"{beside}{rule.law}"
+            )
             fits = width is None or len(line) <= width
             yield line if fits else line[: (width or 1) - 1] + "…", _STYLES.get(verdict.outcome, "")
     strangers = strangers_of(report.adapter)
@@ -92,12 +100,16 @@ def details(rule: Rule, verdict: Verdict, spec: str) -> str:
     head = f'{rule.id} ({rule.source}, level {rule.level}): "{rule.sentence}"\n{rule.law}.\n'
     # Only an unexpected pass fails without a counterexample.
     if verdict.counterexample is None:
-        return f"{head}\nIt was declared as an expected failure ({verdict.reason}), and is kept: take it off the list."
+        return (
+            f"{head}\nIt was declared as an expected failure ({verdict.reason}), and is kept: take "
+            "it off the list."
+        )
     return f"{head}\nThe smallest counterexample:\n\n{program(verdict, spec)}"
 
 
 def program(verdict: Verdict, spec: str) -> str:
-    """Return the counterexample as a program that runs on the adapter alone, with its results in comments."""
+    """Return the counterexample as a program that runs on the adapter alone, with its results in
+    comments."""
     example = verdict.counterexample
     if example is None:
         return ""
@@ -107,7 +119,14 @@ def program(verdict: Verdict, spec: str) -> str:
     # Importing ml_dtypes registers these names with NumPy, which then accepts them as texts.
     if any(word in calls for word in ("bfloat16", "float8", "float4", "int4", "int2'")):
         imports.insert(0, "import ml_dtypes  # dtypes that NumPy has not")
-    lines = [*imports, "", f"adapter = {name}()", *example.calls, f"# {example.came}", f"# {example.must}"]
+    lines = [
+        *imports,
+        "",
+        f"adapter = {name}()",
+        *example.calls,
+        f"# {example.came}",
+        f"# {example.must}",
+    ]
     return "\n".join(f"    {line}" if line else "" for line in "\n".join(lines).split("\n"))
 
 
@@ -146,7 +165,10 @@ def to_html(report: Report) -> str:
     judged = f"{escape(summary(report))}; judged by shardvar {shardvar.__version__}"
     parts = [_HEAD.format(title=title), f"<h1>{title}</h1><p>{judged}"]
     for level in report.levels:
-        parts.append(f"<h2>Level {level}: {LEVELS[level]}</h2><table><tr><th>rule<th>verdict<th>law and sentence")
+        parts.append(
+            f"<h2>Level {level}: {LEVELS[level]}</h2><table><tr><th>rule<th>verdict<th>law and "
+            "sentence"
+        )
         for rule, verdict in report.rows():
             if rule.level == level:
                 parts.append(_html_row(rule, verdict, report.spec))

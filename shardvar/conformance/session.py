@@ -1,8 +1,9 @@
 """A run of the kit under pytest: one item a rule, and reports at the end.
 
-The plugin calls this module once a run names the kit. The steps: read the options, construct the adapter, collect one
-item a rule, judge each item, write the reports. Rules come from the registry and are not found by name, so that no
-setting of the user (``python_files``, ``--import-mode``) hides or doubles them.
+The plugin calls this module once a run names the kit. The steps: read the options, construct the
+adapter, collect one item a rule, judge each item, write the reports. Rules come from the registry
+and are not found by name, so that no setting of the user (``python_files``, ``--import-mode``)
+hides or doubles them.
 """
 
 import sys
@@ -37,23 +38,39 @@ PROPERTY = "shardvar.conformance"
 def add_options(parser: pytest.Parser) -> None:
     """Add the options of the kit to pytest's."""
     group = parser.getgroup("conformance", "shardvar's conformance kit")
-    group.addoption("--adapter", metavar="MODULE:NAME", help="the adapter of the implementation to be judged")
-    group.addoption("--level", metavar="N", help="judge levels 1 to N, or with A-B from A to B (default: all, 1-9)")
+    group.addoption(
+        "--adapter", metavar="MODULE:NAME", help="the adapter of the implementation to be judged"
+    )
+    group.addoption(
+        "--level",
+        metavar="N",
+        help="judge levels 1 to N, or with A-B from A to B (default: all, 1-9)",
+    )
     group.addoption("--conformance-json", metavar="FILE", help="write the report as JSON")
     group.addoption("--conformance-html", metavar="FILE", help="write the report as one HTML page")
-    group.addoption("--expected-failures", metavar="FILE", help="rules known to be broken: RULE [sometimes]: reason")
     group.addoption(
-        "--conformance-examples", metavar="N", type=int, default=60, help="cases a rule (default: %(default)s)"
+        "--expected-failures",
+        metavar="FILE",
+        help="rules known to be broken: RULE [sometimes]: reason",
+    )
+    group.addoption(
+        "--conformance-examples",
+        metavar="N",
+        type=int,
+        default=60,
+        help="cases a rule (default: %(default)s)",
     )
 
 
 def start(config: pytest.Config) -> None:
     """Register the kit with pytest; ``UsageError`` for an invalid option."""
     if config.getoption("adapter") is None:
-        # With --pyargs the user asked for a verdict; without it, a path of the package may be named for another reason.
+        # With --pyargs the user asked for a verdict; without it, a path of the package may be named
+        # for another reason.
         if config.known_args_namespace.pyargs and not config.getoption("help"):
             raise pytest.UsageError(
-                f"{PACKAGE} judges an adapter, and none was given. Add --adapter package.module:Name; "
+                f"{PACKAGE} judges an adapter, and none was given. Add --adapter "
+                "package.module:Name; "
                 f"{PACKAGE}.adapters.numpy:Adapter is one to look at."
             )
         return
@@ -64,7 +81,8 @@ def start(config: pytest.Config) -> None:
 
 
 def levels_of(text: str | None) -> range:
-    """Return the levels of ``--level``; ``ArgumentError`` for a text that is not a level or a range of levels.
+    """Return the levels of ``--level``; ``ArgumentError`` for a text that is not a level or a range
+    of levels.
 
     >>> levels_of("3"), levels_of("6-8"), levels_of(None)
     (range(1, 4), range(6, 9), range(1, 10))
@@ -74,7 +92,9 @@ def levels_of(text: str | None) -> range:
         first, last = "1", first
     # Compared as texts, since ``int`` would also take '+3' and '3_0'.
     if not (first in map(str, LEVELS) and last in map(str, LEVELS) and int(first) <= int(last)):
-        raise ArgumentError(f"Invalid --level {text!r}.", "Give a level from 1 to 9, or a range such as 6-8.")
+        raise ArgumentError(
+            f"Invalid --level {text!r}.", "Give a level from 1 to 9, or a range such as 6-8."
+        )
     return range(int(first), int(last) + 1)
 
 
@@ -85,12 +105,13 @@ class Conformance:
         self.config = config
         self.spec = str(config.getoption("adapter"))
         self.levels = levels_of(config.getoption("level"))
-        # The declarations come first: a mistake in them shows before the adapter's module is imported, which may take
-        # seconds.
+        # The declarations come first: a mistake in them shows before the adapter's module is
+        # imported, which may take seconds.
         path = config.getoption("expected_failures")
         text = Path(path).read_text(encoding="utf-8") if path else ""
         self.expected = read_expected(text, {rule.id for rule in all_rules()})
-        # An adapter need not be installed: as with ``python -m``, one in the working directory is found.
+        # An adapter need not be installed: as with ``python -m``, one in the working directory is
+        # found.
         here = str(config.invocation_params.dir)
         if here not in sys.path:
             sys.path.append(here)
@@ -101,7 +122,9 @@ class Conformance:
         for option in ("conformance_json", "conformance_html"):
             target = config.getoption(option)
             if target and not Path(target).absolute().parent.is_dir():
-                raise ArgumentError(f"The directory of {target} does not exist.", "Create it first.")
+                raise ArgumentError(
+                    f"The directory of {target} does not exist.", "Create it first."
+                )
 
     def judge(self, rule: Rule) -> Verdict:
         """Return the verdict on a rule."""
@@ -113,7 +136,9 @@ class Conformance:
         """Return the verdicts so far as a report."""
         return Report(self.spec, self.adapter, self.levels, self.verdicts)
 
-    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> pytest.Collector | None:
         """Collect the rules where pytest comes to the registry, and nothing elsewhere."""
         # One file stands for the whole kit, so that each rule is collected once.
         if file_path != HERE / "registry.py":
@@ -142,9 +167,11 @@ class Conformance:
             terminalreporter.write_line(line, **({style: True} if style else {}))
 
     def pytest_sessionfinish(self) -> None:
-        """Write the reports that were asked for, and end the process that restored damaged checkpoints."""
+        """Write the reports that were asked for, and end the process that restored damaged
+        checkpoints."""
         self.isolated.close()
-        # A worker of pytest-xdist sees some of the verdicts; only the controller has all of them and writes.
+        # A worker of pytest-xdist sees some of the verdicts; only the controller has all of them
+        # and writes.
         if hasattr(self.config, "workerinput"):
             return
         report = self.report()

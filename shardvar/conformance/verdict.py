@@ -1,15 +1,16 @@
-"""The verdict on one rule: Hypothesis searches for a case that breaks it, and shrinks what it finds.
+"""The verdict on one rule: Hypothesis searches for a case that breaks it, and shrinks what it
+finds.
 
-The search is the same in every run (derandomized, no database), so a table changes only because an implementation did.
-The case that is found last is the smallest; its calls are kept as a program.
+The search is the same in every run (derandomized, no database), so a table changes only because an
+implementation did. The case that is found last is the smallest; its calls are kept as a program.
 
 A failure may be declared in a text file, one rule a line with the reason; ``#`` begins a comment:
 
     R-INIT-5: the framework ignores the offset of a partition, tracked upstream
     R-DAMAGE-1-flip sometimes: no checksums, and the places of payloads differ from run to run
 
-A declared failure that is found is an expected failure, and one that is not found is an unexpected pass. With
-``sometimes`` both are ``broken in some runs``.
+A declared failure that is found is an expected failure, and one that is not found is an unexpected
+pass. With ``sometimes`` both are ``broken in some runs``.
 """
 
 from collections.abc import Collection
@@ -44,7 +45,8 @@ class Expected:
     reason: str
     """The reason why the rule is broken."""
     sometimes: bool = False
-    """True if a case that breaks it is found in some runs only, so that both results are expected."""
+    """True if a case that breaks it is found in some runs only, so that both results are
+    expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Verdict:
     rule: str
     """The rule's id."""
     outcome: str
-    """``kept``, ``broken``, ``not claimed``, ``expected failure``, ``broken in some runs``, ``unexpected pass`` or
-    ``not run``."""
+    """``kept``, ``broken``, ``not claimed``, ``expected failure``, ``broken in some runs``,
+    ``unexpected pass`` or ``not run``."""
     reason: str = ""
     """The reason why it is not claimed, or expected to fail."""
     cases: int = 0
@@ -85,14 +87,16 @@ class Verdict:
 
 
 def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
-    """Return the declarations by rule; ``ArgumentError`` for a line without a reason, an unknown or a repeated rule.
+    """Return the declarations by rule; ``ArgumentError`` for a line without a reason, an unknown or
+    a repeated rule.
 
     >>> read_expected("# upstream\\nR-DIV-1: our own rule\\n", {"R-DIV-1"})
     {'R-DIV-1': Expected(reason='our own rule', sometimes=False)}
     """
     expected: dict[str, Expected] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        # A reason therefore cannot hold a ``#``, as in the number of an issue; a link to the issue can be given.
+        # A reason therefore cannot hold a ``#``, as in the number of an issue; a link to the issue
+        # can be given.
         content = line.partition("#")[0].strip()
         if not content:
             continue
@@ -100,14 +104,21 @@ def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
         rule, _, word = head.partition(" ")
         if word.strip() not in ("", SOMETIMES):
             raise ArgumentError(
-                f"Line {number} has {word!r} after the rule.", "Write: RULE: reason, or RULE sometimes: reason"
+                f"Line {number} has {word!r} after the rule.",
+                "Write: RULE: reason, or RULE sometimes: reason",
             )
         if not reason:
-            raise ArgumentError(f"Line {number} gives no reason: {line.strip()!r}.", "Write: RULE: reason")
+            raise ArgumentError(
+                f"Line {number} gives no reason: {line.strip()!r}.", "Write: RULE: reason"
+            )
         if rule not in known:
-            raise ArgumentError(f"Line {number} names an unknown rule {rule!r}.", "The report lists all rules.")
+            raise ArgumentError(
+                f"Line {number} names an unknown rule {rule!r}.", "The report lists all rules."
+            )
         if rule in expected:
-            raise ArgumentError(f"Line {number} names the rule {rule} a second time.", "Keep one of the lines.")
+            raise ArgumentError(
+                f"Line {number} names the rule {rule} a second time.", "Keep one of the lines."
+            )
         expected[rule] = Expected(reason, bool(word))
     return expected
 
@@ -115,22 +126,30 @@ def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
 def verdict_of(data: dict[str, Any]) -> Verdict:
     """Return the verdict of which ``as_json`` returned the data."""
     example = data["counterexample"]
-    return Verdict(**data | {"counterexample": None if example is None else Counterexample(**example)})
+    return Verdict(
+        **data | {"counterexample": None if example is None else Counterexample(**example)}
+    )
 
 
-def judge(rule: Rule, adapter: Any, *, max_examples: int = 100, expected: Expected | None = None) -> Verdict:
-    """Search for a case that breaks a rule and return the verdict; ``expected`` is the failure that was declared."""
+def judge(
+    rule: Rule, adapter: Any, *, max_examples: int = 100, expected: Expected | None = None
+) -> Verdict:
+    """Search for a case that breaks a rule and return the verdict; ``expected`` is the failure that
+    was declared."""
     missing = [name for name in rule.needs if name not in methods_of(adapter)]
     if missing:
         return Verdict(rule.id, NOT_CLAIMED, f"no {', '.join(missing)}")
     found = _Findings()
     _search(rule, adapter, max_examples, found)
     seen = (found.held, found.refused, list(found.reasons))
-    # The adapter declined every case, so nothing was checked: "kept" would claim what was never seen.
+    # The adapter declined every case, so nothing was checked: "kept" would claim what was never
+    # seen.
     if found.example is None and not found.held:
         return Verdict(rule.id, NOT_CLAIMED, "; ".join(found.reasons), *seen)
     reason = "" if expected is None else expected.reason
-    return Verdict(rule.id, _outcome(found.example is not None, expected), reason, *seen, found.example)
+    return Verdict(
+        rule.id, _outcome(found.example is not None, expected), reason, *seen, found.example
+    )
 
 
 def _outcome(broken: bool, expected: Expected | None) -> str:
@@ -146,7 +165,8 @@ def _outcome(broken: bool, expected: Expected | None) -> str:
 class _Ended(BaseException):
     """The end of a search in which a process died.
 
-    It derives from ``BaseException`` so that Hypothesis does not shrink the case: each further one may cost a process.
+    It derives from ``BaseException`` so that Hypothesis does not shrink the case: each further one
+    may cost a process.
     """
 
 
@@ -161,8 +181,9 @@ class _Findings:
     example: Counterexample | None = None
 
 
-# Reasons of the settings: importing or compiling a framework takes longer than any deadline or health check allows. A
-# rule has one law, so one failure is enough. Without a database there are no earlier failures to replay.
+# Reasons of the settings: importing or compiling a framework takes longer than any deadline or
+# health check allows. A rule has one law, so one failure is enough. Without a database there are no
+# earlier failures to replay.
 def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> None:
     @settings(
         max_examples=max_examples,
@@ -189,7 +210,8 @@ def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> No
                 raise _Ended from error
             raise
         else:
-            # While Hypothesis shrinks a failure, it also tries cases that keep the rule; they are not counted.
+            # While Hypothesis shrinks a failure, it also tries cases that keep the rule; they are
+            # not counted.
             found.held += found.example is None
 
     try:
@@ -213,4 +235,6 @@ def _example(calls: Calls, error: Exception) -> Counterexample:
     # Some frameworks put a whole stack trace into a message; its beginning says what is wrong.
     told = " ".join(str(error).split())
     shortened = told if len(told) < 400 else told[:400] + " …"
-    return Counterexample(calls.lines, f"It raised {type(error).__name__}: {shortened}", "It must not raise.")
+    return Counterexample(
+        calls.lines, f"It raised {type(error).__name__}: {shortened}", "It must not raise."
+    )

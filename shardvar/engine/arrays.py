@@ -1,7 +1,8 @@
 """Arrays in memory as a source, so that saving is the same program as resharding.
 
-Every array is one entry and one "file". What is read is the payload: C order, little-endian, whatever the array's own
-order and strides are; an array that lies in memory as its payload does is never copied.
+Every array is one entry and one "file". What is read is the payload: C order, little-endian,
+whatever the array's own order and strides are; an array that lies in memory as its payload does is
+never copied.
 """
 
 import sys
@@ -53,7 +54,9 @@ class ArraySource:
         if isinstance(array, bytes):
             return array
         return (
-            array.tobytes() if is_little_endian(array.dtype) else array.astype(array.dtype.newbyteorder("<")).tobytes()
+            array.tobytes()
+            if is_little_endian(array.dtype)
+            else array.astype(array.dtype.newbyteorder("<")).tobytes()
         )
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
@@ -65,8 +68,8 @@ class ArraySource:
         array = self.arrays[file]
         if isinstance(array, bytes):
             raise UnsupportedError("Encoded strings lie in memory as they are.")
-        # The whole elements that hold the bytes: the bytes [6, 13) of a float32 array lie in its elements 1 to 3, from
-        # 2 bytes into the first one on.
+        # The whole elements that hold the bytes: the bytes [6, 13) of a float32 array lie in its
+        # elements 1 to 3, from 2 bytes into the first one on.
         first, last = start // array.itemsize, -(-(start + len(buffer)) // array.itemsize)
         elements = array.flat[first:last]  # a copy, in C order whatever the strides are
         octets = elements.astype(array.dtype.newbyteorder("<"), copy=False).view(np.uint8)
@@ -78,11 +81,15 @@ class ArraySource:
         self.read_span(int(entries.file[row]), start, buffer)
 
     def copy_moves(self, arrays: Ints, moves: MoveTable, buffers: Mapping[int, memoryview]) -> None:
-        """Copy each move's bytes from its array, [k] rows of ``arrays``, to its place in the buffer of its target."""
+        """Copy each move's bytes from its array, [k] rows of ``arrays``, to its place in the buffer
+        of its target."""
         columns = (arrays, moves.source_start, moves.target, moves.target_start, moves.nbytes)
-        for row, start, target, place, nbytes in zip(*(column.tolist() for column in columns), strict=True):
+        for row, start, target, place, nbytes in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             into = buffers[target][place : place + nbytes]
-            # A small array is copied whole in one call; its payload as a memoryview would take several.
+            # A small array is copied whole in one call; its payload as a memoryview would take
+            # several.
             if nbytes <= SMALL_NBYTES and self.nbytes(row) == nbytes:
                 into[:] = self._small_payload(row)
             else:
@@ -103,7 +110,8 @@ _STRING_CODE = code(STRING)
 
 
 def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> ArraySource:
-    """Return the source of arrays that hold these slices, row by row; strings are encoded, and their sizes set."""
+    """Return the source of arrays that hold these slices, row by row; strings are encoded, and
+    their sizes set."""
     payloads: list[npt.NDArray[Any] | bytes] = list(arrays)
     nbytes: Ints = slices.nbytes.copy()
     # The size of strings is known only once they are encoded.
@@ -127,8 +135,8 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
 
 
-# "|" is a dtype without byte order, such as int8. "=" is the processor's order; NumPy writes "<" or ">" only for the
-# other one.
+# "|" is a dtype without byte order, such as int8. "=" is the processor's order; NumPy writes "<" or
+# ">" only for the other one.
 _BIG_ENDIAN = ">" if sys.byteorder == "little" else ">="
 
 

@@ -1,8 +1,10 @@
-"""A source whose values are converted on the way: the only place where a dtype changes, and only on demand.
+"""A source whose values are converted on the way: the only place where a dtype changes, and only on
+demand.
 
-Each payload is verified whole before its first element is converted, so that what is checked is what was stored. A
-conversion that would lose more than precision is refused, naming key and value: a finite number that becomes infinite,
-an integer that does not fit, a fraction that becomes an integer, an imaginary part that is dropped.
+Each payload is verified whole before its first element is converted, so that what is checked is
+what was stored. A conversion that would lose more than precision is refused, naming key and value:
+a finite number that becomes infinite, an integer that does not fit, a fraction that becomes an
+integer, an imaginary part that is dropped.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +39,8 @@ class CastSource:
     """Another source with some of its entries converted; rows are those of ``entries``."""
 
     verified: VerifiedRows
-    """The source of the payloads, its entries as they are stored, and which of them were verified."""
+    """The source of the payloads, its entries as they are stored, and which of them were
+    verified."""
 
     @classmethod
     def of(cls, inner: Source, stored: EntryTable) -> Self:
@@ -55,7 +58,8 @@ class CastSource:
         return self.verified.entries
 
     def in_order(self, rows: Ints) -> Bools:
-        """[rows] True for payloads that are best read in order: those of which the inner source says so."""
+        """[rows] True for payloads that are best read in order: those of which the inner source
+        says so."""
         return read_in_order(self.inner, self.stored, rows)
 
     @property
@@ -86,21 +90,25 @@ class CastSource:
         self.inner.close()
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with converted values, from byte ``start`` of the converted payload on."""
+        """Fill ``buffer`` with converted values, from byte ``start`` of the converted payload
+        on."""
         before, after = (table.slices.dtype(row) for table in (self.stored, entries))
         if before == after:
             self.inner.read_into(self.stored, row, start, buffer)
             return
         # Check.
         self.verified.verify(row)
-        # Move. Bytes are converted by way of elements: byte 8 of a float32 payload is element 2, and that begins at
-        # byte 16 if it is stored as float64. A portion at a time stays in the cache.
+        # Move. Bytes are converted by way of elements: byte 8 of a float32 payload is element 2,
+        # and that begins at byte 16 if it is stored as float64. A portion at a time stays in the
+        # cache.
         source, into = numpy_dtype(before), np.frombuffer(buffer, numpy_dtype(after))
         first = start // into.itemsize
         for begin in range(0, len(into), _PORTION):
             portion = into[begin : begin + _PORTION]
             values = np.frombuffer(thread_buffer(len(portion) * source.itemsize, "cast"), source)
-            self.inner.read_into(self.stored, row, (first + begin) * source.itemsize, bytes_of(values))
+            self.inner.read_into(
+                self.stored, row, (first + begin) * source.itemsize, bytes_of(values)
+            )
             convert_into(portion, values, entries.slices.key(row))
 
 
@@ -111,14 +119,22 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
     for row, key in enumerate(slices.tensors.keys):
         if key in dtypes:
             before, after = slices.tensors.dtype(row), dtypes[key]
-            if before != after and any(is_whole(name) or is_opaque(name) for name in (before, after)):
-                raise UnsupportedError(f"{key!r} cannot be cast from {before} to {after}.", "Cast numbers to numbers.")
+            if before != after and any(
+                is_whole(name) or is_opaque(name) for name in (before, after)
+            ):
+                raise UnsupportedError(
+                    f"{key!r} cannot be cast from {before} to {after}.", "Cast numbers to numbers."
+                )
             codes[row] = code(after)
-    # A converted payload lies in no file byte for byte, and the index has no checksum of it. ``inner`` compares the
-    # stored one.
+    # A converted payload lies in no file byte for byte, and the index has no checksum of it.
+    # ``inner`` compares the stored one.
     same = (codes == slices.tensors.codes)[slices.tensor]
     table = SliceTable.of(
-        replace(slices.tensors, codes=codes), slices.tensor, slices.offset, slices.shape, slices.nbytes
+        replace(slices.tensors, codes=codes),
+        slices.tensor,
+        slices.offset,
+        slices.shape,
+        slices.nbytes,
     )
     checksum = np.where(same, entries.checksum, NO_CHECKSUM)
     # Runs are one table for all entries, so one converted tensor drops them for all.
@@ -127,7 +143,8 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
 
 
 def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> None:
-    """Fill ``into`` with the values, rounded as by NumPy; ``UnsupportedError`` if more than precision is lost."""
+    """Fill ``into`` with the values, rounded as by NumPy; ``UnsupportedError`` if more than
+    precision is lost."""
     dtype = into.dtype
     if _fit(values, dtype):
         np.copyto(into, values, casting="unsafe")
@@ -141,11 +158,12 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
     with np.errstate(all="ignore"):
         converted = numbers.astype(dtype)
         if _is_exact(numbers.dtype) or _is_exact(dtype):
-            # Integers must survive the way there and back. That alone is not enough: the uint8 200 is -56 as int8,
-            # which is 200 again as uint8. So signs are compared too.
+            # Integers must survive the way there and back. That alone is not enough: the uint8 200
+            # is -56 as int8, which is 200 again as uint8. So signs are compared too.
             after = converted.real if dtype.kind == "c" else converted
             lost |= (after.astype(numbers.dtype) != numbers) | ((after < 0) != (numbers < 0))
-            # Rounding can hide a loss: 2**31 - 1 is 2**31 as float32, which some processors turn back into 2**31 - 1.
+            # Rounding can hide a loss: 2**31 - 1 is 2**31 as float32, which some processors turn
+            # back into 2**31 - 1.
             lost |= _is_wrapped(numbers, after) | _is_wrapped(after, numbers)
         else:
             # Types without infinities, or without NaNs, put numbers in their place.
@@ -162,35 +180,48 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
 
 
 def _fit(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Return True if all values are real, finite and in the range of a type of fractions: only precision can be lost.
+    """Return True if all values are real, finite and in the range of a type of fractions: only
+    precision can be lost.
 
     Two reductions tell, ten times as fast as the comparisons that find a value that does not fit.
     """
-    if not values.size or "c" in (values.dtype.kind, dtype.kind) or _is_exact(values.dtype) or _is_exact(dtype):
+    if (
+        not values.size
+        or "c" in (values.dtype.kind, dtype.kind)
+        or _is_exact(values.dtype)
+        or _is_exact(dtype)
+    ):
         return False
     lowest, largest = (float(getattr(_float_info(dtype), name)) for name in ("min", "max"))
-    # A NaN among the values makes both reductions NaN, which is in no range. float8_e8m0fnu has no negative numbers.
-    within = lowest <= float(np.minimum.reduce(values)) and float(np.maximum.reduce(values)) <= largest
+    # A NaN among the values makes both reductions NaN, which is in no range. float8_e8m0fnu has no
+    # negative numbers.
+    within = (
+        lowest <= float(np.minimum.reduce(values)) and float(np.maximum.reduce(values)) <= largest
+    )
     return within and lowest == -largest
 
 
 def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.NDArray[np.bool]:
-    """Return True for floats beyond the largest integer, which some processors convert to it, and it to them."""
+    """Return True for floats beyond the largest integer, which some processors convert to it, and
+    it to them."""
     if _is_exact(fractions.dtype) or not _is_exact(integers.dtype) or integers.dtype == np.bool:
         return np.zeros(fractions.shape, np.bool)
-    # The bound max + 1 is a power of two, which float64 holds exactly; max itself would be rounded, as 2**63 - 1 to
-    # 2**63.
-    return np.asarray(fractions.astype(np.float64) >= float(int(_integer_info(integers.dtype).max) + 1))
+    # The bound max + 1 is a power of two, which float64 holds exactly; max itself would be rounded,
+    # as 2**63 - 1 to 2**63.
+    return np.asarray(
+        fractions.astype(np.float64) >= float(int(_integer_info(integers.dtype).max) + 1)
+    )
 
 
 def _is_beyond(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool]:
-    """Return True for finite numbers that exceed the largest of a real type by more than rounding can explain."""
+    """Return True for finite numbers that exceed the largest of a real type by more than rounding
+    can explain."""
     if values.dtype.kind == "c":
         return np.zeros(values.shape, np.bool)
     kind = np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
     largest, eps = (float(getattr(_float_info(kind), name)) for name in ("max", "eps"))
-    # Half a step beyond the largest number; a smaller excess is rounded down to it. For float16 the limit is 65504 +
-    # 2**-10 * 2**15 / 2 = 65520.
+    # Half a step beyond the largest number; a smaller excess is rounded down to it. For float16 the
+    # limit is 65504 + 2**-10 * 2**15 / 2 = 65520.
     limit = largest + eps * 2.0 ** np.floor(np.log2(largest)) / 2
     return np.asarray(np.isfinite(values) & (np.abs(values.astype(np.float64)) >= limit))
 

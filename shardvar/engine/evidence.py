@@ -1,8 +1,9 @@
 """Evidence: are the bytes right that were read from a source?
 
-Whatever reads payloads reads them through an ``Evidence``. It takes the checksum of each range while the bytes are in
-the cache, and compares it with what the index promises for exactly these bytes: the checksum of the payload, or that of
-one of its runs. The rule, "a checksum is compared whenever the bytes that it covers are read", is ``Evidence.add``.
+Whatever reads payloads reads them through an ``Evidence``. It takes the checksum of each range
+while the bytes are in the cache, and compares it with what the index promises for exactly these
+bytes: the checksum of the payload, or that of one of its runs. The rule, "a checksum is compared
+whenever the bytes that it covers are read", is ``Evidence.add``.
 
     range that was read            what happens
     a whole payload, or one run    compared at once, or with the next few reads
@@ -10,13 +11,16 @@ one of its runs. The rule, "a checksum is compared whenever the bytes that it co
                                    are read again, by the runs that they touch where the format has checksums of runs,
                                    else the whole payload
 
-Before ``check`` has returned, nothing is committed and nothing is given to the caller. Payloads that the source decodes
-are checked by the source when their last byte is read; of these, one that was read in part is read to its end here.
+Before ``check`` has returned, nothing is committed and nothing is given to the caller. Payloads
+that the source decodes are checked by the source when their last byte is read; of these, one that
+was read in part is read to its end here.
 
-The first error is raised. With ``errors`` it is kept by row instead, so that one damaged payload hides no other.
+The first error is raised. With ``errors`` it is kept by row instead, so that one damaged payload
+hides no other.
 
-R-DAMAGE-1 (RFC 001): "all variables present before saving will be available for loading and restoration", or it is said
-which are not: a value that is not the one that was saved is never returned.
+R-DAMAGE-1 (RFC 001): "all variables present before saving will be available for loading and
+restoration", or it is said which are not: a value that is not the one that was saved is never
+returned.
 """
 
 from array import array
@@ -36,7 +40,8 @@ from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
 LISTS_MORE = "`shardvar verify` lists all that is damaged."
-"""The end of the remedy for damage that a read found, which says more only to those that did not verify."""
+"""The end of the remedy for damage that a read found, which says more only to those that did not
+verify."""
 
 _MOST_NOTED = 64
 """Reads after which their checksums are compared, so that damage is found soon."""
@@ -74,20 +79,24 @@ class ReadTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """A source whose every read is compared with the checksums of its index. Safe to use from several threads."""
+    """A source whose every read is compared with the checksums of its index. Safe to use from
+    several threads."""
 
     source: Source
     """The source that payloads are read from."""
     entries: EntryTable
     """The source's entries; ``ReadTable.row`` counts them."""
     takes_checksums: bool = True
-    """False where reads take no checksums: the caller adds them, or said that it wants no comparison."""
+    """False where reads take no checksums: the caller adds them, or said that it wants no
+    comparison."""
     errors: dict[int, ReadError] | None = None
     """The first error of each row, where errors are kept; None where they are raised."""
     _noted: "array[int]" = field(default_factory=lambda: array("q"))
-    """Reads that are not compared yet, four integers each: as columns, many are compared in the time of one."""
+    """Reads that are not compared yet, four integers each: as columns, many are compared in the
+    time of one."""
     _parts: "array[int]" = field(default_factory=lambda: array("q"))
-    """The reads that are only parts of payloads, likewise: a hundred thousand of them take a few MiB."""
+    """The reads that are only parts of payloads, likewise: a hundred thousand of them take a few
+    MiB."""
     _lock: RLock = field(default_factory=new_lock)
 
     @property
@@ -97,7 +106,8 @@ class Evidence:
         return ReadTable.of(np.array(self._parts, dtype=np.int64))
 
     def is_guarded(self, rows: Any) -> Any:
-        """[*rows] True for rows with a checksum that can be compared: in the index, over bytes as a file has them."""
+        """[*rows] True for rows with a checksum that can be compared: in the index, over bytes as a
+        file has them."""
         if self.source.crc is None:
             return np.zeros(np.shape(rows), dtype=np.bool)
         return self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
@@ -112,8 +122,8 @@ class Evidence:
             self._fail(row, error)
             return
         if self.takes_checksums:
-            # Reads are noted and compared together, since NumPy takes about as long for one comparison as for 64. Each
-            # is four integers in ``_noted``.
+            # Reads are noted and compared together, since NumPy takes about as long for one
+            # comparison as for 64. Each is four integers in ``_noted``.
             kind = self.source.crc
             crc = kind.compute(buffer) if kind is not None and self.is_guarded(row) else NO_CHECKSUM
             with self._lock:
@@ -123,7 +133,8 @@ class Evidence:
                 self.compare()
 
     def expect(self, rows: Ints) -> None:
-        """Tell the source which payloads that it decodes will be read next, in order, if it wants to know."""
+        """Tell the source which payloads that it decodes will be read next, in order, if it wants
+        to know."""
         expect: Callable[[EntryTable, Ints], None] | None = getattr(self.source, "expect", None)
         if expect is not None and len(rows):
             expect(self.entries, rows)
@@ -138,12 +149,19 @@ class Evidence:
             self.add(ReadTable.of(noted))
 
     def read_spans(
-        self, rows: Ints, starts: Ints, nbytes: Ints, first: Ints, new_buffer: Callable[[int], memoryview]
+        self,
+        rows: Ints,
+        starts: Ints,
+        nbytes: Ints,
+        first: Ints,
+        new_buffer: Callable[[int], memoryview],
     ) -> tuple[memoryview, list[int]]:
-        """Read ranges of plain payloads, sorted by file and place, of which each row of ``first`` begins a span.
+        """Read ranges of plain payloads, sorted by file and place, of which each row of ``first``
+        begins a span.
 
-        Returns a buffer with the spans one after the other, and the place of each range in it. The ranges at [0, 4),
-        [6, 8) and [100, 103) of a file in the spans 0 and 2 are read as [0, 8) and [100, 103), to the places 0, 6, 8.
+        Returns a buffer with the spans one after the other, and the place of each range in it. The
+        ranges at [0, 4), [6, 8) and [100, 103) of a file in the spans 0 and 2 are read as [0, 8)
+        and [100, 103), to the places 0, 6, 8.
         """
         places, last = self.entries.start[rows] + starts, np.append(first[1:], len(rows)) - 1
         sizes = places[last] + nbytes[last] - places[first]
@@ -152,7 +170,9 @@ class Evidence:
         buffer = new_buffer(int(sizes.sum()))
         columns = (self.entries.file[rows[first]], places[first], into, into + sizes)
         try:
-            for file, place, start, stop in zip(*(column.tolist() for column in columns), strict=True):
+            for file, place, start, stop in zip(
+                *(column.tolist() for column in columns), strict=True
+            ):
                 self.source.read_span(file, place, buffer[start:stop])
         except READ_ERRORS:
             if self.errors is None:
@@ -164,24 +184,38 @@ class Evidence:
         self._take(rows, starts, nbytes, buffer, begins)
         return buffer, begins
 
-    def read_runs(self, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]) -> memoryview:
-        """The bytes ``[start, stop)`` of a payload that has checksums of runs: whole runs are read, each compared.
+    def read_runs(
+        self, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]
+    ) -> memoryview:
+        """The bytes ``[start, stop)`` of a payload that has checksums of runs: whole runs are read,
+        each compared.
 
-        With runs of 16 bytes, the bytes [20, 40) of a payload of 45 are read as [16, 45): two runs, the last one short.
+        With runs of 16 bytes, the bytes [20, 40) of a payload of 45 are read as [16, 45): two runs,
+        the last one short.
         """
         runs = self.entries.runs
         if runs is None:
             raise ArgumentError("The entry has no checksums of runs.")
         step = runs.run_nbytes
-        begin, end = start // step * step, min(-(-stop // step) * step, int(self.entries.slices.nbytes[row]))
+        begin, end = (
+            start // step * step,
+            min(-(-stop // step) * step, int(self.entries.slices.nbytes[row])),
+        )
         block = new_buffer(end - begin)
         self.source.read_into(self.entries, row, begin, block)
         starts = np.arange(begin, end, step)
-        self._take(np.full(len(starts), row), starts, np.minimum(step, end - starts), block, (starts - begin).tolist())
+        self._take(
+            np.full(len(starts), row),
+            starts,
+            np.minimum(step, end - starts),
+            block,
+            (starts - begin).tolist(),
+        )
         return block[start - begin : stop - begin]
 
     def read_whole(self, row: int) -> None:
-        """Read one payload from its beginning to its end and compare it. Also reads what no checksum guards.
+        """Read one payload from its beginning to its end and compare it. Also reads what no
+        checksum guards.
 
         The plain path: every other way to read a payload finds the same error.
         """
@@ -194,7 +228,8 @@ class Evidence:
                 if guarded and self.source.crc is not None:
                     crc = self.source.crc.compute(block, crc)
             if nbytes == 0 and not self.entries.plain[row]:
-                # A payload without bytes may have stored bytes all the same, such as the header of a deflated array.
+                # A payload without bytes may have stored bytes all the same, such as the header of
+                # a deflated array.
                 self.source.read_into(self.entries, row, 0, buffer)
         except READ_ERRORS as error:
             self._fail(row, error)
@@ -202,16 +237,18 @@ class Evidence:
             self.add(ReadTable.of([row, 0, nbytes, crc if guarded else NO_CHECKSUM]))
 
     def add(self, reads: ReadTable) -> None:
-        """Compare the checksums of what was read with those that the index promises for the same bytes.
+        """Compare the checksums of what was read with those that the index promises for the same
+        bytes.
 
-        This is the one place where payloads are compared. Reads of bytes that are neither a payload nor a run, and
-        those of which no checksum was taken, are kept for ``check``.
+        This is the one place where payloads are compared. Reads of bytes that are neither a payload
+        nor a run, and those of which no checksum was taken, are kept for ``check``.
         """
         promised, is_whole = self._promised(reads)
         compared = (promised != NO_CHECKSUM) & (reads.checksum != NO_CHECKSUM)
         for position in np.flatnonzero(compared & (promised != reads.checksum)).tolist():
             self._blame(reads, position)
-        # A run stays among the parts although it was compared: with the parts beside it, it may tile the payload.
+        # A run stays among the parts although it was compared: with the parts beside it, it may
+        # tile the payload.
         is_open = self.is_guarded(reads.row) & ~(compared & is_whole)
         is_open |= ~self.entries.plain[reads.row] & ~is_whole
         if is_open.any():
@@ -219,10 +256,11 @@ class Evidence:
                 self._parts.frombytes(reads.take(np.flatnonzero(is_open)).table().tobytes())
 
     def check(self) -> None:
-        """Raise unless everything that was read is as the index promises; reads again what is still open."""
+        """Raise unless everything that was read is as the index promises; reads again what is still
+        open."""
         parts = self.parts
-        # A run that was compared is settled. If a payload has an open part, all its parts are looked at again, because
-        # together they may tile it.
+        # A run that was compared is settled. If a payload has an open part, all its parts are
+        # looked at again, because together they may tile it.
         settled = (self._promised(parts)[0] != NO_CHECKSUM) & (parts.checksum != NO_CHECKSUM)
         rows = np.flatnonzero(np.isin(parts.row, parts.row[~settled]))
         # By row, and then by first byte, so that the parts of a payload follow each other.
@@ -230,14 +268,18 @@ class Evidence:
         if len(order):
             self._settle_all(parts.take(order), settled[order])
 
-    def _take(self, rows: Ints, starts: Ints, nbytes: Ints, buffer: memoryview, begins: list[int]) -> None:
-        """Take the checksums of ranges that were just read, while their bytes are in the cache, and add them."""
+    def _take(
+        self, rows: Ints, starts: Ints, nbytes: Ints, buffer: memoryview, begins: list[int]
+    ) -> None:
+        """Take the checksums of ranges that were just read, while their bytes are in the cache, and
+        add them."""
         if not self.takes_checksums:
             return
         checksum = np.full(len(rows), NO_CHECKSUM)
         if self.source.crc is not None:
             compute, ranges = self.source.crc.compute, zip(begins, nbytes.tolist(), strict=True)
-            # Views of the buffer are made one at a time: thousands that live at once would start the garbage collector.
+            # Views of the buffer are made one at a time: thousands that live at once would start
+            # the garbage collector.
             guarded = self.is_guarded(rows).tolist()
             checksum[:] = [
                 compute(buffer[begin : begin + count]) if is_guarded else NO_CHECKSUM
@@ -246,7 +288,8 @@ class Evidence:
         self.add(ReadTable(rows, starts, nbytes, checksum))
 
     def _promised(self, reads: ReadTable) -> tuple[Ints, Bools]:
-        """[k] the checksum that the index gives for exactly these bytes, and [k] True for whole payloads."""
+        """[k] the checksum that the index gives for exactly these bytes, and [k] True for whole
+        payloads."""
         entries, rows = self.entries, reads.row
         sizes, guarded = entries.slices.nbytes[rows], self.is_guarded(rows)
         is_whole = (reads.start == 0) & (reads.nbytes == sizes)
@@ -254,10 +297,12 @@ class Evidence:
         if entries.runs is not None:
             step = entries.runs.run_nbytes
             is_run = guarded & ~is_whole & (reads.start % step == 0) & (reads.nbytes > 0)
-            # Only the last run may be short: of 45 bytes in runs of 16, [32, 45) is a run of 13 bytes, but [16, 29) is
-            # not a run.
+            # Only the last run may be short: of 45 bytes in runs of 16, [32, 45) is a run of 13
+            # bytes, but [16, 29) is not a run.
             at = np.flatnonzero(is_run & (reads.nbytes == np.minimum(step, sizes - reads.start)))
-            promised[at] = entries.runs.values[entries.runs.first[rows[at]] + reads.start[at] // step]
+            promised[at] = entries.runs.values[
+                entries.runs.first[rows[at]] + reads.start[at] // step
+            ]
         return promised, is_whole
 
     def _settle_all(self, parts: ReadTable, settled: Bools) -> None:
@@ -265,13 +310,18 @@ class Evidence:
         first = np.flatnonzero(np.diff(parts.row, prepend=-1))
         rows, bounds = parts.row[first], np.append(first, len(parts))
         guarded = self.is_guarded(rows)
-        # From cheap to expensive: combine the parts, read the runs that they touch again, read the payload again.
+        # From cheap to expensive: combine the parts, read the runs that they touch again, read the
+        # payload again.
         is_tiled = _tile(parts, first, self.entries.slices.nbytes[rows])
         is_tiled &= ~guarded | np.logical_and.reduceat(parts.checksum != NO_CHECKSUM, first)
         combined = np.flatnonzero(is_tiled & guarded)
         checksums = self._combined(parts, bounds[combined].tolist(), bounds[combined + 1].tolist())
         nbytes = self.entries.slices.nbytes[rows[combined]]
-        self.add(ReadTable(rows[combined], np.zeros_like(combined), nbytes, np.array(checksums, dtype=np.int64)))
+        self.add(
+            ReadTable(
+                rows[combined], np.zeros_like(combined), nbytes, np.array(checksums, dtype=np.int64)
+            )
+        )
         for group in np.flatnonzero(~is_tiled).tolist():
             mine = np.arange(bounds[group], bounds[group + 1])
             self._settle(parts.take(mine[~settled[mine]]), int(rows[group]), bool(guarded[group]))
@@ -289,18 +339,22 @@ class Evidence:
 
     def _combined(self, parts: ReadTable, firsts: list[int], lasts: list[int]) -> list[int]:
         """The checksum of each payload from those of the parts ``[first, last)`` that tile it."""
-        # The CRC of a + b follows from those of a and b and the length of b, so no byte is read again.
+        # The CRC of a + b follows from those of a and b and the length of b, so no byte is read
+        # again.
         sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
         found = []
         for first, last in zip(firsts, lasts, strict=True):
             combined: int = sums[first]
             for part in range(first + 1, last):
-                combined = NO_CHECKSUM if crc is None else crc.combine(combined, sums[part], sizes[part])
+                combined = (
+                    NO_CHECKSUM if crc is None else crc.combine(combined, sums[part], sizes[part])
+                )
             found.append(combined)
         return found
 
     def _read_again(self, row: int, start: int, stop: int) -> None:
-        """Compare the runs that hold the bytes ``[start, stop)`` of a payload, a block of them at a time."""
+        """Compare the runs that hold the bytes ``[start, stop)`` of a payload, a block of them at a
+        time."""
         try:
             for begin, end in block_ranges(start, stop):
                 self.read_runs(row, begin, end, new_buffer)
@@ -315,8 +369,10 @@ class Evidence:
             self._read_again(row, 0, nbytes)  # names the first run that is damaged
         entry = self.entries.entry(row, self.source.index.files)
         error = CorruptCheckpoint(
-            f"{entry.file}: the bytes {entry.start + start} to {entry.start + start + nbytes}, which hold "
-            f"{entry.slice.region} of {entry.slice.key!r}, do not have the checksum that the index gives.",
+            f"{entry.file}: the bytes {entry.start + start} to {entry.start + start + nbytes}, "
+            "which hold "
+            f"{entry.slice.region} of {entry.slice.key!r}, do not have the checksum that the "
+            "index gives.",
             f"{COPY_AGAIN} {LISTS_MORE}",
         ).in_file(entry.file)
         self._fail(row, error)
@@ -335,9 +391,11 @@ def check_entry(source: Source, entries: EntryTable, row: int) -> None:
 def _tile(parts: ReadTable, first: Ints, nbytes: Ints) -> Bools:
     """[g] True for payloads whose parts follow each other from the first byte to the last.
 
-    ``first`` are the rows at which the parts of each payload begin, sorted by first byte, and ``nbytes`` their sizes.
+    ``first`` are the rows at which the parts of each payload begin, sorted by first byte, and
+    ``nbytes`` their sizes.
     """
-    # [0, 5) and [5, 9) tile 9 bytes: each start (0, 5) equals the stop before it (0, 5), and the last stop is 9.
+    # [0, 5) and [5, 9) tile 9 bytes: each start (0, 5) equals the stop before it (0, 5), and the
+    # last stop is 9.
     stops = parts.start + parts.nbytes
     before = np.append(0, stops[:-1])
     before[first] = 0
@@ -349,7 +407,8 @@ def _tile(parts: ReadTable, first: Ints, nbytes: Ints) -> Bools:
 def _touched_runs(parts: ReadTable, run_nbytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of whole runs that hold the parts, sorted by first byte; each run is in one of them.
 
-    With runs of 16 bytes, the parts [20, 25), [30, 40) and [70, 71) touch the ranges [16, 48) and [64, 80).
+    With runs of 16 bytes, the parts [20, 25), [30, 40) and [70, 71) touch the ranges [16, 48) and
+    [64, 80).
     """
     starts = parts.start // run_nbytes * run_nbytes
     stops = -(-(parts.start + parts.nbytes) // run_nbytes) * run_nbytes

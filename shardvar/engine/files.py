@@ -1,18 +1,20 @@
 """One output file: what goes into it, and how it is written.
 
-A ``FileTask`` is a value. It holds the part of a plan that fills one file, and may be carried to another process:
-running it twice writes the same bytes.
+A ``FileTask`` is a value. It holds the part of a plan that fills one file, and may be carried to
+another process: running it twice writes the same bytes.
 
     file     | frame | payload 0 | payload 1 | gap | payload 2 ............................................. | frame |
     units            [ unit 0: whole small payloads  ] [ unit 1: one block ][ unit 2: one block ][ unit 3    ]
 
-The file is cut into units of a few MiB, each some whole small payloads or one block of a large one. A unit's bytes are
-read into a buffer (``engine.pieces``), its checksums are taken while they are in the cache, and it is written at its
-place; one whose bytes lie in an array as they are is written from there. Units are independent, so threads take them as
-they come. Units that regions fill need what their neighbours need, too: they are read a batch at a time.
+The file is cut into units of a few MiB, each some whole small payloads or one block of a large one.
+A unit's bytes are read into a buffer (``engine.pieces``), its checksums are taken while they are in
+the cache, and it is written at its place; one whose bytes lie in an array as they are is written
+from there. Units are independent, so threads take them as they come. Units that regions fill need
+what their neighbours need, too: they are read a batch at a time.
 
-Files side by side. The system lets one thread at a time write into a file, so threads that share a file wait for each
-other. On a local disk the threads therefore work at as many files as they are, at a batch of each in turn:
+Files side by side. The system lets one thread at a time write into a file, so threads that share a
+file wait for each other. On a local disk the threads therefore work at as many files as they are,
+at a batch of each in turn:
 
     files              0 ========  2 ===========        each thread has a file for itself, most of the time
                        1 ============  3 =======
@@ -30,8 +32,21 @@ from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, read_moves
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, map_ahead, run_all, thread_buffer
-from shardvar.engine.regions import RegionTable, copies_in_range, join_regions, read_regions, wanted_regions
+from shardvar.engine.pool import (
+    BLOCK_NBYTES,
+    Progress,
+    block_ranges,
+    map_ahead,
+    run_all,
+    thread_buffer,
+)
+from shardvar.engine.regions import (
+    RegionTable,
+    copies_in_range,
+    join_regions,
+    read_regions,
+    wanted_regions,
+)
 from shardvar.engine.sums import Sums, join_sums, take_checksums
 from shardvar.engine.units import Unit, batch_units, plan_units
 from shardvar.engine.verified import read_in_order
@@ -44,10 +59,10 @@ from shardvar.storage.protocol import Storage, WritableFile
 _WRITE_NBYTES = 512 << 10
 """Bytes of a write where files are read and others written side by side.
 
-The kernel takes memory for what is written in portions as large as the write, and the host of a virtual machine may
-provide portions of 1 MiB and more several times more slowly. After each write a thread waits for Python's lock, and in
-one file for other threads. So a write has a block where threads share a file, and in a save from memory, which does
-little else.
+The kernel takes memory for what is written in portions as large as the write, and the host of a
+virtual machine may provide portions of 1 MiB and more several times more slowly. After each write a
+thread waits for Python's lock, and in one file for other threads. So a write has a block where
+threads share a file, and in a save from memory, which does little else.
 """
 
 
@@ -94,7 +109,8 @@ class FileWork:
     is_range: Bools
     """[k] True for targets that moves fill; regions fill the others."""
     ordered: Bools
-    """[k] True for targets that are best read in order, such as those filled from compressed payloads."""
+    """[k] True for targets that are best read in order, such as those filled from compressed
+    payloads."""
     copies: Ints
     """[k + 1] where each target's copies begin in the plan's."""
     file: WritableFile
@@ -120,12 +136,18 @@ class FileWork:
 
     @property
     def threads(self) -> int:
-        """The number of batches that memory has room for. Beside its batch, a thread holds the block that it reads."""
-        most = max((sum(self.units[number].nbytes for number in batch) for batch in self.batches), default=0)
+        """The number of batches that memory has room for. Beside its batch, a thread holds the
+        block that it reads."""
+        most = max(
+            (sum(self.units[number].nbytes for number in batch) for batch in self.batches),
+            default=0,
+        )
         return self.reading.threads(most + BLOCK_NBYTES)
 
 
-def run_task(task: FileTask, source: Source, progress: Progress = lambda _nbytes: None) -> FileReport:
+def run_task(
+    task: FileTask, source: Source, progress: Progress = lambda _nbytes: None
+) -> FileReport:
     """Write one file whole and sync it."""
     [(_, report)] = run_each([task], source, progress)
     return report
@@ -136,20 +158,28 @@ def run_each(
 ) -> Generator[tuple[FileTask, FileReport]]:
     """Write files whole, sync each, and yield it with its report as soon as it is finished.
 
-    While one is finished and synced, threads are at other ones, so that many files take little more than one.
+    While one is finished and synced, threads are at other ones, so that many files take little more
+    than one.
     """
     begun: list[FileWork] = []
     try:
-        alike = groupby(_begin(tasks, source, progress, begun), lambda work: (work.threads, work.is_beside))
+        alike = groupby(
+            _begin(tasks, source, progress, begun), lambda work: (work.threads, work.is_beside)
+        )
         for (threads, is_beside), works in alike:
             batches = _in_turn(works, threads if is_beside else 1)
-            # Closed here whatever happens, so that no thread writes into a file that is closed below.
+            # Closed here whatever happens, so that no thread writes into a file that is closed
+            # below.
             with closing(
                 map_ahead(lambda each: (*each, _write_batch(*each)), batches, threads, 4 * threads)
             ) as written:
                 for work, batch, sums in written:
                     # What is best read in order is read here, between the others' results.
-                    found = sums if sums is not None else _write_units(work, [work.units[number] for number in batch])
+                    found = (
+                        sums
+                        if sums is not None
+                        else _write_units(work, [work.units[number] for number in batch])
+                    )
                     work.sums.update(zip(batch, found, strict=True))
                     if len(work.sums) == len(work.units):
                         begun.remove(work)
@@ -160,7 +190,8 @@ def run_each(
 
 
 def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, list[int]]]:
-    """Yield the batches of ``count`` files, one of each in turn; where a file has no more, the next one begins."""
+    """Yield the batches of ``count`` files, one of each in turn; where a file has no more, the next
+    one begins."""
     under_way = deque((work, iter(work.batches or [[]])) for work in islice(works, count))
     while under_way:
         work, batches = under_way.popleft()
@@ -172,7 +203,9 @@ def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, 
             under_way.append((work, batches))
 
 
-def _begin(tasks: Sequence[FileTask], source: Source, progress: Progress, begun: list[FileWork]) -> Iterator[FileWork]:
+def _begin(
+    tasks: Sequence[FileTask], source: Source, progress: Progress, begun: list[FileWork]
+) -> Iterator[FileWork]:
     """Yield each task with its file open and its units planned, after adding it to ``begun``."""
     for task in tasks:
         moves, is_range = lower(task.plan)
@@ -181,10 +214,24 @@ def _begin(tasks: Sequence[FileTask], source: Source, progress: Progress, begun:
         batches = list(batch_units(targets, units, is_range))
         ordered, copies = _in_order(task, moves, source), task.plan.bounds()
         reading = Reading(Evidence(source, task.entries), in_threads=False)
-        # What is read in order would be read elsewhere for each file, and an upload sends many parts at once anyway.
+        # What is read in order would be read elsewhere for each file, and an upload sends many
+        # parts at once anyway.
         is_beside = len(tasks) > 1 and task.storage.traits is None and not ordered.any()
         file = task.storage.create(task.name)
-        work = FileWork(task, moves, is_range, ordered, copies, file, reading, progress, units, batches, {}, is_beside)
+        work = FileWork(
+            task,
+            moves,
+            is_range,
+            ordered,
+            copies,
+            file,
+            reading,
+            progress,
+            units,
+            batches,
+            {},
+            is_beside,
+        )
         begun.append(work)
         yield work
 
@@ -193,7 +240,9 @@ def _finish_file(work: FileWork) -> FileReport:
     """Write the frame, which holds the checksums of the units, and close the file."""
     task, targets = work.task, work.task.plan.targets
     try:
-        checksums = join_sums(task.writer, targets, work.units, [work.sums[each] for each in range(len(work.units))])
+        checksums = join_sums(
+            task.writer, targets, work.units, [work.sums[each] for each in range(len(work.units))]
+        )
         for start, frame in task.writer.frame(targets, task.start, checksums):
             work.file.write(start, frame)
     finally:
@@ -203,7 +252,8 @@ def _finish_file(work: FileWork) -> FileReport:
 
 
 def _write_batch(work: FileWork, batch: list[int]) -> list[Sums] | None:
-    """Write units that are read at once; None, and nothing is written, where they are best read in order."""
+    """Write units that are read at once; None, and nothing is written, where they are best read in
+    order."""
     units = [work.units[number] for number in batch]
     if any(work.ordered[unit.first : unit.last].any() for unit in units):
         return None
@@ -219,7 +269,8 @@ def _in_order(task: FileTask, moves: MoveTable, source: Source) -> Bools:
 
 
 def _write_units(work: FileWork, units: Sequence[Unit]) -> list[Sums]:
-    """Read several units at once, so that what more than one of them needs is read once; take checksums and write."""
+    """Read several units at once, so that what more than one of them needs is read once; take
+    checksums and write."""
     if len(units) == 1:
         block = _payload_in_memory(work, units[0])
         if block is not None:
@@ -232,7 +283,9 @@ def _write_units(work: FileWork, units: Sequence[Unit]) -> list[Sums]:
     moves: list[MoveTable | None] = []
     wanted: list[RegionTable] = []
     for unit, block, stop in zip(units, blocks, stops, strict=True):
-        if not unit.share and unit.nbytes != int(work.task.plan.targets.nbytes[unit.first : unit.last].sum()):
+        if not unit.share and unit.nbytes != int(
+            work.task.plan.targets.nbytes[unit.first : unit.last].sum()
+        ):
             np.frombuffer(block, np.uint8)[:] = 0  # the gaps between payloads
         moves.append(_fill(work, unit, block))
         if not work.is_range[unit.first : unit.last].all():
@@ -247,8 +300,11 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
     task = work.task
     sums = take_checksums(task.writer, task.plan.targets, task.start, unit, block)
     if moves is not None:
-        # Each target's bytes are those of one move, so its checksum is the one that the move's reading left out.
-        reads = ReadTable(moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64))
+        # Each target's bytes are those of one move, so its checksum is the one that the move's
+        # reading left out.
+        reads = ReadTable(
+            moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64)
+        )
         work.reading.evidence.add(reads)
     if unit.share:
         for number, start in enumerate((task.start[unit.first : unit.last] + unit.start).tolist()):
@@ -283,34 +339,52 @@ def _moves(work: FileWork, unit: Unit) -> MoveTable:
 
 
 def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
-    """Fill the block but for regions. Returns the moves whose checksums were left to the caller, None for none."""
+    """Fill the block but for regions. Returns the moves whose checksums were left to the caller,
+    None for none."""
     task, moves = work.task, _moves(work, unit)
-    places = task.start[moves.target] + moves.target_start - (int(task.start[unit.first]) + unit.start)
+    places = (
+        task.start[moves.target] + moves.target_start - (int(task.start[unit.first]) + unit.start)
+    )
     clipped = moves.clip(places, unit.nbytes)
     is_shared = _are_checksums_shared(work, unit, moves, len(clipped))
     reading = work.reading
     if is_shared:
-        reading = Reading(Evidence(reading.evidence.source, task.entries, takes_checksums=False), in_threads=False)
+        reading = Reading(
+            Evidence(reading.evidence.source, task.entries, takes_checksums=False), in_threads=False
+        )
     read_moves(reading, clipped, {0: block})
     return clipped if is_shared else None
 
 
 def _are_checksums_shared(work: FileWork, unit: Unit, moves: MoveTable, num_met: int) -> bool:
-    """Return True if the checksums that are written are those of the moves, so that they are taken once for both.
+    """Return True if the checksums that are written are those of the moves, so that they are taken
+    once for both.
 
-    That is so where each target's bytes in the unit are those of one plain move, under the same kind of checksum.
-    ``num_met`` is the number of moves that have bytes in the unit, which may be one block of a target of many moves.
+    That is so where each target's bytes in the unit are those of one plain move, under the same
+    kind of checksum. ``num_met`` is the number of moves that have bytes in the unit, which may be
+    one block of a target of many moves.
     """
-    source, targets, count = work.reading.evidence.source, work.task.plan.targets, unit.last - unit.first
-    if source.crc is None or source.crc != work.task.writer.crc or not work.task.entries.plain[moves.source].all():
+    source, targets, count = (
+        work.reading.evidence.source,
+        work.task.plan.targets,
+        unit.last - unit.first,
+    )
+    if (
+        source.crc is None
+        or source.crc != work.task.writer.crc
+        or not work.task.entries.plain[moves.source].all()
+    ):
         return False
-    if num_met != count or (count > 1 and not np.array_equal(moves.target, np.arange(unit.first, unit.last))):
+    if num_met != count or (
+        count > 1 and not np.array_equal(moves.target, np.arange(unit.first, unit.last))
+    ):
         return False
     return bool((ITEMSIZES[targets.codes()[unit.first : unit.last]] > 0).all())
 
 
 def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
-    """The regions that fill the targets in a unit that moves do not fill; the unit is at byte ``place`` of buffer 0."""
+    """The regions that fill the targets in a unit that moves do not fill; the unit is at byte
+    ``place`` of buffer 0."""
     plan = work.task.plan
     copies = plan.copies.take(np.arange(work.copies[unit.first], work.copies[unit.last]))
     copies = copies.take(np.flatnonzero(~work.is_range[copies.target]))
@@ -322,13 +396,18 @@ def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
     wanted = wanted_regions(work.task.entries, plan.targets, copies)
     # From the coordinates of each target's payload to those of the buffer.
     shift = unit.places(work.task.start)[wanted.target - unit.first] + place
-    return replace(wanted, target=np.zeros_like(wanted.target), target_start=wanted.target_start + shift)
+    return replace(
+        wanted, target=np.zeros_like(wanted.target), target_start=wanted.target_start + shift
+    )
 
 
 def read_checksums(task: FileTask) -> FileChecksums:
-    """The checksums of a file that stands finished, taken from its bytes; an error where it is too short for them."""
+    """The checksums of a file that stands finished, taken from its bytes; an error where it is too
+    short for them."""
     targets, writer = task.plan.targets, task.writer
-    units = list(plan_units(targets, task.start, np.ones(len(targets), dtype=np.bool), writer.run_nbytes))
+    units = list(
+        plan_units(targets, task.start, np.ones(len(targets), dtype=np.bool), writer.run_nbytes)
+    )
     file = task.storage.open(task.name)
 
     def read(unit: Unit) -> Sums:

@@ -1,15 +1,16 @@
 """Moves: the copies of a plan as byte ranges.
 
-A copy says which region of elements goes from a source slice to a target slice. Where that region is contiguous in
-both payloads, as it is for whole tensors and for cuts along the first axis, it is one byte range, and what reads or
-writes it needs no geometry. ``lower`` finds these copies, all at once, and leaves the others to
-``regions.read_regions``.
+A copy says which region of elements goes from a source slice to a target slice. Where that region
+is contiguous in both payloads, as it is for whole tensors and for cuts along the first axis, it is
+one byte range, and what reads or writes it needs no geometry. ``lower`` finds these copies, all at
+once, and leaves the others to ``regions.read_regions``.
 
     copy                                         in the source [4, 6]   in the target [2, 6]
     [1:3, 0:6] of a tensor, stored whole         bytes of rows 1 and 2  the whole payload      -> one move
     [1:3, 2:4]                                   two stretches of 2     two stretches of 2     -> a region
 
-A string tensor is one slice on both sides, so its payload moves whole, also where it has no element.
+A string tensor is one slice on both sides, so its payload moves whole, also where it has no
+element.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from shardvar.planning.slices import SliceTable, widen
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveTable:
-    """Byte ranges that go from a source's payload to a target's, ordered by target and place in its payload."""
+    """Byte ranges that go from a source's payload to a target's, ordered by target and place in its
+    payload."""
 
     source: Ints
     """[k] rows of the sources."""
@@ -57,35 +59,42 @@ class MoveTable:
         return type(self)(*(column[first:last] for column in self.columns()))
 
     def clip(self, places: Ints, nbytes: int) -> Self:
-        """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``; all to target 0.
+        """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``;
+        all to target 0.
 
-        A move of 10 bytes at place -4 of a buffer becomes one of 6 bytes at place 0, from 4 bytes further on.
+        A move of 10 bytes at place -4 of a buffer becomes one of 6 bytes at place 0, from 4 bytes
+        further on.
         """
         start, stop = np.maximum(places, 0), np.minimum(places + self.nbytes, nbytes)
         skip = start - places
         zeros = np.zeros_like(self.target)
         clipped = type(self)(self.source, self.source_start + skip, zeros, start, stop - start)
-        # A move that lies outside the buffer has stop <= start. Until it is dropped here, its columns mean nothing.
+        # A move that lies outside the buffer has stop <= start. Until it is dropped here, its
+        # columns mean nothing.
         return clipped.where(stop > start)
 
 
 def lower(plan: Plan) -> tuple[MoveTable, Bools]:
-    """The moves of a plan, and [m] True for targets that they fill; the copies of the others are not byte ranges.
+    """The moves of a plan, and [m] True for targets that they fill; the copies of the others are
+    not byte ranges.
 
-    A target is filled by moves or by regions and not by both, so that its payload is read in one manner.
+    A target is filled by moves or by regions and not by both, so that its payload is read in one
+    manner.
     """
     copies, sources, targets = plan.copies, plan.sources, plan.targets
     itemsize = ITEMSIZES[targets.codes()]
     in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
     in_b, start_b = _as_range(copies.offset, copies.shape, targets, copies.target)
     is_range = np.ones(len(targets), dtype=np.bool)
-    # A target may have several copies, and all must be byte ranges. Plain indexing would keep the answer of the last
-    # one.
+    # A target may have several copies, and all must be byte ranges. Plain indexing would keep the
+    # answer of the last one.
     np.logical_and.at(is_range, copies.target, in_a & in_b)
-    # An item size of 0 means strings or variants, whose bytes no shape tells. They are added below, whole.
+    # An item size of 0 means strings or variants, whose bytes no shape tells. They are added below,
+    # whole.
     rows = np.flatnonzero((is_range & (itemsize > 0))[copies.target])
     size = itemsize[copies.target[rows]]
-    # Elements times item size: the rows [1:3] of a float32 [4, 6] begin at element 6, so at byte 24.
+    # Elements times item size: the rows [1:3] of a float32 [4, 6] begin at element 6, so at byte
+    # 24.
     moves = MoveTable(
         copies.source[rows],
         start_a[rows] * size,
@@ -100,9 +109,11 @@ def lower(plan: Plan) -> tuple[MoveTable, Bools]:
 
 
 def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
-    """The moves and those of the payloads that are never cut: each from one source slice, the plan's.
+    """The moves and those of the payloads that are never cut: each from one source slice, the
+    plan's.
 
-    Where there are no elements there is no copy either, and the payload is that of the first slice of the tensor.
+    Where there are no elements there is no copy either, and the payload is that of the first slice
+    of the tensor.
     """
     planned = np.full(len(plan.targets), -1, dtype=np.int64)
     planned[plan.copies.target] = plan.copies.source
@@ -112,7 +123,8 @@ def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
     zero = np.zeros_like(whole)
     added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
     joined = MoveTable(*map(np.concatenate, zip(moves.columns(), added.columns(), strict=True)))
-    # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before places.
+    # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before
+    # places.
     return joined.take(np.lexsort((joined.target_start, joined.target)))
 
 
@@ -127,20 +139,24 @@ def first_sources(plan: Plan, targets: Ints) -> Ints:
 
 
 def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[Bools, Ints]:
-    """[c] True for regions that are contiguous in their slice's payload, and [c] their first element there.
+    """[c] True for regions that are contiguous in their slice's payload, and [c] their first
+    element there.
 
-    A region is contiguous if some axis has only single indices before it and only whole extents after it: in a slice of
-    shape (4, 5, 6), [1:2, 2:4, 0:6] is (axis 1), and [1:3, 2:4, 0:6] is not.
+    A region is contiguous if some axis has only single indices before it and only whole extents
+    after it: in a slice of shape (4, 5, 6), [1:2, 2:4, 0:6] is (axis 1), and [1:3, 2:4, 0:6] is
+    not.
     """
     rank = shape.shape[1]
     outer = widen(slices.shape[rows], rank, 1)
     start = ((offset - widen(slices.offset[rows], rank, 0)) * strides_of(outer)).sum(axis=1)
-    # For [1:2, 2:4, 0:6] of (4, 5, 6), ``single`` is T, F, F and ``entire`` is F, F, T. So axis 1 has only single
-    # indices before it and only whole extents after it.
+    # For [1:2, 2:4, 0:6] of (4, 5, 6), ``single`` is T, F, F and ``entire`` is F, F, T. So axis 1
+    # has only single indices before it and only whole extents after it.
     single = np.logical_and.accumulate(shape == 1, axis=1)
     entire = np.logical_and.accumulate((shape == outer)[:, ::-1], axis=1)[:, ::-1]
     yes = np.ones((len(rows), 1), dtype=np.bool)
-    before = np.concatenate([yes, single], axis=1)  # before[:, d]: only single indices on the axes before d
+    before = np.concatenate(
+        [yes, single], axis=1
+    )  # before[:, d]: only single indices on the axes before d
     after = np.concatenate([entire, yes], axis=1)  # after[:, d]: only whole extents from axis d on
     contiguous = after[:, 0].copy()
     for axis in range(rank):
@@ -163,12 +179,15 @@ def strides_of(shapes: Ints) -> Ints:
 
 
 def integers_of_ranges(first: Ints, last: Ints) -> Ints:
-    """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for [5, 7) and [9, 10).
+    """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for
+    [5, 7) and [9, 10).
 
-    Position p of the result lies in range i and is first[i] plus p less the lengths of the ranges before.
+    Position p of the result lies in range i and is first[i] plus p less the lengths of the ranges
+    before.
     """
     counts = last - first
     stops = np.cumsum(counts)
     total = int(stops[-1]) if len(stops) else 0
-    # For [5, 7) and [9, 10): the counts are 2, 1 and the shifts 5 - 0, 9 - 2, so 0, 1, 2 become 5, 6, 9.
+    # For [5, 7) and [9, 10): the counts are 2, 1 and the shifts 5 - 0, 9 - 2, so 0, 1, 2 become 5,
+    # 6, 9.
     return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))

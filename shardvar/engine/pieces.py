@@ -1,8 +1,9 @@
 """Pieces: which reads bring the bytes of payloads to the places where they are wanted?
 
-Load, save, reshard, partial reads, diff, stats and verify ask this question, and differ in what they do with the bytes:
-put them into arrays, into a block that is written, hand the block out, or drop it once it was compared. The law of each
-read below is that of the plain path: read the whole payload, then cut.
+Load, save, reshard, partial reads, diff, stats and verify ask this question, and differ in what
+they do with the bytes: put them into arrays, into a block that is written, hand the block out, or
+drop it once it was compared. The law of each read below is that of the plain path: read the whole
+payload, then cut.
 
     what is wanted                              how it is read
     small payloads and parts, side by side      together, in one span of their file; by threads          read_small
@@ -12,12 +13,13 @@ read below is that of the plain path: read the whole payload, then cut.
     regions that are not one byte range         in spans, or in one walk over the payload               engine.regions
     arrays in memory                            copied; memory keeps no checksums                        read_moves
 
-A request to a remote storage costs more than one to a disk, so a source of remote files has ``Traits``: by these,
-ranges that lie further apart are read together, and by more threads. The bytes that are read beside what is wanted are
-bounded (``_affordable_gap``), and so are those that are under way.
+A request to a remote storage costs more than one to a disk, so a source of remote files has
+``Traits``: by these, ranges that lie further apart are read together, and by more threads. The
+bytes that are read beside what is wanted are bounded (``_affordable_gap``), and so are those that
+are under way.
 
-Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here and a row above, and
-a property to the tests that holds it to the plain path.
+Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here
+and a row above, and a property to the tests that holds it to the plain path.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,7 +57,8 @@ Buffers = Mapping[int, memoryview]
 """The payload of each target that is filled, by the target's row."""
 
 Receiver = Callable[[MoveTable, memoryview, list[int]], None]
-"""A function that takes the payloads of moves out of a span, in which they begin at the given places."""
+"""A function that takes the payloads of moves out of a span, in which they begin at the given
+places."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,45 +88,74 @@ class Reading:
         return SMALL_NBYTES if self.traits is None else max(self.traits.small_nbytes, SMALL_NBYTES)
 
     def threads(self, nbytes: int) -> int:
-        """Return how many items of so many bytes are worked at: as many as there are cores, and as memory allows.
+        """Return how many items of so many bytes are worked at: as many as there are cores, and as
+        memory allows.
 
-        A request to a remote source waits for its answer, so threads beyond the number of cores are of use there.
+        A request to a remote source waits for its answer, so threads beyond the number of cores are
+        of use there.
         """
         cores = min(WORKERS, max(2, BUFFERS_NBYTES // max(nbytes, 1)))
-        most = 0 if self.traits is None else min(self.traits.requests, IN_FLIGHT_NBYTES // max(nbytes, 1))
+        most = (
+            0
+            if self.traits is None
+            else min(self.traits.requests, IN_FLIGHT_NBYTES // max(nbytes, 1))
+        )
         return max(cores, most)
 
-    def run(self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int) -> list[Done]:
+    def run(
+        self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int
+    ) -> list[Done]:
         """Return ``function`` of every item, of which none reads more than ``nbytes`` bytes."""
-        return run_all(function, items, self.threads(nbytes)) if self.in_threads else run_in_order(function, items)
+        return (
+            run_all(function, items, self.threads(nbytes))
+            if self.in_threads
+            else run_in_order(function, items)
+        )
 
     def scratch(self, nbytes: int) -> memoryview:
         """A buffer that the next call may reuse."""
         return thread_buffer(nbytes, "span")
 
 
-def read_moves(reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False) -> None:
-    """Bring the bytes of each move to its place in the buffer of its target; without buffers they are compared alone.
+def read_moves(
+    reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False
+) -> None:
+    """Bring the bytes of each move to its place in the buffer of its target; without buffers they
+    are compared alone.
 
-    With ``by_runs``, a part of a payload that has checksums of runs is read by whole runs, and so compared at once.
-    Without it, parts are compared once all are read: right where together they are the whole payload.
+    With ``by_runs``, a part of a payload that has checksums of runs is read by whole runs, and so
+    compared at once. Without it, parts are compared once all are read: right where together they
+    are the whole payload.
     """
     source, entries = reading.evidence.source, reading.entries
     if isinstance(source, ArraySource) and buffers is not None:
         source.copy_moves(entries.file[moves.source], moves, buffers)
         return
     plain = entries.plain[moves.source]
-    in_runs = plain & by_runs & (entries.runs is not None) & (moves.nbytes != entries.slices.nbytes[moves.source])
+    in_runs = (
+        plain
+        & by_runs
+        & (entries.runs is not None)
+        & (moves.nbytes != entries.slices.nbytes[moves.source])
+    )
     is_small = plain & ~in_runs & (moves.nbytes <= reading.small_nbytes)
     read_small(reading, moves.where(is_small), None if buffers is None else _put_into(buffers))
-    _read_long(reading, moves.where(plain & ~in_runs & ~is_small), buffers, partial(reading.run, nbytes=BLOCK_NBYTES))
+    _read_long(
+        reading,
+        moves.where(plain & ~in_runs & ~is_small),
+        buffers,
+        partial(reading.run, nbytes=BLOCK_NBYTES),
+    )
     _read_runs(reading, moves.where(in_runs), buffers or {})
-    # Most codings can only be read from their beginning, so threads would make each of them begin anew.
+    # Most codings can only be read from their beginning, so threads would make each of them begin
+    # anew.
     reading.evidence.expect(moves.source[~plain])
     _read_long(reading, moves.where(~plain), buffers, run_in_order)
 
 
-def read_small(reading: Reading, moves: MoveTable, receive: Receiver | None, *, gap_nbytes: int | None = None) -> None:
+def read_small(
+    reading: Reading, moves: MoveTable, receive: Receiver | None, *, gap_nbytes: int | None = None
+) -> None:
     """Read small plain ranges, neighbours in a file together, and hand each span over.
 
     Gaps of ``gap_nbytes`` between neighbours are read along; of a page if it is not given.
@@ -138,7 +170,9 @@ def read_small(reading: Reading, moves: MoveTable, receive: Receiver | None, *, 
     def read(first: list[int], last: int) -> None:
         some = moves.slice(first[0], last)
         firsts = np.array(first) - first[0]
-        span, begins = reading.evidence.read_spans(some.source, some.source_start, some.nbytes, firsts, reading.scratch)
+        span, begins = reading.evidence.read_spans(
+            some.source, some.source_start, some.nbytes, firsts, reading.scratch
+        )
         if receive is not None:
             receive(some, span, begins)
         reading.progress(len(span))
@@ -146,9 +180,14 @@ def read_small(reading: Reading, moves: MoveTable, receive: Receiver | None, *, 
     gap_nbytes = _GAP_NBYTES if gap_nbytes is None else gap_nbytes
     if reading.traits is not None:
         gap_nbytes = max(gap_nbytes, _affordable_gap(file, start, moves.nbytes, reading.traits))
-    # Threads wait for one span each. A task that reads alone takes many small ones in the steps that it needs for one.
+    # Threads wait for one span each. A task that reads alone takes many small ones in the steps
+    # that it needs for one.
     found = spans(file, start, moves.nbytes, gap_nbytes)
-    groups = [[rows] for rows in found] if reading.in_threads else list(_grouped(found, start, moves.nbytes))
+    groups = (
+        [[rows] for rows in found]
+        if reading.in_threads
+        else list(_grouped(found, start, moves.nbytes))
+    )
     stop = start + moves.nbytes
     most = max(int(stop[last - 1] - start[first]) for group in groups for first, last in group)
     reading.run(lambda group: read([first for first, _ in group], group[-1][1]), groups, most)
@@ -157,7 +196,8 @@ def read_small(reading: Reading, moves: MoveTable, receive: Receiver | None, *, 
 def _affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
     """Return the widest gap up to which all gaps together are few enough bytes to be read along.
 
-    With 10 bytes to waste, gaps of 1, 2, 4 and 8 bytes may be read along up to 4 bytes, which are 7 together.
+    With 10 bytes to waste, gaps of 1, 2, 4 and 8 bytes may be read along up to 4 bytes, which are 7
+    together.
     """
     gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
     gaps = gaps[(gaps > 0) & (gaps <= traits.gap_nbytes)]
@@ -168,7 +208,9 @@ def _affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> in
     return int(gaps[count - 1]) if count else 0
 
 
-def _grouped(found: Iterator[tuple[int, int]], start: Ints, nbytes: Ints) -> Iterator[list[tuple[int, int]]]:
+def _grouped(
+    found: Iterator[tuple[int, int]], start: Ints, nbytes: Ints
+) -> Iterator[list[tuple[int, int]]]:
     """Spans that follow each other, as many as a block holds together."""
     group: list[tuple[int, int]] = []
     total = 0
@@ -186,16 +228,22 @@ def _grouped(found: Iterator[tuple[int, int]], start: Ints, nbytes: Ints) -> Ite
 def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows, sorted by file and place, that one read of at most a block can bring.
 
-    A row larger than a block is a range by itself, and so is one that overlaps its neighbour. With a gap of 4 bytes and
-    blocks of 64, ranges at [0, 8), [10, 20), [40, 50) and [50, 60) of a file are the rows (0, 2) and (2, 4).
+    A row larger than a block is a range by itself, and so is one that overlaps its neighbour. With
+    a gap of 4 bytes and blocks of 64, ranges at [0, 8), [10, 20), [40, 50) and [50, 60) of a file
+    are the rows (0, 2) and (2, 4).
     """
     stop = start + nbytes
-    apart = np.flatnonzero((file[1:] != file[:-1]) | (start[1:] - stop[:-1] > gap_nbytes) | (start[1:] < stop[:-1]))
+    apart = np.flatnonzero(
+        (file[1:] != file[:-1]) | (start[1:] - stop[:-1] > gap_nbytes) | (start[1:] < stop[:-1])
+    )
     first = 0
     for end in [*(apart + 1).tolist(), len(file)]:
         while first < end:
-            # Within neighbours the stops ascend, so the last row that still fits in a block is found by bisection.
-            last = first + int(np.searchsorted(stop[first:end], start[first] + BLOCK_NBYTES, side="right"))
+            # Within neighbours the stops ascend, so the last row that still fits in a block is
+            # found by bisection.
+            last = first + int(
+                np.searchsorted(stop[first:end], start[first] + BLOCK_NBYTES, side="right")
+            )
             last = max(last, first + 1)
             yield first, last
             first = last
@@ -210,7 +258,9 @@ def _put_into(buffers: Buffers) -> Receiver:
     return put
 
 
-def _read_long(reading: Reading, moves: MoveTable, buffers: Buffers | None, run: Callable[..., Any]) -> None:
+def _read_long(
+    reading: Reading, moves: MoveTable, buffers: Buffers | None, run: Callable[..., Any]
+) -> None:
     """Read byte ranges block by block, straight to their places."""
     if not len(moves):
         return
@@ -225,11 +275,19 @@ def _read_long(reading: Reading, moves: MoveTable, buffers: Buffers | None, run:
         reading.evidence.read(rows[move], firsts[move] + start, block)
         reading.progress(len(block))
 
-    run(read, ((move, start, stop) for move, nbytes in enumerate(sizes) for start, stop in block_ranges(0, nbytes)))
+    run(
+        read,
+        (
+            (move, start, stop)
+            for move, nbytes in enumerate(sizes)
+            for start, stop in block_ranges(0, nbytes)
+        ),
+    )
 
 
 def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
-    """Read parts of payloads that have checksums of runs: the runs that hold the part, and nothing else."""
+    """Read parts of payloads that have checksums of runs: the runs that hold the part, and nothing
+    else."""
     runs = reading.entries.runs
     if runs is None or not len(moves):
         return
@@ -238,11 +296,16 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
     units = read_units(reading.evidence, count, moves.source, firsts, firsts + moves.nbytes)
 
     def put(some: MoveTable, span: memoryview, begins: list[int]) -> None:
-        # The target of a unit is the number of its move, of which it holds the bytes [start, stop) of the payload.
+        # The target of a unit is the number of its move, of which it holds the bytes [start, stop)
+        # of the payload.
         number = some.target
         start = np.maximum(some.source_start, firsts[number])
         stop = np.minimum(some.source_start + some.nbytes, firsts[number] + moves.nbytes[number])
-        columns = (moves.target[number], places[number] + start - firsts[number], start - some.source_start)
+        columns = (
+            moves.target[number],
+            places[number] + start - firsts[number],
+            start - some.source_start,
+        )
         for begin, target, into, skip, nbytes in zip(
             begins, *(column.tolist() for column in columns), (stop - start).tolist(), strict=True
         ):
@@ -253,12 +316,14 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
 
 
 def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: Ints) -> MoveTable:
-    """Return the ranges to read so that every byte of some ranges of plain payloads is read once, and compared.
+    """Return the ranges to read so that every byte of some ranges of plain payloads is read once,
+    and compared.
 
-    These are whole runs where the format has checksums of runs, whole payloads where it has those of payloads alone,
-    and the ranges themselves where there is nothing to compare. Ranges of one ``group`` are of one payload, and what
-    they share is read once. Each unit is a move of at most a block, whose ``target`` is its group. With runs of 16
-    bytes, the ranges [20, 25) and [30, 40) of a payload of 45 bytes are the units [16, 32) and [32, 45).
+    These are whole runs where the format has checksums of runs, whole payloads where it has those
+    of payloads alone, and the ranges themselves where there is nothing to compare. Ranges of one
+    ``group`` are of one payload, and what they share is read once. Each unit is a move of at most a
+    block, whose ``target`` is its group. With runs of 16 bytes, the ranges [20, 25) and [30, 40) of
+    a payload of 45 bytes are the units [16, 32) and [32, 45).
     """
     entries, size = evidence.entries, evidence.entries.slices.nbytes[row]
     guarded = evidence.is_guarded(row) & evidence.takes_checksums
@@ -269,7 +334,8 @@ def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: In
         stop = np.where(guarded, np.minimum(-(-stop // step) * step, size), stop)
     else:
         start, stop = np.where(guarded, 0, start), np.where(guarded, size, stop)
-    # In coordinates in which the payloads follow each other, no range of one group reaches another group.
+    # In coordinates in which the payloads follow each other, no range of one group reaches another
+    # group.
     order = np.lexsort((start, group))
     group, row, start, stop, step = (column[order] for column in (group, row, start, stop, step))
     is_first = np.diff(group, prepend=-1) != 0

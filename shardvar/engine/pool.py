@@ -1,8 +1,8 @@
 """Blocks of bytes, the memory that holds them, and the threads that work through them.
 
-Payloads of any size are read and written a block at a time, by a bounded number of threads, a bounded number of blocks
-ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not of the checkpoint nor, beyond
-``MOST_WORKERS``, of the machine.
+Payloads of any size are read and written a block at a time, by a bounded number of threads, a
+bounded number of blocks ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not
+of the checkpoint nor, beyond ``MOST_WORKERS``, of the machine.
 """
 
 import threading
@@ -22,27 +22,33 @@ Work = TypeVar("Work")
 Done = TypeVar("Done")
 
 Progress = Callable[[int], object]
-"""A function that is called with the number of bytes that were moved since the last call, from any thread."""
+"""A function that is called with the number of bytes that were moved since the last call, from any
+thread."""
 
 BLOCK_NBYTES = 4 << 20
-"""Bytes that are read or written at a time: enough to hide the cost of the call, and few enough for the cache."""
+"""Bytes that are read or written at a time: enough to hide the cost of the call, and few enough for
+the cache."""
 
 SMALL_NBYTES = 64 << 10
-"""A read or write costs about as much as these bytes, so smaller ones are done together. A multiple of item sizes."""
+"""A read or write costs about as much as these bytes, so smaller ones are done together. A multiple
+of item sizes."""
 
 PEAK_BLOCKS = 8
-"""Blocks that a worker holds at most: a batch of seven that are written together, and the one that it reads."""
+"""Blocks that a worker holds at most: a batch of seven that are written together, and the one that
+it reads."""
 
 BUFFERS_NBYTES = 48 * BLOCK_NBYTES
-"""The most that all workers of a process hold, whatever the machine: 192 MiB, as a process is to stay within 256."""
+"""The most that all workers of a process hold, whatever the machine: 192 MiB, as a process is to
+stay within 256."""
 
 MOST_WORKERS = 12
-"""Threads of one process at most: each has room for four blocks, which most work takes. More cores are used by more
-processes, each of which works on a file."""
+"""Threads of one process at most: each has room for four blocks, which most work takes. More cores
+are used by more processes, each of which works on a file."""
 
 
 def worker_count(cores: int) -> int:
-    """Return the number of threads for a number of cores: two at least, so that checksums overlap with the disk.
+    """Return the number of threads for a number of cores: two at least, so that checksums overlap
+    with the disk.
 
     >>> [worker_count(cores) for cores in (1, 2, 8, 64)]
     [2, 2, 8, 12]
@@ -51,38 +57,47 @@ def worker_count(cores: int) -> int:
 
 
 WORKERS = worker_count(usable_cores())
-"""The threads of this process for work on a local disk. A remote storage may have more requests under way."""
+"""The threads of this process for work on a local disk. A remote storage may have more requests
+under way."""
 
 _local = threading.local()
 
 
 def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tuple[int, int]]:
-    """Ranges that cut the bytes ``[start, stop)`` at the multiples of ``step``; without a step, of a block.
+    """Ranges that cut the bytes ``[start, stop)`` at the multiples of ``step``; without a step, of
+    a block.
 
-    The multiples count from byte 0, not from ``start``, so that two readers of one payload cut it at the same places.
+    The multiples count from byte 0, not from ``start``, so that two readers of one payload cut it
+    at the same places.
 
     >>> list(block_ranges(3, 10, 4))
     [(3, 4), (4, 8), (8, 10)]
     """
     step = step or BLOCK_NBYTES
-    # From the last multiple at or before ``start``: for start 3 and step 4 that is 0, and the range is cut to [3, 4).
+    # From the last multiple at or before ``start``: for start 3 and step 4 that is 0, and the range
+    # is cut to [3, 4).
     for begin in range(start // step * step, stop, step):
         yield max(begin, start), min(begin + step, stop)
 
 
-def run_all(function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None) -> list[Done]:
-    """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first error stops them.
+def run_all(
+    function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None
+) -> list[Done]:
+    """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first
+    error stops them.
 
     The threads are ``WORKERS``, or as many as ``workers`` says for work that waits for answers.
     """
     workers = WORKERS if workers is None else workers
-    # Four a worker: enough that none waits, and few enough that a million blocks are not a million futures.
+    # Four a worker: enough that none waits, and few enough that a million blocks are not a million
+    # futures.
     return list(map_ahead(function, items, workers, 4 * workers))
 
 
 @contextmanager
 def in_this_thread() -> Iterator[None]:
-    """Within, ``run_all`` does all its work in this thread: the executor that called it has workers enough."""
+    """Within, ``run_all`` does all its work in this thread: the executor that called it has workers
+    enough."""
     before, _local.is_alone = getattr(_local, "is_alone", False), True
     try:
         yield
@@ -101,14 +116,18 @@ def run_ahead(items: Iterator[Work]) -> Generator[Work]:
 
 
 def map_ahead(
-    function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None, ahead: int | None = None
+    function: Callable[[Work], Done],
+    items: Iterable[Work],
+    workers: int | None = None,
+    ahead: int | None = None,
 ) -> Generator[Done]:
-    """Yield ``function`` of every item, in order, by threads that are at most ``ahead`` items ahead of the caller.
+    """Yield ``function`` of every item, in order, by threads that are at most ``ahead`` items ahead
+    of the caller.
 
-    Without ``ahead``, a thread has one item in advance, so that it does not wait while the caller uses a result. An
-    error of an item comes in its place, and what threads have not begun then is dropped. A caller that may stop early
-    closes the iterator. Otherwise the threads go on until it is collected, and a thread that collects it waits for
-    itself.
+    Without ``ahead``, a thread has one item in advance, so that it does not wait while the caller
+    uses a result. An error of an item comes in its place, and what threads have not begun then is
+    dropped. A caller that may stop early closes the iterator. Otherwise the threads go on until it
+    is collected, and a thread that collects it waits for itself.
     """
     if getattr(_local, "is_alone", False):
         yield from map(function, items)
@@ -116,13 +135,14 @@ def map_ahead(
     workers = WORKERS if workers is None else workers
     pending: deque[Future[Done]] = deque()
     with Threads(workers) as executor:
-        # After an error, items that no thread has begun are dropped. The executor waits for the others, so no thread
-        # uses a buffer after this function has ended.
+        # After an error, items that no thread has begun are dropped. The executor waits for the
+        # others, so no thread uses a buffer after this function has ended.
         for item in items:
             try:
                 pending.append(executor.submit(function, item))
             except RuntimeError:
-                # A save at the interpreter's exit: it starts no more threads, so the rest is done in this one.
+                # A save at the interpreter's exit: it starts no more threads, so the rest is done
+                # in this one.
                 while pending:
                     yield pending.popleft().result()
                 yield function(item)
@@ -143,7 +163,8 @@ def new_buffer(nbytes: int) -> memoryview:
 
 
 def thread_buffer(nbytes: int, use: str = "unit") -> memoryview:
-    """The buffer that belongs to this thread and use; its next call reuses it, and its content is what was there."""
+    """The buffer that belongs to this thread and use; its next call reuses it, and its content is
+    what was there."""
     # One for each thread needs no lock, and is allocated once instead of for each block.
     buffer: bytearray | None = getattr(_local, use, None)
     if buffer is None or len(buffer) < nbytes:
@@ -159,11 +180,13 @@ WORDS: dict[int, np.dtype[Any]] = {
 
 
 def word_of(itemsize: int) -> np.dtype[Any]:
-    """The dtype that elements of this size are moved as; NumPy moves integers several times faster than raw bytes."""
+    """The dtype that elements of this size are moved as; NumPy moves integers several times faster
+    than raw bytes."""
     return WORDS.get(itemsize, np.dtype((np.void, itemsize)))
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
     """The memory of a contiguous array as bytes."""
-    # NumPy views an array as bytes along its last axis, and a scalar array has none, hence the reshape. No step copies.
+    # NumPy views an array as bytes along its last axis, and a scalar array has none, hence the
+    # reshape. No step copies.
     return array.reshape(-1).view(np.uint8).data

@@ -2,11 +2,12 @@
 
     plan --lower--> byte ranges, regions --engine.pieces--> arrays --engine.evidence--> returned
 
-The plan covers its targets; it could not have been constructed otherwise. ``read_arrays`` chooses what each move is
-read into: small payloads that are whole targets are cut out of the span that brought them, all other bytes go straight
-to their place in an array that was allocated for them, and strings are decoded from their payload. How the bytes come
-is a question for ``engine.pieces``, whether they are right one for ``engine.evidence``. Nothing is returned before
-everything that was read is verified.
+The plan covers its targets; it could not have been constructed otherwise. ``read_arrays`` chooses
+what each move is read into: small payloads that are whole targets are cut out of the span that
+brought them, all other bytes go straight to their place in an array that was allocated for them,
+and strings are decoded from their payload. How the bytes come is a question for ``engine.pieces``,
+whether they are right one for ``engine.evidence``. Nothing is returned before everything that was
+read is verified.
 """
 
 from collections.abc import Callable
@@ -42,8 +43,9 @@ def read_arrays(
     """The targets of a plan as fresh arrays, in order; strings as object arrays of bytes.
 
     ``entries`` are the plan's sources, row by row. ``CorruptCheckpoint`` where a checksum is wrong,
-    ``UnsupportedError`` for dtypes without values. Without ``is_verified`` plain payloads are not compared, and nothing
-    but the bytes of the targets is read. Memory: the arrays, and a few blocks of 4 MiB.
+    ``UnsupportedError`` for dtypes without values. Without ``is_verified`` plain payloads are not
+    compared, and nothing but the bytes of the targets is read. Memory: the arrays, and a few blocks
+    of 4 MiB.
     """
     # Plan: every move is read once, in one of four ways.
     moves, is_range = lower(plan)
@@ -52,14 +54,17 @@ def read_arrays(
     is_string = (targets.codes() == code(STRING))[moves.target]
     is_cut_out = _can_be_cut_out(moves, targets, entries, reading.small_nbytes) & ~is_string
 
-    # Move: small arrays out of spans, before the others take their memory; then bytes, regions and strings.
+    # Move: small arrays out of spans, before the others take their memory; then bytes, regions and
+    # strings.
     arrays: _Arrays = {}
     read_small(reading, moves.where(is_cut_out), _cut_out(targets, arrays))
     is_decoded = _decode(reading, moves, targets, arrays)
     _allocate(targets, arrays)
     rest = moves.where(~(is_cut_out | is_decoded | is_string))
     regions = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
-    buffers = {row: bytes_of(arrays[row]) for row in {*rest.target.tolist(), *regions.target.tolist()}}
+    buffers = {
+        row: bytes_of(arrays[row]) for row in {*rest.target.tolist(), *regions.target.tolist()}
+    }
     read_moves(reading, rest, buffers, by_runs=True)
     if len(regions):
         read_regions(reading, wanted_regions(entries, targets, regions), buffers, by_runs=True)
@@ -73,31 +78,43 @@ def read_arrays(
     return [arrays[row] for row in range(len(targets))]
 
 
-def read_region(source: Source, entries: EntryTable, rows: Ints, wanted: Region, *, is_verified: bool = True) -> Array:
-    """A region of one tensor as a fresh array. ``rows`` are those of the tensor's entries; no others are looked at."""
+def read_region(
+    source: Source, entries: EntryTable, rows: Ints, wanted: Region, *, is_verified: bool = True
+) -> Array:
+    """A region of one tensor as a fresh array. ``rows`` are those of the tensor's entries; no
+    others are looked at."""
     mine = entries.take(rows)
     one = mine.slices.tensors.take(mine.slices.tensor[:1])
     # ``one`` has a single tensor, so every slice gets the tensor number 0.
-    slices = SliceTable(one, np.zeros_like(rows), mine.slices.offset, mine.slices.shape, mine.slices.nbytes)
+    slices = SliceTable(
+        one, np.zeros_like(rows), mine.slices.offset, mine.slices.shape, mine.slices.nbytes
+    )
     target = SliceTable.of_region(one, wanted, slices.nbytes[:1])
     return read_arrays(plan_copies(slices, target), source, mine, is_verified=is_verified)[0]
 
 
 def check_bool(array: Array, key: str, source: Source, entries: EntryTable) -> None:
-    """Raise ``InvalidCheckpoint`` where a bool is stored as a byte other than 0 or 1, which NumPy would not survive."""
+    """Raise ``InvalidCheckpoint`` where a bool is stored as a byte other than 0 or 1, which NumPy
+    would not survive."""
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
         rows = (row for row in range(len(entries)) if entries.slices.key(row) == key)
         files = sorted({source.index.files[int(entries.file[row])] for row in rows})
         raise InvalidCheckpoint(
             f"{', '.join(files)}: {key!r} is of dtype bool and holds bytes other than 0 and 1.",
-            "The program that wrote the file is at fault, or the file was damaged since; `shardvar verify` lists more.",
+            "The program that wrote the file is at fault, or the file was damaged since; "
+            "`shardvar verify` lists more.",
         )
 
 
-def _can_be_cut_out(moves: MoveTable, targets: SliceTable, entries: EntryTable, small_nbytes: int) -> Bools:
-    """[k] True for moves that are a whole small payload and a whole target: their array is one copy from a span."""
+def _can_be_cut_out(
+    moves: MoveTable, targets: SliceTable, entries: EntryTable, small_nbytes: int
+) -> Bools:
+    """[k] True for moves that are a whole small payload and a whole target: their array is one copy
+    from a span."""
     # Equal sizes suffice: a move as long as its payload begins at byte 0.
-    whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (moves.nbytes == targets.nbytes[moves.target])
+    whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (
+        moves.nbytes == targets.nbytes[moves.target]
+    )
     can: Bools = entries.plain[moves.source] & whole & (moves.nbytes <= small_nbytes)
     return can
 
@@ -111,7 +128,9 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
         ranks = targets.tensors.ranks[targets.tensor[rows]].tolist()
         codes = targets.codes()[rows].tolist()
         dtypes = {number: numpy_dtype(NAMES[number]) for number in set(codes)}
-        for row, number, shape, rank, begin in zip(rows.tolist(), codes, shapes, ranks, begins, strict=True):
+        for row, number, shape, rank, begin in zip(
+            rows.tolist(), codes, shapes, ranks, begins, strict=True
+        ):
             # Copied, since a view would keep the whole span in memory for a few of its bytes.
             arrays[row] = np.ndarray(shape[:rank], dtypes[number], span, begin).copy()
 
@@ -119,12 +138,15 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
 
 
 def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> Bools:
-    """Make arrays of payloads that the source decodes into fresh memory, which is not copied; [k] True for these moves.
+    """Make arrays of payloads that the source decodes into fresh memory, which is not copied; [k]
+    True for these moves.
 
     Such a move is a whole payload and a whole target.
     """
     entries, source = reading.entries, reading.evidence.source
-    whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (moves.nbytes == targets.nbytes[moves.target])
+    whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (
+        moves.nbytes == targets.nbytes[moves.target]
+    )
     is_string = (targets.codes() == code(STRING))[moves.target]
     is_decoded: Bools = ~entries.plain[moves.source] & whole & (moves.nbytes > 0) & ~is_string
     decode: Callable[[EntryTable, int], memoryview] | None = getattr(source, "decode", None)
@@ -132,15 +154,20 @@ def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Ar
         return np.zeros_like(is_decoded)
     mine = moves.where(is_decoded)
     reading.evidence.expect(mine.source)
-    for row, target, nbytes in zip(mine.source.tolist(), mine.target.tolist(), mine.nbytes.tolist(), strict=True):
+    for row, target, nbytes in zip(
+        mine.source.tolist(), mine.target.tolist(), mine.nbytes.tolist(), strict=True
+    ):
         payload = decode(entries, row)
-        arrays[target] = np.ndarray(targets.region(target).shape, numpy_dtype(targets.dtype(target)), payload)
+        arrays[target] = np.ndarray(
+            targets.region(target).shape, numpy_dtype(targets.dtype(target)), payload
+        )
         reading.progress(nbytes)
     return is_decoded
 
 
 def _allocate(targets: SliceTable, arrays: _Arrays) -> None:
-    """Make arrays for all targets that have none yet, but for strings, whose decoding makes them."""
+    """Make arrays for all targets that have none yet, but for strings, whose decoding makes
+    them."""
     for row in range(len(targets)):
         if row not in arrays and targets.dtype(row) != STRING:
             arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
@@ -148,10 +175,13 @@ def _allocate(targets: SliceTable, arrays: _Arrays) -> None:
 
 def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> None:
     """Read string tensors: each payload whole, then decoded."""
-    for source, target, nbytes in zip(moves.source.tolist(), moves.target.tolist(), moves.nbytes.tolist(), strict=True):
+    for source, target, nbytes in zip(
+        moves.source.tolist(), moves.target.tolist(), moves.nbytes.tolist(), strict=True
+    ):
         payload = new_buffer(nbytes)
         reading.evidence.read(source, 0, payload)
-        reading.evidence.compare()  # before it is decoded: a damaged payload should be called damaged, not malformed
+        # before it is decoded: a damaged payload should be called damaged, not malformed
+        reading.evidence.compare()
         arrays[target] = strings.decode(payload, targets.region(target).shape)
         reading.progress(nbytes)
 

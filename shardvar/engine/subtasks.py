@@ -1,8 +1,9 @@
-"""Tasks for other processes: a file's task without the rows of the plan that the file does not need.
+"""Tasks for other processes: a file's task without the rows of the plan that the file does not
+need.
 
-The task of a plan shares its columns with all others: of a reshard of 10^6 slices to 100 files, each is 285 MB when it
-is pickled. Its own rows are a hundredth of that. Only the numbers of the rows change: those of the sources, and of the
-tensors, count what is left.
+The task of a plan shares its columns with all others: of a reshard of 10^6 slices to 100 files,
+each is 285 MB when it is pickled. Its own rows are a hundredth of that. Only the numbers of the
+rows change: those of the sources, and of the tensors, count what is left.
 """
 
 from dataclasses import replace
@@ -18,7 +19,8 @@ from shardvar.planning.slices import SliceTable
 
 
 def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
-    """Return the task with the entries that it reads alone, and [k] the rows that these have in the given task.
+    """Return the task with the entries that it reads alone, and [k] the rows that these have in the
+    given task.
 
     Law: both write the same bytes and have the same checksums.
     """
@@ -35,7 +37,8 @@ def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
 
 
 def shrink_entries(entries: EntryTable, rows: Ints) -> EntryTable:
-    """Return some of the entries, in the given order, with their tensors and their checksums of runs alone."""
+    """Return some of the entries, in the given order, with their tensors and their checksums of
+    runs alone."""
     taken = entries.take(rows)
     runs = taken.runs
     if runs is not None:
@@ -46,8 +49,8 @@ def shrink_entries(entries: EntryTable, rows: Ints) -> EntryTable:
 
 
 def _sources_without_copies(plan: Plan) -> Ints:
-    """The rows of sources that fill targets without a copy: strings without elements, whose payload is that of the
-    first slice of their tensor (``engine.moves``)."""
+    """The rows of sources that fill targets without a copy: strings without elements, whose payload
+    is that of the first slice of their tensor (``engine.moves``)."""
     opaque = np.flatnonzero(ITEMSIZES[plan.targets.codes()] == 0)
     return first_sources(plan, np.setdiff1d(opaque, plan.copies.target))
 

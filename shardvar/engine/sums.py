@@ -1,11 +1,13 @@
-"""Sums: the checksums of what is written, taken unit by unit while the bytes are in the cache, then put together.
+"""Sums: the checksums of what is written, taken unit by unit while the bytes are in the cache, then
+put together.
 
     what is taken of a unit                        what becomes of it
     whole payloads                                 the checksum of each, and of each of its runs
     a block of one payload: whole runs             the runs; that of the payload is combined with the blocks before it
     a band: a part of every target, cut at runs    combined with the bands before it, part by part, to runs and payloads
 
-The checksum of ``a + b`` follows from those of both and the length of ``b`` (``wire.crc``): no byte is read twice.
+The checksum of ``a + b`` follows from those of both and the length of ``b`` (``wire.crc``): no byte
+is read twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +33,11 @@ class Sums:
     """Of each run of each target, in order; of a band none."""
 
 
-def take_checksums(writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview) -> Sums:
-    """Return the checksums that the writer keeps, of each target's bytes in the block, which holds those of the unit.
+def take_checksums(
+    writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview
+) -> Sums:
+    """Return the checksums that the writer keeps, of each target's bytes in the block, which holds
+    those of the unit.
 
     ``places`` are where the targets' payloads begin in the file.
     """
@@ -42,7 +47,9 @@ def take_checksums(writer: FileWriter, targets: SliceTable, places: Ints, unit: 
     starts = unit.places(places).tolist()
     if unit.share:
         parts = _parts(unit, run)
-        return Sums([crc.compute(block[at + begin : at + end]) for at in starts for begin, end in parts], [])
+        return Sums(
+            [crc.compute(block[at + begin : at + end]) for at in starts for begin, end in parts], []
+        )
     payload: list[int] = []
     runs: list[int] = []
     sizes = targets.nbytes[unit.first : unit.last].tolist()
@@ -78,12 +85,16 @@ def _joined(combine: Callable[[int, int, int], int], sums: list[int], run: int, 
     return crc
 
 
-def join_sums(writer: FileWriter, targets: SliceTable, units: Sequence[Unit], sums: Sequence[Sums]) -> FileChecksums:
+def join_sums(
+    writer: FileWriter, targets: SliceTable, units: Sequence[Unit], sums: Sequence[Sums]
+) -> FileChecksums:
     """Return one checksum a payload, and one a run, from those of all units of a file, in order."""
     crc, run = writer.crc, writer.run_nbytes
     # 9 bytes in runs of 4 have -(-9 // 4) = 3 runs.
     counts = -(-targets.nbytes // run) if run and crc is not None else np.zeros_like(targets.nbytes)
-    joined = FileChecksums(np.zeros(len(targets), dtype=np.int64), np.zeros(int(counts.sum()), dtype=np.uint32))
+    joined = FileChecksums(
+        np.zeros(len(targets), dtype=np.int64), np.zeros(int(counts.sum()), dtype=np.uint32)
+    )
     first_run = np.cumsum(counts) - counts
     for unit, values in zip(units, sums, strict=True):
         if crc is None:
@@ -93,7 +104,9 @@ def join_sums(writer: FileWriter, targets: SliceTable, units: Sequence[Unit], su
             _join_band(crc, unit, values, joined, first_run, run)
             continue
         if unit.start:
-            joined.payload[unit.first] = crc.combine(int(joined.payload[unit.first]), values.payload[0], unit.nbytes)
+            joined.payload[unit.first] = crc.combine(
+                int(joined.payload[unit.first]), values.payload[0], unit.nbytes
+            )
         else:
             joined.payload[unit.first : unit.last] = values.payload
         if run:
@@ -102,11 +115,14 @@ def join_sums(writer: FileWriter, targets: SliceTable, units: Sequence[Unit], su
     return joined
 
 
-def _join_band(crc: Checksum, unit: Unit, sums: Sums, joined: FileChecksums, first_run: Ints, run: int) -> None:
-    """Add the checksums of a band to those of its payloads and runs; the bands before it are in them.
+def _join_band(
+    crc: Checksum, unit: Unit, sums: Sums, joined: FileChecksums, first_run: Ints, run: int
+) -> None:
+    """Add the checksums of a band to those of its payloads and runs; the bands before it are in
+    them.
 
-    In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8, 12): the first of them ends the run
-    1, the other one is the run 2.
+    In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8, 12): the first
+    of them ends the run 1, the other one is the run 2.
     """
     rows = np.arange(unit.first, unit.last)
     parts = np.array(sums.payload, dtype=np.int64).reshape(len(rows), -1).T

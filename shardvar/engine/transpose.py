@@ -1,8 +1,8 @@
 """A source whose matrices are transposed on the way.
 
-A stored slice [r, c] at (i, j) becomes the slice [c, r] at (j, i) of the transposed tensor. Its payload is never held
-whole: a block of the transposed payload is some columns of the stored one, which are copied in tiles out of a memory
-map of the file.
+A stored slice [r, c] at (i, j) becomes the slice [c, r] at (j, i) of the transposed tensor. Its
+payload is never held whole: a block of the transposed payload is some columns of the stored one,
+which are copied in tiles out of a memory map of the file.
 
     stored [4, 6]          a block of [6, 4]
     . . x x . .            x x x x     column 2 of the stored payload
@@ -10,8 +10,8 @@ map of the file.
     . . x x . .
     . . x x . .
 
-A payload that the source decodes is first decoded into a temporary file, which has no name and is mapped likewise. Each
-payload is verified whole before its first element is moved.
+A payload that the source decodes is first decoded into a temporary file, which has no name and is
+mapped likewise. Each payload is verified whole before its first element is moved.
 """
 
 from collections import OrderedDict
@@ -33,12 +33,13 @@ from shardvar.planning.slices import SliceTable
 from shardvar.wire.crc import Checksum
 
 _WIDE_TILE, _TALL_TILE = (8, 512), (256, 128)
-"""Stored rows and columns that are copied at a time. A few rows of many columns are read as they lie and leave lines of
-64 bytes in the cache for the next tile; where a block has few columns, more rows make the copy worth its call."""
+"""Stored rows and columns that are copied at a time. A few rows of many columns are read as they
+lie and leave lines of 64 bytes in the cache for the next tile; where a block has few columns, more
+rows make the copy worth its call."""
 
 _MOST_DECODED = MOST_WORKERS + 4
-"""Payloads that are kept in temporary files: more than are read at a time, since each thread reads one. The first that
-was decoded is dropped first, and the slowest thread may still be at it."""
+"""Payloads that are kept in temporary files: more than are read at a time, since each thread reads
+one. The first that was decoded is dropped first, and the slowest thread may still be at it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +47,8 @@ class TransposedSource:
     """Another source with some of its matrices transposed; rows are those of ``stored``."""
 
     verified: VerifiedRows
-    """The source of the payloads, its entries as they are stored, and which of them were verified."""
+    """The source of the payloads, its entries as they are stored, and which of them were
+    verified."""
     is_transposed: Bools
     """[m] True for entries of matrices that are transposed."""
     map_scratch: Callable[[Iterable[memoryview]], memoryview]
@@ -67,7 +69,8 @@ class TransposedSource:
         return self.verified.entries
 
     def in_order(self, rows: Ints) -> Bools:
-        """[rows] True for payloads that are best read in order; a matrix is read by columns, and decoded before."""
+        """[rows] True for payloads that are best read in order; a matrix is read by columns, and
+        decoded before."""
         return read_in_order(self.inner, self.stored, rows) & ~self.is_transposed[rows]
 
     @property
@@ -99,7 +102,11 @@ class TransposedSource:
             self.inner.read_into(self.stored, row, start, buffer)
             return
         itemsize = int(ITEMSIZES[entries.slices.codes()[row]])
-        matrix = self._payload(row).view(word_of(itemsize)).reshape(self.stored.slices.shape[row, :2].tolist())
+        matrix = (
+            self._payload(row)
+            .view(word_of(itemsize))
+            .reshape(self.stored.slices.shape[row, :2].tolist())
+        )
         into = np.frombuffer(buffer, word_of(itemsize))
         _copy_transposed(matrix, start // itemsize, into)
 
@@ -115,7 +122,8 @@ class TransposedSource:
         return np.frombuffer(self.inner.map(int(self.stored.file[row])), np.uint8, nbytes, start)
 
     def _decode(self, row: int, nbytes: int) -> memoryview:
-        """The payload in a temporary file; the lock is held while it is decoded, so that it is decoded once."""
+        """The payload in a temporary file; the lock is held while it is decoded, so that it is
+        decoded once."""
         with self.lock:
             if row not in self.decoded:
                 self.decoded[row] = self.map_scratch(self._blocks(row, nbytes))
@@ -131,7 +139,8 @@ class TransposedSource:
 
 
 def transpose_entries(entries: EntryTable, is_matrix: Bools) -> tuple[EntryTable, Bools]:
-    """Return the entries with some tensors [n] transposed, all of rank 2, and [m] True for their entries.
+    """Return the entries with some tensors [n] transposed, all of rank 2, and [m] True for their
+    entries.
 
     These are no longer plain: ``TransposedSource`` compares the checksums of what is stored.
     """
@@ -139,12 +148,18 @@ def transpose_entries(entries: EntryTable, is_matrix: Bools) -> tuple[EntryTable
     rows = is_matrix[slices.tensor]
     tensors = replace(slices.tensors, shapes=_swapped(slices.tensors.shapes, is_matrix))
     table = SliceTable(
-        tensors, slices.tensor, _swapped(slices.offset, rows), _swapped(slices.shape, rows), slices.nbytes
+        tensors,
+        slices.tensor,
+        _swapped(slices.offset, rows),
+        _swapped(slices.shape, rows),
+        slices.nbytes,
     )
     checksum = np.where(rows, NO_CHECKSUM, entries.checksum)
     # Runs are one table for all entries, so one transposed tensor drops them for all.
     runs = None if rows.any() else entries.runs
-    return replace(entries, slices=table, plain=entries.plain & ~rows, checksum=checksum, runs=runs), rows
+    return replace(
+        entries, slices=table, plain=entries.plain & ~rows, checksum=checksum, runs=runs
+    ), rows
 
 
 def _swapped(columns: npt.NDArray[np.int64], rows: Bools) -> npt.NDArray[np.int64]:
@@ -156,7 +171,8 @@ def _swapped(columns: npt.NDArray[np.int64], rows: Bools) -> npt.NDArray[np.int6
 
 
 def _copy_transposed(matrix: npt.NDArray[Any], first: int, into: npt.NDArray[Any]) -> None:
-    """Fill ``into`` with elements of the transposed matrix, from element ``first`` of its C order on."""
+    """Fill ``into`` with elements of the transposed matrix, from element ``first`` of its C order
+    on."""
     rows, place = matrix.shape[0], 0
     while place < len(into):
         column, row = divmod(first + place, rows)
@@ -174,9 +190,12 @@ def _copy_transposed(matrix: npt.NDArray[Any], first: int, into: npt.NDArray[Any
 
 
 def _copy_tiles(matrix: npt.NDArray[Any], into: npt.NDArray[Any]) -> None:
-    """Copy a matrix [r, c] into one [c, r], tile by tile, so that both sides of a tile stay in the cache."""
+    """Copy a matrix [r, c] into one [c, r], tile by tile, so that both sides of a tile stay in the
+    cache."""
     rows, columns = matrix.shape
     height, width = _WIDE_TILE if columns >= _TALL_TILE[1] else _TALL_TILE
     for left in range(0, columns, width):
         for top in range(0, rows, height):
-            into[left : left + width, top : top + height] = matrix[top : top + height, left : left + width].T
+            into[left : left + width, top : top + height] = matrix[
+                top : top + height, left : left + width
+            ].T

@@ -5,17 +5,18 @@
     a large payload                                one block of it each
     targets whose elements lie interleaved         bands: the same bytes of every target
 
-Columns of a table are interleaved. What one of them needs of a row of the table lies between what the others need, so
-they are read together, a batch at a time, and a batch should have all columns: where it holds a fifth of them, whole,
-the table is read five times.
+Columns of a table are interleaved. What one of them needs of a row of the table lies between what
+the others need, so they are read together, a batch at a time, and a batch should have all columns:
+where it holds a fifth of them, whole, the table is read five times.
 
     table        | 0 1 | 2 3 | 4 5 |  row 0      band 0: rows 0 and 1 of the targets 0, 1 and 2
                  | 0 1 | 2 3 | 4 5 |  row 1
                  | 0 1 | 2 3 | 4 5 |  row 2      band 1: rows 2 and 3
                  | 0 1 | 2 3 | 4 5 |  row 3
 
-A block, of one large target, can have its share of a batch while it holds a whole run, the bytes that have a checksum
-by themselves. A band can be less: its checksums are put together later (``engine.sums``).
+A block, of one large target, can have its share of a batch while it holds a whole run, the bytes
+that have a checksum by themselves. A band can be less: its checksums are put together later
+(``engine.sums``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,13 +29,15 @@ from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.slices import SliceTable, sum_by
 
 BATCH_NBYTES = 7 * BLOCK_NBYTES
-"""Units that are read together take so much; with the block that is read meanwhile, eight blocks a worker."""
+"""Units that are read together take so much; with the block that is read meanwhile, eight blocks a
+worker."""
 
 _BAND_NBYTES = 4096
 """A band has at least a page of each target: a write costs as much as copying a few pages."""
 
 _BAND_COUNT = 8
-"""A band has at least so many targets: below, the steps of Python cost more than the reading that it saves."""
+"""A band has at least so many targets: below, the steps of Python cost more than the reading that
+it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class Unit:
     last: int
     """The first target past it."""
     start: int
-    """Its first byte in the payload of the first target, for a band of each target; 0 for whole payloads."""
+    """Its first byte in the payload of the first target, for a band of each target; 0 for whole
+    payloads."""
     nbytes: int
     """Its size, from its first payload byte to its last."""
     share: int = 0
@@ -55,18 +59,22 @@ class Unit:
     def places(self, start: Ints) -> Ints:
         """[last - first] Return the place of each target's payload, from the unit's first byte on.
 
-        ``start`` [k] has the places in the file. In a band of 4 bytes from byte 8 on, the payloads begin at -8, -4, 0.
+        ``start`` [k] has the places in the file. In a band of 4 bytes from byte 8 on, the payloads
+        begin at -8, -4, 0.
         """
         if self.share:
             return np.arange(self.last - self.first, dtype=np.int64) * self.share - self.start
         return start[self.first : self.last] - (int(start[self.first]) + self.start)
 
 
-def plan_units(targets: SliceTable, start: Ints, is_range: Bools, run_nbytes: int) -> Iterator[Unit]:
+def plan_units(
+    targets: SliceTable, start: Ints, is_range: Bools, run_nbytes: int
+) -> Iterator[Unit]:
     """Yield the units of a file in order; of one target, the first bytes first.
 
-    ``start`` [k] are the places of the payloads in the file, ``is_range`` [k] is True for those that moves fill, and
-    ``run_nbytes`` is the size of the runs that have checksums by themselves, 0 for none.
+    ``start`` [k] are the places of the payloads in the file, ``is_range`` [k] is True for those
+    that moves fill, and ``run_nbytes`` is the size of the runs that have checksums by themselves, 0
+    for none.
     """
     nbytes, stop = targets.nbytes, start + targets.nbytes
     steps = _steps(targets, is_range, run_nbytes or SMALL_NBYTES)
@@ -86,7 +94,8 @@ def plan_units(targets: SliceTable, start: Ints, is_range: Bools, run_nbytes: in
             ranges = block_ranges(0, int(nbytes[row]), int(steps[row]))
             yield from (Unit(row, last, begin, end - begin) for begin, end in ranges)
         else:
-            # Small payloads lie in the file in order, so the last that fits in this block is found by bisection.
+            # Small payloads lie in the file in order, so the last that fits in this block is found
+            # by bisection.
             last = max(row + 1, int(np.searchsorted(stop, start[row] + BLOCK_NBYTES, side="right")))
             last = min(last, int(next_large[np.searchsorted(next_large, row)]))
             yield Unit(row, last, 0, int(stop[last - 1] - start[row]))
@@ -94,11 +103,13 @@ def plan_units(targets: SliceTable, start: Ints, is_range: Bools, run_nbytes: in
 
 
 def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
-    """[k] the bytes of a block of each payload. Blocks hold whole runs, which have checksums by themselves.
+    """[k] the bytes of a block of each payload. Blocks hold whole runs, which have checksums by
+    themselves.
 
-    Payloads that regions fill are read a batch at a time, and the batch should have a block of each fellow, the other
-    targets of its tensor, since what one of them needs lies between what the others need. So blocks get smaller as
-    fellows get more: 16 columns of a table share a batch of 28 MiB, and their blocks are of 1.75 MiB.
+    Payloads that regions fill are read a batch at a time, and the batch should have a block of each
+    fellow, the other targets of its tensor, since what one of them needs lies between what the
+    others need. So blocks get smaller as fellows get more: 16 columns of a table share a batch of
+    28 MiB, and their blocks are of 1.75 MiB.
     """
     if is_range.all():
         return np.full(len(targets), BLOCK_NBYTES)
@@ -108,10 +119,11 @@ def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
 
 
 def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Ints]:
-    """[k] the bytes of each target in a band, 0 where it has none, and [k] the first row past the target's group.
+    """[k] the bytes of each target in a band, 0 where it has none, and [k] the first row past the
+    target's group.
 
-    A band has whole rows, and as many rows of all fellows as fit in a batch. A group are neighbours in the file of one
-    shape, from the same rows of one tensor.
+    A band has whole rows, and as many rows of all fellows as fit in a batch. A group are neighbours
+    in the file of one shape, from the same rows of one tensor.
     """
     count, shape = len(targets), targets.shape
     if is_range.all():
@@ -127,11 +139,17 @@ def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Int
     is_banded = ~is_range & (bands < np.minimum(steps, targets.nbytes))
     is_banded &= _of_fellows(targets, is_range, targets.nbytes) > BATCH_NBYTES
     tensor = targets.tensor
-    is_other = (shape[1:] != shape[:-1]).any(axis=1) | (tensor[1:] != tensor[:-1]) | (is_banded[1:] != is_banded[:-1])
+    is_other = (
+        (shape[1:] != shape[:-1]).any(axis=1)
+        | (tensor[1:] != tensor[:-1])
+        | (is_banded[1:] != is_banded[:-1])
+    )
     at = targets.offset[np.arange(count), axis]
     first = np.append(0, np.flatnonzero(is_other | (at[1:] != at[:-1])) + 1)
     sizes = np.diff(np.append(first, count))
-    return np.where(is_banded & np.repeat(sizes >= _BAND_COUNT, sizes), bands, 0), np.repeat(first + sizes, sizes)
+    return np.where(is_banded & np.repeat(sizes >= _BAND_COUNT, sizes), bands, 0), np.repeat(
+        first + sizes, sizes
+    )
 
 
 def _of_fellows(targets: SliceTable, is_range: Bools, values: Ints) -> Ints:
@@ -148,8 +166,11 @@ def _band_units(first: int, last: int, nbytes: int, band: int) -> Iterator[Unit]
 
 
 def batch_units(targets: SliceTable, units: Sequence[Unit], is_range: Bools) -> Iterator[list[int]]:
-    """Yield the numbers of units to read at once: one by one, but those with regions, which come by place."""
-    has_regions = [number for number, unit in enumerate(units) if not is_range[unit.first : unit.last].all()]
+    """Yield the numbers of units to read at once: one by one, but those with regions, which come by
+    place."""
+    has_regions = [
+        number for number, unit in enumerate(units) if not is_range[unit.first : unit.last].all()
+    ]
     yield from ([number] for number in sorted(set(range(len(units))).difference(has_regions)))
     batch: list[int] = []
     nbytes = 0
@@ -164,16 +185,18 @@ def batch_units(targets: SliceTable, units: Sequence[Unit], is_range: Bools) -> 
 
 
 def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
-    """Return the tensor that a unit begins in, and its first element there, counted in the C order of the tensor.
+    """Return the tensor that a unit begins in, and its first element there, counted in the C order
+    of the tensor.
 
-    Sorted by it, units whose sources lie side by side come together, whichever targets they are of. Element 5 of a
-    slice [0:4, 6:9] of a tensor of shape (4, 10) is the index (1, 2) of the slice, so (1, 8) of the tensor: element 18.
+    Sorted by it, units whose sources lie side by side come together, whichever targets they are of.
+    Element 5 of a slice [0:4, 6:9] of a tensor of shape (4, 10) is the index (1, 2) of the slice,
+    so (1, 8) of the tensor: element 18.
     """
     region, tensor = targets.region(unit.first), int(targets.tensor[unit.first])
     element, place, stride = unit.start // max(int(ITEMSIZES[targets.codes()[unit.first]]), 1), 0, 1
     axes = zip(targets.tensors.shape(tensor), region.offset, region.shape, strict=True)
-    # From the last axis to the first: the remainder is the index in the slice, the quotient goes to the next axis. An
-    # axis without indices counts as one, so that an empty slice has a place too.
+    # From the last axis to the first: the remainder is the index in the slice, the quotient goes to
+    # the next axis. An axis without indices counts as one, so that an empty slice has a place too.
     for length, offset, extent in reversed(list(axes)):
         place += (offset + element % max(extent, 1)) * stride
         element //= max(extent, 1)

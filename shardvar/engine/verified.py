@@ -1,4 +1,5 @@
-"""Payloads that are compared whole before the first of their bytes is used, and the order in which to read them."""
+"""Payloads that are compared whole before the first of their bytes is used, and the order in which
+to read them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ class VerifiedRows:
     _lock: RLock = field(default_factory=new_lock)
 
     def verify(self, row: int) -> None:
-        """Read one payload whole, in bounded blocks, and raise unless it is right; return at once if it was read."""
+        """Read one payload whole, in bounded blocks, and raise unless it is right; return at once
+        if it was read."""
         if row in self._rows:
             return
         with self._lock:
@@ -41,8 +43,8 @@ class VerifiedRows:
 def read_in_order(source: Source, entries: EntryTable, rows: Ints) -> Bools:
     """[rows] Return True for payloads that are best read from their beginning to their end.
 
-    These are the ones that a source decodes, but for sources that say otherwise, since they convert what lies in a file
-    as it is.
+    These are the ones that a source decodes, but for sources that say otherwise, since they convert
+    what lies in a file as it is.
     """
     answer: Callable[[Ints], Bools] | None = getattr(source, "in_order", None)
     return ~entries.plain[rows] if answer is None else answer(rows)

@@ -1,12 +1,14 @@
 """Save and reshard: the targets of a plan as files, committed whole or not at all.
 
-    tasks --run_each--> files aside, synced --journals--> all finished --evidence--> verified --sink--> in place
+    tasks --run_each--> files aside, synced --journals--> all finished --evidence--> verified
+    --sink--> in place
 
-If the process is killed, finished files and their journals stay. The same reshard, run again, finds them under the same
-names, since those carry a digest of source, plan and writer, reads them once to see that they are whole, and goes on
-with the rest. So a kill and an interrupt leave what a second run can use. An error removes what this run wrote and
-keeps what an earlier one had finished, for a third run: a disk that is full today has room tomorrow. Only where the
-source turns out to be damaged is nothing kept, since any of the files may have the damage in it.
+If the process is killed, finished files and their journals stay. The same reshard, run again, finds
+them under the same names, since those carry a digest of source, plan and writer, reads them once to
+see that they are whole, and goes on with the rest. So a kill and an interrupt leave what a second
+run can use. An error removes what this run wrote and keeps what an earlier one had finished, for a
+third run: a disk that is full today has room tomorrow. Only where the source turns out to be
+damaged is nothing kept, since any of the files may have the damage in it.
 """
 
 import json
@@ -28,7 +30,8 @@ from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import Storage, Traits
 
 FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport]]]
-"""Runs tasks, here or elsewhere, and yields each with its report once its file is finished, in any order."""
+"""Runs tasks, here or elsewhere, and yields each with its report once its file is finished, in any
+order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +47,27 @@ class WriteSummary:
 
 
 def file_tasks(
-    plan: Plan, entries: EntryTable, assignment: Assignment, sink: Sink, storage: Storage, generation: str
+    plan: Plan,
+    entries: EntryTable,
+    assignment: Assignment,
+    sink: Sink,
+    storage: Storage,
+    generation: str,
 ) -> list[FileTask]:
     """One task a file, each with the part of the plan that fills it."""
     # Targets and copies in the order of the files, so that each file's are a range of both.
     order, bounds = assignment.by_file()
     copies = plan.bounds()
     counts = np.diff(copies)[order]
-    targets, moved = plan.targets.take(order), plan.copies.take(integers_of_ranges(copies[order], copies[order + 1]))
+    targets, moved = (
+        plan.targets.take(order),
+        plan.copies.take(integers_of_ranges(copies[order], copies[order + 1])),
+    )
     number_in_file = np.arange(len(order)) - bounds[assignment.file[order]]
     moved = replace(moved, target=np.repeat(number_in_file, counts))
     ends = np.append(0, np.cumsum(counts))[bounds]
-    # Once, and not for each file: a sink may make all names and all starts anew each time that it is asked.
+    # Once, and not for each file: a sink may make all names and all starts anew each time that it
+    # is asked.
     asides, start = sink.asides, sink.start[order]
     tasks = []
     for number in range(assignment.num_files):
@@ -84,7 +96,8 @@ def write_checkpoint(
     progress: Progress = lambda _: None,
     runner: FileRunner | None = None,
 ) -> WriteSummary:
-    """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused.
+    """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and
+    reused.
 
     Without a ``runner`` the files are written here, in order.
     """
@@ -94,7 +107,8 @@ def write_checkpoint(
         # Move.
         runner = runner or (lambda todo: run_each(todo, source, progress))
         reports = _write_files(tasks, runner, resume, progress, begun)
-        # Check: a payload may be in several files, a part in each; only together can the parts be compared.
+        # Check: a payload may be in several files, a part in each; only together can the parts be
+        # compared.
         if tasks:
             evidence = Evidence(source, tasks[0].entries)
             for report in reports:
@@ -109,31 +123,41 @@ def write_checkpoint(
             _remove_journals(tasks)
         # What was interrupted can be taken up again if it can be found again.
         elif not (resume and (_is_interrupt(error) or sink.is_in_place())):
-            # Any file may hold bytes of a damaged source, so all are removed. After other errors, only those of this
-            # run are.
+            # Any file may hold bytes of a damaged source, so all are removed. After other errors,
+            # only those of this run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)
         raise
     _remove_journals(tasks)
-    return WriteSummary(len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports))
+    return WriteSummary(
+        len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports)
+    )
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Return True if the write was ended from outside; the files that it had finished are as good as before."""
+    """Return True if the write was ended from outside; the files that it had finished are as good
+    as before."""
     return isinstance(error, WorkerLost) or not isinstance(error, Exception)
 
 
 def _write_files(
-    tasks: Sequence[FileTask], runner: FileRunner, resume: bool, progress: Progress, begun: list[FileTask]
+    tasks: Sequence[FileTask],
+    runner: FileRunner,
+    resume: bool,
+    progress: Progress,
+    begun: list[FileTask],
 ) -> list[FileReport]:
     """Write the files; with ``resume``, a finished one is kept if it is what its journal says.
 
-    Tasks are added to ``begun`` before they begin, so that the caller can remove their files after an error. Files are
-    finished while the next ones are written, where that means to wait for a bucket.
+    Tasks are added to ``begun`` before they begin, so that the caller can remove their files after
+    an error. Files are finished while the next ones are written, where that means to wait for a
+    bucket.
     """
     traits = _traits(tasks)
     there = set(tasks[0].storage.names()) if resume and tasks else set()
     journaled = [task for task in tasks if task.name + JOURNAL in there]
-    known = as_answered(lambda task: (task.name, read_journal(task)), journaled, traits, _payload_nbytes)
+    known = as_answered(
+        lambda task: (task.name, read_journal(task)), journaled, traits, _payload_nbytes
+    )
     reports = {name: report for name, report in known if report is not None}
     begun += [task for task in tasks if task.name not in reports]
     for report in reports.values():
@@ -161,12 +185,14 @@ def _traits(tasks: Sequence[FileTask]) -> Traits | None:
     return tasks[0].storage.traits if tasks else None
 
 
-# The journal beside a finished file says what a second run must know to keep the file instead of writing it again.
+# The journal beside a finished file says what a second run must know to keep the file instead of
+# writing it again.
 #
-# It is written after its file was forced to the disk, so a whole journal means a whole file. It is believed as far as
-# it can be compared: the file must still be the one that was closed then (its stamp) and have the checksums of the
-# journal (it is read once). What the journal alone knows, the parts of the source that were read, is compared with the
-# source's checksums before anything is committed.
+# It is written after its file was forced to the disk, so a whole journal means a whole file. It is
+# believed as far as it can be compared: the file must still be the one that was closed then (its
+# stamp) and have the checksums of the journal (it is read once). What the journal alone knows, the
+# parts of the source that were read, is compared with the source's checksums before anything is
+# committed.
 
 JOURNAL = ".done"
 """Added to the name under which a file is written: the journal that says that it is finished."""
@@ -193,21 +219,33 @@ def write_journal(task: FileTask, report: FileReport) -> None:
 
 
 def read_journal(task: FileTask) -> FileReport | None:
-    """The report of an earlier run that finished this task's file, or None where there is none to trust."""
+    """The report of an earlier run that finished this task's file, or None where there is none to
+    trust."""
     try:
         journal = task.storage.open(task.name + JOURNAL)
         try:
-            content = json.loads(journal.read(0, journal.size)) if journal.size <= _MAX_NBYTES else {}
+            content = (
+                json.loads(journal.read(0, journal.size)) if journal.size <= _MAX_NBYTES else {}
+            )
         finally:
             journal.close()
         # The cheap comparisons come first, so that a file that was changed since is not read.
         if content["id"] != task.id or content["stamp"] != _stamp(task):
             return None
         payload, runs = np.array(content["payload"], np.int64), np.array(content["runs"], np.uint32)
-        # The parts become indices into the columns of the entries, so their numbers are checked before use.
+        # The parts become indices into the columns of the entries, so their numbers are checked
+        # before use.
         parts = _check_parts(content["parts"], task.entries)
         found = read_checksums(task)
-    except (CheckpointError, StorageError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (
+        CheckpointError,
+        StorageError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ):
         # A journal that is absent, cut or foreign tells nothing: the file is written again.
         return None
     if not (np.array_equal(payload, found.payload) and np.array_equal(runs, found.runs)):
@@ -216,13 +254,15 @@ def read_journal(task: FileTask) -> FileReport | None:
 
 
 def _remove_files(tasks: Sequence[FileTask]) -> None:
-    """Remove what tasks wrote, as far as the disk lets: it is called when something else went wrong already."""
+    """Remove what tasks wrote, as far as the disk lets: it is called when something else went wrong
+    already."""
     _remove(tasks, "")
     _remove_journals(tasks)
 
 
 def _remove_journals(tasks: Sequence[FileTask]) -> None:
-    """Remove the journals alone, as far as the disk lets: without its file, and beside another, a journal is void."""
+    """Remove the journals alone, as far as the disk lets: without its file, and beside another, a
+    journal is void."""
     _remove(tasks, JOURNAL)
 
 
@@ -244,7 +284,13 @@ def _check_parts(parts: object, entries: EntryTable) -> ReadTable:
     """The parts that were read, each within its payload; ``ValueError`` otherwise."""
     reads = ReadTable.of(np.array(parts, np.int64))
     row, start, nbytes = reads.row, reads.start, reads.nbytes
-    if ((row < 0) | (row >= len(entries)) | (start < 0) | (nbytes < 0) | (reads.checksum < NO_CHECKSUM)).any():
+    if (
+        (row < 0)
+        | (row >= len(entries))
+        | (start < 0)
+        | (nbytes < 0)
+        | (reads.checksum < NO_CHECKSUM)
+    ).any():
         raise ValueError("A part of no payload.")
     # Not start + nbytes > size, which may overflow: a journal can hold any 64-bit number.
     if (nbytes > entries.slices.nbytes[row] - start).any():

@@ -1,17 +1,18 @@
 """The files of a checkpoint: held open for reading, put in place by a commit, taken away.
 
-Reading. ``DataFiles`` is the one cache of open files. A reader must never mix the files of two checkpoints, so a file
-that is opened again must be the file that it was.
+Reading. ``DataFiles`` is the one cache of open files. A reader must never mix the files of two
+checkpoints, so a file that is opened again must be the file that it was.
 
-Committing. The steps are the same for every format. The index, or the only file, is renamed last: in that step the new
-checkpoint replaces the old one. An error or an interrupt before that step leaves nothing of the new checkpoint. An
-error in it or after it removes nothing that may be in place. A process that is killed leaves the files of that moment,
-and the next commit removes them.
+Committing. The steps are the same for every format. The index, or the only file, is renamed last:
+in that step the new checkpoint replaces the old one. An error or an interrupt before that step
+leaves nothing of the new checkpoint. An error in it or after it removes nothing that may be in
+place. A process that is killed leaves the files of that moment, and the next commit removes them.
 
 Removing. The order is reversed: the file that makes the others a checkpoint goes first.
 
-To add a step, ask what a power cut before and after it leaves; ``storage.protocol`` says what a rename and the closing
-of a file promise, and ``spec_tests`` has a test that cuts the power at each step.
+To add a step, ask what a power cut before and after it leaves; ``storage.protocol`` says what a
+rename and the closing of a file promise, and ``spec_tests`` has a test that cuts the power at each
+step.
 """
 
 from collections import OrderedDict
@@ -45,14 +46,18 @@ OPEN_FILES = 64
 _SAVE_AGAIN = "Save again, under a new run."
 
 ATTEMPTS = 16
-"""Attempts to open a checkpoint before giving up, each of which fails if a writer replaces it meanwhile."""
+"""Attempts to open a checkpoint before giving up, each of which fails if a writer replaces it
+meanwhile."""
 
 
-def look_into(storage: Storage, name: str, look: Callable[[ReadableFile], Found], otherwise: Found) -> Found:
-    """Return what ``look`` finds in a file, to which format it may belong; ``otherwise`` if it cannot be read.
+def look_into(
+    storage: Storage, name: str, look: Callable[[ReadableFile], Found], otherwise: Found
+) -> Found:
+    """Return what ``look`` finds in a file, to which format it may belong; ``otherwise`` if it
+    cannot be read.
 
-    Such a file may be of another format: not an error when looking around. Of a server that does not answer
-    (``ServerError``) nothing is known, and the next look would wait as long.
+    Such a file may be of another format: not an error when looking around. Of a server that does
+    not answer (``ServerError``) nothing is known, and the next look would wait as long.
     """
     try:
         file = storage.open(name)
@@ -67,7 +72,8 @@ def look_into(storage: Storage, name: str, look: Callable[[ReadableFile], Found]
 
 
 def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
-    """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read (``look_into``)."""
+    """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read
+    (``look_into``)."""
     return look_into(storage, name, lambda file: file.read(0, min(nbytes, file.size)), b"")
 
 
@@ -80,22 +86,25 @@ def open_below(root: Storage, path: str) -> ReadableFile:
 
 
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
-    """Return True if another file than the open ``file`` has that name now; a missing file was not replaced."""
+    """Return True if another file than the open ``file`` has that name now; a missing file was not
+    replaced."""
     return storage.stamp(name) not in (None, file.stamp)
 
 
 def replaced_error(name: str) -> CorruptCheckpoint:
     """Return the error for a reader that would mix the files of two checkpoints."""
-    return CorruptCheckpoint(f"{name} was replaced while the checkpoint was being read.", "Open the checkpoint again.")
+    return CorruptCheckpoint(
+        f"{name} was replaced while the checkpoint was being read.", "Open the checkpoint again."
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataFiles:
     """The data files of an open checkpoint, by number; safe to use from several threads.
 
-    At most ``OPEN_FILES`` are held open, those that were used last. The cache drops the file that was used least
-    recently and does not close it, because a thread may be reading from it: a file is closed when its last user drops
-    it.
+    At most ``OPEN_FILES`` are held open, those that were used last. The cache drops the file that
+    was used least recently and does not close it, because a thread may be reading from it: a file
+    is closed when its last user drops it.
     """
 
     storage: FileOpener
@@ -103,7 +112,8 @@ class DataFiles:
     names: Sequence[str]
     """[files] their names in it."""
     nbytes: Ints | None = None
-    """[files] the size that the index gives each of them; None for formats whose index gives none."""
+    """[files] the size that the index gives each of them; None for formats whose index gives
+    none."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _maps: dict[int, memoryview] = field(init=False, default_factory=dict)
@@ -117,7 +127,8 @@ class DataFiles:
         return self.storage.traits
 
     def open(self, number: int) -> ReadableFile:
-        """Return a file, open; ``CorruptCheckpoint`` if another has taken its place since it was opened first."""
+        """Return a file, open; ``CorruptCheckpoint`` if another has taken its place since it was
+        opened first."""
         with self._lock:
             if self._closed[0]:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
@@ -140,8 +151,8 @@ class DataFiles:
     def fault(self, number: int) -> CheckpointError | None:
         """Return what is wrong with a file, or None; the file is opened for that once.
 
-        A refusal by the machine (no permission, for example) is not a fault of the checkpoint. It is raised when the
-        file is read.
+        A refusal by the machine (no permission, for example) is not a fault of the checkpoint. It
+        is raised when the file is read.
         """
         if number not in self._faults:
             self._faults[number] = None
@@ -154,10 +165,11 @@ class DataFiles:
         return self._faults[number]
 
     def hold(self) -> bool:
-        """Open as many of the files as are held open at a time; return False if one of them is missing.
+        """Open as many of the files as are held open at a time; return False if one of them is
+        missing.
 
-        An open file keeps its bytes when a new commit removes its name, so a reader that holds all files of a
-        checkpoint keeps that checkpoint.
+        An open file keeps its bytes when a new commit removes its name, so a reader that holds all
+        files of a checkpoint keeps that checkpoint.
         """
         held = range(min(len(self.names), OPEN_FILES))
         return not any(isinstance(self.fault(number), MissingFile) for number in held)
@@ -172,7 +184,8 @@ class DataFiles:
             self._maps.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
-        """Open a file, and raise if it is not the one that was opened before, or has another size than it must."""
+        """Open a file, and raise if it is not the one that was opened before, or has another size
+        than it must."""
         try:
             file = self.storage.open(self.names[number])
         except CheckpointError as error:
@@ -200,13 +213,16 @@ def put_in_place(
     *,
     is_shared: bool = False,
 ) -> None:
-    """Rename data files, then the ``last`` file, from the names under which they were written to their final names.
+    """Rename data files, then the ``last`` file, from the names under which they were written to
+    their final names.
 
-    ``content`` is that of the last file, if it is not written yet. ``retired`` are old files to remove
-    first, where new files have the names of old ones. ``tidy`` removes what the new checkpoint leaves unnamed.
+    ``content`` is that of the last file, if it is not written yet. ``retired`` are old files to
+    remove first, where new files have the names of old ones. ``tidy`` removes what the new
+    checkpoint leaves unnamed.
 
-    On an error or an interrupt, either the new checkpoint is in place whole or all its files are removed. Data files
-    that are ``is_shared`` were written by others: they stay, under either name, so that the commit can be made again.
+    On an error or an interrupt, either the new checkpoint is in place whole or all its files are
+    removed. Data files that are ``is_shared`` were written by others: they stay, under either name,
+    so that the commit can be made again.
     """
     (aside, final), moved, is_committing = last, list[str](), False
 
@@ -215,30 +231,42 @@ def put_in_place(
         storage.move(*pair)
 
     try:
-        # Prepare: closing the index forces its bytes to the disk, so that its final name never leads to a part of them.
+        # Prepare: closing the index forces its bytes to the disk, so that its final name never
+        # leads to a part of them.
         if content is not None:
             write_file(storage, aside, content)
-        # Retire: only for formats that cannot replace a checkpoint in one step. From here on the old one is gone.
+        # Retire: only for formats that cannot replace a checkpoint in one step. From here on the
+        # old one is gone.
         _retire(storage, retired)
-        # Move: no index names these files yet, so their order does not matter. The commit syncs them all at once.
+        # Move: no index names these files yet, so their order does not matter. The commit syncs
+        # them all at once.
         do_all(move, [(old, new) for old, new in renames if old != new], storage.traits)
-        # Commit: this rename makes the new checkpoint visible. It syncs the directory before (the names of the data
-        # files must be on the disk before an index that names them) and after (the old files are removed next).
+        # Commit: this rename makes the new checkpoint visible. It syncs the directory before (the
+        # names of the data files must be on the disk before an index that names them) and after
+        # (the old files are removed next).
         is_committing = True
         storage.rename(aside, final)
         tidy()
     except BaseException:
-        # In a bucket files are copied to their final names, so that what had a temporary one is there as before.
+        # In a bucket files are copied to their final names, so that what had a temporary one is
+        # there as before.
         olds = [old for old, _ in renames] if storage.local_path is not None else []
         _give_up(storage, aside, () if is_shared else (*olds, *moved), is_committing, tidy)
         raise
 
 
 def _give_up(
-    storage: Storage, aside: str, written: Iterable[str], is_committing: bool, tidy: Callable[[], None]
+    storage: Storage,
+    aside: str,
+    written: Iterable[str],
+    is_committing: bool,
+    tidy: Callable[[], None],
 ) -> None:
-    """Remove what was written, or, if the last rename has succeeded and only what follows failed, what it replaced."""
-    with suppress(StorageError):  # all files stay as long as it is unknown which checkpoint is in place
+    """Remove what was written, or, if the last rename has succeeded and only what follows failed,
+    what it replaced."""
+    with suppress(
+        StorageError
+    ):  # all files stay as long as it is unknown which checkpoint is in place
         if is_committing and aside not in storage.names():
             tidy()
         else:
@@ -246,7 +274,8 @@ def _give_up(
 
 
 def _retire(storage: Storage, names: Sequence[str]) -> None:
-    """Remove old files, on the disk too: an index that a power cut brought back would name the new data files."""
+    """Remove old files, on the disk too: an index that a power cut brought back would name the new
+    data files."""
     for name in names:
         storage.remove(name)
     if names:
@@ -254,13 +283,17 @@ def _retire(storage: Storage, names: Sequence[str]) -> None:
 
 
 def check_written(storage: Storage, names: Sequence[Sequence[str]], nbytes: Ints) -> list[str]:
-    """Return the names of files that were written before: of each, the first name that exists of those it may have.
+    """Return the names of files that were written before: of each, the first name that exists of
+    those it may have.
 
-    ``MissingFile`` if a file has none of its names, ``IncompleteCheckpoint`` if it has another size than ``nbytes``.
+    ``MissingFile`` if a file has none of its names, ``IncompleteCheckpoint`` if it has another size
+    than ``nbytes``.
     """
     found = []
     for known, expected in zip(names, nbytes.tolist(), strict=True):
-        sizes = {name: status.nbytes for name in known if (status := storage.status(name)) is not None}
+        sizes = {
+            name: status.nbytes for name in known if (status := storage.status(name)) is not None
+        }
         if not sizes:
             raise MissingFile(f"{known[0]} is missing in {storage.path}.", _SAVE_AGAIN)
         name = next(iter(sizes))
@@ -283,8 +316,8 @@ def write_file(storage: Storage, name: str, content: bytes) -> None:
 def discard_files(storage: Storage, names: Iterable[str]) -> None:
     """Remove files as far as the disk allows; a file that stays is removed by the next commit.
 
-    Errors are suppressed: one raised here would hide the error that led here, or report a checkpoint as failed that is
-    in place.
+    Errors are suppressed: one raised here would hide the error that led here, or report a
+    checkpoint as failed that is in place.
     """
 
     def discard(name: str) -> None:
@@ -297,26 +330,31 @@ def discard_files(storage: Storage, names: Iterable[str]) -> None:
 def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str]]) -> None:
     """Remove the files that a commit has left without an index that names them.
 
-    ``unnamed`` selects them from the names in the directory. Call it once the new checkpoint is in place.
+    ``unnamed`` selects them from the names in the directory. Call it once the new checkpoint is in
+    place.
     """
     with suppress(StorageError):
         discard_files(storage, unnamed(storage.names()))
 
 
 def take_away(
-    storage: Storage, indexes: Sequence[tuple[str, str]], unnamed: Callable[[list[str]], Iterable[str]]
+    storage: Storage,
+    indexes: Sequence[tuple[str, str]],
+    unnamed: Callable[[list[str]], Iterable[str]],
 ) -> None:
-    """Remove a checkpoint: its index (or its only file) in one step, and then all files that this leaves unnamed.
+    """Remove a checkpoint: its index (or its only file) in one step, and then all files that this
+    leaves unnamed.
 
     ``indexes`` are names, each with a temporary one.
     """
-    # Commit: a rename is forced to the disk, a removal is not. If the index were removed, it could be back after a
-    # power cut, and the files that it names could be gone.
+    # Commit: a rename is forced to the disk, a removal is not. If the index were removed, it could
+    # be back after a power cut, and the files that it names could be gone.
     there = storage.names()
     for name, aside in indexes:
         if name in there and storage.local_path is None:
             storage.remove(name)  # in a bucket, which forgets no removal
         elif name in there:
             storage.rename(name, aside)
-    # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit removes the rest.
+    # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit
+    # removes the rest.
     do_all(storage.remove, unnamed(storage.names()), storage.traits)

@@ -1,7 +1,8 @@
 """npy, a file of ``numpy.save``: one array, without a name and without a checksum.
 
-The array's key is ``array``, whatever the file is called, so that two files can be compared. A little-endian array in C
-order is read in place, or mapped. The elements of any other are picked from the mapped file, a range at a time.
+The array's key is ``array``, whatever the file is called, so that two files can be compared. A
+little-endian array in C order is read in place, or mapped. The elements of any other are picked
+from the mapped file, a range at a time.
 """
 
 from dataclasses import dataclass
@@ -47,14 +48,17 @@ class NpySource:
         if self.header.is_plain:
             self.read_span(0, self.header.data_start + start, buffer)
         elif len(buffer):
-            # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is dropped.
+            # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte
+            # is dropped.
             size = self.header.itemsize
             first, stop = start // size, -(-(start + len(buffer)) // size)
             is_fortran = self.header.is_fortran
             shape = self.header.shape[::-1] if is_fortran else self.header.shape
             stored = np.ndarray(shape, f"V{size}", self.map(0), self.header.data_start)
             array = stored.T if is_fortran else stored
-            swapped = np.frombuffer(array.flat[first:stop].tobytes(), np.uint8).reshape(-1, self.header.swap_nbytes)
+            swapped = np.frombuffer(array.flat[first:stop].tobytes(), np.uint8).reshape(
+                -1, self.header.swap_nbytes
+            )
             buffer[:] = swapped[:, ::-1].tobytes()[start - first * size :][: len(buffer)]
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
@@ -90,7 +94,9 @@ class NpyFormat:
         if not name:
             return [each for each in names if each.endswith(_SUFFIX)]
         # The ending is believed; of a file of another name, the first bytes decide.
-        if name in names and (name.endswith(_SUFFIX) or read_beginning(storage, name, len(NPY_MAGIC)) == NPY_MAGIC):
+        if name in names and (
+            name.endswith(_SUFFIX) or read_beginning(storage, name, len(NPY_MAGIC)) == NPY_MAGIC
+        ):
             return [name]
         return [name + _SUFFIX] if name + _SUFFIX in names else []
 
@@ -103,10 +109,19 @@ class NpyFormat:
         tensors = TensorTable.of([(KEY, header.dtype, header.shape)])
         # The start of an array that is decoded says nothing: there is one.
         start, plain = np.array([header.data_start]), np.array([header.is_plain])
-        entries = EntryTable(tensors.whole(), np.zeros(1, np.int64), start, np.array([NO_CHECKSUM]), plain)
+        entries = EntryTable(
+            tensors.whole(), np.zeros(1, np.int64), start, np.array([NO_CHECKSUM]), plain
+        )
         return NpySource(TableIndex(entries, [name]), header, data)
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
+    def create(
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
+    ) -> Sink:
         """Raise ``UnsupportedError``: the format is read only."""
         raise UnsupportedError("The format npy is read and not written.", "Choose the format npz.")
 
@@ -123,7 +138,9 @@ def _read_header(file: ReadableFile) -> NpyHeader:
     header = parse_preamble(file.read(0, preamble_nbytes(first[:_SIZED_NBYTES], file.size)))
     stop = header.data_start + header.nbytes
     if stop > file.size:
-        raise IncompleteCheckpoint(f"Its shape needs {stop} bytes, but the file has {file.size}.", COPY_AGAIN)
+        raise IncompleteCheckpoint(
+            f"Its shape needs {stop} bytes, but the file has {file.size}.", COPY_AGAIN
+        )
     if stop < file.size:
         # numpy.save may be called several times with one open file, and numpy.load as many times.
         cause = f"Its array ends at byte {stop}, and {file.size - stop} bytes follow it."

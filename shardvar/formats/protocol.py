@@ -1,10 +1,11 @@
 """The interface of a format, which lays the index and the payloads of a checkpoint out in files.
 
-A format never sees a plan. It gets slices with the files that they are assigned to, and decides where each payload
-lies. Formats know this interface and not each other.
+A format never sees a plan. It gets slices with the files that they are assigned to, and decides
+where each payload lies. Formats know this interface and not each other.
 
-Reading. ``Format.locate`` finds the checkpoints that a name may mean, and ``Format.open`` returns a ``Source``. The
-engine reads payloads through it, by rows of the entry tables that the source's own index handed out:
+Reading. ``Format.locate`` finds the checkpoints that a name may mean, and ``Format.open`` returns a
+``Source``. The engine reads payloads through it, by rows of the entry tables that the source's own
+index handed out:
 
     plain entries      lie in a file byte for byte: the engine reads them in ranges of the file, several payloads at a
                        time, or maps them, and compares their checksums with ``Source.crc``
@@ -22,8 +23,8 @@ A source may also have these methods, which ``verify`` calls if they exist:
                                       held. Raises ``CheckpointError`` if its bytes are damaged; returns False if they
                                       could not be compared
 
-A source of a format that holds encoded numbers, such as blocks of quantised ones, lists a key of them with the dtype
-and the shape of the encoded bytes, and has these methods:
+A source of a format that holds encoded numbers, such as blocks of quantised ones, lists a key of
+them with the dtype and the shape of the encoded bytes, and has these methods:
 
     encodings() -> Mapping[str, str]  the name of the encoding of each such key
     dequantized() -> Source           the same checkpoint with the numbers of such keys in their place
@@ -43,14 +44,17 @@ A source of files that may be remote has this attribute, by which the engine pla
 
     traits: Traits | None             the cost of a request (``storage.protocol``); None on a local disk
 
-Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
-place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
-are finished, ``Sink.commit`` puts them in place, the index last. Nothing is visible before.
+Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes
+every payload at its place in a file that has a temporary name, then the bytes that frame the
+payloads, and syncs the file. Once all files are finished, ``Sink.commit`` puts them in place, the
+index last. Nothing is visible before.
 
-Sharing. A ``SharedFormat`` is one in which many processes may write a checkpoint together: each writes a data file as
-``create`` lays it out, and ``SharedFormat.adopt`` makes one checkpoint of these files.
+Sharing. A ``SharedFormat`` is one in which many processes may write a checkpoint together: each
+writes a data file as ``create`` lays it out, and ``SharedFormat.adopt`` makes one checkpoint of
+these files.
 
-Removing. ``Format.remove`` removes a checkpoint, the index first, so that a reader finds the whole checkpoint or none.
+Removing. ``Format.remove`` removes a checkpoint, the index first, so that a reader finds the whole
+checkpoint or none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -82,7 +86,9 @@ class Finding:
     """True if ``verify`` counts it as a problem, False if it is only worth knowing."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", message(self.message))  # as of an error: it may name keys of the file
+        object.__setattr__(
+            self, "message", message(self.message)
+        )  # as of an error: it may name keys of the file
 
 
 class Source(Protocol):
@@ -120,7 +126,8 @@ class FileChecksums:
 
 
 class FileWriter(Protocol):
-    """The frame and the checksums of one data file: a small value without an open file, which can be pickled."""
+    """The frame and the checksums of one data file: a small value without an open file, which can
+    be pickled."""
 
     @property
     def crc(self) -> Checksum | None:
@@ -131,10 +138,14 @@ class FileWriter(Protocol):
         """Size of a run of a payload, each of which has a checksum; 0 if the format has no runs."""
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the payload of ``count`` strings or variants, which formats compute differently."""
+        """Return the checksum of the payload of ``count`` strings or variants, which formats
+        compute differently."""
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Iterable[tuple[int, bytes]]:
-        """Return the bytes around the payloads (headers, directories), each with its offset in the file."""
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Iterable[tuple[int, bytes]]:
+        """Return the bytes around the payloads (headers, directories), each with its offset in the
+        file."""
 
 
 class Sink(Protocol):
@@ -153,21 +164,26 @@ class Sink(Protocol):
         """The frame and the checksums of each file."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished files in place, the index last, and remove the files that no index names any more.
+        """Put the finished files in place, the index last, and remove the files that no index names
+        any more.
 
-        If it raises, the new checkpoint is in place whole, or ``withdraw`` leaves nothing of it (``formats.files``).
+        If it raises, the new checkpoint is in place whole, or ``withdraw`` leaves nothing of it
+        (``formats.files``).
         """
 
     def withdraw(self) -> None:
-        """Remove what was written, as far as the disk allows, unless the commit has put it in place.
+        """Remove what was written, as far as the disk allows, unless the commit has put it in
+        place.
 
         Called after an error or an interrupt, at any time; it does not raise ``StorageError``.
         """
 
     def is_in_place(self) -> bool:
-        """Return True if another process may have put the same files in place, so that they must stay.
+        """Return True if another process may have put the same files in place, so that they must
+        stay.
 
-        It can where data files have their final names from the beginning, and the storage has no lock.
+        It can where data files have their final names from the beginning, and the storage has no
+        lock.
         """
 
 
@@ -180,32 +196,45 @@ class Format(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The dtypes, slices and files that it can hold; a format that is only read can hold no dtype."""
+        """The dtypes, slices and files that it can hold; a format that is only read can hold no
+        dtype."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the checkpoints in the directory that ``name`` may mean, each as the name that ``open`` takes.
+        """Return the checkpoints in the directory that ``name`` may mean, each as the name that
+        ``open`` takes.
 
-        ``name`` is what a person typed: a prefix, an index file, one of the data files, or nothing for all checkpoints
-        of the directory. Names decide, and a file's first or last bytes if its name is not enough. Files of other kinds
-        are never an error. ``formats.table.formats_of`` tells from names alone which formats need to be asked.
+        ``name`` is what a person typed: a prefix, an index file, one of the data files, or nothing
+        for all checkpoints of the directory. Names decide, and a file's first or last bytes if its
+        name is not enough. Files of other kinds are never an error. ``formats.table.formats_of``
+        tells from names alone which formats need to be asked.
         """
 
     def open(self, storage: Storage, name: str) -> Source:
         """Open a checkpoint that ``locate`` found. Reads as little as the format allows."""
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
-        """Lay the assigned slices out as a new checkpoint ``name``: a name that ``locate`` returns, or a new one.
+    def create(
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
+    ) -> Sink:
+        """Lay the assigned slices out as a new checkpoint ``name``: a name that ``locate`` returns,
+        or a new one.
 
-        ``generation`` is a token of letters and digits that no other writer uses at the same time. Existing files may
-        be read and are not changed. ``UnsupportedError`` if the format cannot hold the slices
-        (``planning.capabilities``).
+        ``generation`` is a token of letters and digits that no other writer uses at the same time.
+        Existing files may be read and are not changed. ``UnsupportedError`` if the format cannot
+        hold the slices (``planning.capabilities``).
         """
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the checkpoint ``name`` (a name for ``create``): its index first, then its other files.
+        """Remove the checkpoint ``name`` (a name for ``create``): its index first, then its other
+        files.
 
-        Files that writers of this name left behind are removed too, even if it has no checkpoint. Files of other
-        checkpoints stay: the index is not believed, and only names that a writer of this checkpoint uses are removed.
+        Files that writers of this name left behind are removed too, even if it has no checkpoint.
+        Files of other checkpoints stay: the index is not believed, and only names that a writer of
+        this checkpoint uses are removed.
         """
 
 
@@ -222,16 +251,25 @@ class WrittenFiles:
 
 
 class SharedFormat(Format, Protocol):
-    """A format in which many processes may write one checkpoint, each a file as ``create`` lays it out.
+    """A format in which many processes may write one checkpoint, each a file as ``create`` lays it
+    out.
 
-    Its index keeps ``Metadata.generation``, by which a process knows the checkpoint that it took part in.
+    Its index keeps ``Metadata.generation``, by which a process knows the checkpoint that it took
+    part in.
     """
 
     def adopt(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        files: WrittenFiles,
     ) -> Sink:
-        """Return the sink that commits files which are written already, each with the slices assigned to it.
+        """Return the sink that commits files which are written already, each with the slices
+        assigned to it.
 
-        ``metadata.generation`` is the token of this write. ``MissingFile`` or ``IncompleteCheckpoint`` if a file is
-        missing or has another size; then nothing was changed. ``commit`` renames the files.
+        ``metadata.generation`` is the token of this write. ``MissingFile`` or
+        ``IncompleteCheckpoint`` if a file is missing or has another size; then nothing was changed.
+        ``commit`` renames the files.
         """

@@ -1,12 +1,15 @@
-"""The table of formats, open to other packages, and the names of files that tell one format from another.
+"""The table of formats, open to other packages, and the names of files that tell one format from
+another.
 
-A package adds a format by an entry point in the group ``shardvar.formats``. The entry point's name is the format's
-name, and its object is a ``Format``. A name that the table has cannot be added. No format is imported until it is used.
+A package adds a format by an entry point in the group ``shardvar.formats``. The entry point's name
+is the format's name, and its object is a ``Format``. A name that the table has cannot be added. No
+format is imported until it is used.
 
-Which formats can a path mean? The files of a checkpoint are named by its prefix and then by a *mark* of the format:
-``ck.svindex``, ``ck.data-00000-of-00001``. ``formats_of`` compares the names in a directory with these marks and
-returns the formats that are worth asking, so a path that means a native checkpoint imports and enters no other format.
-To add a built-in format, add a row to ``_BUILT_IN``.
+Which formats can a path mean? The files of a checkpoint are named by its prefix and then by a
+*mark* of the format: ``ck.svindex``, ``ck.data-00000-of-00001``. ``formats_of`` compares the names
+in a directory with these marks and returns the formats that are worth asking, so a path that means
+a native checkpoint imports and enters no other format. To add a built-in format, add a row to
+``_BUILT_IN``.
 """
 
 import re
@@ -35,17 +38,22 @@ class _BuiltIn(NamedTuple):
     mark: re.Pattern[str]
     """Matches the text after the checkpoint's name in the names of its files."""
     usual_name: str = ""
-    """The name of a new checkpoint whose path is that of a folder alone; empty if it must be given."""
+    """The name of a new checkpoint whose path is that of a folder alone; empty if it must be
+    given."""
     is_side: bool = False
-    """True if such files often lie beside another checkpoint, such as the ``optimizer.pt`` of a trainer: a directory
-    means them only if it means nothing else."""
+    """True if such files often lie beside another checkpoint, such as the ``optimizer.pt`` of a
+    trainer: a directory means them only if it means nothing else."""
     extra: str = ""
-    """The extra of the package that all or some of its files need to be read; empty if NumPy is enough."""
+    """The extra of the package that all or some of its files need to be read; empty if NumPy is
+    enough."""
 
 
 _BUILT_IN = {
     "shardvar": _BuiltIn(
-        "shardvar.formats.native", "native: index and data files", (".svindex",), re.compile(r"\.svindex|\.svdata-")
+        "shardvar.formats.native",
+        "native: index and data files",
+        (".svindex",),
+        re.compile(r"\.svindex|\.svdata-"),
     ),
     "tensorflow": _BuiltIn(
         "shardvar.formats.tensorflow",
@@ -88,7 +96,13 @@ _BUILT_IN = {
         re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt"),
         is_side=True,
     ),
-    "gguf": _BuiltIn("shardvar.formats.gguf", "llama.cpp", (".gguf",), re.compile(r"\.gguf|-\d{5}-of-"), is_side=True),
+    "gguf": _BuiltIn(
+        "shardvar.formats.gguf",
+        "llama.cpp",
+        (".gguf",),
+        re.compile(r"\.gguf|-\d{5}-of-"),
+        is_side=True,
+    ),
     "keras": _BuiltIn(
         "shardvar.formats.keras",
         "Keras 3 and 2",
@@ -97,7 +111,13 @@ _BUILT_IN = {
         is_side=True,
         extra="keras",
     ),
-    "npy": _BuiltIn("shardvar.formats.npy", "NumPy, np.save: one array", (".npy",), re.compile(r"\.npy"), is_side=True),
+    "npy": _BuiltIn(
+        "shardvar.formats.npy",
+        "NumPy, np.save: one array",
+        (".npy",),
+        re.compile(r"\.npy"),
+        is_side=True,
+    ),
 }
 """In the order in which a path is offered to them."""
 
@@ -109,13 +129,15 @@ _OTHER_FILES = (
     ".bin", ".distcp", ".onnx", ".tflite", ".pb", ".msgpack", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
     ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
 )  # fmt: skip
-"""Endings of files that no format writes, or not one of them alone, or that several programs mean differently."""
+"""Endings of files that no format writes, or not one of them alone, or that several programs mean
+differently."""
 
 _COMPANION = re.compile(
     r"(data|dataloader|dl_state_dict|optimizer|(lr_)?scheduler|grad_scaler|scaler|sampler|rng_states?|recipe_state|"
     r"train(er|ing)?_(args|state))([_-]\d+)*\.(pth?|bin)"
 )
-"""Names of files that hold the state of a run and no model: those of verl, Accelerate, transformers and torchtune."""
+"""Names of files that hold the state of a run and no model: those of verl, Accelerate, transformers
+and torchtune."""
 
 
 def format_names() -> list[str]:
@@ -126,7 +148,9 @@ def format_names() -> list[str]:
 def format_named(name: str) -> Format:
     """Return the format of that name; ``ArgumentError`` lists the known names."""
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"The format is {name!r}.", f"Give a name: {', '.join(format_names())}.")
+        raise ArgumentTypeError(
+            f"The format is {name!r}.", f"Give a name: {', '.join(format_names())}."
+        )
     if name in _BUILT_IN:
         built_in: Format = import_module(_BUILT_IN[name].module).FORMAT
         return built_in
@@ -135,7 +159,9 @@ def format_named(name: str) -> Format:
         if point.name == name:
             added: Format = point.load()
             return added
-    raise ArgumentError(f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}.")
+    raise ArgumentError(
+        f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}."
+    )
 
 
 def _nearest(name: str) -> str:
@@ -150,18 +176,21 @@ def all_formats() -> Iterator[Format]:
 
 
 def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
-    """The formats whose ``locate`` may find a checkpoint ``name`` in a directory that has the files ``names``.
+    """The formats whose ``locate`` may find a checkpoint ``name`` in a directory that has the files
+    ``names``.
 
     Law: ``locate`` of every other format returns an empty list, so asking these is asking all.
 
-    Every format is asked where the bytes of a file can tell: if ``name`` is a file's, and if it is empty and means the
-    whole directory. Otherwise names alone decide. Formats of other packages are always asked.
+    Every format is asked where the bytes of a file can tell: if ``name`` is a file's, and if it is
+    empty and means the whole directory. Otherwise names alone decide. Formats of other packages are
+    always asked.
 
     >>> [form.name for form in formats_of(["ck.svindex", "ck.svdata-1f-00000-of-00001", "old.npz"], "ck")]
     ['shardvar']
     """
-    # A file of any name may be a TensorFlow V1 checkpoint (by its last bytes), a safetensors file or a zip archive (by
-    # its first bytes). So a path that names a file, and a directory, are offered to all formats.
+    # A file of any name may be a TensorFlow V1 checkpoint (by its last bytes), a safetensors file
+    # or a zip archive (by its first bytes). So a path that names a file, and a directory, are
+    # offered to all formats.
     if not name or name in names:
         return all_formats()
     built_in = [form for form, known in _BUILT_IN.items() if _has_mark(names, name, known.mark)]
@@ -171,9 +200,10 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
 def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
     """Return True if a file is named by the prefix that ``name`` may have, and then by the mark.
 
-    ``name`` may have a mark itself. The prefix ends before its first one: "ck.svdata-1f-00000-of-00002" stands for a
-    checkpoint "ck", whose index is "ck.svindex". A prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut
-    too early by this; then every file of the checkpoint has that same mark at that place, and the answer is right.
+    ``name`` may have a mark itself. The prefix ends before its first one:
+    "ck.svdata-1f-00000-of-00002" stands for a checkpoint "ck", whose index is "ck.svindex". A
+    prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut too early by this; then
+    every file of the checkpoint has that same mark at that place, and the answer is right.
     """
     # The mark must follow the prefix directly: "ck-2.svindex" is not a file of "ck".
     first = mark.search(name)
@@ -182,12 +212,14 @@ def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
 
 
 def usual_name(name: str) -> str:
-    """Return the name that a format gives a new checkpoint in a folder; empty if it must be given."""
+    """Return the name that a format gives a new checkpoint in a folder; empty if it must be
+    given."""
     return _BUILT_IN[name].usual_name if name in _BUILT_IN else ""
 
 
 def about_format(name: str) -> tuple[str, str]:
-    """Return a format in a few words, and the extra that it needs; both are empty for formats of other packages.
+    """Return a format in a few words, and the extra that it needs; both are empty for formats of
+    other packages.
 
     >>> about_format("keras")
     ('Keras 3 and 2', 'keras')
@@ -229,7 +261,8 @@ def ending_of_other_files(name: str) -> str | None:
 
 
 def stem_of_name(name: str, format_name: str) -> str:
-    """Return a checkpoint's name without its format's ending: the same stem for every name of one checkpoint.
+    """Return a checkpoint's name without its format's ending: the same stem for every name of one
+    checkpoint.
 
     >>> stem_of_name("model.safetensors.index.json", "safetensors"), stem_of_name("model", "safetensors")
     ('model', 'model')
@@ -240,7 +273,8 @@ def stem_of_name(name: str, format_name: str) -> str:
 
 
 def name_of_target(name: str, format_name: str) -> str:
-    """Return the name that a format gives a target: formats that are named by a prefix take no ending of an index.
+    """Return the name that a format gives a target: formats that are named by a prefix take no
+    ending of an index.
 
     >>> name_of_target("model.index", "tensorflow"), name_of_target("model.npz", "npz")
     ('model', 'model.npz')

@@ -1,4 +1,5 @@
-"""The files of writes that were not finished, of every format that shardvar writes, known by their names alone.
+"""The files of writes that were not finished, of every format that shardvar writes, known by their
+names alone.
 
     NAME.GENERATION.tmp                         a file under its temporary name, which the commit replaces by NAME
     NAME.GENERATION.tmp.done                    its journal; also ``.done`` after a data file of the native format
@@ -6,8 +7,9 @@
     PREFIX.svdata-GENERATION-00000-of-00003     a data file of the native format, as long as no PREFIX.svindex is there
     .PREFIX.claim                               a claim, in a bucket (``storage.claims``)
 
-Each format removes what dead writers of its kind have left. These names serve what no format can know: that a path
-without a checkpoint has an unfinished one, and that a write of another format has left files beside a new checkpoint.
+Each format removes what dead writers of its kind have left. These names serve what no format can
+know: that a path without a checkpoint has an unfinished one, and that a write of another format has
+left files beside a new checkpoint.
 """
 
 import os
@@ -18,27 +20,36 @@ from shardvar.formats.shares import is_share_file
 from shardvar.pictures.words import count
 
 BESIDE = r"(?:\.done|\.[0-9a-f]{16}\.tmp)?"
-"""The ending of a journal or of an attempt (``LocalStorage.borrowed``) after the name under which a file is written."""
+"""The ending of a journal or of an attempt (``LocalStorage.borrowed``) after the name under which a
+file is written."""
 
 _ASIDE = re.compile(
-    # What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors", ".safetensors.index.json", ".npz".
-    r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)\.[0-9a-f]{16}\.tmp" + BESIDE,
+    # What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors",
+    # ".safetensors.index.json", ".npz".
+    r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)\.[0-9a-f]{16}\.tmp"
+    + BESIDE,
     re.DOTALL,
 )
 _ASIDE_IN_FOLDER = re.compile(r".+\.[0-9a-f]{16}\.tmp(\.done)?", re.DOTALL)
-_NATIVE = re.compile(rf"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<beside>{BESIDE})", re.DOTALL)
+_NATIVE = re.compile(
+    rf"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<beside>{BESIDE})", re.DOTALL
+)
 _CLAIM = re.compile(r"\.(?P<prefix>.+)\.claim", re.DOTALL)
 
 
 def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
-    """Return the files of unfinished writes of a prefix, claims first; with an empty prefix, of all in the folder.
+    """Return the files of unfinished writes of a prefix, claims first; with an empty prefix, of all
+    in the folder.
 
     >>> unfinished_files(["ck.npz", "ck.data-00000.00112233aabbccdd.tmp", ".ck.claim"], "ck")
     ['.ck.claim', 'ck.data-00000.00112233aabbccdd.tmp']
     """
     names = [name for name in names if not is_share_file(name)]
     there = set(names)
-    return sorted((name for name in names if _is_unfinished(name, prefix, there)), key=lambda name: name[0] != ".")
+    return sorted(
+        (name for name in names if _is_unfinished(name, prefix, there)),
+        key=lambda name: name[0] != ".",
+    )
 
 
 def _is_unfinished(name: str, prefix: str, there: set[str]) -> bool:
@@ -72,9 +83,14 @@ def cause_of_unfinished(left: Sequence[str]) -> str:
 
 
 def _prefix_without_index(left: Sequence[str]) -> str | None:
-    """The prefix of native data files, of which the index may be lost; None where other files tell of a write."""
+    """The prefix of native data files, of which the index may be lost; None where other files tell
+    of a write."""
     found = [_NATIVE.fullmatch(name) for name in left]
-    return found[0]["prefix"] if found[0] and all(match and not match["beside"] for match in found) else None
+    return (
+        found[0]["prefix"]
+        if found[0] and all(match and not match["beside"] for match in found)
+        else None
+    )
 
 
 def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
@@ -95,7 +111,10 @@ def remedy_of_unfinished(folder: str, left: Sequence[str], more: str = "") -> st
         return f"{wait} and run the same command again{more}."
     again = f"run the same command again{more}, which uses or removes these files."
     if _prefix_without_index(left):
-        return f"Copy the index from where it was written. If no write is at work that makes it, {again}"
+        return (
+            "Copy the index from where it was written. If no write is at work that makes it, "
+            f"{again}"
+        )
     return f"Wait if it is at work; otherwise {again}"
 
 

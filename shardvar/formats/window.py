@@ -1,4 +1,5 @@
-"""A file that is read mostly forwards, a few bytes at a time, such as the headers of many small members."""
+"""A file that is read mostly forwards, a few bytes at a time, such as the headers of many small
+members."""
 
 from dataclasses import dataclass
 
@@ -25,8 +26,8 @@ class Window:
         """Return the bytes [start, start + nbytes) of the file."""
         begin = start - self.start
         if begin < 0 or begin + nbytes > len(self.data):
-            # Not past the end of the file, unless the caller asks for bytes there: only then is a lack of bytes an
-            # error.
+            # Not past the end of the file, unless the caller asks for bytes there: only then is a
+            # lack of bytes an error.
             room = max(self.file.size - start, 0)
             self.data = self.file.read(start, max(min(room, self.most), nbytes))
             self.start, begin = start, 0

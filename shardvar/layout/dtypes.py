@@ -1,8 +1,9 @@
-"""The element types that a payload may have, by the names that NumPy, ``ml_dtypes`` and TensorFlow share.
+"""The element types that a payload may have, by the names that NumPy, ``ml_dtypes`` and TensorFlow
+share.
 
-A dtype crosses the layers as its name (``"float32"``, ``"bfloat16"``, ``"string"``). ``parse_dtype`` is the one
-function that reads what a caller gives as a dtype, in every spelling of NumPy. Three kinds differ in what may be done
-with them:
+A dtype crosses the layers as its name (``"float32"``, ``"bfloat16"``, ``"string"``).
+``parse_dtype`` is the one function that reads what a caller gives as a dtype, in every spelling of
+NumPy. Three kinds differ in what may be done with them:
 
     plain      has a NumPy dtype; elements have a fixed size; slices may be cut anywhere
     string     a NumPy object array of ``bytes``; the payload tells its own size; never cut
@@ -30,10 +31,12 @@ Bools = npt.NDArray[np.bool]
 """A mask."""
 
 _NATIVE = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
+    "complex128"
 ).split()
 _EXTENDED = (
-    "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+    "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz "
+    "float8_e5m2 float8_e5m2fnuz "
     "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn int2 int4 uint2 uint4"
 ).split()
 # Neither NumPy nor ml_dtypes has these types. The sizes are those of TensorFlow's payloads.
@@ -46,7 +49,8 @@ _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NATIVE} | 
     name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED
 }
 NAMES: tuple[str, ...] = (*_NUMPY, STRING, VARIANT, *_QUANTIZED)
-"""Every dtype name, in the order of its code: ``code(NAMES[i]) == i``. Codes live in memory only, never on disk."""
+"""Every dtype name, in the order of its code: ``code(NAMES[i]) == i``. Codes live in memory only,
+never on disk."""
 
 _SHORT = {
     "bf16": "bfloat16", "f16": "float16", "fp16": "float16", "f32": "float32", "fp32": "float32", "f64": "float64",
@@ -54,18 +58,21 @@ _SHORT = {
     "fp8_e5m2": "float8_e5m2", "i16": "int16", "i32": "int32", "i64": "int64", "u16": "uint16", "u32": "uint32",
     "u64": "uint64",
 }  # fmt: skip
-"""Names as people type them. ``f8`` and ``i8`` are NumPy's, of 8 bytes; its ``f16``, of 16 bytes, cannot be stored."""
+"""Names as people type them. ``f8`` and ``i8`` are NumPy's, of 8 bytes; its ``f16``, of 16 bytes,
+cannot be stored."""
 
 _CODES = {name: index for index, name in enumerate(NAMES)}
 _NAME_OF = {dtype: name for name, dtype in _NUMPY.items()}
 ITEMSIZES = np.array(
-    [_NUMPY[name].itemsize if name in _NUMPY else _QUANTIZED.get(name, 0) for name in NAMES], dtype=np.int64
+    [_NUMPY[name].itemsize if name in _NUMPY else _QUANTIZED.get(name, 0) for name in NAMES],
+    dtype=np.int64,
 )
 """Bytes of one element by code; 0 where the payload tells its own size (strings, variants)."""
 
 
 def code(name: str) -> int:
-    """The position of a dtype's name in ``NAMES``; ``UnsupportedError`` where shardvar does not know it.
+    """The position of a dtype's name in ``NAMES``; ``UnsupportedError`` where shardvar does not
+    know it.
 
     >>> NAMES[code("bfloat16")]
     'bfloat16'
@@ -73,7 +80,9 @@ def code(name: str) -> int:
     try:
         return _CODES[name]
     except KeyError:
-        raise UnsupportedError(f"The dtype {name!r} is not known.", f"Known are {', '.join(NAMES)}.") from None
+        raise UnsupportedError(
+            f"The dtype {name!r} is not known.", f"Known are {', '.join(NAMES)}."
+        ) from None
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -87,11 +96,13 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     try:
         return _NUMPY[name]
     except KeyError:
-        # An unknown name gets the error of ``code``; a known one without a NumPy type gets the error below.
+        # An unknown name gets the error of ``code``; a known one without a NumPy type gets the
+        # error below.
         code(name)
         raise UnsupportedError(
             f"The values of dtype {name} are not readable: NumPy has no such type.",
-            "The tensor can be listed, verified and carried to another checkpoint that holds this dtype.",
+            "The tensor can be listed, verified and carried to another checkpoint that holds "
+            "this dtype.",
         ) from None
 
 
@@ -102,22 +113,29 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     ('float32', 'string')
     """
     name = _NAME_OF.get(dtype)
-    if name is None and dtype.kind != "T":  # NumPy's variable-width text has no byte order to ask for
+    if (
+        name is None and dtype.kind != "T"
+    ):  # NumPy's variable-width text has no byte order to ask for
         name = _NAME_OF.get(dtype.newbyteorder("="))
     if name is not None:
         return name
     if dtype.kind in "SO":
         return STRING
-    remedy = "Encode it as an object array of bytes." if dtype.kind in "UT" else "Convert it to a numeric dtype first."
+    remedy = (
+        "Encode it as an object array of bytes."
+        if dtype.kind in "UT"
+        else "Convert it to a numeric dtype first."
+    )
     raise UnsupportedError(f"Arrays of NumPy dtype {dtype} cannot be stored.", remedy)
 
 
 def parse_dtype(given: Any) -> str:
-    """Return the name of the dtype that a caller gives: a name, a short name, any code or type of NumPy, a NumPy dtype.
+    """Return the name of the dtype that a caller gives: a name, a short name, any code or type of
+    NumPy, a NumPy dtype.
 
-    A byte order is not part of a dtype: ``">f4"`` is float32, because values have the machine's order in memory, and
-    each format its own on disk. ``UnsupportedError`` for dtypes that shardvar does not know, ``ArgumentTypeError`` for
-    what is not a dtype.
+    A byte order is not part of a dtype: ``">f4"`` is float32, because values have the machine's
+    order in memory, and each format its own on disk. ``UnsupportedError`` for dtypes that shardvar
+    does not know, ``ArgumentTypeError`` for what is not a dtype.
 
     >>> [parse_dtype(given) for given in ("bfloat16", "f4", ">i8", "half", float, bool, np.dtype("d"), bytes)]
     ['bfloat16', 'float32', 'int64', 'float16', 'float64', 'bool', 'float64', 'string']
@@ -134,11 +152,15 @@ def parse_dtype(given: Any) -> str:
             dtype = np.dtype(given)
         except (TypeError, ValueError):
             if isinstance(given, str):
-                near = "".join(f"Did you mean {each!r}? " for each in similar(given, [*_CODES, *_SHORT]))
+                near = "".join(
+                    f"Did you mean {each!r}? " for each in similar(given, [*_CODES, *_SHORT])
+                )
                 remedy = f"{near}Known are {', '.join(NAMES)}."
                 raise UnsupportedError(f"The dtype {given!r} is not known.", remedy) from None
     if dtype is None:
-        raise ArgumentTypeError(f"Invalid dtype {given!r}.", "Give a name such as 'float32', or a NumPy dtype.")
+        raise ArgumentTypeError(
+            f"Invalid dtype {given!r}.", "Give a name such as 'float32', or a NumPy dtype."
+        )
     # A type of text means strings: texts become bytes, and strings have no fixed width.
     return STRING if dtype.kind == "U" else dtype_name(dtype)
 
@@ -157,8 +179,11 @@ def is_opaque(name: str) -> bool:
     return name == VARIANT or name in _QUANTIZED
 
 
-def slice_nbytes(codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The bytes of each slice: dtype codes [n] and shapes [n, rank] -> sizes [n]; 0 for strings and variants.
+def slice_nbytes(
+    codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The bytes of each slice: dtype codes [n] and shapes [n, rank] -> sizes [n]; 0 for strings and
+    variants.
 
     Shapes must be non-negative. ``LayoutError`` where a size would pass ``MAX_NBYTES``.
 
@@ -166,13 +191,19 @@ def slice_nbytes(codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]) ->
     array([208])
     """
     itemsizes = ITEMSIZES[codes]
-    # Shapes come from files, and a product of int64 wraps silently: 2**32 * 2**32 would be 0. Floats do not wrap, so
-    # they decide if the size is possible. Shapes with a 0 are set apart, because inf * 0 is NaN.
+    # Shapes come from files, and a product of int64 wraps silently: 2**32 * 2**32 would be 0.
+    # Floats do not wrap, so they decide if the size is possible. Shapes with a 0 are set apart,
+    # because inf * 0 is NaN.
     with np.errstate(over="ignore", invalid="ignore"):
-        estimate = np.where((shapes == 0).any(axis=1), 0, itemsizes * np.prod(shapes, axis=1, dtype=np.float64))
+        estimate = np.where(
+            (shapes == 0).any(axis=1), 0, itemsizes * np.prod(shapes, axis=1, dtype=np.float64)
+        )
     if estimate.size and not estimate.max() <= MAX_NBYTES:
         row = int(np.argmax(estimate))
-        raise LayoutError(f"A {NAMES[codes[row]]} slice of shape {_shape_text(shapes[row])} is too large to exist.")
+        raise LayoutError(
+            f"A {NAMES[codes[row]]} slice of shape {_shape_text(shapes[row])} is too large to "
+            "exist."
+        )
     # Exact now: the rounding of an estimate of at most 2**62 is far smaller than the way to 2**63.
     return np.asarray(itemsizes * np.prod(shapes, axis=1, dtype=np.int64))
 

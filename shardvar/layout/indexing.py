@@ -1,14 +1,17 @@
 """One grammar of NumPy's index: what does this key select from an array of this shape?
 
-Variables, readers, lazy slices and the command line all ask here, so the same key selects the same elements and the
-same mistake gets the same error everywhere.
+Variables, readers, lazy slices and the command line all ask here, so the same key selects the same
+elements and the same mistake gets the same error everywhere.
 
-1. ``expand_index`` reads the items of a key, replaces the ellipsis, and checks each item against its axis. Afterwards
-   every item stands for one axis, apart from None (a new axis) and the scalars True and False.
-2. ``select_basic`` says which positions a basic index (integers, slices, ``...``, None) selects along each axis.
+1. ``expand_index`` reads the items of a key, replaces the ellipsis, and checks each item against
+   its axis. Afterwards every item stands for one axis, apart from None (a new axis) and the scalars
+   True and False.
+2. ``select_basic`` says which positions a basic index (integers, slices, ``...``, None) selects
+   along each axis.
 3. ``plan_region`` says which region must be read for a basic index, and what to pick from it.
 
-The oracle of all tests is NumPy on the whole array. A new kind of item is read in ``_read_item``, and nowhere else.
+The oracle of all tests is NumPy on the whole array. A new kind of item is read in ``_read_item``,
+and nowhere else.
 """
 
 from operator import index
@@ -24,18 +27,20 @@ Pick = tuple[slice | int | None, ...]
 """A basic index that is applied to an array that was read."""
 
 Selection = int | range | None
-"""The positions along one axis: one, which drops the axis, or a range; None is a new axis of length 1."""
+"""The positions along one axis: one, which drops the axis, or a range; None is a new axis of length
+1."""
 
 
 def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> list[Any]:
     """Read a key: one item for each axis, in order, between items that stand for no axis.
 
-    An item is a slice, a non-negative integer, an array of integers within its axis, None, or ``np.bool_``. Boolean
-    masks become the integer arrays of their ``nonzero()``, which is how NumPy defines them. With ``basic``, arrays and
-    booleans are refused.
+    An item is a slice, a non-negative integer, an array of integers within its axis, None, or
+    ``np.bool_``. Boolean masks become the integer arrays of their ``nonzero()``, which is how NumPy
+    defines them. With ``basic``, arrays and booleans are refused.
 
-    ``ArgumentTypeError`` for an item of another kind, ``ArgumentError`` for a step of 0, ``OutOfRange`` for more
-    indices than axes, a second ellipsis, or an index that its axis does not have.
+    ``ArgumentTypeError`` for an item of another kind, ``ArgumentError`` for a step of 0,
+    ``OutOfRange`` for more indices than axes, a second ellipsis, or an index that its axis does not
+    have.
 
     >>> expand_index((..., -1, None), (13, 4, 2))
     [slice(None, None, None), slice(None, None, None), 1, None]
@@ -43,10 +48,14 @@ def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> li
     items = [_read_item(item, basic) for item in (key if isinstance(key, tuple) else (key,))]
     ellipses = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
-        raise OutOfRange("An index has more than one ellipsis.", "One stands for all axes that are left out.")
+        raise OutOfRange(
+            "An index has more than one ellipsis.", "One stands for all axes that are left out."
+        )
     given = sum(map(_count_axes, items))
     if given > len(shape):
-        raise OutOfRange(f"{given} indices are too many for the shape {shape}.", f"Give at most {len(shape)}.")
+        raise OutOfRange(
+            f"{given} indices are too many for the shape {shape}.", f"Give at most {len(shape)}."
+        )
     # Without an ellipsis, the axes that are left out are the last ones.
     place = ellipses[0] if ellipses else len(items)
     items[place : place + 1] = [slice(None)] * (len(shape) - given)
@@ -85,12 +94,14 @@ def slice_of(indices: range) -> slice:
     """
     if not indices:
         return slice(indices.start, indices.start, indices.step)
-    # A slice cannot stop at -1, which would count from the end: backwards to the first position it stops at None.
+    # A slice cannot stop at -1, which would count from the end: backwards to the first position it
+    # stops at None.
     return slice(indices.start, indices.stop if indices.stop >= 0 else None, indices.step)
 
 
 def span_of(along: int | range) -> tuple[int, int, slice | int]:
-    """The first position to read for a selection, how many, and the index that picks the selected ones from these.
+    """The first position to read for a selection, how many, and the index that picks the selected
+    ones from these.
 
     >>> span_of(range(9, 2, -3)), span_of(3)
     ((3, 7, slice(6, None, -3)), (3, 1, 0))
@@ -99,17 +110,19 @@ def span_of(along: int | range) -> tuple[int, int, slice | int]:
         return along, 1, 0
     if not along:
         return 0, 0, slice(None)
-    # Example: range(9, 2, -3) selects 9, 6, 3. Positions 3 to 9 are read, 7 of them, and picked backwards from the 6th.
+    # Example: range(9, 2, -3) selects 9, 6, 3. Positions 3 to 9 are read, 7 of them, and picked
+    # backwards from the 6th.
     low, high = min(along[0], along[-1]), max(along[0], along[-1])
     return low, high - low + 1, slice(None if along.step > 0 else high - low, None, along.step)
 
 
 def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
-    """The smallest region that holds what ``selected`` selects, and the index that picks it from that region.
+    """The smallest region that holds what ``selected`` selects, and the index that picks it from
+    that region.
 
     ``selected`` is a basic index, a ``Region``, or None for the whole. Law: ``x[selected]`` is
-    ``x[region.slices][pick]``. Errors as ``expand_index``; ``ArgumentError`` for a region that reaches out of the
-    shape.
+    ``x[region.slices][pick]``. Errors as ``expand_index``; ``ArgumentError`` for a region that
+    reaches out of the shape.
 
     >>> region, pick = plan_region((slice(9, 2, -3), 1), (13, 4))
     >>> str(region), pick
@@ -120,7 +133,8 @@ def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
     if isinstance(selected, Region):
         if not Region.whole(shape).covers(selected):
             raise ArgumentError(
-                f"{selected} reaches out of the shape {shape}.", f"Give a part of {Region.whole(shape)}."
+                f"{selected} reaches out of the shape {shape}.",
+                f"Give a part of {Region.whole(shape)}.",
             )
         return selected, ()
     offset: list[int] = []
@@ -140,8 +154,9 @@ def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
 def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region, Pick]], int]:
     """Cut what ``plan_region`` gave, so that a step does not cost memory.
 
-    Returns the parts, and the axis along which their picks are concatenated. Each part has about ``most`` elements, or
-    one index along the axis of the largest step. Without a step there is one part, the whole.
+    Returns the parts, and the axis along which their picks are concatenated. Each part has about
+    ``most`` elements, or one index along the axis of the largest step. Without a step there is one
+    part, the whole.
 
     >>> parts, axis = cut_steps(*plan_region((1, slice(None, None, 3)), (2, 10)), 6)
     >>> [(str(part), picked) for part, picked in parts], axis
@@ -152,10 +167,12 @@ def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region,
     strided = pick[place] if steps else None
     if not isinstance(strided, slice) or steps[place] == 1 or region.size <= most:
         return [(region, pick)], 0
-    # `place` counts items of the pick, `axis` axes of the region: a new axis is an item without an axis.
+    # `place` counts items of the pick, `axis` axes of the region: a new axis is an item without an
+    # axis.
     axis = sum(item is not None for item in pick[:place])
     indices = range(region.shape[axis])[strided]
-    # Positions a part: an index along the axis has size / extent elements, and each position spans `step` of them.
+    # Positions a part: an index along the axis has size / extent elements, and each position spans
+    # `step` of them.
     count = max(1, most // (region.size // region.shape[axis] * steps[place]))
     parts = []
     for first in range(0, len(indices), count):
@@ -170,7 +187,8 @@ def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region,
 
 
 def _read_item(item: Any, basic: bool) -> Any:
-    """None, Ellipsis, a slice of integers, an integer, a NumPy boolean, or an array of booleans or integers."""
+    """None, Ellipsis, a slice of integers, an integer, a NumPy boolean, or an array of booleans or
+    integers."""
     if item is None or item is Ellipsis:
         return item
     if isinstance(item, slice):
@@ -194,7 +212,8 @@ def _read_array(item: Any) -> Any:
         array = array.astype(np.int64)  # NumPy: an empty list selects nothing
     if array.dtype.kind not in "iub":
         raise ArgumentTypeError(
-            f"Invalid index {item!r}.", "Give integers, slices, ..., None, or arrays of integers or booleans."
+            f"Invalid index {item!r}.",
+            "Give integers, slices, ..., None, or arrays of integers or booleans.",
         )
     if array.ndim == 0:
         return np.bool_(array) if array.dtype == np.bool_ else int(array)
@@ -202,7 +221,10 @@ def _read_array(item: Any) -> Any:
 
 
 def _read_slice(item: slice) -> slice:
-    bounds = (None if bound is None else _read_integer(bound, item) for bound in (item.start, item.stop, item.step))
+    bounds = (
+        None if bound is None else _read_integer(bound, item)
+        for bound in (item.start, item.stop, item.step)
+    )
     found = slice(*bounds)
     if found.step == 0:
         raise ArgumentError("A slice has step 0.", "Give a positive or a negative step.")
@@ -213,7 +235,9 @@ def _read_integer(value: Any, item: Any) -> int:
     try:
         return index(value)
     except TypeError:
-        raise ArgumentTypeError(f"Invalid index {item!r}.", f"{value!r} must be an integer.") from None
+        raise ArgumentTypeError(
+            f"Invalid index {item!r}.", f"{value!r} must be an integer."
+        ) from None
 
 
 def _count_axes(item: Any) -> int:
@@ -238,9 +262,11 @@ def _expand_mask(mask: Array, shape: tuple[int, ...], axis: int) -> list[Ints]:
 
 
 def _check_positions(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """The items with integers counted from the front; ``OutOfRange`` for an index that its axis does not have."""
-    # Arrays that broadcast to nothing select nothing, and NumPy then looks at none of them: x[:, [], [99]] is empty.
-    # Those of the first axis are checked all the same, since they say which rows of a variable are read.
+    """The items with integers counted from the front; ``OutOfRange`` for an index that its axis
+    does not have."""
+    # Arrays that broadcast to nothing select nothing, and NumPy then looks at none of them: x[:,
+    # [], [99]] is empty. Those of the first axis are checked all the same, since they say which
+    # rows of a variable are read.
     is_nothing = any(isinstance(item, np.bool_) and not item for item in items)
     is_nothing |= any(isinstance(item, np.ndarray) and item.size == 0 for item in items)
     checked: list[Any] = []
@@ -259,5 +285,9 @@ def _check_positions(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
 
 def _check_position(number: int, length: int, axis: int) -> None:
     if not -length <= number < length:
-        remedy = f"Give an index from {-length} to {length - 1}." if length else "The axis has no index."
-        raise OutOfRange(f"Index {number} is out of range for axis {axis} of length {length}.", remedy)
+        remedy = (
+            f"Give an index from {-length} to {length - 1}." if length else "The axis has no index."
+        )
+        raise OutOfRange(
+            f"Index {number} is out of range for axis {axis} of length {length}.", remedy
+        )

@@ -1,19 +1,22 @@
 """Overlaps: the pairs of regions, one of each of two columns, that have a common element.
 
-The search is output-sensitive, never quadratic. Given regions A and B, columns of offsets and shapes [n, rank], list
-the pairs (i, j) with a common element.
+The search is output-sensitive, never quadratic. Given regions A and B, columns of offsets and
+shapes [n, rank], list the pairs (i, j) with a common element.
 
-1. Along each axis, with B sorted by its first index, the regions that may meet A[i] are a contiguous range of that
-   order: those that start before A[i] stops, less the leading ones whose running maximum of stops lies before A[i]
-   starts.
-2. If along some axis these ranges together are at most a few times as long as the input, expand them and keep the pairs
-   that meet along every axis. Row slices, column slices and whole tensors end here at once.
-3. Otherwise cut space near the median start along the axis that separates best and answer both halves. A region that
-   straddles the cut goes to both; a pair belongs to the half that holds the first corner of its common region, so it is
-   reported once.
-4. If no cut separates anything (identical regions), expand the ranges after all, a bounded batch at a time.
+1. Along each axis, with B sorted by its first index, the regions that may meet A[i] are a
+   contiguous range of that order: those that start before A[i] stops, less the leading ones whose
+   running maximum of stops lies before A[i] starts.
+2. If along some axis these ranges together are at most a few times as long as the input, expand
+   them and keep the pairs that meet along every axis. Row slices, column slices and whole tensors
+   end here at once.
+3. Otherwise cut space near the median start along the axis that separates best and answer both
+   halves. A region that straddles the cut goes to both; a pair belongs to the half that holds the
+   first corner of its common region, so it is reported once.
+4. If no cut separates anything (identical regions), expand the ranges after all, a bounded batch at
+   a time.
 
-To treat several tensors at once, add an axis for the tensor: regions of different tensors then never meet.
+To treat several tensors at once, add an axis for the tensor: regions of different tensors then
+never meet.
 """
 
 from collections.abc import Iterator
@@ -36,8 +39,11 @@ _Spans = tuple[Ints, Ints]
 """Regions as first indices and stops [n, rank], which the search compares without adding."""
 
 
-def overlapping_pairs(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints) -> Iterator[Pairs]:
-    """All (i, j) for which region i of A and region j of B have a common element, each once, in bounded batches.
+def overlapping_pairs(
+    offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints
+) -> Iterator[Pairs]:
+    """All (i, j) for which region i of A and region j of B have a common element, each once, in
+    bounded batches.
 
     >>> a = np.array([[0], [5]]), np.array([[5], [5]])
     >>> b = np.array([[0], [3], [9]]), np.array([[3], [6], [1]])
@@ -50,8 +56,8 @@ def overlapping_pairs(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: In
         return
     spans_a, spans_b = (offset_a, offset_a + shape_a), (offset_b, offset_b + shape_b)
     rows_a, rows_b = (np.flatnonzero((shape > 0).all(axis=1)) for shape in (shape_a, shape_b))
-    # A cell is a part of space, [low, high) along each axis, with the rows that reach into it. The first one is all of
-    # it.
+    # A cell is a part of space, [low, high) along each axis, with the rows that reach into it. The
+    # first one is all of it.
     everywhere = np.iinfo(np.int64)
     cells = [(rows_a, rows_b, np.full(rank, everywhere.min), np.full(rank, everywhere.max))]
     while cells:
@@ -99,9 +105,10 @@ def _take(spans: _Spans, rows: Ints) -> _Spans:
 
 def _candidates(spans_a: _Spans, spans_b: _Spans, axis: int) -> tuple[Ints, Ints, Ints]:
     """The order of B along an axis, and for each of A the range of that order which may meet it."""
-    # Stops are not sorted, but their running maximum is, so both ends are found by bisection. Example: B = 0:9, 1:2,
-    # 5:6 has the running maxima 9, 9, 9; for A = 3:5 the first with a maximum above 3 is the 0th, and 0:9 and 1:2 start
-    # before 5: the range is 0 to 2. It holds 1:2 too, which does not meet A; candidates are checked later.
+    # Stops are not sorted, but their running maximum is, so both ends are found by bisection.
+    # Example: B = 0:9, 1:2, 5:6 has the running maxima 9, 9, 9; for A = 3:5 the first with a
+    # maximum above 3 is the 0th, and 0:9 and 1:2 start before 5: the range is 0 to 2. It holds 1:2
+    # too, which does not meet A; candidates are checked later.
     start_b, stop_b = spans_b[0][:, axis], spans_b[1][:, axis]
     order = np.argsort(start_b, kind="stable")
     first = np.searchsorted(np.maximum.accumulate(stop_b[order]), spans_a[0][:, axis], side="right")
@@ -111,10 +118,10 @@ def _candidates(spans_a: _Spans, spans_b: _Spans, axis: int) -> tuple[Ints, Ints
 
 def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
     """The pairs (i, order[k]) for first[i] <= k < last[i], in batches of about ``_BATCH``."""
-    # Pairs are numbered in the order of i, and ends[i] is the number of those up to i. Example: first = 2, 0 and last =
-    # 4, 3 give counts 2, 3 and ends 2, 5; the pairs 0 and 1 are those of i = 0 with k = 2, 3, and the pairs 2, 3, 4
-    # those of i = 1 with k = 0, 1, 2. `within` is a pair's number less that of the first pair of its i, so k = first +
-    # within.
+    # Pairs are numbered in the order of i, and ends[i] is the number of those up to i. Example:
+    # first = 2, 0 and last = 4, 3 give counts 2, 3 and ends 2, 5; the pairs 0 and 1 are those of i
+    # = 0 with k = 2, 3, and the pairs 2, 3, 4 those of i = 1 with k = 0, 1, 2. `within` is a pair's
+    # number less that of the first pair of its i, so k = first + within.
     counts = last - first
     ends = np.cumsum(counts)
     row, done = 0, 0
@@ -129,12 +136,17 @@ def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
 
 def _meet_in_cell(spans_a: _Spans, spans_b: _Spans, low: Ints, high: Ints) -> Bools:
     """True for each pair that has a common element, the first corner of which lies in the cell."""
-    offset, shape = intersect(spans_a[0], spans_a[1] - spans_a[0], spans_b[0], spans_b[1] - spans_b[0])
+    offset, shape = intersect(
+        spans_a[0], spans_a[1] - spans_a[0], spans_b[0], spans_b[1] - spans_b[0]
+    )
     return np.asarray(((shape > 0) & (low <= offset) & (offset < high)).all(axis=1))
 
 
-def _cut(spans_a: _Spans, spans_b: _Spans) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:
-    """The axis and place of the cut whose larger half is smallest, with the rows of both halves; None if none helps."""
+def _cut(
+    spans_a: _Spans, spans_b: _Spans
+) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:
+    """The axis and place of the cut whose larger half is smallest, with the rows of both halves;
+    None if none helps."""
     best = None
     fewest = len(spans_a[0]) + len(spans_b[0])
     for axis in range(spans_a[0].shape[1]):
@@ -149,14 +161,16 @@ def _cut(spans_a: _Spans, spans_b: _Spans) -> tuple[int, int, tuple[Ints, Ints],
 
 
 def _places(starts: Ints) -> list[int]:
-    """The median start, and the next one: if most regions start at one place, the cut must come after it."""
+    """The median start, and the next one: if most regions start at one place, the cut must come
+    after it."""
     median = np.partition(starts, len(starts) // 2)[len(starts) // 2]
     later = starts[starts > median]
     return [int(median), int(later.min())] if len(later) else [int(median)]
 
 
 def _all_pairs(count_a: int, count_b: int) -> Iterator[Pairs]:
-    # At rank 0 every pair meets: pair n of a batch is row n // count_b of A with row n % count_b of B.
+    # At rank 0 every pair meets: pair n of a batch is row n // count_b of A with row n % count_b of
+    # B.
     step = max(1, _BATCH // max(1, count_b))
     for start in range(0, count_a if count_b else 0, step):
         i, j = np.divmod(np.arange(min(step, count_a - start) * count_b), count_b)

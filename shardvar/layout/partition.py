@@ -1,8 +1,9 @@
-"""Partitions: one tensor cut into parts by the div rule, the chunk rule, arbitrary splits or N-d grids.
+"""Partitions: one tensor cut into parts by the div rule, the chunk rule, arbitrary splits or N-d
+grids.
 
-A ``Partition`` is an ordered tuple of regions that tile a shape. Construction proves that they do, so code that has a
-partition does not check it again. A ``PartitionSpec`` is what RFC 002 lets a partitioner return. ``layout.cutting``
-makes partitions of everything that a caller may give.
+A ``Partition`` is an ordered tuple of regions that tile a shape. Construction proves that they do,
+so code that has a partition does not check it again. A ``PartitionSpec`` is what RFC 002 lets a
+partitioner return. ``layout.cutting`` makes partitions of everything that a caller may give.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,9 +28,9 @@ Interval = tuple[int, int]
 def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     """The intervals of the div rule.
 
-    R-DIV-1 (RFC 000): "ids are assigned to shards in a contiguous manner, while attempting to keep each shard size
-    identical. If the ids do not evenly divide the number of shards, each of the first several shards will be assigned
-    one more id."
+    R-DIV-1 (RFC 000): "ids are assigned to shards in a contiguous manner, while attempting to keep
+    each shard size identical. If the ids do not evenly divide the number of shards, each of the
+    first several shards will be assigned one more id."
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     length, num_shards = read_counts(length, num_shards)
     check_part_count(num_shards)
     small, larger = divmod(length, num_shards)
-    # ``shard < larger`` counts as 0 or 1. 13 ids over 5 shards: small is 2 and larger 3, so the sizes are 3, 3, 3, 2,
-    # 2.
+    # ``shard < larger`` counts as 0 or 1. 13 ids over 5 shards: small is 2 and larger 3, so the
+    # sizes are 3, 3, 3, 2, 2.
     return _intervals(small + (shard < larger) for shard in range(num_shards))
 
 
@@ -87,7 +88,8 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
     ArgumentTypeError
         If `length` or `num_shards` is not an integer.
     ArgumentError
-        If an id is outside ``[0, length)``, `ids` are not integers, `num_shards` is below 1, or `length` is negative.
+        If an id is outside ``[0, length)``, `ids` are not integers, `num_shards` is below 1, or
+        `length` is negative.
 
     Examples
     --------
@@ -103,24 +105,27 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
         raise ArgumentError(f"ids have dtype {array.dtype}.", "Give integers.")
     outside = (array < 0) | (array >= length)
     if outside.any():
-        raise ArgumentError(f"id {array[outside].flat[0]} is outside [0, {length}).", "Give ids of existing rows.")
+        raise ArgumentError(
+            f"id {array[outside].flat[0]} is outside [0, {length}).", "Give ids of existing rows."
+        )
     # Only after the check: a uint64 id from 2**63 on would wrap to a negative row.
     rows = array.astype(np.int64)
     small, larger = divmod(length, num_shards)
-    # The first `larger` shards hold small + 1 ids each; past them every shard holds `small`. Example: 13 ids over 5
-    # shards are 3, 3, 3, 2, 2, so 9 ids lie in the larger shards, and id 12 is the fourth past them: shard 3 + 3 // 2,
-    # row 3 % 2.
+    # The first `larger` shards hold small + 1 ids each; past them every shard holds `small`.
+    # Example: 13 ids over 5 shards are 3, 3, 3, 2, 2, so 9 ids lie in the larger shards, and id 12
+    # is the fourth past them: shard 3 + 3 // 2, row 3 % 2.
     ids_in_larger = larger * (small + 1)
     early = rows < ids_in_larger
-    # ``np.where`` computes both sides for every id, so no divisor may be 0; ``small`` is 0 if there are more shards
-    # than ids.
+    # ``np.where`` computes both sides for every id, so no divisor may be 0; ``small`` is 0 if there
+    # are more shards than ids.
     shard = np.where(early, rows // (small + 1), larger + (rows - ids_in_larger) // max(small, 1))
     row = np.where(early, rows % (small + 1), (rows - ids_in_larger) % max(small, 1))
     return shard, row
 
 
 def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
-    """The intervals of PyTorch's chunk rule: all of ceil(length / num_shards), then a short one, then empty ones.
+    """The intervals of PyTorch's chunk rule: all of ceil(length / num_shards), then a short one,
+    then empty ones.
 
     Parameters
     ----------
@@ -150,7 +155,8 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     """
     length, num_shards = read_counts(length, num_shards)
     check_part_count(num_shards)
-    # The quotient rounded up: 13 ids over 5 shards are -(-13 // 5) = 3 each, so shard 4 begins at 12 and has one id.
+    # The quotient rounded up: 13 ids over 5 shards are -(-13 // 5) = 3 each, so shard 4 begins at
+    # 12 and has one id.
     size = -(-length // num_shards)
     return tuple((min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards))
 
@@ -165,7 +171,8 @@ class _SpecFields(NamedTuple):
 
 
 class PartitionSpec(_SpecFields):
-    """RFC 002's answer of a partitioner: counts per axis, or for uneven parts their sizes per axis; not both.
+    """RFC 002's answer of a partitioner: counts per axis, or for uneven parts their sizes per axis;
+    not both.
 
     A named tuple, as in RFC 002: ``partitions, splits = spec``.
 
@@ -191,11 +198,14 @@ class PartitionSpec(_SpecFields):
 
     __slots__ = ()
 
-    def __new__(cls, partitions: Sequence[int] | None = None, splits: Sequence[Sequence[int]] | None = None) -> Self:
+    def __new__(
+        cls, partitions: Sequence[int] | None = None, splits: Sequence[Sequence[int]] | None = None
+    ) -> Self:
         # R-SPEC-1 (RFC 002): "either partitions or splits", "but not both".
         if (partitions is None) == (splits is None):
             raise ArgumentError(
-                f"PartitionSpec got partitions={partitions} and splits={splits}.", "Give exactly one of them."
+                f"PartitionSpec got partitions={partitions} and splits={splits}.",
+                "Give exactly one of them.",
             )
         return super().__new__(
             cls,
@@ -230,7 +240,10 @@ class PartitionSpec(_SpecFields):
         """
         counts, splits = self.partitions or (), self.splits or ()
         if len(counts) > len(shape) or len(splits) > len(shape):
-            raise LayoutError(f"{self} has more axes than the shape {tuple(shape)}.", "Leave some out, from the end.")
+            raise LayoutError(
+                f"{self} has more axes than the shape {tuple(shape)}.",
+                "Leave some out, from the end.",
+            )
         if self.splits is not None:
             return (*splits, *((extent,) for extent in shape[len(splits) :]))
         # A count that is left out is 1, and div into one part is the whole axis.
@@ -320,10 +333,16 @@ class Partition:
             If the sizes of an axis do not add up to its extent, or an axis has none.
         """
         if len(sizes) != len(shape):
-            raise LayoutError(f"Sizes {sizes} do not fit the shape {tuple(shape)}.", "Give one list for each axis.")
+            raise LayoutError(
+                f"Sizes {sizes} do not fit the shape {tuple(shape)}.",
+                "Give one list for each axis.",
+            )
         for extent, along in zip(shape, sizes, strict=True):
             if sum(along) != extent or any(size < 0 for size in along):
-                raise LayoutError(f"Part sizes {tuple(along)} do not add up to {extent}, an axis of {tuple(shape)}.")
+                raise LayoutError(
+                    f"Part sizes {tuple(along)} do not add up to {extent}, an axis of "
+                    f"{tuple(shape)}."
+                )
         check_part_count(prod(map(len, sizes)))
         grid = product(*(_intervals(along) for along in sizes))
         return cls(tuple(shape), tuple(_region(intervals) for intervals in grid))
@@ -343,7 +362,8 @@ class Partition:
 
 
 def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
-    """Raise ``LayoutError``, naming the regions, unless every element of ``shape`` lies in exactly one part."""
+    """Raise ``LayoutError``, naming the regions, unless every element of ``shape`` lies in exactly
+    one part."""
     full = Region.whole(shape)
     for part in parts:
         if part.rank != full.rank or not full.covers(part):
@@ -354,23 +374,32 @@ def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
     # Disjoint parts within the shape cover it if their sizes add up.
     if sum(part.size for part in parts) != full.size:
         missing = subtract_all(full, sorted(parts))
-        raise LayoutError(f"Of the shape {full.shape} no part holds {', '.join(map(str, missing[:8]))}.")
+        raise LayoutError(
+            f"Of the shape {full.shape} no part holds {', '.join(map(str, missing[:8]))}."
+        )
 
 
 def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
     """Offsets and shapes [parts, rank] of regions."""
-    # Without the reshape, an empty list of parts would be an array of shape [0] instead of [0, rank].
+    # Without the reshape, an empty list of parts would be an array of shape [0] instead of [0,
+    # rank].
     offset = np.array([part.offset for part in parts], dtype=np.int64).reshape(len(parts), rank)
     shape = np.array([part.shape for part in parts], dtype=np.int64).reshape(len(parts), rank)
     return offset, shape
 
 
 def read_counts(length: int, num_shards: int) -> tuple[int, int]:
-    """Return both as Python's integers; an error unless so many rows can be cut into so many shards."""
+    """Return both as Python's integers; an error unless so many rows can be cut into so many
+    shards."""
     # NumPy's would wrap around: chunk(np.uint8(200), np.uint8(3)) at 256.
-    length, num_shards = read_integer(length, "length"), read_integer(num_shards, "number of shards")
+    length, num_shards = (
+        read_integer(length, "length"),
+        read_integer(num_shards, "number of shards"),
+    )
     if num_shards < 1:
-        raise ArgumentError(f"Cannot cut {length} rows into {num_shards} shards.", "Give at least one shard.")
+        raise ArgumentError(
+            f"Cannot cut {length} rows into {num_shards} shards.", "Give at least one shard."
+        )
     if length < 0:
         raise ArgumentError(f"The length {length} is negative.", "Give a number of rows.")
     return length, num_shards
@@ -379,7 +408,9 @@ def read_counts(length: int, num_shards: int) -> tuple[int, int]:
 def check_part_count(count: int) -> None:
     """Raise ``ArgumentError`` for more parts than are listed one by one."""
     if count > MAX_PARTS:
-        raise ArgumentError(f"{count} parts are too many; at most {MAX_PARTS} are allowed.", "Cut into fewer.")
+        raise ArgumentError(
+            f"{count} parts are too many; at most {MAX_PARTS} are allowed.", "Cut into fewer."
+        )
 
 
 def _integers(values: Sequence[int]) -> tuple[int, ...]:
@@ -389,7 +420,8 @@ def _integers(values: Sequence[int]) -> tuple[int, ...]:
 def _lists_of_integers(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     if not isinstance(lists, Iterable):
         raise ArgumentError(
-            f"Invalid splits {lists!r}.", "Give a sequence of integers for each axis: the sizes of its parts."
+            f"Invalid splits {lists!r}.",
+            "Give a sequence of integers for each axis: the sizes of its parts.",
         )
     return tuple(map(_integers, lists))
 

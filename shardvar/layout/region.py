@@ -1,15 +1,16 @@
 """Regions: the one geometry under partitions, slices and copies.
 
-A region holds the indices ``i`` with ``offset[d] <= i[d] < offset[d] + shape[d]`` along every axis ``d``. Offsets are
-always in the coordinates of the full tensor; ``relative_to`` is the only place where one offset is subtracted from
-another. ``intersect`` is the only intersection in shardvar: it works on one pair of regions and on columns of them
-alike.
+A region holds the indices ``i`` with ``offset[d] <= i[d] < offset[d] + shape[d]`` along every axis
+``d``. Offsets are always in the coordinates of the full tensor; ``relative_to`` is the only place
+where one offset is subtracted from another. ``intersect`` is the only intersection in shardvar: it
+works on one pair of regions and on columns of them alike.
 
-The texts of slices are TensorFlow's, ``"13 4 3,3:0,4"``: the full shape's extents, each followed by one blank, then one
-item for each axis, separated by colons, either ``start,length`` or ``-`` for the whole axis. In TensorFlow neither
-scalars nor slices of zero length have such a text; the parser refuses them, and the printer never makes them from a
-region that has an element. Sharding callbacks do get slices of zero length, since no tensor may be removed: for them
-``empty=True`` takes ``"13 4 13,0:0,4"``.
+The texts of slices are TensorFlow's, ``"13 4 3,3:0,4"``: the full shape's extents, each followed by
+one blank, then one item for each axis, separated by colons, either ``start,length`` or ``-`` for
+the whole axis. In TensorFlow neither scalars nor slices of zero length have such a text; the parser
+refuses them, and the printer never makes them from a region that has an element. Sharding callbacks
+do get slices of zero length, since no tensor may be removed: for them ``empty=True`` takes ``"13 4
+13,0:0,4"``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,9 +30,12 @@ _EXAMPLE = "It reads like '13 4 3,3:0,4'."
 
 
 def read_integers(
-    values: Iterable[SupportsIndex], what: str = "shape", error: type[ArgumentError] = ArgumentTypeError
+    values: Iterable[SupportsIndex],
+    what: str = "shape",
+    error: type[ArgumentError] = ArgumentTypeError,
 ) -> tuple[int, ...]:
-    """Integers of any kind as a tuple of Python's; ``error`` for anything else. All shapes are read here.
+    """Integers of any kind as a tuple of Python's; ``error`` for anything else. All shapes are read
+    here.
 
     >>> read_integers(np.array([13, 4]))
     (13, 4)
@@ -59,10 +63,13 @@ def read_integer(value: SupportsIndex, what: str) -> int:
 
 
 def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
-    """A shape as integers; ``ArgumentTypeError`` for anything else, ``ArgumentError`` for a negative extent."""
+    """A shape as integers; ``ArgumentTypeError`` for anything else, ``ArgumentError`` for a
+    negative extent."""
     extents = read_integers(shape)
     if any(extent < 0 for extent in extents):
-        raise ArgumentError(f"The shape {extents} has a negative extent.", "Give extents of 0 or more.")
+        raise ArgumentError(
+            f"The shape {extents} has a negative extent.", "Give extents of 0 or more."
+        )
     return extents
 
 
@@ -78,7 +85,8 @@ def read_declared_shape(shape: Any) -> tuple[int | None, ...]:
 
 
 def intersect(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints) -> tuple[Ints, Ints]:
-    """The common regions of two columns of regions [..., rank], as offsets and shapes; zero extents where disjoint.
+    """The common regions of two columns of regions [..., rank], as offsets and shapes; zero extents
+    where disjoint.
 
     >>> intersect(np.array([0, 0]), np.array([5, 4]), np.array([3, 1]), np.array([9, 2]))
     (array([3, 1]), array([2, 2]))
@@ -102,7 +110,8 @@ class Region:
     Raises
     ------
     LayoutError
-        If the two differ in rank, hold other values than integers from 0 on, or reach to an index of 2**63 or more.
+        If the two differ in rank, hold other values than integers from 0 on, or reach to an index
+        of 2**63 or more.
 
     Examples
     --------
@@ -113,20 +122,26 @@ class Region:
     offset: tuple[int, ...]
     shape: tuple[int, ...]
 
-    # By hand: any iterable of integers may be given and a tuple is kept, so the parameters and the fields differ in
-    # type. A generated __init__ would give them one type, and write each field twice, in the hottest constructor of
-    # planning.
+    # By hand: any iterable of integers may be given and a tuple is kept, so the parameters and the
+    # fields differ in type. A generated __init__ would give them one type, and write each field
+    # twice, in the hottest constructor of planning.
     def __init__(self, offset: Iterable[SupportsIndex], shape: Iterable[SupportsIndex]) -> None:
         object.__setattr__(self, "offset", read_integers(offset, "offset", LayoutError))
         object.__setattr__(self, "shape", read_integers(shape, "shape", LayoutError))
         if len(self.offset) != len(self.shape):
             raise LayoutError(
-                f"Offset {self.offset} and shape {self.shape} differ in rank.", "Give both for each axis."
+                f"Offset {self.offset} and shape {self.shape} differ in rank.",
+                "Give both for each axis.",
             )
         if any(i < 0 for i in (*self.offset, *self.shape)):
-            raise LayoutError(f"Offset {self.offset} and shape {self.shape} must not be negative.", "Count from 0.")
+            raise LayoutError(
+                f"Offset {self.offset} and shape {self.shape} must not be negative.",
+                "Count from 0.",
+            )
         if any(o + s > _MAX_STOP for o, s in zip(self.offset, self.shape, strict=True)):
-            raise LayoutError(f"Offset {self.offset} and shape {self.shape} reach to an index of 2**63 or more.")
+            raise LayoutError(
+                f"Offset {self.offset} and shape {self.shape} reach to an index of 2**63 or more."
+            )
 
     @classmethod
     def whole(cls, shape: Iterable[SupportsIndex]) -> Self:
@@ -185,7 +200,8 @@ class Region:
         return tuple(slice(o, o + s) for o, s in zip(self.offset, self.shape, strict=True))
 
     def covers(self, other: "Region") -> bool:
-        """Return True if every index of another region lies in this one, or if it is empty and within the bounds.
+        """Return True if every index of another region lies in this one, or if it is empty and
+        within the bounds.
 
         Parameters
         ----------
@@ -204,13 +220,15 @@ class Region:
         """
         _check_same_rank(self, other)
         return all(
-            a <= b and c <= d for a, b, c, d in zip(self.offset, other.offset, other.stop, self.stop, strict=True)
+            a <= b and c <= d
+            for a, b, c, d in zip(self.offset, other.offset, other.stop, self.stop, strict=True)
         )
 
     def intersect(self, other: "Region") -> "Region | None":
         """The common region of two, in full-tensor coordinates.
 
-        Laws: symmetric; ``a.intersect(a) == a`` for a non-empty ``a``; the indices of the result are the common ones.
+        Laws: symmetric; ``a.intersect(a) == a`` for a non-empty ``a``; the indices of the result
+        are the common ones.
 
         Parameters
         ----------
@@ -229,7 +247,10 @@ class Region:
         """
         _check_same_rank(self, other)
         offset, shape = intersect(
-            *(np.array(row, dtype=np.int64) for row in (self.offset, self.shape, other.offset, other.shape))
+            *(
+                np.array(row, dtype=np.int64)
+                for row in (self.offset, self.shape, other.offset, other.shape)
+            )
         )
         return Region(offset.tolist(), shape.tolist()) if np.all(shape > 0) else None
 
@@ -288,8 +309,9 @@ class Region:
         common = self.intersect(other)
         if common is None:
             return [self] if self.size else []
-        # Axis by axis, cut off what lies before and behind the common region; the axes done so far are then as short as
-        # the common region. [0:4, 0:4] without [1:2, 1:2] is [0:1, 0:4] and [2:4, 0:4], then [1:2, 0:1] and [1:2, 2:4].
+        # Axis by axis, cut off what lies before and behind the common region; the axes done so far
+        # are then as short as the common region. [0:4, 0:4] without [1:2, 1:2] is [0:1, 0:4] and
+        # [2:4, 0:4], then [1:2, 0:1] and [1:2, 2:4].
         rest: list[Region] = []
         start, stop = list(self.offset), list(self.stop)
         for axis in range(self.rank):
@@ -317,15 +339,25 @@ def subtract_all(region: Region, others: Iterable[Region]) -> list[Region]:
         if not rest:
             break
         # Most of these regions do not meet `other`: that is found for all of them at once.
-        offset, shape = (np.array([getattr(part, name) for part in rest], np.int64) for name in ("offset", "shape"))
-        _, common = intersect(offset, shape, np.array(other.offset, np.int64), np.array(other.shape, np.int64))
+        offset, shape = (
+            np.array([getattr(part, name) for part in rest], np.int64)
+            for name in ("offset", "shape")
+        )
+        _, common = intersect(
+            offset, shape, np.array(other.offset, np.int64), np.array(other.shape, np.int64)
+        )
         meets: list[bool] = np.all(common > 0, axis=1).tolist()
-        rest = [new for old, hit in zip(rest, meets, strict=True) for new in (old.subtract(other) if hit else [old])]
+        rest = [
+            new
+            for old, hit in zip(rest, meets, strict=True)
+            for new in (old.subtract(other) if hit else [old])
+        ]
     return rest
 
 
 def regions_of_range(shape: Sequence[int], start: int, stop: int) -> list[Region]:
-    """The elements ``[start, stop)`` of the C order of an array, as at most ``2 * rank - 1`` regions in that order.
+    """The elements ``[start, stop)`` of the C order of an array, as at most ``2 * rank - 1``
+    regions in that order.
 
     Coordinates are those of the array; each region is contiguous in its C order.
 
@@ -337,16 +369,20 @@ def regions_of_range(shape: Sequence[int], start: int, stop: int) -> list[Region
         strides[axis - 1] = strides[axis] * shape[axis]
     regions = []
     while start < stop:
-        # The outermost axis along which a whole index begins here and ends in time. Example: of (3, 4) the strides are
-        # 4 and 1. Element 2 begins no row, so single elements follow up to the row's end (2 of them); element 4 begins
-        # one.
-        axis = next((d for d, s in enumerate(strides) if start % s == 0 and start + s <= stop), len(shape))
+        # The outermost axis along which a whole index begins here and ends in time. Example: of (3,
+        # 4) the strides are 4 and 1. Element 2 begins no row, so single elements follow up to the
+        # row's end (2 of them); element 4 begins one.
+        axis = next(
+            (d for d, s in enumerate(strides) if start % s == 0 and start + s <= stop), len(shape)
+        )
         if axis == len(shape):
             return [Region.whole(())]
         index = [start // stride % extent for stride, extent in zip(strides, shape, strict=True)]
         count = min((stop - start) // strides[axis], shape[axis] - index[axis])
         inner = len(shape) - axis - 1
-        regions.append(Region((*index[: axis + 1], *[0] * inner), (*[1] * axis, count, *shape[axis + 1 :])))
+        regions.append(
+            Region((*index[: axis + 1], *[0] * inner), (*[1] * axis, count, *shape[axis + 1 :]))
+        )
         start += count * strides[axis]
     return regions
 
@@ -357,7 +393,8 @@ def _check_same_rank(a: Region, b: Region) -> None:
 
 
 def parse_slice_text(text: str, empty: bool = False) -> tuple[tuple[int, ...], Region]:
-    """The full shape and the region that a slice text describes; ``LayoutError`` names the item that is wrong.
+    """The full shape and the region that a slice text describes; ``LayoutError`` names the item
+    that is wrong.
 
     >>> parse_slice_text("13 4 3,3:-")
     ((13, 4), Region(offset=(3, 0), shape=(3, 4)))
@@ -369,8 +406,12 @@ def parse_slice_text(text: str, empty: bool = False) -> tuple[tuple[int, ...], R
     # TensorFlow skips empty items between colons.
     extents = [item for item in items.split(":") if item]
     if len(extents) != len(shape):
-        raise LayoutError(f"The slice text {text!r} has {len(shape)} axes and {len(extents)} extents.", _EXAMPLE)
-    intervals = [_interval(item, length, text, empty) for item, length in zip(extents, shape, strict=True)]
+        raise LayoutError(
+            f"The slice text {text!r} has {len(shape)} axes and {len(extents)} extents.", _EXAMPLE
+        )
+    intervals = [
+        _interval(item, length, text, empty) for item, length in zip(extents, shape, strict=True)
+    ]
     return shape, Region((start for start, _ in intervals), (count for _, count in intervals))
 
 
@@ -380,9 +421,16 @@ def format_slice_text(shape: Sequence[int], region: Region, empty: bool = False)
     >>> format_slice_text((13, 4), Region((3, 0), (3, 4)))
     '13 4 3,3:0,4'
     """
-    if len(shape) != region.rank or not Region.whole(shape).covers(region) or not (region.size or empty) or not shape:
+    if (
+        len(shape) != region.rank
+        or not Region.whole(shape).covers(region)
+        or not (region.size or empty)
+        or not shape
+    ):
         raise LayoutError(f"{region} of shape {tuple(shape)} has no slice text.")
-    extents = ":".join(f"{start},{count}" for start, count in zip(region.offset, region.shape, strict=True))
+    extents = ":".join(
+        f"{start},{count}" for start, count in zip(region.offset, region.shape, strict=True)
+    )
     return f"{' '.join(map(str, shape))} {extents}"
 
 
@@ -391,10 +439,14 @@ def _interval(item: str, length: int, text: str, empty: bool) -> tuple[int, int]
         return 0, length
     numbers = item.split(",")
     if len(numbers) != 2:
-        raise LayoutError(f"The slice text {text!r} has {item!r} instead of 'start,length' or '-'.", _EXAMPLE)
+        raise LayoutError(
+            f"The slice text {text!r} has {item!r} instead of 'start,length' or '-'.", _EXAMPLE
+        )
     start, count = (_number(number, text) for number in numbers)
     if (count == 0 and not empty) or start + count > length:
-        raise LayoutError(f"The slice text {text!r} has the extent {item!r}, which does not fit {length} indices.")
+        raise LayoutError(
+            f"The slice text {text!r} has the extent {item!r}, which does not fit {length} indices."
+        )
     return start, count
 
 
@@ -402,5 +454,7 @@ def _number(item: str, text: str) -> int:
     # 19 digits hold every 64-bit number; longer ones are not even converted.
     number = int(item) if item.isascii() and item.isdecimal() and len(item) <= 19 else 2**63
     if number >= 2**63:
-        raise LayoutError(f"The slice text {text!r} has {item!r} instead of a non-negative number.", _EXAMPLE)
+        raise LayoutError(
+            f"The slice text {text!r} has {item!r} instead of a non-negative number.", _EXAMPLE
+        )
     return number

@@ -1,15 +1,17 @@
-"""Shard counts: partitioners, which choose the number of parts of a variable from its shape and dtype alone.
+"""Shard counts: partitioners, which choose the number of parts of a variable from its shape and
+dtype alone.
 
-A partitioner is a callable ``p(shape, dtype)`` that answers with one count for each axis; ``[3, 1]`` cuts the first
-axis into three parts. Two families, TensorFlow 2's classes and TensorFlow 1's functions, share three rules:
+A partitioner is a callable ``p(shape, dtype)`` that answers with one count for each axis; ``[3,
+1]`` cuts the first axis into three parts. Two families, TensorFlow 2's classes and TensorFlow 1's
+functions, share three rules:
 
     fixed      a given number of parts
     min bytes  the most parts such that none falls below a size
     max bytes  the fewest parts such that none exceeds a size, unless it is a single row
 
-All rules clamp the count to the number of rows, so that no part is empty. They answer for every shape: ``[]`` for a
-scalar, which has no axis to cut, and one part for a shape without rows or elements of zero bytes. A dimension may be
-None (unknown) where the rule does not need it.
+All rules clamp the count to the number of rows, so that no part is empty. They answer for every
+shape: ``[]`` for a scalar, which has no axis to cut, and one part for a shape without rows or
+elements of zero bytes. A dimension may be None (unknown) where the rule does not need it.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +27,8 @@ Rounding = Literal["floor", "ceil"]
 
 
 class Partitioner(Protocol):
-    """R-PART-1 (RFC 000): "A partitioner is a callable with the signature num_partitions = fn(shape, dtype)"."""
+    """R-PART-1 (RFC 000): "A partitioner is a callable with the signature num_partitions =
+    fn(shape, dtype)"."""
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
         """The number of parts along each axis."""
@@ -34,7 +37,8 @@ class Partitioner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedShardsPartitioner:
-    """A partitioner that cuts into a fixed number of parts, or into single rows if there are fewer rows.
+    """A partitioner that cuts into a fixed number of parts, or into single rows if there are fewer
+    rows.
 
     Parameters
     ----------
@@ -154,7 +158,8 @@ class MaxSizePartitioner:
     Parameters
     ----------
     max_shard_bytes : int
-        The most bytes of a part. A part of one row may be larger, and so may all parts if `max_shards` is reached.
+        The most bytes of a part. A part of one row may be larger, and so may all parts if
+        `max_shards` is reached.
     max_shards : int, optional
         The largest number of parts; None, or 0 as in TensorFlow, for no limit.
     bytes_per_string : int, default 16
@@ -176,7 +181,9 @@ class MaxSizePartitioner:
     bytes_per_string: int = 16
 
     def __post_init__(self) -> None:
-        _check_positive(max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string)
+        _check_positive(
+            max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string
+        )
         if self.max_shards:
             _check_positive(max_shards=self.max_shards)
 
@@ -203,7 +210,8 @@ class MaxSizePartitioner:
             If a dimension is not known, or there is no such axis.
         """
         row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
-        # For 13 rows of 28 bytes and at most 100 bytes: 3 rows a part, so 5 parts. Rows of zero bytes all fit into one.
+        # For 13 rows of 28 bytes and at most 100 bytes: 3 rows a part, so 5 parts. Rows of zero
+        # bytes all fit into one.
         rows_a_part = max(1, self.max_shard_bytes // row_nbytes) if row_nbytes else None
 
         def parts(rows: int) -> int:
@@ -246,7 +254,10 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partition2:
 
 
 def variable_axis_size_partitioner(
-    max_shard_bytes: int, axis: int = 0, bytes_per_string_element: int = 16, max_shards: int | None = None
+    max_shard_bytes: int,
+    axis: int = 0,
+    bytes_per_string_element: int = 16,
+    max_shards: int | None = None,
 ) -> Partition2:
     """Return a ``MaxSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
@@ -314,24 +325,30 @@ def min_max_variable_partitioner(
 
     Examples
     --------
-    R-PART-3 (RFC 000): "a partitioner that allocates at least 64MB for each partition", 10 of 240 MB and 3 of 80 MB:
+    R-PART-3 (RFC 000): "a partitioner that allocates at least 64MB for each partition", 10 of 240
+    MB and 3 of 80 MB:
 
     >>> partitioner = min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)
     >>> [partitioner(shape, "float32") for shape in [(600000, 1000), (60000, 1000), (2000, 100), (100,)]]
     [[10, 1], [3, 1], [1, 1], [1]]
     """
-    rule = MinSizePartitioner(min_slice_size, max(1, max_partitions), bytes_per_string_element, rounding)
+    rule = MinSizePartitioner(
+        min_slice_size, max(1, max_partitions), bytes_per_string_element, rounding
+    )
     return lambda shape, dtype: rule(shape, dtype, axis)
 
 
-def _parts_of_min_bytes(row_nbytes: int, min_nbytes: int, rounding: Rounding) -> Callable[[int], int]:
+def _parts_of_min_bytes(
+    row_nbytes: int, min_nbytes: int, rounding: Rounding
+) -> Callable[[int], int]:
     """Return the rule of ``MinSizePartitioner`` before it is clamped: rows -> parts."""
     if rounding == "ceil" or row_nbytes == 0:
-        # TensorFlow divides bytes and rounds up: 240 MB in parts of 64 MiB are ceil(3.58) = 4 parts of 60 MB each,
-        # which is below the minimum.
+        # TensorFlow divides bytes and rounds up: 240 MB in parts of 64 MiB are ceil(3.58) = 4 parts
+        # of 60 MB each, which is below the minimum.
         return lambda rows: -(-rows * row_nbytes // min_nbytes)
-    # Rows are not divisible, so a part that is large enough has at least `rows_a_part` rows. The smallest part of div
-    # has rows // parts rows, which is at least rows_a_part if parts <= rows // rows_a_part.
+    # Rows are not divisible, so a part that is large enough has at least `rows_a_part` rows. The
+    # smallest part of div has rows // parts rows, which is at least rows_a_part if parts <= rows //
+    # rows_a_part.
     rows_a_part = -(-min_nbytes // row_nbytes)
     return lambda rows: rows // rows_a_part
 
@@ -354,7 +371,8 @@ def _row_nbytes(shape: Shape, dtype: Any, axis: int, bytes_per_string: int) -> i
 
 
 def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
-    """Return the bytes of one element: 0 for handles (variants and TensorFlow's resources), an estimate for strings.
+    """Return the bytes of one element: 0 for handles (variants and TensorFlow's resources), an
+    estimate for strings.
 
     >>> element_nbytes("bfloat16", 16), element_nbytes("string", 16), element_nbytes("resource", 16)
     (2, 16, 0)
@@ -367,7 +385,9 @@ def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
 
 def _known_rank(shape: Shape) -> Shape:
     if shape is None:
-        raise ArgumentError("A shape of unknown rank cannot be partitioned.", "Give a tuple with one item an axis.")
+        raise ArgumentError(
+            "A shape of unknown rank cannot be partitioned.", "Give a tuple with one item an axis."
+        )
     return shape
 
 
@@ -375,7 +395,8 @@ def _checked_axis(shape: Shape, axis: int) -> int:
     """Return the axis, counted from the front."""
     if not -len(shape) <= axis < len(shape):
         raise OutOfRange(
-            f"The shape {tuple(shape)} has no axis {axis} to partition.", f"Give an axis from 0 to {len(shape) - 1}."
+            f"The shape {tuple(shape)} has no axis {axis} to partition.",
+            f"Give an axis from 0 to {len(shape) - 1}.",
         )
     return axis % len(shape)
 
@@ -385,7 +406,8 @@ def _extent(shape: Shape, axis: int) -> int:
         extent = index(shape[axis])  # type: ignore[arg-type]  # None is what the error is for
     except TypeError:
         raise ArgumentTypeError(
-            f"Dimension {axis} of the shape {tuple(shape)} is not known.", "This partitioner needs its size."
+            f"Dimension {axis} of the shape {tuple(shape)} is not known.",
+            "This partitioner needs its size.",
         ) from None
     if extent < 0:
         raise ArgumentError(f"The shape {tuple(shape)} has a negative dimension.")

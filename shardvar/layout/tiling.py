@@ -1,16 +1,20 @@
-"""Tilings: the proof that regions hold each element of a shape exactly once, or an element that they do not.
+"""Tilings: the proof that regions hold each element of a shape exactly once, or an element that
+they do not.
 
-The search for overlaps (``layout.overlap``) takes longer than linear time where regions interlock along three axes,
-which a file may be made to do. This proof takes about n log n, whatever the arrangement:
+The search for overlaps (``layout.overlap``) takes longer than linear time where regions interlock
+along three axes, which a file may be made to do. This proof takes about n log n, whatever the
+arrangement:
 
-1. Cut each axis at every first index and stop. Give each interval between neighbouring cuts a random weight modulo a
-   prime, and each region the product, over its axes, of the sums of its weights.
-2. If the regions tile the shape, their weights add up to that of the shape, whatever the random numbers are. If they do
-   not, the sums agree by chance alone: their difference is a polynomial in the random numbers, not 0, of degree 1 in
-   each axis, and the lemma of Schwartz and Zippel bounds the share of its roots by ``rank / prime``. Two rounds make
-   that less than 10^-14 for 64 axes. The numbers come from the operating system, so no file can be made to fit them.
-3. If they disagree, they do so in one half of the shape or in the other. Halving goes on in such a half until a cell is
-   left that no cut divides: it is a hole, or two regions hold it.
+1. Cut each axis at every first index and stop. Give each interval between neighbouring cuts a
+   random weight modulo a prime, and each region the product, over its axes, of the sums of its
+   weights.
+2. If the regions tile the shape, their weights add up to that of the shape, whatever the random
+   numbers are. If they do not, the sums agree by chance alone: their difference is a polynomial in
+   the random numbers, not 0, of degree 1 in each axis, and the lemma of Schwartz and Zippel bounds
+   the share of its roots by ``rank / prime``. Two rounds make that less than 10^-14 for 64 axes.
+   The numbers come from the operating system, so no file can be made to fit them.
+3. If they disagree, they do so in one half of the shape or in the other. Halving goes on in such a
+   half until a cell is left that no cut divides: it is a hole, or two regions hold it.
 """
 
 from collections.abc import Sequence
@@ -43,7 +47,8 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A part of the shape, in numbers of cuts, with the regions that reach into it, clipped to it."""
+    """A part of the shape, in numbers of cuts, with the regions that reach into it, clipped to
+    it."""
 
     low: Ints  # [rank]
     high: Ints  # [rank]
@@ -84,9 +89,18 @@ def find_flaw(offset: Ints, shape: Ints, full: Sequence[int]) -> Flaw | None:
     while len(cell.rows) and (cell.high - cell.low > 1).any():
         axis = int(np.argmax(cell.high - cell.low))
         lower, upper = cell.half(axis, upper=False), cell.half(axis, upper=True)
-        cell = upper if _is_even(sums, lower) or (_is_surplus(cuts, upper) and not _is_surplus(cuts, lower)) else lower
-    corners = [(int(along[low]), int(along[high])) for along, low, high in zip(cuts, cell.low, cell.high, strict=True)]
-    region = Region(tuple(start for start, _ in corners), tuple(stop - start for start, stop in corners))
+        cell = (
+            upper
+            if _is_even(sums, lower) or (_is_surplus(cuts, upper) and not _is_surplus(cuts, lower))
+            else lower
+        )
+    corners = [
+        (int(along[low]), int(along[high]))
+        for along, low, high in zip(cuts, cell.low, cell.high, strict=True)
+    ]
+    region = Region(
+        tuple(start for start, _ in corners), tuple(stop - start for start, stop in corners)
+    )
     return Flaw(region, tuple(cell.rows.tolist()))
 
 
@@ -94,7 +108,9 @@ def _cuts(start: Ints, stop: Ints, full: Sequence[int]) -> tuple[list[Ints], Int
     """The places where each axis is cut, and the regions as numbers of cuts."""
     cuts, first, last = [], np.empty_like(start), np.empty_like(stop)
     for axis, extent in enumerate(full):
-        along, number = np.unique(np.concatenate([[0, extent], start[:, axis], stop[:, axis]]), return_inverse=True)
+        along, number = np.unique(
+            np.concatenate([[0, extent], start[:, axis], stop[:, axis]]), return_inverse=True
+        )
         first[:, axis], last[:, axis] = np.split(number[2:], 2)
         cuts.append(along)
     return cuts, first, last
@@ -112,7 +128,11 @@ def _weight(sums: list[_Weights], first: Ints, last: Ints) -> _Weights:
     product = np.ones((_ROUNDS, len(first)), dtype=np.uint64)
     for axis, before in enumerate(sums):
         # The prime is added first, since unsigned numbers have no negative differences.
-        product = product * ((before[:, last[:, axis]] + _PRIME - before[:, first[:, axis]]) % _PRIME) % _PRIME
+        product = (
+            product
+            * ((before[:, last[:, axis]] + _PRIME - before[:, first[:, axis]]) % _PRIME)
+            % _PRIME
+        )
     return np.asarray(product.sum(axis=1) % _PRIME)
 
 
@@ -123,7 +143,8 @@ def _is_even(sums: list[_Weights], cell: _Cell) -> bool:
 
 
 def _is_surplus(cuts: list[Ints], cell: _Cell) -> bool:
-    """Return True if the regions have more elements than the cell, so that some overlap: an overlap is found first."""
+    """Return True if the regions have more elements than the cell, so that some overlap: an overlap
+    is found first."""
     held, whole = np.ones(len(cell.rows)), 1.0
     for axis, along in enumerate(cuts):
         held *= along[cell.last[:, axis]] - along[cell.first[:, axis]]

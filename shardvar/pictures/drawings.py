@@ -1,9 +1,11 @@
-"""Drawings for notebooks: a tensor's shape cut into rectangles, meshes, and the flow of bytes between slices.
+"""Drawings for notebooks: a tensor's shape cut into rectangles, meshes, and the flow of bytes
+between slices.
 
-A partition and a sharded variable draw their shape to scale, one rectangle a part; a layout draws its mesh and its
-tensor, in which devices and what they hold have one colour; a plan draws its sources on the left, its targets on the
-right, and between them a band for each copy, as thick as the bytes that move. All are SVG in the notebook's own
-colours. Callers pass plain numbers and texts: this layer imports no other, so every layer may draw with it.
+A partition and a sharded variable draw their shape to scale, one rectangle a part; a layout draws
+its mesh and its tensor, in which devices and what they hold have one colour; a plan draws its
+sources on the left, its targets on the right, and between them a band for each copy, as thick as
+the bytes that move. All are SVG in the notebook's own colours. Callers pass plain numbers and
+texts: this layer imports no other, so every layer may draw with it.
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,8 @@ _FLOW_WIDTH, _COLUMN, _GAP = 460, 96, 3
 
 
 def colour(number: int) -> str:
-    """Return the colour of a rectangle, file or slice by its number; colours repeat, so the number is written too."""
+    """Return the colour of a rectangle, file or slice by its number; colours repeat, so the number
+    is written too."""
     return f"hsl({HUES[number % len(HUES)]} 48% 58%)"
 
 
@@ -50,9 +53,13 @@ def drawn_axes(shape: Sequence[int], rectangles: Sequence[Rectangle]) -> tuple[i
 
 
 def rectangles_svg(
-    shape: Sequence[int], rectangles: Sequence[Rectangle], label: str, numbers: Sequence[int] | None = None
+    shape: Sequence[int],
+    rectangles: Sequence[Rectangle],
+    label: str,
+    numbers: Sequence[int] | None = None,
 ) -> Markup:
-    """Draw rectangles inside a shape, each axis to its own scale, with their numbers where there is room.
+    """Draw rectangles inside a shape, each axis to its own scale, with their numbers where there is
+    room.
 
     ``numbers`` has one for each rectangle; without it they are counted.
     """
@@ -60,12 +67,23 @@ def rectangles_svg(
     down = shape[axes[0]] if len(axes) == 2 else 1
     across = shape[axes[-1]] if axes else 1
     # A table of 10^6 rows and 16 columns to scale would be a hairline, so the height is clamped.
-    height = 44 if len(axes) < 2 else round(max(70.0, min(220.0, _SHAPE_WIDTH * down / max(across, 1))))
+    height = (
+        44 if len(axes) < 2 else round(max(70.0, min(220.0, _SHAPE_WIDTH * down / max(across, 1))))
+    )
     drawn = [
-        _numbered(number, _span(each, axes[-1:], across, _SHAPE_WIDTH), _span(each, axes[:-1], down, height))
-        for number, each in zip(numbers or range(len(rectangles)), rectangles[:MOST_RECTANGLES], strict=False)
+        _numbered(
+            number,
+            _span(each, axes[-1:], across, _SHAPE_WIDTH),
+            _span(each, axes[:-1], down, height),
+        )
+        for number, each in zip(
+            numbers or range(len(rectangles)), rectangles[:MOST_RECTANGLES], strict=False
+        )
     ]
-    words = [f"axis {axis} {'↓' if axis == axes[0] and len(axes) == 2 else '→'} {shape[axis]:,}" for axis in axes]
+    words = [
+        f"axis {axis} {'↓' if axis == axes[0] and len(axes) == 2 else '→'} {shape[axis]:,}"
+        for axis in axes
+    ]
     if len(rectangles) > MOST_RECTANGLES:
         words.append(f"{len(rectangles) - MOST_RECTANGLES:,} more are not drawn")
     caption = shown(" · ".join(words) or "a scalar")
@@ -83,9 +101,11 @@ def flow_svg(
     moves: Sequence[tuple[int, int, int]],
     noun: str = "slices",
 ) -> Markup:
-    """Draw moves between two columns: (label, size) of each source and target, (source, target, size) of each move.
+    """Draw moves between two columns: (label, size) of each source and target, (source, target,
+    size) of each move.
 
-    All sizes are in one unit. Moves leave a source, and reach a target, in the order in which they are given.
+    All sizes are in one unit. Moves leave a source, and reach a target, in the order in which they
+    are given.
     """
     most = max(sum(size for _, size in sources), sum(size for _, size in targets), 1)
     height = max(80, 22 * max(len(sources), len(targets)))
@@ -98,10 +118,14 @@ def flow_svg(
         bands.append(_band(next_left[source], next_right[target], size * scale, source))
         next_left[source] += size * scale
         next_right[target] += size * scale
-    columns = [*_column(sources, left, scale, 0, True), *_column(targets, right, scale, _FLOW_WIDTH - _COLUMN, False)]
+    columns = [
+        *_column(sources, left, scale, 0, True),
+        *_column(targets, right, scale, _FLOW_WIDTH - _COLUMN, False),
+    ]
     label = f"{len(moves)} copies from {len(sources)} {noun} to {len(targets)}"
     return Markup(
-        f'<svg width="{_FLOW_WIDTH}" height="{height}" viewBox="0 0 {_FLOW_WIDTH} {height}" role="img" '
+        f'<svg width="{_FLOW_WIDTH}" height="{height}" viewBox="0 0 {_FLOW_WIDTH} {height}" '
+        'role="img" '
         f'aria-label="{label}" style="display:block;margin:6px 0">'
         f"{''.join(bands)}{''.join(columns)}</svg>"
     )
@@ -110,13 +134,19 @@ def flow_svg(
 def partition_html(shape: Sequence[int], parts: Sequence[Rectangle]) -> str:
     """Return a partition as HTML: its parts, as (offset, shape), in the order of the shards."""
     drawing = rectangles_svg(shape, parts, f"{human_shape(shape)} in {count(len(parts), 'part')}")
-    rows = [(number, region_text(*part), human_shape(part[1])) for number, part in enumerate(parts[:_MOST_ROWS])]
+    rows = [
+        (number, region_text(*part), human_shape(part[1]))
+        for number, part in enumerate(parts[:_MOST_ROWS])
+    ]
     table = html_table(("part", "region", "shape"), rows, more=len(parts) - len(rows))
-    return html_block(f"Partition of {human_shape(shape)}", (count(len(parts), "part"),), drawing, table)
+    return html_block(
+        f"Partition of {human_shape(shape)}", (count(len(parts), "part"),), drawing, table
+    )
 
 
 def mesh_svg(mesh: Sequence[int], devices: Sequence[int], numbers: Sequence[int]) -> Markup:
-    """Draw the devices of a mesh in C order, a row for each index of all axes but the last, in the colours of numbers.
+    """Draw the devices of a mesh in C order, a row for each index of all axes but the last, in the
+    colours of numbers.
 
     Meshes of more than ``MOST_RECTANGLES`` devices are not drawn.
     """
@@ -136,7 +166,8 @@ def mesh_svg(mesh: Sequence[int], devices: Sequence[int], numbers: Sequence[int]
     width, height = round(columns * wide), len(devices) // columns * _DEVICE_HEIGHT
     return Markup(
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{count(len(devices), "device")}" style="display:block;margin:6px 0 2px">{"".join(drawn)}</svg>'
+        f'aria-label="{count(len(devices), "device")}" style="display:block;margin:6px 0 '
+        f'2px">{"".join(drawn)}</svg>'
     )
 
 
@@ -153,9 +184,14 @@ def layout_html(
     first_of = {device: devices[0] for devices, _ in groups for device in devices}
     held = [(devices[0], region) for devices, regions in groups for region in regions]
     label = f"{human_shape(shape)} on {count(len(mesh[2]), 'device')}"
-    tensor = rectangles_svg(shape, [region for _, region in held], label, [number for number, _ in held])
+    tensor = rectangles_svg(
+        shape, [region for _, region in held], label, [number for number, _ in held]
+    )
     rows = [
-        (", ".join(map(str, devices)), ", ".join(region_text(*each) for each in regions[:_MOST_ROWS]) or "nothing")
+        (
+            ", ".join(map(str, devices)),
+            ", ".join(region_text(*each) for each in regions[:_MOST_ROWS]) or "nothing",
+        )
         for devices, regions in groups[:_MOST_ROWS]
     ]
     return html_block(
@@ -168,7 +204,10 @@ def layout_html(
 
 
 def plan_html(
-    num_sources: int, num_targets: int, moves: Sequence[tuple[Named, Named, str, int]], num_moves: int
+    num_sources: int,
+    num_targets: int,
+    moves: Sequence[tuple[Named, Named, str, int]],
+    num_moves: int,
 ) -> str:
     """Return a plan as HTML; ``moves`` holds its first copies: (source, target, region, elements).
 
@@ -179,7 +218,10 @@ def plan_html(
         count(num_targets, "target slice"),
         count(num_moves, "region") + " moved",
     )
-    rows = [(source[1], target[1], region, f"{size:,}") for source, target, region, size in moves[:_MOST_ROWS]]
+    rows = [
+        (source[1], target[1], region, f"{size:,}")
+        for source, target, region, size in moves[:_MOST_ROWS]
+    ]
     table = html_table(("from", "to", "region", "elements"), rows, (3,), num_moves - len(rows))
     drawing = _flow_of(moves) if 0 < num_moves <= MOST_MOVES else Markup("")
     return html_block("Plan", about, drawing, table)
@@ -193,8 +235,8 @@ def redistribution_html(
 ) -> str:
     """Return a redistribution as HTML, in elements.
 
-    ``totals`` has (sent, received, peak) of each device, ``moves`` (sender, receiver, size), also of what a device
-    keeps.
+    ``totals`` has (sent, received, peak) of each device, ``moves`` (sender, receiver, size), also
+    of what a device keeps.
     """
     crossing = sum(sent for sent, _, _ in totals)
     about = (collective or "no single collective", f"{crossing:,} elements cross")
@@ -208,8 +250,13 @@ def redistribution_html(
         names = [f"device {device}" for device in range(len(totals))]
         left, right = (list(zip(names, sizes, strict=True)) for sizes in (leaves, arrives))
         drawing = flow_svg(left, right, moves, "devices")
-    rows = [(device, *(f"{size:,}" for size in sizes)) for device, sizes in enumerate(totals[:_MOST_ROWS])]
-    table = html_table(("device", "sends", "receives", "peak"), rows, (1, 2, 3), len(totals) - len(rows))
+    rows = [
+        (device, *(f"{size:,}" for size in sizes))
+        for device, sizes in enumerate(totals[:_MOST_ROWS])
+    ]
+    table = html_table(
+        ("device", "sends", "receives", "peak"), rows, (1, 2, 3), len(totals) - len(rows)
+    )
     return html_block(f"Redistribution of {human_shape(shape)}", about, drawing, table)
 
 
@@ -219,17 +266,30 @@ def variable_html(
     """Return a variable as HTML; ``shards`` has the region of each shard and its device."""
     regions = [region for region, _ in shards]
     drawing = rectangles_svg(shape, regions, f"{title} in {count(len(shards), 'shard')}")
-    rows = [(number, region_text(*region), device) for number, (region, device) in enumerate(shards[:_MOST_ROWS])]
+    rows = [
+        (number, region_text(*region), device)
+        for number, (region, device) in enumerate(shards[:_MOST_ROWS])
+    ]
     return html_block(
-        title, about, drawing, html_table(("shard", "region", "device"), rows, more=len(shards) - len(rows))
+        title,
+        about,
+        drawing,
+        html_table(("shard", "region", "device"), rows, more=len(shards) - len(rows)),
     )
 
 
-def ledger_html(nbytes: int, messages: int, routes: Sequence[tuple[str, str, str, int, int]]) -> str:
-    """Return counted transfers as HTML; ``routes`` has (operation, source, target, bytes, messages)."""
+def ledger_html(
+    nbytes: int, messages: int, routes: Sequence[tuple[str, str, str, int, int]]
+) -> str:
+    """Return counted transfers as HTML; ``routes`` has (operation, source, target, bytes,
+    messages)."""
     rows = [(*names, f"{size:,}", number) for *names, size, number in routes[:_MOST_ROWS]]
-    table = html_table(("operation", "from", "to", "bytes", "messages"), rows, (3, 4), len(routes) - len(rows))
-    return html_block("Transfers between devices", (f"{nbytes:,} bytes", count(messages, "message")), table)
+    table = html_table(
+        ("operation", "from", "to", "bytes", "messages"), rows, (3, 4), len(routes) - len(rows)
+    )
+    return html_block(
+        "Transfers between devices", (f"{nbytes:,} bytes", count(messages, "message")), table
+    )
 
 
 def region_text(offset: Sequence[int], shape: Sequence[int]) -> str:
@@ -241,8 +301,11 @@ def region_text(offset: Sequence[int], shape: Sequence[int]) -> str:
     return f"[{', '.join(f'{start}:{start + extent}' for start, extent in zip(offset, shape, strict=True))}]"
 
 
-def _span(rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int) -> tuple[float, float]:
-    """Return the first pixel and the pixels of a rectangle along the one axis in ``axes``; all pixels without one."""
+def _span(
+    rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int
+) -> tuple[float, float]:
+    """Return the first pixel and the pixels of a rectangle along the one axis in ``axes``; all
+    pixels without one."""
     if not axes:
         return 0.0, float(pixels)
     (axis,) = axes
@@ -251,8 +314,11 @@ def _span(rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int) ->
     return round(rectangle[0][axis] * scale, 2), round(rectangle[1][axis] * scale, 2)
 
 
-def _numbered(number: int, x: tuple[float, float], y: tuple[float, float], text: int | None = None) -> str:
-    """Draw a rectangle in the colour of a number, with the number or another text in it where there is room."""
+def _numbered(
+    number: int, x: tuple[float, float], y: tuple[float, float], text: int | None = None
+) -> str:
+    """Draw a rectangle in the colour of a number, with the number or another text in it where there
+    is room."""
     if not x[1] or not y[1]:
         return ""  # a part without elements
     # A white edge would cover a rectangle that is hardly wider than the edge.
@@ -268,7 +334,8 @@ def _numbered(number: int, x: tuple[float, float], y: tuple[float, float], text:
 
 
 def _flow_of(moves: Sequence[tuple[Named, Named, str, int]]) -> Markup:
-    # Rows count all slices of the plan; only those that a copy touches are drawn, in the order of their rows.
+    # Rows count all slices of the plan; only those that a copy touches are drawn, in the order of
+    # their rows.
     sources = dict(sorted((source[0], source[1:]) for source, _, _, _ in moves))
     targets = dict(sorted((target[0], target[1:]) for _, target, _, _ in moves))
     place_s = {row: place for place, row in enumerate(sources)}
@@ -286,7 +353,8 @@ def _tops(column: Sequence[tuple[str, int]], scale: float) -> list[float]:
 
 
 def _band(start: float, stop: float, thickness: float, number: int) -> str:
-    # Two cubic curves whose control points lie halfway across, so that a band leaves and arrives level.
+    # Two cubic curves whose control points lie halfway across, so that a band leaves and arrives
+    # level.
     a, b = _COLUMN, _FLOW_WIDTH - _COLUMN
     middle = (a + b) / 2
     points = [round(y, 2) for y in (start, stop, stop + thickness, start + thickness)]
@@ -303,9 +371,14 @@ def _column(
         # Half a pixel, so that a slice of few bytes beside large ones does not vanish.
         height = max(size * scale, 0.5)
         fill = colour(number) if is_source else "rgba(128,128,128,.34)"
-        drawn.append(f'<rect x="{x}" y="{top:.2f}" width="{_COLUMN}" height="{height:.2f}" fill="{fill}"/>')
+        drawn.append(
+            f'<rect x="{x}" y="{top:.2f}" width="{_COLUMN}" height="{height:.2f}" fill="{fill}"/>'
+        )
         if height > 11:
             text = label if len(label) < 16 else f"{label[:14]}…"
             ink = "#fff" if is_source else "currentColor"
-            drawn.append(f'<text x="{x + 5}" y="{top + 11.5:.2f}" font-size="10.5" fill="{ink}">{shown(text)}</text>')
+            drawn.append(
+                f'<text x="{x + 5}" y="{top + 11.5:.2f}" font-size="10.5" '
+                f'fill="{ink}">{shown(text)}</text>'
+            )
     return drawn

@@ -20,7 +20,8 @@ class Markup(str):
 
 
 def shown(text: object) -> str:
-    """Return HTML that shows a text: without tags, and without characters that move a cursor or reverse letters.
+    """Return HTML that shows a text: without tags, and without characters that move a cursor or
+    reverse letters.
 
     >>> shown("<b>\\u202e&"), shown(Markup("<b>"))
     ('&lt;b&gt;\\\\u202e&amp;', '<b>')
@@ -29,21 +30,26 @@ def shown(text: object) -> str:
 
 
 def html_table(
-    headers: Sequence[object], rows: Sequence[Sequence[object]], right: Collection[int] = (), more: int = 0
+    headers: Sequence[object],
+    rows: Sequence[Sequence[object]],
+    right: Collection[int] = (),
+    more: int = 0,
 ) -> Markup:
     """Return a table; cells are texts or ``Markup``. Columns in ``right`` are set flush right.
 
-    The first column is set as code. ``more`` is the number of rows that were left out, which a line below the table
-    states.
+    The first column is set as code. ``more`` is the number of rows that were left out, which a line
+    below the table states.
     """
     head = "".join(
-        f'<th scope="col" style="{_CELL};{QUIET};font-weight:400;{_align(at, right)}">{shown(text)}</th>'
+        '<th scope="col" '
+        f'style="{_CELL};{QUIET};font-weight:400;{_align(at, right)}">{shown(text)}</th>'
         for at, text in enumerate(headers)
     )
     body = "".join(f"<tr>{_cells(row, right)}</tr>" for row in rows)
     rest = f'<div style="{QUIET}">and {more:,} more</div>' if more else ""
     return Markup(
-        f'<table style="border-collapse:collapse;font-size:13px;margin:6px 0"><thead><tr>{head}</tr></thead>'
+        '<table style="border-collapse:collapse;font-size:13px;margin:6px '
+        f'0"><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table>{rest}"
     )
 
@@ -60,7 +66,8 @@ def bar(part: int, whole: int) -> Markup:
     # At least one pixel for a part above 0: 1 of 10^6 would be 0.0001 of the 96 pixels wide.
     width = max(round(96 * part / whole, 1), 1.0) if part and whole else 0.0
     return Markup(
-        f'<svg width="96" height="9" role="img" aria-label="{100 * part / whole if whole else 0:.0f} %" '
+        '<svg width="96" height="9" role="img" '
+        f'aria-label="{100 * part / whole if whole else 0:.0f} %" '
         f'style="vertical-align:middle"><rect width="96" height="9" fill="rgba(128,128,128,.14)"/>'
         f'<rect width="{width}" height="9" fill="#4f86d9"/></svg>'
     )
@@ -72,7 +79,8 @@ def bad(text: object) -> Markup:
 
 
 def _cells(row: Sequence[object], right: Collection[int]) -> str:
-    # Names and messages stand at the ends of a row and may be wrapped; the cells between them are short.
+    # Names and messages stand at the ends of a row and may be wrapped; the cells between them are
+    # short.
     between = range(1, len(row) - 1)
     return "".join(
         f'<td style="{_CELL};border-top:{LINE};{_align(at, right)};'
@@ -82,4 +90,8 @@ def _cells(row: Sequence[object], right: Collection[int]) -> str:
 
 
 def _align(column: int, right: Collection[int]) -> str:
-    return "text-align:right;font-variant-numeric:tabular-nums" if column in right else "text-align:left"
+    return (
+        "text-align:right;font-variant-numeric:tabular-nums"
+        if column in right
+        else "text-align:left"
+    )

@@ -14,10 +14,12 @@ _LENGTHS = (3, 6)
 
 
 def printable(text: str) -> str:
-    """Return the text with every character escaped that could move a cursor, change a colour or fake a line.
+    """Return the text with every character escaped that could move a cursor, change a colour or
+    fake a line.
 
-    Control and format characters, line separators and bytes that are not UTF-8 (surrogate escapes) become ``\\x``,
-    ``\\u`` or ``\\U`` escapes, and a backslash becomes two, so that different names never look the same.
+    Control and format characters, line separators and bytes that are not UTF-8 (surrogate escapes)
+    become ``\\x``, ``\\u`` or ``\\U`` escapes, and a backslash becomes two, so that different names
+    never look the same.
 
     >>> print(printable("a\\nb"), printable("\\udcff"), printable("é"))
     a\\x0ab \\xff é
@@ -29,20 +31,24 @@ def printable(text: str) -> str:
 
 
 def short_name(text: str) -> str:
-    """Return a key for a line of a report: ``printable``, and the middle of a long one is left out."""
+    """Return a key for a line of a report: ``printable``, and the middle of a long one is left
+    out."""
     return _shortened(printable(text), MAX_WORD_LENGTH)
 
 
 def one_line(text: str) -> str:
-    """Return a message on one line: ``printable``, except that backslashes stay, names in it are quoted already."""
+    """Return a message on one line: ``printable``, except that backslashes stay, names in it are
+    quoted already."""
     return "".join(character if character == "\\" else _escaped(character) for character in text)
 
 
 def message(text: str) -> str:
-    """Return a sentence of an error, a finding or a log that is safe to print and of a length that a person reads.
+    """Return a sentence of an error, a finding or a log that is safe to print and of a length that
+    a person reads.
 
-    It is ``one_line``; in words of more than ``MAX_WORD_LENGTH`` characters, which are mostly keys of files, and in a
-    text of more than ``MAX_MESSAGE_LENGTH`` the middle is left out, and counted. A message of a message is the same.
+    It is ``one_line``; in words of more than ``MAX_WORD_LENGTH`` characters, which are mostly keys
+    of files, and in a text of more than ``MAX_MESSAGE_LENGTH`` the middle is left out, and counted.
+    A message of a message is the same.
 
     >>> text = message("No tensor " + 1000 * "a" + "\\x1b.")
     >>> len(text), text[-20:]
@@ -59,20 +65,25 @@ def message(text: str) -> str:
 
 
 def named(names: Collection[str]) -> str:
-    """Return names in quotation marks for a message: the first ``MAX_NAMED``, and the number of the others.
+    """Return names in quotation marks for a message: the first ``MAX_NAMED``, and the number of the
+    others.
 
     >>> named([f"w{number}" for number in range(10)])
     "'w0', 'w1', 'w2', 'w3', 'w4', 'w5', 'w6', 'w7' and 2 more"
     """
     more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(_shortened(repr(name), MAX_WORD_LENGTH) for name in islice(names, MAX_NAMED)) + more
+    return (
+        ", ".join(_shortened(repr(name), MAX_WORD_LENGTH) for name in islice(names, MAX_NAMED))
+        + more
+    )
 
 
 def similar(name: str, names: Iterable[str], count: int = 1) -> list[str]:
     """Return up to ``count`` of the names that are spelled most like ``name``, the nearest first.
 
-    A name may be two edits away, a short one fewer: one that is added, left out, replaced or exchanged with its
-    neighbour. Case does not count. Where no name is so near, those that contain it. Long names are not compared.
+    A name may be two edits away, a short one fewer: one that is added, left out, replaced or
+    exchanged with its neighbour. Case does not count. Where no name is so near, those that contain
+    it. Long names are not compared.
 
     >>> similar("kernal", ["kernel", "bias"]), similar("embed", ["bias", "model/embed/tokens"])
     (['kernel'], ['model/embed/tokens'])
@@ -98,7 +109,10 @@ def _num_edits(a: str, b: str, most: int) -> int:
     """
     if abs(len(a) - len(b)) > most:
         return most + 1
-    start = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    start = next(
+        (place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
+        min(len(a), len(b)),
+    )
     a, b = a[start:], b[start:]
     if not (a and b):
         return len(a) + len(b)
@@ -116,7 +130,11 @@ def human_size(nbytes: int) -> str:
     >>> human_size(680), human_size(8192), human_size(64_000_000), human_size(262_144_000)
     ('680 B', '8.19 kB', '64.0 MB', '262 MB')
     """
-    return f"{nbytes} B" if nbytes < 1000 else " ".join(_three_digits(nbytes, ("kB", "MB", "GB", "TB", "PB")))
+    return (
+        f"{nbytes} B"
+        if nbytes < 1000
+        else " ".join(_three_digits(nbytes, ("kB", "MB", "GB", "TB", "PB")))
+    )
 
 
 def human_count(number: int) -> str:
@@ -125,11 +143,14 @@ def human_count(number: int) -> str:
     >>> human_count(9999), human_count(16_777_216), human_count(6_738_415_616)
     ('9,999', '16.8M', '6.74B')
     """
-    return f"{number:,}" if number < 10_000 else "".join(_three_digits(number, ("K", "M", "B", "T")))
+    return (
+        f"{number:,}" if number < 10_000 else "".join(_three_digits(number, ("K", "M", "B", "T")))
+    )
 
 
 def _three_digits(number: int, units: Sequence[str]) -> tuple[str, str]:
-    """Return a number of at least 1000 in the unit that leaves three digits before the point at most, and that unit."""
+    """Return a number of at least 1000 in the unit that leaves three digits before the point at
+    most, and that unit."""
     power = 1
     # 999.5 and more would be rounded to 1000.
     while power < len(units) and number / 1000**power >= 999.5:
@@ -139,7 +160,8 @@ def _three_digits(number: int, units: Sequence[str]) -> tuple[str, str]:
 
 
 def human_age(seconds: float) -> str:
-    """Return how long ago something was, in the largest unit of which there are two; ``now`` below two minutes.
+    """Return how long ago something was, in the largest unit of which there are two; ``now`` below
+    two minutes.
 
     >>> human_age(119), human_age(7200), human_age(86400), human_age(40 * 86400)
     ('now', '2 hours ago', '24 hours ago', '5 weeks ago')
@@ -156,7 +178,9 @@ def human_tensors(number: int, num_slices: int) -> str:
     >>> human_tensors(5, 11), human_tensors(5, 5)
     ('5 tensors in 11 slices', '5 tensors')
     """
-    return count(number, "tensor") + (f" in {count(num_slices, 'slice')}" if num_slices > number else "")
+    return count(number, "tensor") + (
+        f" in {count(num_slices, 'slice')}" if num_slices > number else ""
+    )
 
 
 def human_shape(shape: Sequence[int]) -> str:
@@ -178,7 +202,8 @@ def count(number: int, noun: str) -> str:
 
 
 def _shortened(text: str, length: int) -> str:
-    """Return at most ``length`` characters of a text: all, or two thirds from its beginning and the rest from its end.
+    """Return at most ``length`` characters of a text: all, or two thirds from its beginning and the
+    rest from its end.
 
     >>> _shortened(100 * "a" + 100 * "b", 60)
     'aaaaaaaaaaaaaaaaaaaa...(170 characters)...bbbbbbbbbb'
@@ -196,7 +221,8 @@ def _escaped(character: str) -> str:
     if character.isprintable():
         return character
     number = ord(character)
-    # Python decodes a byte that is not UTF-8 as a surrogate: 0xff is U+DCFF, and 0xDCFF - 0xDC00 = 0xff.
+    # Python decodes a byte that is not UTF-8 as a surrogate: 0xff is U+DCFF, and 0xDCFF - 0xDC00 =
+    # 0xff.
     if 0xDC80 <= number <= 0xDCFF:
         return f"\\x{number - 0xDC00:02x}"  # a byte that is not UTF-8
     if number < 0x80:

@@ -1,4 +1,5 @@
-"""Capabilities: the limits of a format, and how slices are fitted to it before a byte is written."""
+"""Capabilities: the limits of a format, and how slices are fitted to it before a byte is
+written."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,8 @@ class Capabilities:
     dtypes: frozenset[str]
     """The element types that it can hold at all."""
     slice_dtypes: frozenset[str]
-    """The element types of which it can hold slices; tensors of others are joined and written whole."""
+    """The element types of which it can hold slices; tensors of others are joined and written
+    whole."""
     max_slice_rank: int = 0
     """Tensors of more axes are written whole."""
     empty_slices: bool = False
@@ -32,12 +34,14 @@ class Capabilities:
     keeps_metadata: bool = False
     """True if it keeps the user's metadata and no strings; the text of objects goes there."""
     is_grid: bool = False
-    """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0 may be shorter."""
+    """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0
+    may be shorter."""
     is_exact: bool = False
-    """True if a data file has no bytes but those of the slices that the index names: one is left out by writing the
-    file again."""
+    """True if a data file has no bytes but those of the slices that the index names: one is left
+    out by writing the file again."""
     folder_index: str = ""
-    """The name of the index of a format whose checkpoint is a folder, which holds no other checkpoint; else empty."""
+    """The name of the index of a format whose checkpoint is a folder, which holds no other
+    checkpoint; else empty."""
 
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
@@ -47,21 +51,32 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
     """
     for key in slices.tensors.keys:
         # A character has at most four bytes: only long keys are encoded to be measured.
-        if len(key) > MAX_KEY_NBYTES // 4 and (nbytes := len(key.encode("utf-8", "surrogatepass"))) > MAX_KEY_NBYTES:
-            cause = f"The key {key!r} has {nbytes} bytes, which is beyond the limit of {MAX_KEY_NBYTES}"
+        if (
+            len(key) > MAX_KEY_NBYTES // 4
+            and (nbytes := len(key.encode("utf-8", "surrogatepass"))) > MAX_KEY_NBYTES
+        ):
+            cause = (
+                f"The key {key!r} has {nbytes} bytes, which is beyond the limit of {MAX_KEY_NBYTES}"
+            )
             raise UnsupportedError(f"{cause} (MAX_KEY_NBYTES).", "Choose a shorter key.")
     if not capabilities.dtypes:
         raise UnsupportedError(
-            f"The format {format_name} is read, and not written.", "Choose another one, such as safetensors (--format)."
+            f"The format {format_name} is read, and not written.",
+            "Choose another one, such as safetensors (--format).",
         )
     refused = np.flatnonzero(~_codes_of(capabilities.dtypes)[slices.tensors.codes])
     if len(refused):
         named = ", ".join(
-            f"{slices.tensors.keys[row]!r} ({slices.tensors.dtype(row)})" for row in refused[:_NAMED].tolist()
+            f"{slices.tensors.keys[row]!r} ({slices.tensors.dtype(row)})"
+            for row in refused[:_NAMED].tolist()
         )
         more = f" and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         # Only numbers become other numbers.
-        cast = "" if {slices.tensors.dtype(row) for row in refused.tolist()} == {STRING} else ", cast them"
+        cast = (
+            ""
+            if {slices.tensors.dtype(row) for row in refused.tolist()} == {STRING}
+            else ", cast them"
+        )
         raise UnsupportedError(
             f"The format {format_name} cannot hold {named}{more}.",
             f"Leave them out (--exclude){cast}, or choose another format.",
@@ -69,7 +84,8 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
 
 
 def cuttable_rows(slices: SliceTable, capabilities: Capabilities) -> Bools:
-    """[m] True where the format can hold slices of the tensor; strings and scalars are never cut."""
+    """[m] True where the format can hold slices of the tensor; strings and scalars are never
+    cut."""
     ranks = slices.tensors.ranks
     held = _codes_of(capabilities.slice_dtypes)[slices.tensors.codes]
     allowed: Bools = held & (ranks > 0) & (ranks <= capabilities.max_slice_rank)
@@ -82,7 +98,9 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     Slices without elements are dropped if the format cannot store them next to others.
     """
     tensors = slices.tensors
-    cuttable = _codes_of(capabilities.slice_dtypes)[tensors.codes] & (tensors.ranks <= capabilities.max_slice_rank)
+    cuttable = _codes_of(capabilities.slice_dtypes)[tensors.codes] & (
+        tensors.ranks <= capabilities.max_slice_rank
+    )
     if capabilities.is_grid:
         cuttable &= are_grids(slices)
     joined = (~cuttable)[slices.tensor]
@@ -100,16 +118,22 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     rows = np.flatnonzero(keep)
     shape = np.where(joined[:, None], tensors.shapes[slices.tensor], slices.shape)[rows]
     offset = np.where(joined[:, None], 0, slices.offset)[rows]
-    # Sizes are computed again, since joined slices are larger. Those of strings are kept, because shapes do not tell
-    # them.
+    # Sizes are computed again, since joined slices are larger. Those of strings are kept, because
+    # shapes do not tell them.
     table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
-    return table if slices.device is None else replace(table, device=slices.device[rows], devices=slices.devices)
+    return (
+        table
+        if slices.device is None
+        else replace(table, device=slices.device[rows], devices=slices.devices)
+    )
 
 
 def are_grids(slices: SliceTable) -> Bools:
-    """[n] True for tensors whose slices are equal, except that the last ones on axis 0 may be shorter.
+    """[n] True for tensors whose slices are equal, except that the last ones on axis 0 may be
+    shorter.
 
-    Slices without elements do not count. For example, 13 rows in slices of 3, 3, 3, 3 and 1 are a grid.
+    Slices without elements do not count. For example, 13 rows in slices of 3, 3, 3, 3 and 1 are a
+    grid.
     """
     shapes, step = slices.tensors.shapes, grid_steps(slices)
     mine, full = step[slices.tensor], shapes[slices.tensor]
@@ -121,7 +145,8 @@ def are_grids(slices: SliceTable) -> Bools:
 
 
 def grid_steps(slices: SliceTable) -> Ints:
-    """[n, rank] the extents of the slice of each tensor that begins at its first element, at least 1 on each axis."""
+    """[n, rank] the extents of the slice of each tensor that begins at its first element, at least
+    1 on each axis."""
     step = slices.tensors.shapes.copy()
     rows = np.flatnonzero((slices.offset == 0).all(axis=1) & (slices.shape > 0).all(axis=1))
     step[slices.tensor[rows]] = slices.shape[rows]

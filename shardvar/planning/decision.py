@@ -1,12 +1,15 @@
-"""Decide about a write: cut the slices, ask a policy, hold its answer to RFC 001's restrictions, and plan.
+"""Decide about a write: cut the slices, ask a policy, hold its answer to RFC 001's restrictions,
+and plan.
 
-1. Cut: ``cut_slices`` says what ``partition=`` and ``--shards`` mean for a whole checkpoint; ``layout.cutting`` says
-   how one tensor is cut.
-2. Ask: ``decide`` calls ``assign`` once, with all slices as columns. (A policy that is only a callback is asked by
-   ``checkpoint.callbacks``, which turns its answer into the same ``Assignment``.)
-3. Check: each check compares the slices that a policy was given with those that it answered and lists every loss, with
-   key and regions; ``check_answer`` raises one error of all. Unions of slices are compared, never the texts of slices,
-   since policies may cut anew: R-POLICY-7 (RFC 001), "Tensor re-slicing in the callback is totally fine, though".
+1. Cut: ``cut_slices`` says what ``partition=`` and ``--shards`` mean for a whole checkpoint;
+   ``layout.cutting`` says how one tensor is cut.
+2. Ask: ``decide`` calls ``assign`` once, with all slices as columns. (A policy that is only a
+   callback is asked by ``checkpoint.callbacks``, which turns its answer into the same
+   ``Assignment``.)
+3. Check: each check compares the slices that a policy was given with those that it answered and
+   lists every loss, with key and regions; ``check_answer`` raises one error of all. Unions of
+   slices are compared, never the texts of slices, since policies may cut anew: R-POLICY-7 (RFC
+   001), "Tensor re-slicing in the callback is totally fine, though".
 4. Plan: ``plan_copies`` from the sources to the slices of the answer.
 
 To add a restriction, write a ``find_*`` that lists its losses, and call it in ``check_answer``.
@@ -34,23 +37,28 @@ from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, stac
 _NAMED = 256
 """Losses that an error lists; more have one common cause, and are counted."""
 
-REMEDY = "A policy answers with every element that it was given, once, in its shape and dtype; nothing was written."
+REMEDY = (
+    "A policy answers with every element that it was given, once, in its shape and dtype; nothing "
+    "was written."
+)
 
 
 def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) -> SliceTable:
     """Cut every tensor that ``partition`` speaks of; the others stay as they are.
 
-    A mapping goes from globs to cuts; the last glob that matches a key counts, and one that matches none is an
-    ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars stay whole, as in TensorFlow. A
-    partitioner is asked once for each dtype and shape. One of three arguments gets as ``num_shards`` the number of
-    tasks that hold the slices, which is the number of parameter servers; it is 1 for arrays and for files.
+    A mapping goes from globs to cuts; the last glob that matches a key counts, and one that matches
+    none is an ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars
+    stay whole, as in TensorFlow. A partitioner is asked once for each dtype and shape. One of three
+    arguments gets as ``num_shards`` the number of tasks that hold the slices, which is the number
+    of parameter servers; it is 1 for arrays and for files.
 
-    Parts of a layout are on the first devices that hold them, and all other slices on device 0, unless the slices that
-    are cut have devices already.
+    Parts of a layout are on the first devices that hold them, and all other slices on device 0,
+    unless the slices that are cut have devices already.
     """
     if partition is None:
         return slices
-    # Tensors of one rule, dtype and shape are cut together: there may be 100,000 tensors, but they have few shapes.
+    # Tensors of one rule, dtype and shape are cut together: there may be 100,000 tensors, but they
+    # have few shapes.
     tensors = slices.tensors
     cuts, rule = _rules(tensors.keys, partition)
     nbytes = slices.nbytes_of_tensors()
@@ -67,21 +75,29 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
         present, first = np.unique(slices.tensor, return_index=True)
         of_tensor = np.zeros(len(tensors), dtype=np.int64)
         of_tensor[present] = slices.device[first]
-        tables[1:] = [replace(cut, device=of_tensor[cut.tensor], devices=slices.devices) for cut in tables[1:]]
+        tables[1:] = [
+            replace(cut, device=of_tensor[cut.tensor], devices=slices.devices) for cut in tables[1:]
+        ]
     table = stack(tables)
     # Tensors keep their order; the slices of one follow each other.
     return table.take(table.by_tensor()[0])
 
 
 def _on_devices(tables: Sequence[SliceTable]) -> list[SliceTable]:
-    """Tables of slices of which some are on numbered devices: the others are on device 0, which is the local one."""
+    """Tables of slices of which some are on numbered devices: the others are on device 0, which is
+    the local one."""
     count = max((len(table.devices) for table in tables), default=0)
     if not count:
         return list(tables)
-    # Devices of one task, so that the default policy writes one file, and ``ShardByDevicePolicy`` one for each.
+    # Devices of one task, so that the default policy writes one file, and ``ShardByDevicePolicy``
+    # one for each.
     names = tuple(f"{LOCAL_DEVICE.rpartition(':')[0]}:{number}" for number in range(count))
     return [
-        replace(table, device=np.zeros(len(table), np.int64) if table.device is None else table.device, devices=names)
+        replace(
+            table,
+            device=np.zeros(len(table), np.int64) if table.device is None else table.device,
+            devices=names,
+        )
         for table in tables
     ]
 
@@ -91,8 +107,11 @@ def is_cut_by(keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None) ->
     return _rules(keys, partition)[1] >= 0
 
 
-def _rules(keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None) -> tuple[list[Any], Ints]:
-    """The cuts, and [n] the number of the cut of the last glob that matches each key; -1 if none does."""
+def _rules(
+    keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None
+) -> tuple[list[Any], Ints]:
+    """The cuts, and [n] the number of the cut of the last glob that matches each key; -1 if none
+    does."""
     rules = dict(partition) if isinstance(partition, Mapping) else {"*": partition}
     cuts: list[Any] = list(rules.values())
     rule: Ints = np.full(len(keys), -1, dtype=np.int64)
@@ -100,9 +119,12 @@ def _rules(keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None) -> tu
         matches = re.compile(translate(glob)).match  # what fnmatchcase does, but once
         matched = [row for row, key in enumerate(keys) if matches(key)]
         if not matched and glob != "*":
-            raise ArgumentError(f"No tensor matches {glob!r}.", "`shardvar inspect` lists the keys.")
+            raise ArgumentError(
+                f"No tensor matches {glob!r}.", "`shardvar inspect` lists the keys."
+            )
         rule[matched] = number
-    # A cut of None takes its tensors back from earlier globs; the last place is that of tensors without a rule, -1.
+    # A cut of None takes its tensors back from earlier globs; the last place is that of tensors
+    # without a rule, -1.
     rule[np.array([cut is None for cut in cuts] + [True])[rule]] = -1
     return cuts, rule
 
@@ -113,15 +135,21 @@ def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:
     if not len(rows):
         return []
     columns = np.column_stack([rule, tensors.codes, tensors.ranks, tensors.shapes])[rows]
-    # Equal rows of the matrix are neighbours once they are sorted; where a row differs from the one before, a group
-    # begins. Groups are put in the order of their first tensors, so that errors name the first one.
+    # Equal rows of the matrix are neighbours once they are sorted; where a row differs from the one
+    # before, a group begins. Groups are put in the order of their first tensors, so that errors
+    # name the first one.
     order = np.lexsort(columns.T[::-1])
     differs = (columns[order[1:]] != columns[order[:-1]]).any(axis=1)
-    return sorted(np.split(rows[order], np.flatnonzero(differs) + 1), key=lambda alike: int(alike[0]))
+    return sorted(
+        np.split(rows[order], np.flatnonzero(differs) + 1), key=lambda alike: int(alike[0])
+    )
 
 
-def _cut_tensors(tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints, num_shards: int) -> SliceTable:
-    """The slices of tensors of one dtype and shape, tensor by tensor; ``nbytes`` are those of the whole tensors."""
+def _cut_tensors(
+    tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints, num_shards: int
+) -> SliceTable:
+    """The slices of tensors of one dtype and shape, tensor by tensor; ``nbytes`` are those of the
+    whole tensors."""
     first = int(rows[0])
     full_shape, dtype = tensors.shape(first), tensors.dtype(first)
     if is_whole(dtype) or not full_shape:
@@ -155,8 +183,8 @@ class Decision:
     plan: Plan
     """The copies that fill these slices from the sources."""
     seconds: float
-    """The seconds that the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to track callback
-    latency"."""
+    """The seconds that the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to
+    track callback latency"."""
     exceeding: tuple[Exceeding, ...] = ()
     """Files larger than the policy's limit."""
     num_empty: int = 0
@@ -170,7 +198,8 @@ def decide(
     sources: SliceTable,
     clock: Callable[[], float],
 ) -> Decision:
-    """Ask a policy that answers in columns, check its answer, and plan; ``clock`` tells the seconds, for the metric.
+    """Ask a policy that answers in columns, check its answer, and plan; ``clock`` tells the
+    seconds, for the metric.
 
     ``PolicyError`` if the answer breaks a restriction; errors of the policy itself pass through.
     """
@@ -200,7 +229,8 @@ def find_unequal(given: SliceTable, answered: SliceTable) -> list[str]:
     """R-POLICY-1 (RFC 001) of elements: those in no slice, and those in several."""
     causes = [error.cause.rstrip(".") for error in find_faults(answered).values()]
     losses = [f"broke a tensor: {cause[:1].lower()}{cause[1:]}" for cause in causes]
-    # Slices without elements overlap with nothing; they are stored as often as they were given, at most.
+    # Slices without elements overlap with nothing; they are stored as often as they were given, at
+    # most.
     doubled = _empties(answered) - _empties(given)
     return losses + [f"stored {region} of {key!r} once more" for key, region in doubled]
 
@@ -214,10 +244,14 @@ def find_cut(answered: SliceTable, capabilities: Capabilities) -> list[str]:
     """Tensors in slices that the format can only hold whole; strings are such in all formats."""
     cut = np.flatnonzero(~cuttable_rows(answered, capabilities) & ~answered.is_whole()).tolist()
     names = {answered.key(row): answered.dtype(row) for row in cut}
-    return [f"cut {key!r}, which is of dtype {dtype} and stored whole" for key, dtype in names.items()]
+    return [
+        f"cut {key!r}, which is of dtype {dtype} and stored whole" for key, dtype in names.items()
+    ]
 
 
-def find_mixed_tasks(given: SliceTable, answer: Assignment, capabilities: Capabilities) -> list[str]:
+def find_mixed_tasks(
+    given: SliceTable, answer: Assignment, capabilities: Capabilities
+) -> list[str]:
     """R-POLICY-8 (RFC 001): "Tensors within a shard must belong to the same task."
 
     A format with a single file leaves no choice; there the rule does not apply.
@@ -225,21 +259,27 @@ def find_mixed_tasks(given: SliceTable, answer: Assignment, capabilities: Capabi
     task_of_row, tasks = given.tasks()
     if len(tasks) < 2 or not capabilities.many_files:
         return []
-    # A slice may have been cut anew, so its tasks are those of the given slices that its elements come from.
+    # A slice may have been cut anew, so its tasks are those of the given slices that its elements
+    # come from.
     copies = plan_copies(given, answer.slices).copies
-    pairs = np.unique(np.column_stack([answer.file[copies.target], task_of_row[copies.source]]), axis=0)
+    pairs = np.unique(
+        np.column_stack([answer.file[copies.target], task_of_row[copies.source]]), axis=0
+    )
     losses = []
     for file in np.flatnonzero(np.bincount(pairs[:, 0]) > 1).tolist():
         mixed = []
         for task in pairs[pairs[:, 0] == file, 1].tolist():
-            source = np.flatnonzero((answer.file[copies.target] == file) & (task_of_row[copies.source] == task))[0]
+            source = np.flatnonzero(
+                (answer.file[copies.target] == file) & (task_of_row[copies.source] == task)
+            )[0]
             mixed.append(f"{given.key(int(copies.source[source]))!r} of {tasks[task]}")
         losses.append(f"put tensors of several tasks in file {file}: {', '.join(mixed)}")
     return losses
 
 
 def check_answer(given: SliceTable, answer: Assignment, capabilities: Capabilities) -> None:
-    """Raise ``PolicyError``, listing every loss, unless the answer holds every element once and mixes no tasks.
+    """Raise ``PolicyError``, listing every loss, unless the answer holds every element once and
+    mixes no tasks.
 
     R-POLICY-9 (RFC 001): save "will perform validation checks after running the callback function".
     """
@@ -249,7 +289,11 @@ def check_answer(given: SliceTable, answer: Assignment, capabilities: Capabiliti
         raise_losses(answer.description, [f"named files other than its {answer.num_files}"])
     if answered.tensors is not tensors and answered.tensors.rows() != tensors.rows():
         raise_losses(answer.description, ["answered with other tensors than it was given"])
-    losses = find_removed(given, answered) + find_unequal(given, answered) + find_cut(answered, capabilities)
+    losses = (
+        find_removed(given, answered)
+        + find_unequal(given, answered)
+        + find_cut(answered, capabilities)
+    )
     raise_losses(answer.description, losses)
     raise_losses(answer.description, find_mixed_tasks(given, answer, capabilities))
 

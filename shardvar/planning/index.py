@@ -1,8 +1,9 @@
-"""Index: a checkpoint's table of contents. It lists the stored slices, the places of their payloads, and checksums.
+"""Index: a checkpoint's table of contents. It lists the stored slices, the places of their
+payloads, and checksums.
 
-An ``Index`` answers two questions: what is stored under one key (``find``), without touching the rest, and what is
-stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for people; ``EntryTable`` is columns of
-them.
+An ``Index`` answers two questions: what is stored under one key (``find``), without touching the
+rest, and what is stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for
+people; ``EntryTable`` is columns of them.
 """
 
 import re
@@ -40,12 +41,14 @@ class Metadata:
     user: Mapping[str, str] = field(default_factory=dict)
     """Text that the user stored with it."""
     paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
-    """The steps that lead to a key's value in a nested value of dicts and lists, where they are known."""
+    """The steps that lead to a key's value in a nested value of dicts and lists, where they are
+    known."""
     objects: Mapping[str, bytes] = field(default_factory=dict)
-    """Objects that are carried over as they are, each in the bytes of the one format that has them."""
+    """Objects that are carried over as they are, each in the bytes of the one format that has
+    them."""
     generation: str = ""
-    """A text that another checkpoint of the same path does not have, where the index holds one: the run of the
-    processes that wrote it. A copy of a checkpoint does not inherit it."""
+    """A text that another checkpoint of the same path does not have, where the index holds one: the
+    run of the processes that wrote it. A copy of a checkpoint does not inherit it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunChecksums:
-    """Checksums of runs: fixed-size parts of payloads, so that a part can be verified without reading the whole."""
+    """Checksums of runs: fixed-size parts of payloads, so that a part can be verified without
+    reading the whole."""
 
     run_nbytes: int
     """The bytes of a run; the last run of a payload may be shorter."""
@@ -75,7 +79,8 @@ class RunChecksums:
 
     def of(self, row: int, nbytes: int) -> npt.NDArray[np.uint32]:
         """The checksums of one payload's runs."""
-        # ceil(nbytes / run_nbytes) runs: 9 bytes in runs of 4 are -(-9 // 4) = 3, whose last one has 1 byte.
+        # ceil(nbytes / run_nbytes) runs: 9 bytes in runs of 4 are -(-9 // 4) = 3, whose last one
+        # has 1 byte.
         first = int(self.first[row])
         return self.values[first : first - (-nbytes // self.run_nbytes)]
 
@@ -89,11 +94,14 @@ class EntryTable:
     file: Ints
     """[m] positions in the index's ``files``."""
     start: Ints
-    """[m] the first byte of the payload in the file, if it is ``plain``; else a number that the format understands."""
+    """[m] the first byte of the payload in the file, if it is ``plain``; else a number that the
+    format understands."""
     checksum: Ints
-    """[m] the checksum of the payload; ``NO_CHECKSUM`` if there is none, or if the source checks by itself."""
+    """[m] the checksum of the payload; ``NO_CHECKSUM`` if there is none, or if the source checks by
+    itself."""
     plain: npt.NDArray[np.bool]
-    """[m] True if the payload lies in the file byte for byte; else the source decodes it, and checks it."""
+    """[m] True if the payload lies in the file byte for byte; else the source decodes it, and
+    checks it."""
     runs: RunChecksums | None = None
     """Checksums of runs, if the format has them."""
 
@@ -104,17 +112,25 @@ class EntryTable:
         """One row as a value."""
         checksum = int(self.checksum[row])
         name = files[self.file[row]]
-        return Entry(self.slices[row], name, int(self.start[row]), None if checksum == NO_CHECKSUM else checksum)
+        return Entry(
+            self.slices[row],
+            name,
+            int(self.start[row]),
+            None if checksum == NO_CHECKSUM else checksum,
+        )
 
     def take(self, rows: Ints) -> Self:
         """The table of some of the rows, in the given order."""
         runs = self.runs and replace(self.runs, first=self.runs.first[rows])
-        columns = {name: getattr(self, name)[rows] for name in ("file", "start", "checksum", "plain")}
+        columns = {
+            name: getattr(self, name)[rows] for name in ("file", "start", "checksum", "plain")
+        }
         return replace(self, slices=self.slices.take(rows), runs=runs, **columns)
 
 
 class ScannedFaults(Mapping[str, CheckpointError]):
-    """The keys that cannot be read, as a mapping: a look-up asks for one key, iteration for all of them in one scan.
+    """The keys that cannot be read, as a mapping: a look-up asks for one key, iteration for all of
+    them in one scan.
 
     ``dict(faults)`` would look each key up: ``dict(faults.items())`` does not.
     """
@@ -164,7 +180,8 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableIndex:
-    """An index that is one table in memory, for formats whose table of contents is read whole anyway."""
+    """An index that is one table in memory, for formats whose table of contents is read whole
+    anyway."""
 
     entries: EntryTable
     """All entries."""
@@ -189,9 +206,15 @@ class TableIndex:
         row = self._rows[key]
         order, bounds = self._grouped[0]
         found = self.entries.take(order[bounds[row] : bounds[row + 1]])
-        # Only the one tensor, so that the cost of an answer does not grow with the names and shapes of all others.
+        # Only the one tensor, so that the cost of an answer does not grow with the names and shapes
+        # of all others.
         tensors = found.slices.tensors.take(np.array([row]))
-        return replace(found, slices=replace(found.slices, tensors=tensors, tensor=np.zeros_like(found.slices.tensor)))
+        return replace(
+            found,
+            slices=replace(
+                found.slices, tensors=tensors, tensor=np.zeros_like(found.slices.tensor)
+            ),
+        )
 
     def scan(self) -> Iterator[EntryTable]:
         """All entries in one table."""
@@ -199,16 +222,21 @@ class TableIndex:
 
 
 def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
-    """[m] True for payloads that share bytes with others, in files of which too many do; ``file_nbytes`` are the sizes.
+    """[m] True for payloads that share bytes with others, in files of which too many do;
+    ``file_nbytes`` are the sizes.
 
-    The same bytes may have several names. But all payloads of a file have at most ``MAX_PAYLOAD_EXPANSION`` times its
-    bytes, or ``_FREE_NBYTES``: otherwise a small file could become many large arrays.
+    The same bytes may have several names. But all payloads of a file have at most
+    ``MAX_PAYLOAD_EXPANSION`` times its bytes, or ``_FREE_NBYTES``: otherwise a small file could
+    become many large arrays.
     """
-    total = np.bincount(entries.file, entries.slices.nbytes, len(file_nbytes))  # floats, which do not overflow
+    total = np.bincount(
+        entries.file, entries.slices.nbytes, len(file_nbytes)
+    )  # floats, which do not overflow
     allowed = np.maximum(MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), _FREE_NBYTES)
     is_suspect = (total > allowed)[entries.file] & (entries.slices.nbytes > 0)
-    # Sorted by file and start, a payload that shares bytes with any later one shares some with the next one. Those that
-    # are left are apart from each other, and so together not larger than their file.
+    # Sorted by file and start, a payload that shares bytes with any later one shares some with the
+    # next one. Those that are left are apart from each other, and so together not larger than their
+    # file.
     rows = np.flatnonzero(is_suspect)
     file, start, nbytes = entries.file[rows], entries.start[rows], entries.slices.nbytes[rows]
     order = np.lexsort((start, file))
@@ -221,33 +249,44 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
 
 
 def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
-    """Return the entries of some keys, over a table of these tensors alone; both in the order that they had."""
+    """Return the entries of some keys, over a table of these tensors alone; both in the order that
+    they had."""
     tensors = entries.slices.tensors
     rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], dtype=np.int64)
-    # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0, -1, 1.
+    # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0,
+    # -1, 1.
     position = np.full(len(tensors), -1, dtype=np.int64)
     position[rows] = np.arange(len(rows))
     chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
     slices = chosen.slices
-    table = SliceTable(tensors.take(rows), position[slices.tensor], slices.offset, slices.shape, slices.nbytes)
+    table = SliceTable(
+        tensors.take(rows), position[slices.tensor], slices.offset, slices.shape, slices.nbytes
+    )
     return replace(chosen, slices=table)
 
 
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
-    """One table of all rows in order; ``InconsistentTensor`` if two tables disagree about a tensor."""
+    """One table of all rows in order; ``InconsistentTensor`` if two tables disagree about a
+    tensor."""
     if len(tables) == 1:
         return tables[0]
     # Kept only if every table has them, because a row cannot say that it has no runs.
     runs = [table.runs for table in tables if table.runs is not None]
     merged = None
-    # The checksums of all tables follow each other, so each table's positions move behind those before it.
+    # The checksums of all tables follow each other, so each table's positions move behind those
+    # before it.
     if runs and len(runs) == len(tables):
         starts = np.cumsum([0, *(len(r.values) for r in runs)])
         first = np.concatenate([r.first + start for r, start in zip(runs, starts, strict=False)])
         merged = RunChecksums(runs[0].run_nbytes, np.concatenate([r.values for r in runs]), first)
     columns = {
         name: np.concatenate([np.zeros(0, kind), *(getattr(table, name) for table in tables)])
-        for name, kind in (("file", np.int64), ("start", np.int64), ("checksum", np.int64), ("plain", np.bool))
+        for name, kind in (
+            ("file", np.int64),
+            ("start", np.int64),
+            ("checksum", np.int64),
+            ("plain", np.bool),
+        )
     }
     return EntryTable(concatenate([table.slices for table in tables]), runs=merged, **columns)
 
@@ -255,7 +294,8 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
     """The error for an unknown key, with the keys that are spelled most alike."""
     alike = similar(key, keys, 3)
-    # The number of a layer is seldom what is misspelt: `layer.3.w` means `layers.3.w`, and not `layers.4.w`.
+    # The number of a layer is seldom what is misspelt: `layer.3.w` means `layers.3.w`, and not
+    # `layers.4.w`.
     alike = [each for each in alike if _NUMBERS.findall(each) == _NUMBERS.findall(key)] or alike
     *others, last = [repr(each) for each in alike] or [""]
     near = f"{', '.join(others)} or {last}" if others else last

@@ -1,4 +1,5 @@
-"""Plans: what moves where. A plan is a value, made from metadata alone, and proven before anything moves.
+"""Plans: what moves where. A plan is a value, made from metadata alone, and proven before anything
+moves.
 
     save     slices in memory -> targets in files
     restore  stored slices    -> slices in memory
@@ -6,16 +7,18 @@
 
 are one question: which region of which source slice fills which target slice?
 
-1. ``find_faults`` holds the laws of a well-formed index, key by key: each slice lies within its tensor
-   (``OutOfBounds``), no two slices hold the same element (``OverlappingSlices``), and every element is held by one
-   (``IncompleteCheckpoint``, naming the missing regions). A key that breaks a law is listed with its error; the other
-   keys can still be read.
-2. ``plan_copies`` matches tensors by key and searches overlaps. A ``Plan`` can only be constructed if its copies cover
-   every target exactly, so a missing slice is an error here and never zeros later.
+1. ``find_faults`` holds the laws of a well-formed index, key by key: each slice lies within its
+   tensor (``OutOfBounds``), no two slices hold the same element (``OverlappingSlices``), and every
+   element is held by one (``IncompleteCheckpoint``, naming the missing regions). A key that breaks
+   a law is listed with its error; the other keys can still be read.
+2. ``plan_copies`` matches tensors by key and searches overlaps. A ``Plan`` can only be constructed
+   if its copies cover every target exactly, so a missing slice is an error here and never zeros
+   later.
 
-Slices of almost every tensor are cut along one axis alone; their laws are checked for all tensors at once, by sorting.
-Tensors that are cut along several axes are looked at one by one: a few slices are searched, and the search ends at the
-first overlap; many are proven to tile the tensor (``layout.tiling``), which takes about n log n for any arrangement.
+Slices of almost every tensor are cut along one axis alone; their laws are checked for all tensors
+at once, by sorting. Tensors that are cut along several axes are looked at one by one: a few slices
+are searched, and the search ends at the first overlap; many are proven to tile the tensor
+(``layout.tiling``), which takes about n log n for any arrangement.
 """
 
 from collections.abc import Iterator
@@ -24,7 +27,13 @@ from typing import Self
 
 import numpy as np
 
-from shardvar.errors import CheckpointError, IncompleteCheckpoint, InconsistentTensor, OutOfBounds, OverlappingSlices
+from shardvar.errors import (
+    CheckpointError,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    OutOfBounds,
+    OverlappingSlices,
+)
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.layout.overlap import find_overlap, overlapping_pairs
 from shardvar.layout.region import Region, intersect
@@ -36,13 +45,16 @@ _NAMED = 8
 """Missing regions that an error names; the others it counts."""
 
 _SEARCHED = 64
-"""Slices of a tensor up to which overlaps are searched, which takes half as long for a handful of them."""
+"""Slices of a tensor up to which overlaps are searched, which takes half as long for a handful of
+them."""
 
 _SUBTRACTED = 1024
-"""Slices up to which missing regions are computed: of one tensor, and of all tensors of an index together."""
+"""Slices up to which missing regions are computed: of one tensor, and of all tensors of an index
+together."""
 
 _MOST_REGIONS = 64
-"""Regions that a tensor may fall into while its slices are taken away; a longer list would not help a reader."""
+"""Regions that a tensor may fall into while its slices are taken away; a longer list would not help
+a reader."""
 
 
 # Values.
@@ -64,8 +76,8 @@ class Copy:
 class CopyTable:
     """Columns of copies, ordered by target and, within a target, by offset.
 
-    Source 0 holds the rows 0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5. So target 0 gets
-    rows from source 0 alone, and target 1 from both:
+    Source 0 holds the rows 0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5.
+    So target 0 gets rows from source 0 alone, and target 1 from both:
 
     >>> source, target = np.array([0, 0, 1]), np.array([0, 1, 1])
     >>> copies = CopyTable(source, target, offset=np.array([[0], [2], [3]]), shape=np.array([[2], [1], [2]]))
@@ -139,7 +151,10 @@ class Plan:
         from shardvar.pictures.drawings import MOST_MOVES, plan_html
 
         copies = [self.copy(row) for row in range(min(len(self.copies), MOST_MOVES + 1))]
-        named = [(_name(self.sources, copy.source), _name(self.targets, copy.target), copy.region) for copy in copies]
+        named = [
+            (_name(self.sources, copy.source), _name(self.targets, copy.target), copy.region)
+            for copy in copies
+        ]
         moves = [(source, target, str(region), region.size) for source, target, region in named]
         return plan_html(len(self.sources), len(self.targets), moves, len(self.copies))
 
@@ -173,8 +188,8 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
     """The plan that fills the targets from the sources, matching tensors by key.
 
     Sources must not overlap (``find_faults``). ``UnknownKey`` if no source has a target's key,
-    ``InconsistentTensor`` if the two disagree on dtype or full shape, ``IncompleteCheckpoint`` if a region of a
-    target is in no source. Linear in slices plus copies, apart from sorting.
+    ``InconsistentTensor`` if the two disagree on dtype or full shape, ``IncompleteCheckpoint`` if a
+    region of a target is in no source. Linear in slices plus copies, apart from sorting.
     """
     tensor_of = _match(sources.tensors, targets.tensors)
     rank = max(sources.shape.shape[1], targets.shape.shape[1])
@@ -185,25 +200,35 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
     pairs = list(overlapping_pairs(offset_b, shape_b, offset_a, shape_a))
     target = np.concatenate([np.zeros(0, np.int64), *(i for i, _ in pairs)])
     source = np.concatenate([np.zeros(0, np.int64), *(j for _, j in pairs)])
-    offset, shape = intersect(offset_a[source, 1:], shape_a[source, 1:], offset_b[target, 1:], shape_b[target, 1:])
-    # Copies are moved target by target in C order, so that both sides are read and written forwards. lexsort takes its
-    # last key first, hence the reversed columns: for rank 2 the keys are (column 1, column 0, target).
+    offset, shape = intersect(
+        offset_a[source, 1:], shape_a[source, 1:], offset_b[target, 1:], shape_b[target, 1:]
+    )
+    # Copies are moved target by target in C order, so that both sides are read and written
+    # forwards. lexsort takes its last key first, hence the reversed columns: for rank 2 the keys
+    # are (column 1, column 0, target).
     order = np.lexsort((*offset.T[::-1], target))
     return Plan(sources, targets, CopyTable(source, target, offset, shape).take(order))
 
 
 def check_covers(targets: SliceTable, copies: CopyTable) -> None:
-    """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element of every target.
+    """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element
+    of every target.
 
-    The copies are intersections of disjoint sources with a target, so they cover it if their sizes add up to its size.
-    More than that are intersections of sources that overlap: ``OverlappingSlices``.
+    The copies are intersections of disjoint sources with a target, so they cover it if their sizes
+    add up to its size. More than that are intersections of sources that overlap:
+    ``OverlappingSlices``.
     """
     filled = sum_by(copies.target, np.prod(copies.shape, axis=1, dtype=np.int64), len(targets))
     sizes = np.prod(targets.shape, axis=1, dtype=np.int64)
     if (filled > sizes).any():
         row = int(np.argmax(filled > sizes))
-        cause = f"Several slices of {targets.key(row)!r} hold the same elements of {targets.region(row)}."
-        raise OverlappingSlices(cause, "Give sources that do not overlap, or write the checkpoint anew.")
+        cause = (
+            f"Several slices of {targets.key(row)!r} hold the same elements of "
+            f"{targets.region(row)}."
+        )
+        raise OverlappingSlices(
+            cause, "Give sources that do not overlap, or write the checkpoint anew."
+        )
     short = np.flatnonzero(filled != sizes)
     if not len(short):
         return
@@ -236,7 +261,9 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
             f"and {_described(targets, row)} in the target"
             for row in np.flatnonzero(~same).tolist()
         ]
-        raise InconsistentTensor(f"{'; '.join(differences)}.", "Shapes and dtypes are never changed unasked.")
+        raise InconsistentTensor(
+            f"{'; '.join(differences)}.", "Shapes and dtypes are never changed unasked."
+        )
     return found
 
 
@@ -261,7 +288,8 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
     bounds = _out_of_bounds(slices)
     if bounds:
         faults.update(bounds)
-        # The other laws add offsets and extents, which cannot overflow for slices within their tensors.
+        # The other laws add offsets and extents, which cannot overflow for slices within their
+        # tensors.
         good = np.flatnonzero(~np.isin(slices.tensor, list(bounds)))
         slices = slices.take(good)
     # Overlaps first: where slices overlap, the sum of their sizes does not tell if there is a hole.
@@ -272,34 +300,47 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
 
 
 def _are_whole(slices: SliceTable) -> bool:
-    """Return True if each tensor is one slice, the whole of it, as most are: so it breaks no law."""
-    if len(slices) != len(slices.tensors) or not np.array_equal(slices.tensor, np.arange(len(slices))):
+    """Return True if each tensor is one slice, the whole of it, as most are: so it breaks no
+    law."""
+    if len(slices) != len(slices.tensors) or not np.array_equal(
+        slices.tensor, np.arange(len(slices))
+    ):
         return False
     full = slices.tensors.shapes
-    return bool((full >= 0).all() and not slices.offset.any() and np.array_equal(slices.shape, full))
+    return bool(
+        (full >= 0).all() and not slices.offset.any() and np.array_equal(slices.shape, full)
+    )
 
 
 def _out_of_bounds(slices: SliceTable) -> dict[int, CheckpointError]:
     full = slices.tensors.shapes[slices.tensor]
     # Not offset + shape > full, which may overflow: both come from a file.
-    bad = ((slices.offset < 0) | (slices.shape < 0) | (slices.shape > full - slices.offset)).any(axis=1)
+    bad = ((slices.offset < 0) | (slices.shape < 0) | (slices.shape > full - slices.offset)).any(
+        axis=1
+    )
     faults: dict[int, CheckpointError] = {}
     for row in np.flatnonzero(bad).tolist():
         tensor = int(slices.tensor[row])
         if tensor not in faults:
             full_shape = slices.tensors.shape(tensor)
             # Not a Region: a slice out of bounds may have negative or overflowing numbers.
-            columns = (column[row, : len(full_shape)].tolist() for column in (slices.offset, slices.shape))
-            extents = ", ".join(f"{offset}:{offset + count}" for offset, count in zip(*columns, strict=True))
+            columns = (
+                column[row, : len(full_shape)].tolist() for column in (slices.offset, slices.shape)
+            )
+            extents = ", ".join(
+                f"{offset}:{offset + count}" for offset, count in zip(*columns, strict=True)
+            )
             faults[tensor] = OutOfBounds(
-                f"The slice [{extents}] of {slices.key(row)!r} reaches out of the shape {full_shape}.",
+                f"The slice [{extents}] of {slices.key(row)!r} reaches out of the shape "
+                f"{full_shape}.",
                 "The index is damaged, or its writer was wrong; the other tensors can be read.",
             )
     return faults
 
 
 def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointError]]:
-    """The tensors with overlaps; those in which a hole is found on the way are marked in ``holes``."""
+    """The tensors with overlaps; those in which a hole is found on the way are marked in
+    ``holes``."""
     # axes[t, d] is True if some slice of tensor t is cut along axis d.
     cut = slices.shape != slices.tensors.shapes[slices.tensor]
     axes = np.zeros((len(slices.tensors), cut.shape[1]), dtype=np.bool)
@@ -322,8 +363,11 @@ def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, Checkpoin
             yield _overlap(slices, int(rows[pair[0]]), int(rows[pair[1]]))
 
 
-def _overlaps_on_one_axis(slices: SliceTable, rows: Ints, axes: Bools) -> Iterator[tuple[int, CheckpointError]]:
-    """Overlaps of slices that are cut along one axis at most: sorted by their start, they meet a neighbour if any."""
+def _overlaps_on_one_axis(
+    slices: SliceTable, rows: Ints, axes: Bools
+) -> Iterator[tuple[int, CheckpointError]]:
+    """Overlaps of slices that are cut along one axis at most: sorted by their start, they meet a
+    neighbour if any."""
     if not axes.shape[1]:  # scalars: each slice is the one element
         start = np.zeros(len(rows), dtype=np.int64)
         stop = start + 1
@@ -333,8 +377,9 @@ def _overlaps_on_one_axis(slices: SliceTable, rows: Ints, axes: Bools) -> Iterat
         stop = start + slices.shape[rows, axis]
     order = np.lexsort((start, slices.tensor[rows]))
     rows, start, stop = rows[order], start[order], stop[order]
-    # If any two intervals overlap, then so do two neighbours: if one reaches beyond the start of a later one, it also
-    # reaches beyond the start of the next one. [0, 5), [1, 2), [3, 4) meet at the first two.
+    # If any two intervals overlap, then so do two neighbours: if one reaches beyond the start of a
+    # later one, it also reaches beyond the start of the next one. [0, 5), [1, 2), [3, 4) meet at
+    # the first two.
     meet = (slices.tensor[rows[1:]] == slices.tensor[rows[:-1]]) & (start[1:] < stop[:-1])
     seen: set[int] = set()
     for position in np.flatnonzero(meet).tolist():
@@ -347,12 +392,16 @@ def _overlaps_on_one_axis(slices: SliceTable, rows: Ints, axes: Bools) -> Iterat
 def _overlap(slices: SliceTable, first: int, second: int) -> tuple[int, CheckpointError]:
     a, b = slices.region(first), slices.region(second)
     cause = f"The slices {a} and {b} of {slices.key(first)!r} overlap in {a.intersect(b)}."
-    return int(slices.tensor[first]), OverlappingSlices(cause, "Which of them is right cannot be known; write it anew.")
+    return int(slices.tensor[first]), OverlappingSlices(
+        cause, "Which of them is right cannot be known; write it anew."
+    )
 
 
 def _holes(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointError]]:
-    """The tensors with holes: those that are marked, and those whose slices have fewer elements than the tensor."""
-    # Sizes as floats, which do not overflow, decide only which tensors are looked at; the exact sizes decide.
+    """The tensors with holes: those that are marked, and those whose slices have fewer elements
+    than the tensor."""
+    # Sizes as floats, which do not overflow, decide only which tensors are looked at; the exact
+    # sizes decide.
     held = np.zeros(len(slices.tensors))
     with np.errstate(over="ignore", invalid="ignore"):
         np.add.at(held, slices.tensor, np.prod(slices.shape, axis=1, dtype=np.float64))
@@ -360,24 +409,36 @@ def _holes(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointEr
     order, bounds = slices.by_tensor()
     subtracted = 0
     for tensor in np.flatnonzero(holes | (np.diff(bounds) > 0) & (held != full)).tolist():
-        regions = [slices.region(row) for row in order[bounds[tensor] : bounds[tensor + 1]].tolist()]
+        regions = [
+            slices.region(row) for row in order[bounds[tensor] : bounds[tensor + 1]].tolist()
+        ]
         whole = Region.whole(slices.tensors.shape(tensor))
-        # Python's integers are exact. A sum that is larger than the tensor would be an overlap, which is reported.
+        # Python's integers are exact. A sum that is larger than the tensor would be an overlap,
+        # which is reported.
         if holes[tensor] or sum(region.size for region in regions) < whole.size:
-            # One budget for all tensors, so that an index with a hole in every tensor is reported in bounded time.
+            # One budget for all tensors, so that an index with a hole in every tensor is reported
+            # in bounded time.
             subtracted += len(regions)
             named = regions if subtracted <= _SUBTRACTED else None
             yield tensor, _incomplete(slices.tensors.keys[tensor], whole, named)
 
 
 def _incomplete(key: str, wanted: Region, stored: list[Region] | None) -> IncompleteCheckpoint:
-    """The error that names the regions of ``wanted`` that no stored region holds, if they are found quickly."""
-    remedy = "These elements are stored nowhere: find the missing file, or the other files of its writer."
+    """The error that names the regions of ``wanted`` that no stored region holds, if they are found
+    quickly."""
+    remedy = (
+        "These elements are stored nowhere: find the missing file, or the other files of its "
+        "writer."
+    )
     regions = _rest(wanted, stored) if stored is not None and len(stored) <= _SUBTRACTED else None
     if regions is None:
-        return IncompleteCheckpoint(f"{key!r} lacks some of the {wanted.size} elements of {wanted}.", remedy)
+        return IncompleteCheckpoint(
+            f"{key!r} lacks some of the {wanted.size} elements of {wanted}.", remedy
+        )
     more = f" and {len(regions) - _NAMED} more regions" if len(regions) > _NAMED else ""
-    return IncompleteCheckpoint(f"{key!r} lacks {', '.join(map(str, regions[:_NAMED]))}{more}.", remedy)
+    return IncompleteCheckpoint(
+        f"{key!r} lacks {', '.join(map(str, regions[:_NAMED]))}{more}.", remedy
+    )
 
 
 def _rest(wanted: Region, stored: list[Region]) -> list[Region] | None:

@@ -1,14 +1,15 @@
 """Slices: named regions of named tensors. A checkpoint consists of them, wherever their bytes are.
 
-``TensorSlice`` is one slice, for people. ``TensorTable`` and ``SliceTable`` are columns, for a million of them: a
-property of a row is computed for all rows at once.
+``TensorSlice`` is one slice, for people. ``TensorTable`` and ``SliceTable`` are columns, for a
+million of them: a property of a row is computed for all rows at once.
 
-Columns of shapes and offsets are matrices, one row a slice, padded on the right to the largest rank with axes of
-offset 0 and extent 1. Padding changes neither sizes nor intersections, so rank 0 is not a special case. Example: the
-shapes ``(13, 4)`` and ``()`` are the rows ``[13, 4]`` and ``[1, 1]``.
+Columns of shapes and offsets are matrices, one row a slice, padded on the right to the largest rank
+with axes of offset 0 and extent 1. Padding changes neither sizes nor intersections, so rank 0 is
+not a special case. Example: the shapes ``(13, 4)`` and ``()`` are the rows ``[13, 4]`` and ``[1,
+1]``.
 
-Questions about all rows (which rows belong to each tensor, how many bytes each tensor has) are methods of
-``SliceTable``; add new ones there, so that each is answered once.
+Questions about all rows (which rows belong to each tensor, how many bytes each tensor has) are
+methods of ``SliceTable``; add new ones there, so that each is answered once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -100,10 +101,17 @@ class TensorTable:
     def take(self, rows: Ints) -> Self:
         """The table of some of the rows, in the given order."""
         keys = [self.keys[row] for row in rows.tolist()]
-        return replace(self, keys=keys, codes=self.codes[rows], ranks=self.ranks[rows], shapes=self.shapes[rows])
+        return replace(
+            self,
+            keys=keys,
+            codes=self.codes[rows],
+            ranks=self.ranks[rows],
+            shapes=self.shapes[rows],
+        )
 
     def whole(self) -> "SliceTable":
-        """One slice for each tensor, all of it; strings get ``nbytes`` 0, since theirs is not known here."""
+        """One slice for each tensor, all of it; strings get ``nbytes`` 0, since theirs is not known
+        here."""
         return SliceTable.of(self, np.arange(len(self)), np.zeros_like(self.shapes), self.shapes)
 
 
@@ -127,8 +135,16 @@ class SliceTable:
     """The full names of the devices that hold slices in memory."""
 
     @classmethod
-    def of(cls, tensors: TensorTable, tensor: Ints, offset: Ints, shape: Ints, nbytes: Ints | None = None) -> Self:
-        """The table whose sizes follow from dtype and shape; ``nbytes`` counts only for strings and variants."""
+    def of(
+        cls,
+        tensors: TensorTable,
+        tensor: Ints,
+        offset: Ints,
+        shape: Ints,
+        nbytes: Ints | None = None,
+    ) -> Self:
+        """The table whose sizes follow from dtype and shape; ``nbytes`` counts only for strings and
+        variants."""
         codes = tensors.codes[tensor]
         computed = slice_nbytes(codes, shape)
         if nbytes is not None:
@@ -170,14 +186,16 @@ class SliceTable:
         names = [task_of(self.devices[number]) for number in dict.fromkeys(self.device.tolist())]
         position = {name: number for number, name in enumerate(dict.fromkeys(names))}
         # -1 for a device without slices; no row refers to it.
-        of_device = np.array([position.get(task_of(device), -1) for device in self.devices], dtype=np.int64)
+        of_device = np.array(
+            [position.get(task_of(device), -1) for device in self.devices], dtype=np.int64
+        )
         return of_device[self.device], list(position)
 
     def by_tensor(self, *, by_offset: bool = False) -> tuple[Ints, Ints]:
         """Rows grouped by tensor: ``order`` [m] and ``bounds`` [n + 1].
 
-        The rows of tensor ``t`` are ``order[bounds[t] : bounds[t + 1]]``; a tensor without a slice has none. They
-        ascend, or with ``by_offset`` are in the C order of their offsets.
+        The rows of tensor ``t`` are ``order[bounds[t] : bounds[t + 1]]``; a tensor without a slice
+        has none. They ascend, or with ``by_offset`` are in the C order of their offsets.
 
         >>> tensors = TensorTable.of([("a", "int8", (2,)), ("b", "int8", (2,)), ("c", "int8", (2,))])
         >>> order, bounds = tensors.whole().take(np.array([2, 0, 2])).by_tensor()
@@ -191,7 +209,8 @@ class SliceTable:
         return order, _bounds(self.tensor[order], len(self.tensors))
 
     def nbytes_of_tensors(self) -> Ints:
-        """[n] the payload bytes of each tensor, all its slices together; 0 for a tensor without a slice."""
+        """[n] the payload bytes of each tensor, all its slices together; 0 for a tensor without a
+        slice."""
         return sum_by(self.tensor, self.nbytes, len(self.tensors))
 
     def key(self, row: int) -> str:
@@ -214,12 +233,14 @@ class SliceTable:
 
     def is_whole(self) -> Bools:
         """[m] True where the slice is its whole tensor."""
-        # Offsets need no look: a slice that has the full extents and lies within its tensor begins at 0.
+        # Offsets need no look: a slice that has the full extents and lies within its tensor begins
+        # at 0.
         whole: Bools = (self.shape == self.tensors.shapes[self.tensor]).all(axis=1)
         return whole
 
     def take(self, rows: Ints | slice) -> Self:
-        """The table of some of the rows, in the given order, over the same tensors; a range of them as views."""
+        """The table of some of the rows, in the given order, over the same tensors; a range of them
+        as views."""
         return replace(
             self,
             tensor=self.tensor[rows],
@@ -230,7 +251,8 @@ class SliceTable:
         )
 
     def regions_by_tensor(self, rank: int) -> tuple[Ints, Ints]:
-        """Offsets and shapes [m, 1 + rank] with the tensor as the first axis, so that two tensors never meet."""
+        """Offsets and shapes [m, 1 + rank] with the tensor as the first axis, so that two tensors
+        never meet."""
         return (
             np.column_stack([self.tensor, widen(self.offset, rank, 0)]),
             np.column_stack([np.ones_like(self.tensor), widen(self.shape, rank, 1)]),
@@ -238,12 +260,14 @@ class SliceTable:
 
 
 def group_rows(column: Ints, count: int) -> tuple[Ints, Ints]:
-    """Rows grouped by a column of numbers below ``count``: ``order`` [m] and ``bounds`` [count + 1].
+    """Rows grouped by a column of numbers below ``count``: ``order`` [m] and ``bounds`` [count +
+    1].
 
     The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending.
     """
-    # A stable sort keeps the rows of one number in order; each number begins where it would be inserted. Example: the
-    # column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
+    # A stable sort keeps the rows of one number in order; each number begins where it would be
+    # inserted. Example: the column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the
+    # numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
     order = np.argsort(column, kind="stable")
     return order, _bounds(column[order], count)
 
@@ -255,7 +279,8 @@ def _bounds(column: Ints, count: int) -> Ints:
 
 
 def sum_by(column: Ints, values: Ints, count: int) -> Ints:
-    """[count] the sum of the values of the rows that hold each number; exact, unlike ``np.bincount`` with weights.
+    """[count] the sum of the values of the rows that hold each number; exact, unlike
+    ``np.bincount`` with weights.
 
     >>> sum_by(np.array([2, 0, 2]), np.array([5, 1, 7]), 3)
     array([ 1,  0, 12])
@@ -269,7 +294,8 @@ def sum_by(column: Ints, values: Ints, count: int) -> Ints:
 def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
     """Ranks [n] and a matrix [n, largest rank] of rows of several lengths, padded on the right.
 
-    ``MalformedCheckpoint`` if a row has more axes than NumPy allows, or a number that 64 bits cannot hold.
+    ``MalformedCheckpoint`` if a row has more axes than NumPy allows, or a number that 64 bits
+    cannot hold.
 
     >>> ranks, matrix = pad([(2, 3), ()], fill=1)
     >>> ranks.tolist(), matrix.tolist()
@@ -282,8 +308,8 @@ def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
     matrix = np.full((len(shapes), rank), fill, dtype=np.int64)
     flat = [extent for shape in shapes for extent in shape]
     try:
-        # The mask is True at the axes that each row has, in C order, so that one flat list fills all rows. Ranks 2 and
-        # 0 give [[T, T], [F, F]].
+        # The mask is True at the axes that each row has, in C order, so that one flat list fills
+        # all rows. Ranks 2 and 0 give [[T, T], [F, F]].
         matrix[np.arange(rank) < ranks[:, None]] = np.array(flat, dtype=np.int64)
     except OverflowError:
         raise MalformedCheckpoint("A shape has an extent that 64 bits cannot hold.") from None
@@ -302,16 +328,20 @@ def stack(tables: Sequence[SliceTable]) -> SliceTable:
     """Stack tables over the same tensors: one table of all rows, in order."""
     first = tables[0]
     tensor, offset, shape, nbytes = (
-        np.concatenate([getattr(table, name) for table in tables]) for name in ("tensor", "offset", "shape", "nbytes")
+        np.concatenate([getattr(table, name) for table in tables])
+        for name in ("tensor", "offset", "shape", "nbytes")
     )
     device = (
-        None if first.device is None else np.concatenate([table.device for table in tables if table.device is not None])
+        None
+        if first.device is None
+        else np.concatenate([table.device for table in tables if table.device is not None])
     )
     return SliceTable(first.tensors, tensor, offset, shape, nbytes, device, first.devices)
 
 
 def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
-    """Concatenate tables over any tensors: one table of all rows, in order; tensors of one key become one.
+    """Concatenate tables over any tensors: one table of all rows, in order; tensors of one key
+    become one.
 
     ``InconsistentTensor`` if they disagree on its dtype or full shape.
     """
@@ -319,20 +349,28 @@ def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
         return tables[0]
     rank = max((table.shape.shape[1] for table in tables), default=0)
     keys = [key for table in tables for key in table.tensors.keys]
-    codes, ranks = (_stack([getattr(t.tensors, name) for t in tables]) for name in ("codes", "ranks"))
+    codes, ranks = (
+        _stack([getattr(t.tensors, name) for t in tables]) for name in ("codes", "ranks")
+    )
     shapes = _stack([widen(table.tensors.shapes, rank, 1) for table in tables], rank)
-    # Every tensor becomes the first one of its key. Example: keys a, b, a have row_of 0, 1, 0; the kept rows are 0, 1,
-    # whose new positions are 0, 1, so the slices of all three tensors get the new tensors 0, 1, 0.
+    # Every tensor becomes the first one of its key. Example: keys a, b, a have row_of 0, 1, 0; the
+    # kept rows are 0, 1, whose new positions are 0, 1, so the slices of all three tensors get the
+    # new tensors 0, 1, 0.
     first: dict[str, int] = {}
-    row_of = np.fromiter((first.setdefault(key, row) for row, key in enumerate(keys)), np.int64, len(keys))
-    same = (codes == codes[row_of]) & (ranks == ranks[row_of]) & (shapes == shapes[row_of]).all(axis=1)
+    row_of = np.fromiter(
+        (first.setdefault(key, row) for row, key in enumerate(keys)), np.int64, len(keys)
+    )
+    same = (
+        (codes == codes[row_of]) & (ranks == ranks[row_of]) & (shapes == shapes[row_of]).all(axis=1)
+    )
     if not same.all():
         key = keys[int(np.argmin(same))]
         raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
     kept = np.fromiter(first.values(), np.int64, len(first))
     position = np.zeros(len(keys), dtype=np.int64)
     position[kept] = np.arange(len(kept))
-    # Tensors of a table are numbered behind those before it: tables of 2 and 3 tensors start at 0 and 2.
+    # Tensors of a table are numbered behind those before it: tables of 2 and 3 tensors start at 0
+    # and 2.
     starts = np.cumsum([0, *(len(table.tensors) for table in tables)])
     tensor = _stack([table.tensor + start for table, start in zip(tables, starts, strict=False)])
     return SliceTable(

@@ -1,6 +1,8 @@
-"""Comparing the answers of a bucket with what it has: a service may say that it has taken a file, and have an old one.
+"""Comparing the answers of a bucket with what it has: a service may say that it has taken a file,
+and have an old one.
 
-A version proves little alone: S3 gives the same bytes the same one, and a copy another one than its source has.
+A version proves little alone: S3 gives the same bytes the same one, and a copy another one than its
+source has.
 """
 
 from shardvar.errors import MissingFile, ShardvarError
@@ -9,18 +11,23 @@ from shardvar.storage.requests import PART_NBYTES, Client, Head
 
 
 def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
-    """Return True if a file that is found can be the one that was sent; ``before`` is what had its name before.
+    """Return True if a file that is found can be the one that was sent; ``before`` is what had its
+    name before.
 
-    Only an old file has the old version, or the same bytes have it. The answer to an upload may name another kind of
-    version than listings do, and so may the upload of another process that writes the same.
+    Only an old file has the old version, or the same bytes have it. The answer to an upload may
+    name another kind of version than listings do, and so may the upload of another process that
+    writes the same.
     """
     if found is None or found.nbytes != sent.nbytes:
         return False
     return before is None or found.version in (sent.version, "") or found.version != before.version
 
 
-def is_copy(client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None) -> bool:
-    """Return True if a file is the copy of another, each by its key; ``before`` is what had the name before the copy.
+def is_copy(
+    client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None
+) -> bool:
+    """Return True if a file is the copy of another, each by its key; ``before`` is what had the
+    name before the copy.
 
     The bytes are read where the version does not tell.
     """
@@ -31,7 +38,9 @@ def is_copy(client: Client, source: tuple[str, Head], found: tuple[str, Head | N
         return True
     for start in range(0, head.nbytes, PART_NBYTES):
         nbytes = min(PART_NBYTES, head.nbytes - start)
-        if bytes(client.read(old, head, start, nbytes)) != bytes(client.read(new, copied, start, nbytes)):
+        if bytes(client.read(old, head, start, nbytes)) != bytes(
+            client.read(new, copied, start, nbytes)
+        ):
             return False
     return True
 
@@ -40,13 +49,17 @@ def has_content(client: Client, key: str, content: bytes) -> bool:
     """Return True if a file has this content, as far as the server answers."""
     try:
         head = client.head(key)
-        return head.nbytes == len(content) and bytes(client.read(key, head, 0, len(content))) == content
+        return (
+            head.nbytes == len(content)
+            and bytes(client.read(key, head, 0, len(content))) == content
+        )
     except ShardvarError:
         return False
 
 
 def current_head(client: Client, key: str, old: Head | None) -> Head | None:
-    """Return the file that a commit replaces as the bucket has it now; ``LockHeld`` if it is not the ``old`` one."""
+    """Return the file that a commit replaces as the bucket has it now; ``LockHeld`` if it is not
+    the ``old`` one."""
     if old is None:
         return None
     try:
@@ -59,7 +72,8 @@ def current_head(client: Client, key: str, old: Head | None) -> Head | None:
 
 
 def read_back(client: Client, key: str, most_nbytes: int) -> tuple[Head, bytes] | None:
-    """Return the facts and the content of a file after a commit, without what is too large; None if it does not exist.
+    """Return the facts and the content of a file after a commit, without what is too large; None if
+    it does not exist.
 
     ``StorageError`` if the outcome cannot be known.
     """

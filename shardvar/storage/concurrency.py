@@ -2,18 +2,20 @@
 
     items --a thread each--> function, which makes requests --> results, as the answers come
 
-Work that makes requests asks ``as_answered`` for its results. On a disk, which has no ``Traits``, items are done one
-after the other, in order. Of a remote storage as many are under way as its traits say, with a bounded number of bytes.
-Nothing is under way any more when the results end, whichever way they end. An error is raised after the requests
-beside it have their answers, so that cleaning up finds all that was written.
+Work that makes requests asks ``as_answered`` for its results. On a disk, which has no ``Traits``,
+items are done one after the other, in order. Of a remote storage as many are under way as its
+traits say, with a bounded number of bytes. Nothing is under way any more when the results end,
+whichever way they end. An error is raised after the requests beside it have their answers, so that
+cleaning up finds all that was written.
 
-The order of items says nothing about the order of requests. What must be stored before something else begins is
-another call.
+The order of items says nothing about the order of requests. What must be stored before something
+else begins is another call.
 
-An interrupt (KeyboardInterrupt) is raised in the main thread alone, anywhere. A request that it abandons may still
-arrive, after the files were cleaned up or another save was made. So no request that changes something is made by the
-main thread (``uninterrupted``), and threads are outwaited, however many interrupts come (``Threads``). What takes many
-requests asks between them if it is still wanted (``check_wanted``), so that the wait is that for one request.
+An interrupt (KeyboardInterrupt) is raised in the main thread alone, anywhere. A request that it
+abandons may still arrive, after the files were cleaned up or another save was made. So no request
+that changes something is made by the main thread (``uninterrupted``), and threads are outwaited,
+however many interrupts come (``Threads``). What takes many requests asks between them if it is
+still wanted (``check_wanted``), so that the wait is that for one request.
 """
 
 import threading
@@ -42,9 +44,11 @@ _local = threading.local()
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads that do nothing any more when the ``with`` block is left, whichever way and however often interrupted.
+    """Threads that do nothing any more when the ``with`` block is left, whichever way and however
+    often interrupted.
 
-    What none of them has begun then is dropped, and ``check_wanted`` raises in what they have begun.
+    What none of them has begun then is dropped, and ``check_wanted`` raises in what they have
+    begun.
     """
 
     def __init__(self, count: int) -> None:
@@ -69,7 +73,8 @@ class Threads(ThreadPoolExecutor):
 
     def __exit__(self, *error: Any) -> None:
         self.is_left, interrupt = True, None
-        # Not by ``join``: of a thread that is joined, CPython up to 3.12 says after an interrupt that it has ended.
+        # Not by ``join``: of a thread that is joined, CPython up to 3.12 says after an interrupt
+        # that it has ended.
         while self._busy:
             try:
                 time.sleep(_PAUSE_SECONDS)
@@ -81,13 +86,15 @@ class Threads(ThreadPoolExecutor):
 
 
 def check_wanted() -> None:
-    """Raise ``CancelledError`` in a thread of ``Threads`` whose block was left; call it between requests."""
+    """Raise ``CancelledError`` in a thread of ``Threads`` whose block was left; call it between
+    requests."""
     if any(executor.is_left for executor in getattr(_local, "executors", ())):
         raise CancelledError
 
 
 def uninterrupted(function: Callable[[], Result]) -> Result:
-    """Return ``function()``; an interrupt is raised after it, so that what it has requested and noted is known."""
+    """Return ``function()``; an interrupt is raised after it, so that what it has requested and
+    noted is known."""
     if threading.current_thread() is not threading.main_thread():
         return function()
     with Threads(1) as executor:
@@ -104,10 +111,12 @@ def as_answered(
     traits: Traits | None,
     nbytes: Callable[[Item], int] = lambda _: 0,
 ) -> Generator[Result]:
-    """Yield ``function`` of every item: in order on a disk, else as the answers come, ``traits.requests`` at a time.
+    """Yield ``function`` of every item: in order on a disk, else as the answers come,
+    ``traits.requests`` at a time.
 
-    No item is taken while those before it hold more than ``IN_FLIGHT_NBYTES``, each of them ``nbytes``. The first error
-    ends it; items that no thread has begun then are dropped, and no file goes up further.
+    No item is taken while those before it hold more than ``IN_FLIGHT_NBYTES``, each of them
+    ``nbytes``. The first error ends it; items that no thread has begun then are dropped, and no
+    file goes up further.
     """
     if traits is None:
         yield from map(function, items)
@@ -121,7 +130,9 @@ def as_answered(
                 except RuntimeError:
                     if pending:
                         raise
-                    yield function(item)  # at the interpreter's exit, when no threads are started any more
+                    yield function(
+                        item
+                    )  # at the interpreter's exit, when no threads are started any more
                 while len(pending) >= traits.requests or sum(pending.values()) > IN_FLIGHT_NBYTES:
                     yield from _answers(pending)
             while pending:
@@ -138,7 +149,8 @@ def do_all(
     nbytes: Callable[[Item], int] = lambda _: 0,
 ) -> None:
     """Call ``function`` of every item: in order on a disk, else with many requests under way."""
-    # Closed here: an interrupt between two answers leaves the generator to its traceback, and its threads at work.
+    # Closed here: an interrupt between two answers leaves the generator to its traceback, and its
+    # threads at work.
     with closing(as_answered(function, items, traits, nbytes)) as answers:
         for _ in answers:
             pass

@@ -1,13 +1,16 @@
-"""The cores that this process may use: those that its affinity leaves it, and no more than its control groups pay for.
+"""The cores that this process may use: those that its affinity leaves it, and no more than its
+control groups pay for.
 
-A container on a machine of 64 cores may be bound to some of them (affinity), or be given the time of some of them
-(a quota of its control group, on Linux). More threads than that wait for each other.
+A container on a machine of 64 cores may be bound to some of them (affinity), or be given the time
+of some of them (a quota of its control group, on Linux). More threads than that wait for each
+other.
 
     version 2   /sys/fs/cgroup/GROUP/cpu.max holds "QUOTA PERIOD", or "max PERIOD" for none; the least of a group and
                 of those above it counts
     version 1   /sys/fs/cgroup/cpu/GROUP/cpu.cfs_quota_us and cpu.cfs_period_us, -1 for none
 
-A container often sees its own group as the root. Files that are missing, or hold something else, limit nothing.
+A container often sees its own group as the root. Files that are missing, or hold something else,
+limit nothing.
 """
 
 import os
@@ -27,17 +30,23 @@ def usable_cores(root: str = "/") -> int:
 
 
 def _quotas(root: str) -> Iterator[tuple[int, int]]:
-    """The quotas of this process's groups and of those above them, each with its period, in microseconds."""
+    """The quotas of this process's groups and of those above them, each with its period, in
+    microseconds."""
     for line in _read(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         parts = [part for part in group.split("/") if part not in ("", ".", "..")][:_MOST_LEVELS]
         folders = ["/".join(parts[:count]) for count in range(len(parts) + 1)]
         if number == "0" and not controllers:
-            yield from (_numbers(_read(root, "sys/fs/cgroup", folder, "cpu.max")) for folder in folders)
+            yield from (
+                _numbers(_read(root, "sys/fs/cgroup", folder, "cpu.max")) for folder in folders
+            )
         elif "cpu" in controllers.split(","):
             for folder in folders:
-                texts = [_read(root, "sys/fs/cgroup/cpu", folder, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+                texts = [
+                    _read(root, "sys/fs/cgroup/cpu", folder, f"cpu.cfs_{name}_us")
+                    for name in ("quota", "period")
+                ]
                 yield _numbers(" ".join(texts))
 
 

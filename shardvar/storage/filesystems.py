@@ -1,7 +1,9 @@
-"""File systems of fsspec, such as ``hf://``, ``sftp://`` and ``hdfs://``: the one module that imports it.
+"""File systems of fsspec, such as ``hf://``, ``sftp://`` and ``hdfs://``: the one module that
+imports it.
 
-A read cannot state the version that it is of, so a file that is replaced while it is read is noticed by the checksums
-alone, or when it is opened anew. Nothing is written: fsspec cannot replace a file only if it is unchanged.
+A read cannot state the version that it is of, so a file that is replaced while it is read is
+noticed by the checksums alone, or when it is opened anew. Nothing is written: fsspec cannot replace
+a file only if it is unchanged.
 """
 
 import os
@@ -61,12 +63,15 @@ class FilesystemClient:
         return _head_of_info(found)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range, none of them beyond the size that ``head`` tells."""
+        """Return the bytes that the server sends for a range, none of them beyond the size that
+        ``head`` tells."""
         with self._asking(key) as (system, base):
             # Without this, files of systems that are not asynchronous read 5 MiB ahead.
             options = {} if getattr(system, "async_impl", False) else {"cache_type": "none"}
             return memoryview(
-                system.cat_file(_below(base, key), start=start, end=min(start + nbytes, head.nbytes), **options)
+                system.cat_file(
+                    _below(base, key), start=start, end=min(start + nbytes, head.nbytes), **options
+                )
             )
 
     def listing(self, key: str) -> FolderListing:
@@ -74,11 +79,17 @@ class FilesystemClient:
         try:
             with self._asking(key) as (system, base):
                 path = _below(base, key)
-                found = [each for each in system.ls(path, detail=True) if _name(each) != path.rpartition("/")[2]]
+                found = [
+                    each
+                    for each in system.ls(path, detail=True)
+                    if _name(each) != path.rpartition("/")[2]
+                ]
         except MissingFile:
             return FolderListing({}, [])
         files = {_name(each): _head_of_info(each) for each in found if each["type"] == "file"}
-        return FolderListing(files, sorted(_name(each) for each in found if each["type"] == "directory"))
+        return FolderListing(
+            files, sorted(_name(each) for each in found if each["type"] == "directory")
+        )
 
     def walk(self, key: str) -> dict[str, Head]:
         """Return the facts of all files below a folder, by their paths from it."""
@@ -86,11 +97,15 @@ class FilesystemClient:
             path = _below(base, key)
             found = system.find(path, detail=True)
             first = len(path.strip("/"))
-            return {name.strip("/")[first:].strip("/"): _head_of_info(each) for name, each in found.items()}
+            return {
+                name.strip("/")[first:].strip("/"): _head_of_info(each)
+                for name, each in found.items()
+            }
 
     @contextmanager
     def _asking(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Give the file system and the path of the root in it, and turn its errors into those of shardvar."""
+        """Give the file system and the path of the root in it, and turn its errors into those of
+        shardvar."""
         try:
             yield self._system()
         except ShardvarError:
@@ -99,16 +114,25 @@ class FilesystemClient:
             raise MissingFile(f"{self.place(key)} is missing.", COPY_AGAIN) from error
         except PermissionError:
             cause = f"{self.place(key)}: permission is denied."
-            raise StorageError(cause, "Check the credentials, and the rights that they have.") from None
+            raise StorageError(
+                cause, "Check the credentials, and the rights that they have."
+            ) from None
         except Exception as error:  # noqa: BLE001 - each file system raises errors of its library
             cause = f"{self.place(key)} does not answer as it should: {first_line(error)}."
-            raise ServerError(cause, "Check address, credentials and connection, and try again.") from None
+            raise ServerError(
+                cause, "Check address, credentials and connection, and try again."
+            ) from None
 
     def _system(self) -> tuple[Any, str]:
         with _lock:
             if _processes.setdefault("first", os.getpid()) != os.getpid():
-                cause = "This process was forked from one that has used a remote file system, whose threads it lacks."
-                raise UnsupportedError(cause, "Start it with multiprocessing's method 'spawn', or fork before.")
+                cause = (
+                    "This process was forked from one that has used a remote file system, whose "
+                    "threads it lacks."
+                )
+                raise UnsupportedError(
+                    cause, "Start it with multiprocessing's method 'spawn', or fork before."
+                )
             if "" not in self._opened:
                 self._opened[""] = _open_system(self.root)
             found: tuple[Any, str] = self._opened[""]
@@ -126,12 +150,15 @@ def _open_system(root: str) -> tuple[Any, str]:
         raise MissingExtra(cause, "Install it: pip install 'shardvar[cloud]'.") from None
     if scheme not in known_implementations and scheme not in registry:
         raise ArgumentError(
-            f"The scheme {scheme}:// is not known.", "Use s3, gs, az, abfs, https, or a scheme that fsspec knows."
+            f"The scheme {scheme}:// is not known.",
+            "Use s3, gs, az, abfs, https, or a scheme that fsspec knows.",
         )
     try:
         system, base = url_to_fs(root, use_listings_cache=False)
     except ImportError as error:
-        raise MissingExtra(f"Reading {scheme}:// needs a package that is not installed.", f"{error}.") from None
+        raise MissingExtra(
+            f"Reading {scheme}:// needs a package that is not installed.", f"{error}."
+        ) from None
     return system, base
 
 
@@ -147,6 +174,14 @@ def _name(found: Mapping[str, Any]) -> str:
 def _head_of_info(found: Mapping[str, Any]) -> Head:
     """Return the facts that fsspec gives of a file; its version is all that is said of it."""
     time = next((found[name] for name in _TIMES if found.get(name) is not None), None)
-    changed = time.timestamp() if isinstance(time, datetime) else float(time) if isinstance(time, int | float) else None
-    tag = next((found[name] for name in ("ETag", "etag", "blob_id", "sha256") if found.get(name)), None)
+    changed = (
+        time.timestamp()
+        if isinstance(time, datetime)
+        else float(time)
+        if isinstance(time, int | float)
+        else None
+    )
+    tag = next(
+        (found[name] for name in ("ETag", "etag", "blob_id", "sha256") if found.get(name)), None
+    )
     return Head(found["size"], str(tag or changed or ""), changed)

@@ -1,10 +1,13 @@
-"""Entry points of installed packages, found without ``importlib.metadata`` where no package has them.
+"""Entry points of installed packages, found without ``importlib.metadata`` where no package has
+them.
 
-``importlib.metadata.entry_points`` loads the parser of mails and reads the names of all packages: a third of the time
-of ``shardvar inspect``. Nearly no environment has a package that adds a format, so the steps are:
+``importlib.metadata.entry_points`` loads the parser of mails and reads the names of all packages: a
+third of the time of ``shardvar inspect``. Nearly no environment has a package that adds a format,
+so the steps are:
 
 1. Look for the name of the group in the ``entry_points.txt`` of each folder of ``sys.path``.
-2. Ask ``importlib.metadata`` if it was found, or if packages may be in other places than such folders.
+2. Ask ``importlib.metadata`` if it was found, or if packages may be in other places than such
+   folders.
 
 Both ways give the same answer; only an absent group may be answered by the first.
 """
@@ -31,8 +34,11 @@ def entry_points_of(group: str) -> "list[EntryPoint]":
 
 
 def _may_have(group: str) -> bool:
-    """Return False only if the files of all installed packages were read, and none names the group."""
-    if any(hasattr(each, "find_distributions") and each is not PathFinder for each in sys.meta_path):
+    """Return False only if the files of all installed packages were read, and none names the
+    group."""
+    if any(
+        hasattr(each, "find_distributions") and each is not PathFinder for each in sys.meta_path
+    ):
         return True
     try:
         return any(_names_group(place or os.curdir, group.encode()) for place in sys.path)
@@ -46,7 +52,9 @@ def _names_group(folder: str, group: bytes) -> bool:
         names = os.listdir(folder)
     except FileNotFoundError:
         return False
-    if folder.rstrip("/\\").lower().endswith(".egg"):  # what it keeps of its package has another name
+    if (
+        folder.rstrip("/\\").lower().endswith(".egg")
+    ):  # what it keeps of its package has another name
         return True
     for name in names:
         if name.lower().endswith(_ENDINGS):

@@ -1,8 +1,10 @@
-"""A directory of the local disk as a ``Storage``, and the conversion of a path to a directory and a bare name.
+"""A directory of the local disk as a ``Storage``, and the conversion of a path to a directory and a
+bare name.
 
-A bare name has no separators and is neither ``.`` nor ``..``, so that an index cannot lead out of the directory. A path
-of a file in a folder of the directory consists of bare names, joined by "/". Symbolic links are followed in reading
-(caches of downloaded checkpoints consist of them) and never in writing.
+A bare name has no separators and is neither ``.`` nor ``..``, so that an index cannot lead out of
+the directory. A path of a file in a folder of the directory consists of bare names, joined by "/".
+Symbolic links are followed in reading (caches of downloaded checkpoints consist of them) and never
+in writing.
 """
 
 import errno
@@ -64,15 +66,18 @@ class LocalStorage:
         return None
 
     def open(self, name: str) -> LocalReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
+        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
+        regular file."""
         return open_local(self._join(name, InvalidCheckpoint))
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new file for writing; it replaces an old one of that name, or path, whose folders are made."""
+        """Open a new file for writing; it replaces an old one of that name, or path, whose folders
+        are made."""
         return create_local(self._place(name))
 
     def names(self) -> list[str]:
-        """Return the names of the files in the directory, sorted; empty if the directory does not exist."""
+        """Return the names of the files in the directory, sorted; empty if the directory does not
+        exist."""
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
@@ -98,7 +103,9 @@ class LocalStorage:
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
-                    return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                    return sorted(
+                        entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
+                    )
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -107,7 +114,8 @@ class LocalStorage:
         return LocalStorage(self._join(name, InvalidCheckpoint))
 
     def status(self, name: str) -> FileStatus | None:
-        """Return size and age of a file in the directory; None if it does not exist, or cannot be looked at."""
+        """Return size and age of a file in the directory; None if it does not exist, or cannot be
+        looked at."""
         try:
             status = os.stat(self._join(name))
         except OSError:
@@ -115,7 +123,8 @@ class LocalStorage:
         return FileStatus(status.st_size, status.st_mtime)
 
     def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in the directory and below it, by their paths with "/", sorted by path."""
+        """Return the sizes of all files in the directory and below it, by their paths with "/",
+        sorted by path."""
         sizes: dict[str, int] = {}
         left = [""]
         while left:
@@ -135,16 +144,18 @@ class LocalStorage:
         with writing(target):
             # Names reach the disk in any order; only a sync of their directory orders them.
             #
-            # Before the rename: the file may be an index. Whenever it is on the disk, the data files that it names must
-            # be there, and an older index whose data files it replaces must be gone.
+            # Before the rename: the file may be an index. Whenever it is on the disk, the data
+            # files that it names must be there, and an older index whose data files it replaces
+            # must be gone.
             _sync_directory(self.path)
             os.replace(source, target)
-            # After the rename: the caller removes the files of the replaced checkpoint next, and reports success. Both
-            # are wrong if a power cut can still undo the rename.
+            # After the rename: the caller removes the files of the replaced checkpoint next, and
+            # reports success. Both are wrong if a power cut can still undo the rename.
             _sync_directory(self.path)
 
     def move(self, old: str, new: str) -> None:
-        """Rename ``old`` to the name or path ``new``, replacing it, in one step that the next ``sync`` forces."""
+        """Rename ``old`` to the name or path ``new``, replacing it, in one step that the next
+        ``sync`` forces."""
         source, target = self._join(old), self._place(new)
         with writing(target):
             os.replace(source, target)
@@ -164,9 +175,11 @@ class LocalStorage:
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["LocalStorage"]:
-        """Give the directory as one in which the file is written under another name, which it has until it is whole.
+        """Give the directory as one in which the file is written under another name, which it has
+        until it is whole.
 
-        A worker that was given up may go on: it does not touch the file that another has finished, or a commit taken.
+        A worker that was given up may go on: it does not touch the file that another has finished,
+        or a commit taken.
         """
         lent = _LentDirectory(self.path, _attempt(name))
         try:
@@ -178,13 +191,15 @@ class LocalStorage:
             raise
 
     def sync(self, folder: str = "") -> None:
-        """Force all changes of names so far to the disk, in the directory or in a folder of it, if it exists."""
+        """Force all changes of names so far to the disk, in the directory or in a folder of it, if
+        it exists."""
         path = self._inside(folder) if folder else self.path
         with writing(path), suppress(FileNotFoundError) if folder else nullcontext():
             _sync_directory(path)
 
     def remove(self, name: str) -> None:
-        """Delete a file by its name or path, and folders that this leaves empty; does nothing if it does not exist."""
+        """Delete a file by its name or path, and folders that this leaves empty; does nothing if it
+        does not exist."""
         path = self._inside(name)
         with writing(path), suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
@@ -194,7 +209,8 @@ class LocalStorage:
                 os.rmdir(path)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends with its process."""
+        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends
+        with its process."""
         return locked(self._join(f".{name}.lock"), self._join(name))
 
     def make(self) -> None:
@@ -207,25 +223,34 @@ class LocalStorage:
         for path in reversed(missing):
             with writing(path):
                 os.makedirs(path, exist_ok=True)  # another writer may have been faster
-                # The files in a directory are lost with it if the directory's name is not on the disk.
+                # The files in a directory are lost with it if the directory's name is not on the
+                # disk.
                 _sync_directory(os.path.dirname(path) or os.curdir)
 
     def check_writable(self, name: str) -> None:
-        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is changed."""
-        from shardvar.storage.preview import check_directory, check_unlocked  # only a dry run needs them
+        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is
+        changed."""
+        from shardvar.storage.preview import (  # only a dry run needs them
+            check_directory,
+            check_unlocked,
+        )
 
         check_directory(self.path)
         check_unlocked(self._join(f".{name}.lock"), self._join(name))
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise if one of the names cannot be that of a new file: it is not bare, too long, or a directory's."""
+        """Raise if one of the names cannot be that of a new file: it is not bare, too long, or a
+        directory's."""
         for name in names:
             path = self._join(name)
             if os.path.isdir(path):
-                raise StorageError(f"{path} is a directory.", "Choose another name, or move the directory away.")
+                raise StorageError(
+                    f"{path} is a directory.", "Choose another name, or move the directory away."
+                )
 
     def free_nbytes(self) -> int:
-        """Return the free bytes of the disk of the directory, or of the nearest directory above it that exists."""
+        """Return the free bytes of the disk of the directory, or of the nearest directory above it
+        that exists."""
         path = self.path
         while not os.path.isdir(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
@@ -242,13 +267,17 @@ class LocalStorage:
         return path
 
     def _inside(self, name: str) -> str:
-        """Return the path of a file in the directory or its folders; ``ArgumentError`` if the name leads elsewhere."""
+        """Return the path of a file in the directory or its folders; ``ArgumentError`` if the name
+        leads elsewhere."""
         *folders, last = name.split("/")
         storage = self
         for folder in folders:
             storage = LocalStorage(storage._join(folder))
             if os.path.islink(storage.path):
-                raise StorageError(f"{storage.path} is a symbolic link, behind which nothing is written.", "Remove it.")
+                raise StorageError(
+                    f"{storage.path} is a symbolic link, behind which nothing is written.",
+                    "Remove it.",
+                )
         return storage._join(last)
 
     def _join(self, name: str, error: type[ShardvarError] = ArgumentError) -> str:
@@ -278,44 +307,59 @@ def _attempt(name: str) -> str:
 
 
 def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
-    """Return the directory and the bare name that a path means; the name is empty if the path is a directory.
+    """Return the directory and the bare name that a path means; the name is empty if the path is a
+    directory.
 
-    The directory is absolute, so that it means the same in another process. Nothing is created, ``~`` is not expanded.
+    The directory is absolute, so that it means the same in another process. Nothing is created,
+    ``~`` is not expanded.
     """
     try:
         text = os.fsdecode(path)
     except TypeError:
-        raise ArgumentTypeError(f"Invalid path {path!r}.", "Give the path of a checkpoint.") from None
+        raise ArgumentTypeError(
+            f"Invalid path {path!r}.", "Give the path of a checkpoint."
+        ) from None
     if not text or "\0" in text:
         raise ArgumentError(f"Invalid path {text!r}.", "Give the path of a checkpoint.")
     if URL.match(text):
-        raise ArgumentError("A URL was given where a path is needed.", "Give the path of something on a local disk.")
+        raise ArgumentError(
+            "A URL was given where a path is needed.", "Give the path of something on a local disk."
+        )
     if not os.path.lexists(text):
         _check_almost_url(text)
     try:
         full = os.path.join(os.getcwd(), text)
     except OSError as error:
-        raise StorageError("The working directory is gone.", "Change to another directory.") from error
-    # Empty steps and "." are dropped. ".." stays: behind a link it leads elsewhere, so "a/link/.." is not "a".
+        raise StorageError(
+            "The working directory is gone.", "Change to another directory."
+        ) from error
+    # Empty steps and "." are dropped. ".." stays: behind a link it leads elsewhere, so "a/link/.."
+    # is not "a".
     steps = [step for step in full.split(os.sep) if step not in ("", os.curdir)]
     if os.path.isdir(full) or full.endswith((os.sep, os.sep + os.curdir, os.sep + os.pardir)):
         return LocalStorage(os.sep + os.sep.join(steps)), ""
     complaint = _complaint(steps[-1])
     if complaint:
-        raise ArgumentError(f"Invalid checkpoint name {steps[-1]!r}: {complaint}.", "Choose another name.")
+        raise ArgumentError(
+            f"Invalid checkpoint name {steps[-1]!r}: {complaint}.", "Choose another name."
+        )
     return LocalStorage(os.sep + os.sep.join(steps[:-1])), steps[-1]
 
 
 def _check_almost_url(text: str) -> None:
-    """Raise for a path that was meant as a URL; it is not repeated, since it may have a password in it."""
+    """Raise for a path that was meant as a URL; it is not repeated, since it may have a password in
+    it."""
     lost = _LOST_SLASH.match(text)
     if lost:
         cause = f"The URL {lost[1]}:/... lost a slash."
-        raise ArgumentError(cause, f"Write {lost[1]}://, and give URLs as text, not as pathlib.Path.")
+        raise ArgumentError(
+            cause, f"Write {lost[1]}://, and give URLs as text, not as pathlib.Path."
+        )
     if "://" in text:
         cause = "A path has :// in it, and does not begin as a URL does."
         raise ArgumentError(
-            cause, "Give SCHEME://NAME/PATH, with nothing before it, such as a blank or a scheme and ::."
+            cause,
+            "Give SCHEME://NAME/PATH, with nothing before it, such as a blank or a scheme and ::.",
         )
 
 
@@ -333,7 +377,8 @@ def _complaint(name: str) -> str:
 
 
 def _is_directory(entry: "os.DirEntry[str]") -> bool:
-    """Return True if an entry is a directory or a link to one; a broken link is listed, and refused when opened."""
+    """Return True if an entry is a directory or a link to one; a broken link is listed, and refused
+    when opened."""
     try:
         return entry.is_dir()
     except OSError:

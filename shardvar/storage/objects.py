@@ -1,11 +1,13 @@
-"""Buckets of S3, Google Cloud Storage and Azure, and files of web servers: the one module that imports obstore.
+"""Buckets of S3, Google Cloud Storage and Azure, and files of web servers: the one module that
+imports obstore.
 
-Credentials are those that obstore finds itself (the environment, a service account, an instance's role). None is taken
-from a URL, kept, pickled or shown: an ``ObjectClient`` pickles its root alone, and makes its store when it is used.
+Credentials are those that obstore finds itself (the environment, a service account, an instance's
+role). None is taken from a URL, kept, pickled or shown: an ``ObjectClient`` pickles its root alone,
+and makes its store when it is used.
 
-obstore's errors have one line and then pages of the server's answer; the line alone is kept, without what may be secret
-in it (``requests.first_line``). Its threads do not survive a fork: a child of a process that has used it is refused,
-since it would wait for ever.
+obstore's errors have one line and then pages of the server's answer; the line alone is kept,
+without what may be secret in it (``requests.first_line``). Its threads do not survive a fork: a
+child of a process that has used it is refused, since it would wait for ever.
 """
 
 import os
@@ -34,7 +36,14 @@ from shardvar.errors import (
 from shardvar.forks import new_lock
 from shardvar.storage.answers import is_copy
 from shardvar.storage.concurrency import check_wanted
-from shardvar.storage.requests import MOST_COPIED_NBYTES, PART_NBYTES, PARTS_AHEAD, FolderListing, Head, first_line
+from shardvar.storage.requests import (
+    MOST_COPIED_NBYTES,
+    PART_NBYTES,
+    PARTS_AHEAD,
+    FolderListing,
+    Head,
+    first_line,
+)
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 """The schemes of URLs that this module serves."""
@@ -42,7 +51,11 @@ OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 _RETRIES: dict[str, Any] = {
     "max_retries": 6,
     "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
+    "backoff": {
+        "init_backoff": timedelta(seconds=0.1),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
 }
 """Seven attempts; where answers come at once, the last one is some seconds after the first."""
 
@@ -50,10 +63,12 @@ _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 """A request with its body may take two minutes: 8 MiB at 70 KB/s."""
 
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
-"""The variables by which obstore allows a service that is not encrypted, such as one on this machine."""
+"""The variables by which obstore allows a service that is not encrypted, such as one on this
+machine."""
 
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
-"""The beginnings of the names of the variables that obstore reads, by scheme; those of Azure for the others."""
+"""The beginnings of the names of the variables that obstore reads, by scheme; those of Azure for
+the others."""
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 """The word by which a service names an error, in its answer."""
@@ -74,12 +89,20 @@ def _obstore() -> Any:
                 import obstore
                 import obstore.store
             except ImportError:
-                cause = "Reading and writing in buckets needs the package obstore, which is not installed."
+                cause = (
+                    "Reading and writing in buckets needs the package obstore, which is not "
+                    "installed."
+                )
                 raise MissingExtra(cause, "Install it: pip install 'shardvar[cloud]'.") from None
             _loaded.update(module=obstore, process=os.getpid())
         if _loaded["process"] != os.getpid():
-            cause = "This process was forked from one that has used a bucket, whose threads it does not have."
-            raise UnsupportedError(cause, "Start it with multiprocessing's method 'spawn', or fork before.")
+            cause = (
+                "This process was forked from one that has used a bucket, whose threads it does "
+                "not have."
+            )
+            raise UnsupportedError(
+                cause, "Start it with multiprocessing's method 'spawn', or fork before."
+            )
         return _loaded["module"]
 
 
@@ -106,7 +129,8 @@ class ObjectClient:
 
     @property
     def _variables(self) -> str:
-        """The beginning of the names of the variables in the environment that are for this service."""
+        """The beginning of the names of the variables in the environment that are for this
+        service."""
         return _VARIABLES.get(self.root.partition(":")[0], "AZURE_")
 
     def place(self, key: str) -> str:
@@ -117,12 +141,16 @@ class ObjectClient:
         """Return the facts of a file; ``MissingFile`` if it does not exist."""
         with self._asking(key):
             meta = _obstore().head(self._store(), key)
-            # Google asks for a generation, which listings lack; the others for the entity tag as it is sent.
-            condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+            # Google asks for a generation, which listings lack; the others for the entity tag as it
+            # is sent.
+            condition = {
+                name: meta[name] for name in ("e_tag", "version") if meta[name] is not None
+            }
             return replace(_head_of(meta), condition=condition)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
+        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has
+        another version."""
         options: dict[str, Any] = {"range": (start, start + nbytes)}
         condition = None if self.is_web else _condition(head.version)
         if condition is not None:
@@ -132,11 +160,18 @@ class ObjectClient:
             found = _head_of(answer.meta)
             is_other_size = found.nbytes != head.nbytes
             # A time is not a version: a file that is replaced within a second has the same.
-            if found.version != head.version or (is_other_size and _condition(head.version) is None):
+            if found.version != head.version or (
+                is_other_size and _condition(head.version) is None
+            ):
                 raise self._replaced(key)
             if is_other_size:
-                cause = f"{self.place(key)}: the server says {head.nbytes} bytes once, and {found.nbytes} for a range"
-                raise ServerError(f"{cause}, of the same version.", "Look at the server, or at a proxy between.")
+                cause = (
+                    f"{self.place(key)}: the server says {head.nbytes} bytes once, and "
+                    f"{found.nbytes} for a range"
+                )
+                raise ServerError(
+                    f"{cause}, of the same version.", "Look at the server, or at a proxy between."
+                )
             return memoryview(answer.bytes())
 
     def listing(self, key: str) -> FolderListing:
@@ -149,7 +184,11 @@ class ObjectClient:
         with self._listing(key):
             found = _obstore().list_with_delimiter(self._store(), key or None)
         first = len(key) + 1 if key else 0
-        files = {each["path"][first:]: _head_of(each) for each in found["objects"] if len(each["path"]) > first}
+        files = {
+            each["path"][first:]: _head_of(each)
+            for each in found["objects"]
+            if len(each["path"]) > first
+        }
         return FolderListing(files, sorted(path[first:] for path in found["common_prefixes"]))
 
     def walk(self, key: str) -> dict[str, Head]:
@@ -160,7 +199,8 @@ class ObjectClient:
             return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
     def put(self, key: str, path: str) -> Head:
-        """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all.
+        """Upload a local file, in parts if it is large, and return its facts; it appears whole or
+        not at all.
 
         After an error the file is read back: if it has these bytes, only the answer was lost.
         """
@@ -189,7 +229,8 @@ class ObjectClient:
         return Head(nbytes, _version(found), None)
 
     def _stored(self, key: str, path: str) -> Head | None:
-        """Return the facts of a file that has the bytes of a local one; None if it has others, or none can be read.
+        """Return the facts of a file that has the bytes of a local one; None if it has others, or
+        none can be read.
 
         An older file of the same name may have the same size.
         """
@@ -207,8 +248,8 @@ class ObjectClient:
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
         """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
 
-        It replaces a file that has the name. With ``is_new``, such a file stays where it would get a new version: S3
-        gives the same bytes the same one, and has no such condition.
+        It replaces a file that has the name. With ``is_new``, such a file stays where it would get
+        a new version: S3 gives the same bytes the same one, and has no such condition.
         """
         module, is_s3 = _obstore(), self.root.startswith("s3:")
         with self._asking(old):
@@ -222,7 +263,8 @@ class ObjectClient:
         """Read a file and upload it again; after an error it is read back, as for ``put``."""
         part_nbytes = max(PART_NBYTES, -(-head.nbytes // _MOST_PARTS))
         try:
-            # obstore cannot be asked for a part by the thread that uploads: that one drives its runtime.
+            # obstore cannot be asked for a part by the thread that uploads: that one drives its
+            # runtime.
             with self._asking(new), ThreadPoolExecutor(1) as reader:
                 starts = range(0, head.nbytes, part_nbytes)
                 sizes = [min(part_nbytes, head.nbytes - start) for start in starts]
@@ -230,16 +272,25 @@ class ObjectClient:
                     reader.submit(self.read, old, head, start, nbytes).result()
                     for start, nbytes in zip(starts, sizes, strict=True)
                 )
-                _obstore().put(self._store(), new, _wanted(parts), chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD)
+                _obstore().put(
+                    self._store(),
+                    new,
+                    _wanted(parts),
+                    chunk_size=part_nbytes,
+                    max_concurrency=PARTS_AHEAD,
+                )
         except (StorageError, MissingFile) as error:
             with suppress(ShardvarError):
                 found = self.head(new)
                 if is_copy(self, (old, head), (new, found), found):
                     return
-            raise _in_parts(self._unwritable(new) if isinstance(error, MissingFile) else error) from None
+            raise _in_parts(
+                self._unwritable(new) if isinstance(error, MissingFile) else error
+            ) from None
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
-        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or none is.
+        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or
+        none is.
 
         ``LockHeld`` otherwise.
         """
@@ -251,7 +302,9 @@ class ObjectClient:
         except MissingFile:
             raise self._unwritable(key) from None
         if found is None:
-            raise LockHeld(f"{self.place(key)} was written by another writer.", "Look at what is there now.")
+            raise LockHeld(
+                f"{self.place(key)} was written by another writer.", "Look at what is there now."
+            )
         return Head(len(content), _version(found), None)
 
     def delete(self, key: str) -> None:
@@ -264,15 +317,28 @@ class ObjectClient:
         module = _obstore()
         with _lock:
             if "" not in self._stores:
-                # These options replace what the environment says of the connection, so that is asked here.
-                allowed = any(os.environ.get(name, "").lower() in ("true", "1") for name in _ALLOW_HTTP)
-                is_plain = any(url.startswith("http:") for url in (self.root, os.environ.get("GOOGLE_BASE_URL", "")))
+                # These options replace what the environment says of the connection, so that is
+                # asked here.
+                allowed = any(
+                    os.environ.get(name, "").lower() in ("true", "1") for name in _ALLOW_HTTP
+                )
+                is_plain = any(
+                    url.startswith("http:")
+                    for url in (self.root, os.environ.get("GOOGLE_BASE_URL", ""))
+                )
                 options = {**_CLIENT, "allow_http": allowed or is_plain}
                 try:
-                    store = module.store.from_url(self.root, client_options=options, retry_config=_RETRIES)
+                    store = module.store.from_url(
+                        self.root, client_options=options, retry_config=_RETRIES
+                    )
                 except module.exceptions.BaseError as error:
-                    remedy = f"Set what the service needs in the environment, in the variables {self._variables}*."
-                    raise ArgumentError(f"{self.root} cannot be used: {first_line(error)}.", remedy) from None
+                    remedy = (
+                        "Set what the service needs in the environment, in the variables "
+                        f"{self._variables}*."
+                    )
+                    raise ArgumentError(
+                        f"{self.root} cannot be used: {first_line(error)}.", remedy
+                    ) from None
                 self._stores[""] = store
             return self._stores[""]
 
@@ -305,43 +371,78 @@ class ObjectClient:
         except MissingFile:
             if self.is_web:
                 raise
-            raise StorageError(f"{self.root} does not exist.", "Create the bucket, or check its name.") from None
+            raise StorageError(
+                f"{self.root} does not exist.", "Create the bucket, or check its name."
+            ) from None
 
     def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
-        place, line = self.place(key), first_line(error)  # listings tell the status in their text alone
+        place, line = (
+            self.place(key),
+            first_line(error),
+        )  # listings tell the status in their text alone
         if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
             return MissingFile(f"{place} is missing.", COPY_AGAIN)
-        # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD answers have none.
+        # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD
+        # answers have none.
         code = f" ({found[1]})" if (found := _CODE.search(str(error))) else ""
         if isinstance(error, kinds.PreconditionError):
-            cause = f"{place}: the service refuses the request, since a condition of the service does not hold{code}."
-            return StorageError(cause, "End the lease or the hold that is on the file, or write under another name.")
+            cause = (
+                f"{place}: the service refuses the request, since a condition of the service does "
+                f"not hold{code}."
+            )
+            return StorageError(
+                cause, "End the lease or the hold that is on the file, or write under another name."
+            )
         is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
         if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
             cause = f"{place}: permission is denied{code}."
-            remedy = "Check the credentials in the environment, their rights, and the clock of this machine."
+            remedy = (
+                "Check the credentials in the environment, their rights, and the clock of this "
+                "machine."
+            )
             return StorageError(cause, remedy)
         if "Range request not supported" in line:
-            cause = f"{place}: the server sends whole files alone, and not the ranges that are asked for."
-            return ServerError(cause, "Download the file, or use a server that answers range requests.")
+            cause = (
+                f"{place}: the server sends whole files alone, and not the ranges that are asked "
+                "for."
+            )
+            return ServerError(
+                cause, "Download the file, or use a server that answers range requests."
+            )
         cause = f"{place} does not answer as it should: {line}."
         if "builder error" in line:
             allow = f"If it is not encrypted, set {' or '.join(_ALLOW_HTTP)} to true."
-            return ServerError(cause, f"Check the address of the service in the environment. {allow}")
+            return ServerError(
+                cause, f"Check the address of the service in the environment. {allow}"
+            )
         return ServerError(cause, "Check address, credentials and connection, and try again.")
 
     def _broken(self, key: str, error: BaseException) -> ShardvarError:
-        """Return the error for a value in the environment, or an answer, with which obstore fails and says no more."""
+        """Return the error for a value in the environment, or an answer, with which obstore fails
+        and says no more."""
         failed = f"obstore failed ({first_line(error)})."
-        named = sorted(name for name, value in os.environ.items() if name.startswith(self._variables) and "\n" in value)
+        named = sorted(
+            name
+            for name, value in os.environ.items()
+            if name.startswith(self._variables) and "\n" in value
+        )
         if named:
-            remedy = f"Look at {' and '.join(named)} in the environment. Keys and tokens have no line ends."
+            remedy = (
+                f"Look at {' and '.join(named)} in the environment. Keys and tokens have no line "
+                "ends."
+            )
             return ArgumentError(f"{self.root} cannot be used: {failed}", remedy)
-        remedy = f"Look at what the service answers, and at the variables {self._variables}* in the environment."
+        remedy = (
+            f"Look at what the service answers, and at the variables {self._variables}* in the "
+            "environment."
+        )
         return ServerError(f"{self.place(key)}: {failed}", remedy)
 
     def _unwritable(self, key: str) -> StorageError:
-        cause = f"{self.place(key)} cannot be written: the service says that the bucket or the upload is gone."
+        cause = (
+            f"{self.place(key)} cannot be written: the service says that the bucket or the upload "
+            "is gone."
+        )
         return StorageError(cause, "Look at the bucket, and write again.")
 
     def _replaced(self, key: str) -> CorruptCheckpoint:
@@ -351,7 +452,10 @@ class ObjectClient:
 
 def _in_parts(error: StorageError) -> StorageError:
     """Return the error of an upload in parts, of which some may be left."""
-    remedy = f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one left."
+    remedy = (
+        f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one "
+        "left."
+    )
     return StorageError(error.cause, remedy)
 
 
@@ -384,7 +488,8 @@ def _version(meta: Any) -> str:
 
 
 def _condition(version: str) -> str | None:
-    """Return the entity tag as a request states it; None for a weak one, and for what is another kind of version.
+    """Return the entity tag as a request states it; None for a weak one, and for what is another
+    kind of version.
 
     >>> _condition("5d41"), _condition('W/"5d41'), _condition("time 12.5")
     ('"5d41"', None, None)

@@ -1,4 +1,5 @@
-"""Paths and URLs: the directory, bucket prefix or remote folder that a text means, and a bare name in it.
+"""Paths and URLs: the directory, bucket prefix or remote folder that a text means, and a bare name
+in it.
 
     /data/run/model           LocalStorage /data/run, "model"                    (``storage.local``)
     s3://bucket/run/model     RemoteStorage s3://bucket/run, "model"             (``storage.urls``)
@@ -22,7 +23,8 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:
-    """Return the storage and the bare name that a path or a URL means; the name is empty if it means a folder."""
+    """Return the storage and the bare name that a path or a URL means; the name is empty if it
+    means a folder."""
     if isinstance(path, str) and is_url(path):
         from shardvar.storage.urls import split_url
 

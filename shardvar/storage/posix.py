@@ -1,23 +1,24 @@
 """Files of the local disk: open for reading, open for writing, and locked for one writer.
 
-Transfers. The kernel may move fewer bytes than it was asked to (never more than 2 GiB at a time), so each transfer is a
-loop; Python itself repeats a call that a signal interrupted. Offsets are bytes of the file, and several threads may use
-one file at the same time.
+Transfers. The kernel may move fewer bytes than it was asked to (never more than 2 GiB at a time),
+so each transfer is a loop; Python itself repeats a call that a signal interrupted. Offsets are
+bytes of the file, and several threads may use one file at the same time.
 
-Closing. If one thread closes a descriptor while another reads through it, its number may by then mean another file. So
-``close`` only drops the reference, and the descriptor is closed when the last call that uses it returns.
+Closing. If one thread closes a descriptor while another reads through it, its number may by then
+mean another file. So ``close`` only drops the reference, and the descriptor is closed when the last
+call that uses it returns.
 
-Errors. Every ``OSError`` becomes one of shardvar's errors here (``reading``, ``writing``). What is absent is a
-``MissingFile`` to a reader, whose checkpoint named it, and a ``StorageError`` to a writer, whose directory is missing.
-All other refusals are the machine's.
+Errors. Every ``OSError`` becomes one of shardvar's errors here (``reading``, ``writing``). What is
+absent is a ``MissingFile`` to a reader, whose checkpoint named it, and a ``StorageError`` to a
+writer, whose directory is missing. All other refusals are the machine's.
 
-Locking. The lock is ``flock`` on a separate file, so it ends with its process. Its holder deletes the file before the
-lock is released. A writer that gets the lock therefore checks that its file is still the one under that name; if not,
-another writer was faster, and it tries again. A killed process leaves a file without a lock on it, which the next
-writer takes over.
+Locking. The lock is ``flock`` on a separate file, so it ends with its process. Its holder deletes
+the file before the lock is released. A writer that gets the lock therefore checks that its file is
+still the one under that name; if not, another writer was faster, and it tries again. A killed
+process leaves a file without a lock on it, which the next writer takes over.
 
-Forks. The lock belongs to the open file, and a forked child inherits that. So the child closes its descriptors of
-locks: otherwise a lock would last until the last child of its holder has ended.
+Forks. The lock belongs to the open file, and a forked child inherits that. So the child closes its
+descriptors of locks: otherwise a lock would last until the last child of its holder has ended.
 """
 
 import errno
@@ -45,19 +46,34 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 _NO_DEVICE = errno.ENXIO  # a socket, or a fifo without a reader
 
 _REFUSALS: dict[int, tuple[str, str]] = {
-    errno.EACCES: ("permission is denied", "Change its permissions, or run as a user who has them."),
+    errno.EACCES: (
+        "permission is denied",
+        "Change its permissions, or run as a user who has them.",
+    ),
     errno.EPERM: ("permission is denied", "Change its permissions, or run as a user who has them."),
     errno.EROFS: ("the file system is read-only", "Choose another place."),
-    errno.ENOSPC: ("the disk is full", "Free some space and run it again; what was there before is untouched."),
+    errno.ENOSPC: (
+        "the disk is full",
+        "Free some space and run it again; what was there before is untouched.",
+    ),
     errno.EDQUOT: (
         "the disk quota is used up",
         "Free some space and run it again; what was there before is untouched.",
     ),
-    errno.EFBIG: ("the file would be larger than allowed", "Raise `ulimit -f`, or write smaller files."),
-    errno.EIO: ("the disk does not answer (input/output error)", "Check the disk, and copy the files to another one."),
+    errno.EFBIG: (
+        "the file would be larger than allowed",
+        "Raise `ulimit -f`, or write smaller files.",
+    ),
+    errno.EIO: (
+        "the disk does not answer (input/output error)",
+        "Check the disk, and copy the files to another one.",
+    ),
     errno.EMFILE: ("too many files are open", "Raise `ulimit -n`."),
     errno.ENFILE: ("too many files are open on this machine", "Close some programs."),
-    errno.ELOOP: ("it is a symbolic link that is not followed", "Remove the link, or name what it points to."),
+    errno.ELOOP: (
+        "it is a symbolic link that is not followed",
+        "Remove the link, or name what it points to.",
+    ),
     errno.ENAMETOOLONG: ("the path is too long", "Choose a shorter one."),
     errno.EEXIST: ("something else has this name", "Choose another name, or move it away."),
     errno.ENOTDIR: ("its directory is a file", "Choose another place, or move the file away."),
@@ -95,18 +111,27 @@ def writing(path: str) -> Iterator[None]:
 def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno in _ABSENT:
         if os.path.islink(path):
-            cause = f"{path} is missing: it is a symbolic link to {_end_of_link(path)}, which does not exist."
+            cause = (
+                f"{path} is missing: it is a symbolic link to {_end_of_link(path)}, which does not "
+                "exist."
+            )
             return MissingFile(cause, "Fetch the file that the link leads to, or correct the link.")
         return MissingFile(f"{path} is missing.", COPY_AGAIN)
     if error.errno == errno.ELOOP:
-        return MissingFile(f"{path} is missing: its symbolic links form a circle.", "Find the file that they led to.")
+        return MissingFile(
+            f"{path} is missing: its symbolic links form a circle.",
+            "Find the file that they led to.",
+        )
     if error.errno == _NO_DEVICE:
-        return MalformedCheckpoint(f"{path} is not a regular file.", "Name a file that holds a checkpoint.")
+        return MalformedCheckpoint(
+            f"{path} is not a regular file.", "Name a file that holds a checkpoint."
+        )
     return _refused(f"{path} cannot be read", error)
 
 
 def _end_of_link(path: str) -> str:
-    """Return the path that symbolic links lead to; in words where the system does not tell, as in /proc."""
+    """Return the path that symbolic links lead to; in words where the system does not tell, as in
+    /proc."""
     try:
         return os.path.realpath(path)
     except OSError:
@@ -115,7 +140,9 @@ def _end_of_link(path: str) -> str:
 
 def _refused_writing(path: str, error: OSError) -> ShardvarError:
     if error.errno == errno.ENOENT:
-        return StorageError(f"{path} cannot be written: no such directory.", "Make the directory first.")
+        return StorageError(
+            f"{path} cannot be written: no such directory.", "Make the directory first."
+        )
     return _refused(f"{path} cannot be written", error)
 
 
@@ -129,10 +156,12 @@ def _refused(what: str, error: OSError) -> StorageError:
 # --- Reading and writing
 
 _CALL_NBYTES = 1 << 30
-"""The most bytes of one system call: Linux moves at most 2 GiB - 4 KiB, macOS refuses to move 2 GiB."""
+"""The most bytes of one system call: Linux moves at most 2 GiB - 4 KiB, macOS refuses to move 2
+GiB."""
 
 _EARLY_NBYTES = 512 << 10
-"""Writes of at least this size are sent to the disk at once; the system joins smaller ones into larger ones."""
+"""Writes of at least this size are sent to the disk at once; the system joins smaller ones into
+larger ones."""
 
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket"}
 
@@ -151,7 +180,8 @@ class _Descriptor:
 
 @dataclass(slots=True)
 class LocalReadableFile:
-    """A file open for reading. Maps stay valid after ``close``; a file that shrinks under its map ends the process."""
+    """A file open for reading. Maps stay valid after ``close``; a file that shrinks under its map
+    ends the process."""
 
     name: str
     """The full path, for messages."""
@@ -163,7 +193,8 @@ class LocalReadableFile:
     """The descriptor; None once closed."""
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file ends before."""
+        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file
+        ends before."""
         if not buffer.nbytes:
             return
         octets = buffer.cast("B")
@@ -171,13 +202,16 @@ class LocalReadableFile:
         descriptor, done = self._open_descriptor(), 0
         with reading(self.name):
             while done < len(octets):
-                count = os.preadv(descriptor.number, [octets[done : done + _CALL_NBYTES]], start + done)
+                count = os.preadv(
+                    descriptor.number, [octets[done : done + _CALL_NBYTES]], start + done
+                )
                 if not count:
                     raise self._ends_before(start, len(octets))
                 done += count
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before any allocation."""
+        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before
+        any allocation."""
         self._check_range(start, nbytes)
         descriptor, parts, done = self._open_descriptor(), [], 0
         with reading(self.name):
@@ -195,13 +229,15 @@ class LocalReadableFile:
         if not self.size:
             return memoryview(b"")
         with reading(self.name):
-            # A map beyond the end of a file that has shrunk would end the process at the first access.
+            # A map beyond the end of a file that has shrunk would end the process at the first
+            # access.
             if os.fstat(descriptor.number).st_size < self.size:
                 raise self._ends_before(0, self.size)
             return memoryview(mmap.mmap(descriptor.number, self.size, prot=mmap.PROT_READ))
 
     def close(self) -> None:
-        """Close the file. Maps that were handed out stay valid, and calls that have begun are completed."""
+        """Close the file. Maps that were handed out stay valid, and calls that have begun are
+        completed."""
         self._descriptor = None
 
     def _open_descriptor(self) -> _Descriptor:
@@ -211,7 +247,9 @@ class LocalReadableFile:
 
     def _check_range(self, start: int, nbytes: int) -> None:
         if start < 0 or nbytes < 0:
-            cause = f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
+            cause = (
+                f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
+            )
             raise ArgumentError(cause, "Give an offset and a size of at least 0.")
         if start + nbytes > self.size:
             raise self._ends_before(start, nbytes)
@@ -235,16 +273,22 @@ class LocalWritableFile:
     """False for a temporary file, which closing does not force to the disk."""
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is full."""
+        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is
+        full."""
         view = memoryview(buffer)
         if not view.nbytes:
             return
         octets, descriptor, done = view.cast("B"), self._open_descriptor(), 0
         with writing(self.name):
             while done < len(octets):
-                count = os.pwrite(descriptor.number, octets[done : done + _CALL_NBYTES], start + done)
+                count = os.pwrite(
+                    descriptor.number, octets[done : done + _CALL_NBYTES], start + done
+                )
                 if not count:
-                    raise StorageError(f"{self.name} takes no more bytes at offset {start + done}.", "Check the disk.")
+                    raise StorageError(
+                        f"{self.name} takes no more bytes at offset {start + done}.",
+                        "Check the disk.",
+                    )
                 done += count
         _begin_sync(descriptor.number, start, done)
 
@@ -253,10 +297,11 @@ class LocalWritableFile:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and self.is_forced:
             with writing(self.name):
-                # A name may reach the disk before the bytes of its file. This holds for an index that is renamed, for
-                # the data files that it names, and for a file whose journal says that it is finished. So their bytes
-                # are forced before any of these names exists. A sync that failed is not tried again, because the next
-                # one may report success for bytes that the system has given up; the file is written again.
+                # A name may reach the disk before the bytes of its file. This holds for an index
+                # that is renamed, for the data files that it names, and for a file whose journal
+                # says that it is finished. So their bytes are forced before any of these names
+                # exists. A sync that failed is not tried again, because the next one may report
+                # success for bytes that the system has given up; the file is written again.
                 sync(descriptor.number)
 
     def _open_descriptor(self) -> _Descriptor:
@@ -273,15 +318,19 @@ def open_local(path: str) -> LocalReadableFile:
         status = os.fstat(descriptor.number)
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
-        raise MalformedCheckpoint(f"{path} is {kind}, not a file.", "Name a file that holds a checkpoint.")
+        raise MalformedCheckpoint(
+            f"{path} is {kind}, not a file.", "Name a file that holds a checkpoint."
+        )
     stamp = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
     return LocalReadableFile(path, status.st_size, stamp, descriptor)
 
 
 def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
-    """Open a new file for writing; readers that have an old file of that name open or mapped keep it.
+    """Open a new file for writing; readers that have an old file of that name open or mapped keep
+    it.
 
-    The old file is removed and not emptied. That is also faster, and a symbolic link in its place is not followed.
+    The old file is removed and not emptied. That is also faster, and a symbolic link in its place
+    is not followed.
     """
     with writing(path):
         with suppress(FileNotFoundError):
@@ -291,10 +340,11 @@ def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
 
 
 def _begin_sync(descriptor: int, start: int, nbytes: int) -> None:
-    """Start sending the bytes just written to the disk, so that the final sync has little left to wait for.
+    """Start sending the bytes just written to the disk, so that the final sync has little left to
+    wait for.
 
-    Linux begins to write pages out when it is advised that they are not needed, and returns at once. Pages that are not
-    written yet stay in memory.
+    Linux begins to write pages out when it is advised that they are not needed, and returns at
+    once. Pages that are not written yet stay in memory.
     """
     if nbytes >= _EARLY_NBYTES and hasattr(os, "posix_fadvise"):
         with suppress(OSError):  # only a hint: without it, the sync writes all bytes
@@ -312,18 +362,21 @@ def sync(descriptor: int) -> None:
 # --- One writer at a time
 
 _ATTEMPTS = 1000
-"""Attempts to lock the file before giving up, each of which fails if another writer comes and goes meanwhile."""
+"""Attempts to lock the file before giving up, each of which fails if another writer comes and goes
+meanwhile."""
 
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _lock_files: set[int] = set()
-"""The descriptors of lock files that this process has open, whether they hold their locks yet or not."""
+"""The descriptors of lock files that this process has open, whether they hold their locks yet or
+not."""
 
 
 @contextmanager
 def locked(path: str, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; ``LockHeld``, which names ``what`` is guarded, at once if another writer does."""
+    """Hold the lock file ``path``; ``LockHeld``, which names ``what`` is guarded, at once if
+    another writer does."""
     held: list[int] = []
     is_locked, process = False, os.getpid()
     try:
@@ -332,8 +385,11 @@ def locked(path: str, what: str) -> Iterator[None]:
         is_locked = True
         yield
     finally:
-        if os.getpid() == process:  # and not in a child that was forked meanwhile, whose lock it is not
-            # Delete first, release then: a writer that has opened this file sees that it is gone and opens the next.
+        if (
+            os.getpid() == process
+        ):  # and not in a child that was forked meanwhile, whose lock it is not
+            # Delete first, release then: a writer that has opened this file sees that it is gone
+            # and opens the next.
             if is_locked:
                 with suppress(OSError):  # a file that stays is taken over by the next writer
                     os.unlink(path)
@@ -363,7 +419,8 @@ def _lock(path: str, what: str, held: list[int]) -> None:
 def held_error(path: str, what: str) -> LockHeld:
     """Return the error for a lock file ``path`` that another writer of ``what`` holds."""
     return LockHeld(
-        f"{what} is being written by another writer, which holds {path}.", "Wait until it is done, or stop it."
+        f"{what} is being written by another writer, which holds {path}.",
+        "Wait until it is done, or stop it.",
     )
 
 

@@ -1,7 +1,8 @@
 """Preview: would the machine refuse to write into a directory? Answered without a change.
 
-A writer makes the directory, takes the lock and creates files, and each of these may be refused. These checks raise
-what would be raised then, as far as it can be known: the disk may still fill up, or another writer come first.
+A writer makes the directory, takes the lock and creates files, and each of these may be refused.
+These checks raise what would be raised then, as far as it can be known: the disk may still fill up,
+or another writer come first.
 """
 
 import errno
@@ -12,7 +13,8 @@ from shardvar.storage.posix import held_error, writing
 
 
 def check_directory(path: str) -> None:
-    """Raise ``StorageError`` if files cannot be created in a directory, or if it does not exist and cannot be made."""
+    """Raise ``StorageError`` if files cannot be created in a directory, or if it does not exist and
+    cannot be made."""
     there = path
     with writing(path):
         while not _exists(there):
@@ -27,7 +29,8 @@ def check_directory(path: str) -> None:
 
 
 def check_unlocked(path: str, what: str) -> None:
-    """Raise ``LockHeld``, which names ``what`` is guarded, if a writer holds the lock file ``path``."""
+    """Raise ``LockHeld``, which names ``what`` is guarded, if a writer holds the lock file
+    ``path``."""
     with writing(path):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -36,7 +39,9 @@ def check_unlocked(path: str, what: str) -> None:
         try:
             # Shared, and released at once: two previews do not see each other.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # by name: a child that is forked now has the descriptor too
+            fcntl.flock(
+                descriptor, fcntl.LOCK_UN
+            )  # by name: a child that is forked now has the descriptor too
         except BlockingIOError:
             raise held_error(path, what) from None
         finally:

@@ -1,12 +1,14 @@
 """The interface of the place that holds a checkpoint's files.
 
-A ``Storage`` is one directory (or one bucket prefix). Files in it have bare names, without separators, so that even a
-hostile index cannot name a file outside the checkpoint. What is written may also have a path: bare names joined by
-"/", of which the last is that of the file. Folders are there as long as there are files in them: writing a file makes
-them, and removing the last file removes them. Offsets and sizes are bytes of the file.
+A ``Storage`` is one directory (or one bucket prefix). Files in it have bare names, without
+separators, so that even a hostile index cannot name a file outside the checkpoint. What is written
+may also have a path: bare names joined by "/", of which the last is that of the file. Folders are
+there as long as there are files in them: writing a file makes them, and removing the last file
+removes them. Offsets and sizes are bytes of the file.
 
-Whether a commit survives a crash depends on two promises of a storage: ``WritableFile.close`` returns once the bytes
-are on the disk, and ``rename`` replaces a name in one step and returns once that step is on the disk.
+Whether a commit survives a crash depends on two promises of a storage: ``WritableFile.close``
+returns once the bytes are on the disk, and ``rename`` replaces a name in one step and returns once
+that step is on the disk.
 """
 
 from collections.abc import Iterable
@@ -30,9 +32,11 @@ class Traits:
     """The cost of a request to a remote storage, by which the engine plans its reads."""
 
     small_nbytes: int
-    """A read of so many bytes costs about as much as its request: smaller neighbours are read together."""
+    """A read of so many bytes costs about as much as its request: smaller neighbours are read
+    together."""
     gap_nbytes: int
-    """Bytes between two ranges for which a second request is not worth while, as long as there are not many gaps."""
+    """Bytes between two ranges for which a second request is not worth while, as long as there are
+    not many gaps."""
     waste_nbytes: int
     """The most bytes that one read of many ranges may bring along in such gaps."""
     requests: int
@@ -52,13 +56,16 @@ class ReadableFile(Protocol):
 
     @property
     def stamp(self) -> str:
-        """A text that differs if another file takes the name, as far as the storage can tell (size, time)."""
+        """A text that differs if another file takes the name, as far as the storage can tell (size,
+        time)."""
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file ends before."""
+        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file
+        ends before."""
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before any allocation."""
+        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before
+        any allocation."""
 
     def map(self) -> memoryview:
         """Return the whole file as a read-only memory map."""
@@ -75,7 +82,8 @@ class WritableFile(Protocol):
         """The full path, for messages."""
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is full."""
+        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is
+        full."""
 
     def close(self) -> None:
         """Force the bytes to the disk and close the file."""
@@ -86,10 +94,12 @@ class FileOpener(Protocol):
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request; None on a local disk, whose costs are those that the engine counts with."""
+        """The cost of a request; None on a local disk, whose costs are those that the engine counts
+        with."""
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
+        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
+        regular file."""
 
 
 class Storage(Protocol):
@@ -105,10 +115,12 @@ class Storage(Protocol):
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request; None on a local disk, whose costs are those that the engine counts with."""
+        """The cost of a request; None on a local disk, whose costs are those that the engine counts
+        with."""
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
+        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
+        regular file."""
 
     def create(self, name: str) -> WritableFile:
         """Open a new file for writing, by its name or path; it replaces an old one."""
@@ -117,10 +129,12 @@ class Storage(Protocol):
         """Return the names of the files in the directory, sorted."""
 
     def stamp(self, name: str) -> str | None:
-        """Return the ``ReadableFile.stamp`` of the file that has the name at this moment; None if it is missing."""
+        """Return the ``ReadableFile.stamp`` of the file that has the name at this moment; None if
+        it is missing."""
 
     def anew(self) -> "Storage":
-        """Return the same directory without what is remembered of it: what others write since is seen."""
+        """Return the same directory without what is remembered of it: what others write since is
+        seen."""
 
     def folders(self) -> list[str]:
         """Return the names of the directories in the directory, sorted, without symbolic links."""
@@ -132,25 +146,31 @@ class Storage(Protocol):
         """Return size and age of a file in the directory; None if it does not exist."""
 
     def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in the directory and below it, by their paths with "/", sorted by path.
+        """Return the sizes of all files in the directory and below it, by their paths with "/",
+        sorted by path.
 
         Symbolic links to directories are not entered, so that every file is inside.
         """
 
     def rename(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then it, to the disk.
+        """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then
+        it, to the disk.
 
-        A bucket uploads a new file in this step, or copies one that was uploaded, and commits only once in a write.
+        A bucket uploads a new file in this step, or copies one that was uploaded, and commits only
+        once in a write.
         """
 
     def move(self, old: str, new: str) -> None:
-        """Rename ``old`` to the name or path ``new`` in one step that the next ``sync`` of its folder forces."""
+        """Rename ``old`` to the name or path ``new`` in one step that the next ``sync`` of its
+        folder forces."""
 
     def announce(self, names: Iterable[str]) -> None:
-        """Say which files will be created under their final names; a bucket uploads each once it is finished."""
+        """Say which files will be created under their final names; a bucket uploads each once it is
+        finished."""
 
     def finish(self, name: str) -> None:
-        """Say that a new file is closed and whole; a bucket uploads it if it was announced. For several threads."""
+        """Say that a new file is closed and whole; a bucket uploads it if it was announced. For
+        several threads."""
 
     def lend(self, names: Iterable[str]) -> None:
         """Say which files other processes will write, each by ``borrowed``; only within ``lock``.
@@ -159,7 +179,8 @@ class Storage(Protocol):
         """
 
     def claim(self) -> None:
-        """Keep out other writers of files that have the same names in each write, until ``lock`` is left.
+        """Keep out other writers of files that have the same names in each write, until ``lock`` is
+        left.
 
         ``LockHeld`` if there is one. A disk's lock has done so already.
         """
@@ -171,19 +192,22 @@ class Storage(Protocol):
         """
 
     def sync(self, folder: str = "") -> None:
-        """Force all changes of names so far to the disk, in the directory or in one folder of it."""
+        """Force all changes of names so far to the disk, in the directory or in one folder of
+        it."""
 
     def remove(self, name: str) -> None:
         """Delete a file by its name or path; does nothing if it does not exist."""
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends with its process."""
+        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends
+        with its process."""
 
     def make(self) -> None:
         """Make the directory, and those above it, if they do not exist."""
 
     def check_writable(self, name: str) -> None:
-        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is changed."""
+        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is
+        changed."""
 
     def check_names(self, names: Iterable[str]) -> None:
         """Raise if one of the names cannot be that of a new file."""

@@ -1,19 +1,22 @@
 """A prefix of a bucket, or a folder of a remote file system, as a ``Storage``.
 
-    RemoteStorage --key--> Client (``objects``: obstore; ``filesystems``: fsspec) --requests--> server
+    RemoteStorage --key--> Client (``objects``: obstore; ``filesystems``: fsspec) --requests-->
+    server
 
 Requests are what costs here, so three rules differ from those of a disk.
 
-Listing. A folder is listed once by each ``RemoteStorage``, and the listing tells sizes and versions, so that a file is
-opened without a request; that of a tree does so for the folders in it. A path that is split anew lists anew.
+Listing. A folder is listed once by each ``RemoteStorage``, and the listing tells sizes and
+versions, so that a file is opened without a request; that of a tree does so for the folders in it.
+A path that is split anew lists anew.
 
-Reading ahead. A small read brings the bytes beside it too, which the next small reads take without a request. What was
-brought and not yet taken is bounded by ``AHEAD_NBYTES`` for all files of a folder together, for as long as its
-``RemoteStorage`` is used. So whatever is read, the bytes that are transferred are at most those that a disk would read
-and ``AHEAD_NBYTES`` more.
+Reading ahead. A small read brings the bytes beside it too, which the next small reads take without
+a request. What was brought and not yet taken is bounded by ``AHEAD_NBYTES`` for all files of a
+folder together, for as long as its ``RemoteStorage`` is used. So whatever is read, the bytes that
+are transferred are at most those that a disk would read and ``AHEAD_NBYTES`` more.
 
-Believing. Servers and what lies between cut answers short without an error. So the length of every answer is compared,
-and every read states the version that was opened: a file that is replaced meanwhile is an error, never a mixture.
+Believing. Servers and what lies between cut answers short without an error. So the length of every
+answer is compared, and every read states the version that was opened: a file that is replaced
+meanwhile is an error, never a mixture.
 """
 
 import shutil
@@ -42,19 +45,20 @@ AHEAD_NBYTES = 3 << 19
 """The most bytes that are held because they lay beside bytes that were asked for: 1.5 MiB."""
 
 _SPAN_NBYTES = 256 << 10
-"""Reads of at least this size are made as they are; smaller ones are extended to it. About the bytes that a connection
-brings in the time of one request: 100 MB/s times 2.5 ms."""
+"""Reads of at least this size are made as they are; smaller ones are extended to it. About the
+bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms."""
 
 _TAIL_NBYTES = 64 << 10
-"""A small read this near to the end of a file is extended backwards, since indexes are read from their ends."""
+"""A small read this near to the end of a file is extended backwards, since indexes are read from
+their ends."""
 
 
 _MOST_SPANS = 32
 """Spans that are held, so that they take at most 8 MiB."""
 
 TRAITS = Traits(small_nbytes=1 << 20, gap_nbytes=512 << 10, waste_nbytes=512 << 10, requests=64)
-"""A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 at a time, and a machine of few
-cores works at the requests instead of waiting for them."""
+"""A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 at a time, and
+a machine of few cores works at the requests instead of waiting for them."""
 
 
 @dataclass(slots=True)
@@ -86,8 +90,13 @@ class _Ahead:
         """Return bytes that are held, and count them as taken."""
         for number, span in enumerate(self.spans):
             first = start - span.start
-            if (span.key, span.version) == (key, version) and first >= 0 and first + nbytes <= len(span.octets):
-                # Bytes that are taken twice count twice: a span is rather dropped early than kept for ever.
+            if (
+                (span.key, span.version) == (key, version)
+                and first >= 0
+                and first + nbytes <= len(span.octets)
+            ):
+                # Bytes that are taken twice count twice: a span is rather dropped early than kept
+                # for ever.
                 taken = min(nbytes, span.surplus)
                 span.surplus -= taken
                 self.nbytes -= taken
@@ -119,19 +128,23 @@ class RemoteReadableFile:
     _is_closed: bool = False
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file ends before."""
+        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file
+        ends before."""
         octets = buffer.cast("B") if buffer.nbytes else buffer
         if len(octets):
             octets[:] = self._bytes(start, len(octets))
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before any request."""
+        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before
+        any request."""
         return bytes(self._bytes(start, nbytes))
 
     def map(self) -> memoryview:
         """Raise ``UnsupportedError``: only a local disk has memory maps."""
         cause = f"{self.name} cannot be mapped into memory, because it is not on a local disk."
-        raise UnsupportedError(cause, "Read it without mmap, or copy the checkpoint to a local disk.")
+        raise UnsupportedError(
+            cause, "Read it without mmap, or copy the checkpoint to a local disk."
+        )
 
     def close(self) -> None:
         """Refuse further reads."""
@@ -149,7 +162,9 @@ class RemoteReadableFile:
                 return held
             begin, end = self._extended(start, start + nbytes)
             surplus = end - begin - nbytes
-            self._ahead.nbytes += surplus  # before the request: other threads ask for their share meanwhile
+            self._ahead.nbytes += (
+                surplus  # before the request: other threads ask for their share meanwhile
+            )
         octets = self._fetch(begin, end - begin)
         if surplus:
             with _lock:
@@ -157,7 +172,8 @@ class RemoteReadableFile:
         return octets[start - begin : start - begin + nbytes]
 
     def _extended(self, start: int, stop: int) -> tuple[int, int]:
-        """Return a range extended by bytes beside it, as far as the room for bytes ahead allows; the lock is held."""
+        """Return a range extended by bytes beside it, as far as the room for bytes ahead allows;
+        the lock is held."""
         room = min(_SPAN_NBYTES - (stop - start), max(AHEAD_NBYTES - self._ahead.nbytes, 0))
         if self.size <= _SPAN_NBYTES and room >= self.size - (stop - start):
             return 0, self.size
@@ -168,15 +184,21 @@ class RemoteReadableFile:
     def _fetch(self, start: int, nbytes: int) -> memoryview:
         octets = self._client.read(self._key, self._head, start, nbytes)
         if len(octets) != nbytes:
-            cause = f"{self.name}: the server sent {len(octets)} of {nbytes} bytes at offset {start}."
-            raise ServerError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
+            cause = (
+                f"{self.name}: the server sent {len(octets)} of {nbytes} bytes at offset {start}."
+            )
+            raise ServerError(
+                cause, "Try again; if it stays so, a proxy between cuts answers short."
+            )
         return octets
 
     def _check_range(self, start: int, nbytes: int) -> None:
         if self._is_closed:
             raise ArgumentError(f"{self.name} was closed.", "Open the checkpoint again.")
         if start < 0 or nbytes < 0:
-            cause = f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
+            cause = (
+                f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
+            )
             raise ArgumentError(cause, "Give an offset and a size of at least 0.")
         if start + nbytes > self.size:
             raise IncompleteCheckpoint(
@@ -199,13 +221,18 @@ class RemoteStorage:
     """The folder's key; empty for the root."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
     _walked: dict[str, Head] = field(default_factory=dict, compare=False, repr=False)
-    """The files below the folder for which ``tree`` was asked, by their keys; shared by the folders in it."""
+    """The files below the folder for which ``tree`` was asked, by their keys; shared by the folders
+    in it."""
     _ahead: _Ahead = field(default_factory=_Ahead, compare=False, repr=False)
     _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
-    """The writes that are under way, each within the one before: a manager's, and that of its checkpoint."""
+    """The writes that are under way, each within the one before: a manager's, and that of its
+    checkpoint."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Client, str]]:
-        return type(self), (self.client, self.key)  # another process lists anew, and has no part in a write
+        return type(self), (
+            self.client,
+            self.key,
+        )  # another process lists anew, and has no part in a write
 
     @property
     def path(self) -> str:
@@ -228,7 +255,13 @@ class RemoteStorage:
         staged = self._uploads[-1].open(name) if self._uploads else None
         if staged is not None:
             return staged
-        listed = self._uploads[-1].there if self._uploads else self._listing().files if self._listings else {}
+        listed = (
+            self._uploads[-1].there
+            if self._uploads
+            else self._listing().files
+            if self._listings
+            else {}
+        )
         # What was written in this write has no version until its upload has ended.
         head = listed.get(name) or (None if self._uploads else self._walked.get(key))
         if head is None or not head.version:
@@ -242,7 +275,8 @@ class RemoteStorage:
         return self._uploads[-1].names() if self._uploads else sorted(self._listing().files)
 
     def stamp(self, name: str) -> str | None:
-        """Return the stamp of the file that has the name at this moment; None if it does not exist."""
+        """Return the stamp of the file that has the name at this moment; None if it does not
+        exist."""
         try:
             head = self.client.head(self._join(name))
         except MissingFile:
@@ -265,14 +299,19 @@ class RemoteStorage:
         if not self._walked:
             return RemoteStorage(self.client, self._join(name))
         # The files of one checkpoint: what is held ahead is bounded for all of them together.
-        return RemoteStorage(self.client, self._join(name), _walked=self._walked, _ahead=self._ahead)
+        return RemoteStorage(
+            self.client, self._join(name), _walked=self._walked, _ahead=self._ahead
+        )
 
     def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in the folder and below it, by their paths with "/", sorted by path."""
+        """Return the sizes of all files in the folder and below it, by their paths with "/", sorted
+        by path."""
         found = dict(sorted(self.client.walk(self.key).items()))
         with _lock:
             self._walked.clear()
-            self._walked.update({f"{self.key}/{path}" if self.key else path: head for path, head in found.items()})
+            self._walked.update(
+                {f"{self.key}/{path}" if self.key else path: head for path, head in found.items()}
+            )
         return {path: head.nbytes for path, head in found.items()}
 
     def status(self, name: str) -> FileStatus | None:
@@ -296,14 +335,17 @@ class RemoteStorage:
         uninterrupted(lambda: upload.move(old, new))
 
     def sync(self, folder: str = "") -> None:  # noqa: ARG002
-        """Upload the announced files, all of which are finished; what a server has taken is stored."""
+        """Upload the announced files, all of which are finished; what a server has taken is
+        stored."""
         if self._uploads:
             upload = self._uploads[-1]
             names = upload.unsent()
             try:
                 do_all(upload.send, names, self.traits)
             finally:
-                upload.forget(names)  # after an error: what follows removes files, and must not upload these
+                upload.forget(
+                    names
+                )  # after an error: what follows removes files, and must not upload these
 
     def announce(self, names: Iterable[str]) -> None:
         """Upload these files as soon as they are finished; their names are final."""
@@ -316,13 +358,15 @@ class RemoteStorage:
         uninterrupted(lambda: upload.send(name))
 
     def lend(self, names: Iterable[str]) -> None:
-        """Leave files to other processes, under a claim if their names are temporary; ``LockHeld``."""
+        """Leave files to other processes, under a claim if their names are temporary;
+        ``LockHeld``."""
         if self._uploads:
             upload = self._uploads[-1]
             uninterrupted(lambda: upload.lend(names))
 
     def claim(self) -> None:
-        """Keep other writers of the same names out until ``lock`` is left; ``LockHeld`` if there is one."""
+        """Keep other writers of the same names out until ``lock`` is left; ``LockHeld`` if there is
+        one."""
         uninterrupted(self._writing(self.key).hold)
 
     @contextmanager
@@ -342,9 +386,11 @@ class RemoteStorage:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Begin a write: what is listed now is what the commit replaces. Nothing is locked (``storage.uploads``).
+        """Begin a write: what is listed now is what the commit replaces. Nothing is locked
+        (``storage.uploads``).
 
-        Within another write, a file named ``name`` must still be the one that this other write knows.
+        Within another write, a file named ``name`` must still be the one that this other write
+        knows.
         """
         self.check_writable(name)
         with _lock:
@@ -353,7 +399,9 @@ class RemoteStorage:
         before = dict(self._listing().files)
         if self._uploads:
             known = self._uploads[-1].there.get(name)
-            before = {each: head for each, head in before.items() if each != name} | ({name: known} if known else {})
+            before = {each: head for each, head in before.items() if each != name} | (
+                {name: known} if known else {}
+            )
         upload = Upload(self.client, self.key, name, dict(before))  # type: ignore[arg-type]
         self._uploads.append(upload)
         try:
@@ -377,11 +425,14 @@ class RemoteStorage:
         """Do nothing: a prefix exists when something is in it."""
 
     def check_writable(self, name: str) -> None:
-        """Raise ``UnsupportedError`` if the server cannot be written; its rights show when it is."""
+        """Raise ``UnsupportedError`` if the server cannot be written; its rights show when it
+        is."""
         if not self.client.can_write:
             place = self.client.place(self._join(name))
             cause = f"{place} can be read, and not written."
-            raise UnsupportedError(cause, "Write to a bucket (s3, gs, az), or to a local disk and copy it there.")
+            raise UnsupportedError(
+                cause, "Write to a bucket (s3, gs, az), or to a local disk and copy it there."
+            )
 
     def check_names(self, names: Iterable[str]) -> None:
         """Raise if one of the names cannot be that of a new file."""
@@ -389,7 +440,8 @@ class RemoteStorage:
             self._join(name)
 
     def free_nbytes(self) -> int:
-        """Return the free bytes of the disk for temporary files, on which files are finished before they go up."""
+        """Return the free bytes of the disk for temporary files, on which files are finished before
+        they go up."""
         return shutil.disk_usage(tempfile.gettempdir()).free
 
     def _writing(self, name: str) -> Upload:

@@ -1,7 +1,8 @@
 """The requests to a server that holds files: what clients offer, and what they answer.
 
-``objects`` and ``filesystems`` have the clients, ``remote`` and ``uploads`` use them. A key is a path from the server's
-root, with "/" between its steps and none at its ends. Clients raise shardvar's errors alone.
+``objects`` and ``filesystems`` have the clients, ``remote`` and ``uploads`` use them. A key is a
+path from the server's root, with "/" between its steps and none at its ends. Clients raise
+shardvar's errors alone.
 """
 
 import re
@@ -14,7 +15,8 @@ PART_NBYTES = 8 << 20
 PARTS_AHEAD = 3
 """Parts of an upload that are held in memory at a time."""
 UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
-"""The most that an upload holds in memory, of files that have at most 9000 parts of this size: 75 GB."""
+"""The most that an upload holds in memory, of files that have at most 9000 parts of this size: 75
+GB."""
 MOST_COPIED_NBYTES = 5 << 30
 """S3 copies no larger file in one request; such a one comes here in parts, and goes up again."""
 
@@ -26,11 +28,13 @@ class Head:
     nbytes: int
     """Its size."""
     version: str
-    """A text that differs for other content: an entity tag, a generation, or size and time; empty if not known."""
+    """A text that differs for other content: an entity tag, a generation, or size and time; empty
+    if not known."""
     changed: float | None
     """The time of its last change, in seconds since the Epoch."""
     condition: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
-    """The version as a conditional request states it; None if it is not known, such as from a listing."""
+    """The version as a conditional request states it; None if it is not known, such as from a
+    listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class FolderListing:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error, without the server's page and what may be secret in its URLs.
+    """Return the first line of a library's error, without the server's page and what may be secret
+    in its URLs.
 
     These are the name of a user, a password, parameters and queries.
 
@@ -57,7 +62,8 @@ def first_line(error: BaseException) -> str:
 
 
 class Client(Protocol):
-    """The requests to one server. A key is a path from its root, with "/" and without one at its ends."""
+    """The requests to one server. A key is a path from its root, with "/" and without one at its
+    ends."""
 
     def place(self, key: str) -> str:
         """Return the URL of a key, for messages and for users."""
@@ -66,7 +72,8 @@ class Client(Protocol):
         """Return the facts of a file; ``MissingFile`` if it does not exist."""
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
+        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has
+        another version."""
 
     def listing(self, key: str) -> FolderListing:
         """Return the content of a folder; empty if it does not exist."""
@@ -83,16 +90,19 @@ class BucketClient(Client, Protocol):
     """The requests that write."""
 
     def put(self, key: str, path: str) -> Head:
-        """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""
+        """Upload a local file, in parts if it is large, and return its facts; it appears whole or
+        not at all."""
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
         """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
 
-        It replaces a file that has the name. With ``is_new``, such a file stays where it would get a new version.
+        It replaces a file that has the name. With ``is_new``, such a file stays where it would get
+        a new version.
         """
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
-        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or none is.
+        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or
+        none is.
 
         ``LockHeld`` otherwise.
         """

@@ -1,4 +1,5 @@
-"""One write into a bucket: files that are finished here, and a commit that is one conditional request.
+"""One write into a bucket: files that are finished here, and a commit that is one conditional
+request.
 
 A bucket has neither random writes nor renames nor locks, so a write is another than on a disk:
 
@@ -10,15 +11,16 @@ A bucket has neither random writes nor renames nor locks, so a write is another 
     lend             the files that other processes write, who upload them under their temporary names: ``move`` copies
                      them within the bucket, and ``rename`` reads the one that is the commit back
 
-A writer that loses the race against another gets ``LockHeld``, and nothing of its checkpoint is in place. A request of
-which the answer is lost may have taken effect, so after any error the file is read back and compared. Nor is an answer
-believed alone: one listing before the commit must have what was uploaded, and the index is looked at before the old
-data files are removed.
+A writer that loses the race against another gets ``LockHeld``, and nothing of its checkpoint is in
+place. A request of which the answer is lost may have taken effect, so after any error the file is
+read back and compared. Nor is an answer believed alone: one listing before the commit must have
+what was uploaded, and the index is looked at before the old data files are removed.
 
-Where names of data files do not differ between writers, they are claimed first, by an object that only one can create
-(``storage.claims``). A killed writer leaves it: the error of the next one says so. Announced names differ, and need
-none. A claim that is held is the moment to compare: if a numbered file of this checkpoint, such as the part of a set,
-is another than at the beginning, another writer has come before, and nothing is changed.
+Where names of data files do not differ between writers, they are claimed first, by an object that
+only one can create (``storage.claims``). A killed writer leaves it: the error of the next one says
+so. Announced names differ, and need none. A claim that is held is the moment to compare: if a
+numbered file of this checkpoint, such as the part of a set, is another than at the beginning,
+another writer has come before, and nothing is changed.
 """
 
 import logging
@@ -52,13 +54,14 @@ from shardvar.storage.requests import MOST_COPIED_NBYTES, UPLOAD_NBYTES, BucketC
 _LOG = logging.getLogger("shardvar.storage")
 
 ONE_REQUEST_NBYTES = 64 << 20
-"""A commit of at most this size is one conditional request; it is held in memory twice. A larger file goes up in parts,
-which no condition can guard: its version is compared just before, under a claim."""
+"""A commit of at most this size is one conditional request; it is held in memory twice. A larger
+file goes up in parts, which no condition can guard: its version is compared just before, under a
+claim."""
 
 
 _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
-"""The text after the name of a checkpoint in those of its numbered files, such as ``.data-00000-of-00002``, and in the
-index of a folder, of which it is the name."""
+"""The text after the name of a checkpoint in those of its numbered files, such as
+``.data-00000-of-00002``, and in the index of a folder, of which it is the name."""
 
 
 @dataclass(slots=True)
@@ -72,7 +75,8 @@ class Upload:
     stem: str
     """The name of the checkpoint, without its ending."""
     there: dict[str, Head]
-    """The files of the folder: those that were there at the beginning, with the changes of this write."""
+    """The files of the folder: those that were there at the beginning, with the changes of this
+    write."""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="shardvar-"))
     """The temporary files."""
     staged: dict[str, str] = field(default_factory=dict)
@@ -108,25 +112,29 @@ class Upload:
         return file
 
     def open(self, name: str) -> LocalReadableFile | None:
-        """Open a file that is on this machine alone; None for others. An announced file goes up first."""
+        """Open a file that is on this machine alone; None for others. An announced file goes up
+        first."""
         self.send(name)
         return open_local(self.staged[name]) if name in self.staged else None
 
     def names(self) -> list[str]:
-        """Return the names of all files; ``StorageError`` as long as the outcome of the commit is not known."""
+        """Return the names of all files; ``StorageError`` as long as the outcome of the commit is
+        not known."""
         if self.is_open:
             raise unknown_error(self.client.place(self.key))
         return sorted(name for name in {*self.there, *self.staged, *self.lent} if "/" not in name)
 
     def head(self, name: str) -> Head | None:
-        """Return the facts of a file as this write leaves it, uploaded if announced; None if it does not exist."""
+        """Return the facts of a file as this write leaves it, uploaded if announced; None if it
+        does not exist."""
         self.send(name)
         if name in self.staged:
             return Head(os.path.getsize(self.staged[name]), "", None)
         return self.there.get(name)
 
     def ask(self, name: str) -> Head:
-        """Return the facts of a file that the bucket has now; ``StorageError`` if another process had to upload it."""
+        """Return the facts of a file that the bucket has now; ``StorageError`` if another process
+        had to upload it."""
         try:
             return self.client.head(self._join(name))
         except MissingFile:
@@ -139,7 +147,8 @@ class Upload:
         self.announced.update(names)
 
     def lend(self, names: Iterable[str]) -> None:
-        """Leave files to other processes. The names that they get in the end are claimed, unless they are announced."""
+        """Leave files to other processes. The names that they get in the end are claimed, unless
+        they are announced."""
         names = set(names)
         if names - self.announced:
             self.hold()
@@ -149,16 +158,19 @@ class Upload:
             self.there.pop(name, None)  # of an earlier run, which another one takes the place of
 
     def hold(self) -> None:
-        """Keep other writers of this checkpoint out; ``LockHeld`` if one is at work, or has been since the beginning.
+        """Keep other writers of this checkpoint out; ``LockHeld`` if one is at work, or has been
+        since the beginning.
 
         Files of the folder that have the same names in each write are this writer's until the end.
         """
         self._claim()
 
     def move(self, old: str, new: str) -> None:
-        """Upload a file under its final name, or copy it there; names that may be those of others are claimed.
+        """Upload a file under its final name, or copy it there; names that may be those of others
+        are claimed.
 
-        A copy under an announced name may be there already: of another process that commits the same.
+        A copy under an announced name may be there already: of another process that commits the
+        same.
         """
         is_uploaded = old not in self.staged
         if not (is_uploaded and new in self.announced):
@@ -169,14 +181,18 @@ class Upload:
             self._put(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        """Commit: put the last file in place if what it replaces is unchanged; ``LockHeld`` otherwise.
+        """Commit: put the last file in place if what it replaces is unchanged; ``LockHeld``
+        otherwise.
 
-        It is here, or in the bucket under a temporary name, which another process has uploaded. All others are sent.
+        It is here, or in the bucket under a temporary name, which another process has uploaded. All
+        others are sent.
         """
         is_uploaded, key = old not in self.staged, self._join(new)
         self._check_stored()
         replaced = self.there.get(new)
-        if (self._uploaded(old).nbytes if is_uploaded else os.path.getsize(self.staged[old])) > ONE_REQUEST_NBYTES:
+        if (
+            self._uploaded(old).nbytes if is_uploaded else os.path.getsize(self.staged[old])
+        ) > ONE_REQUEST_NBYTES:
             self._claim()
             self._check_unchanged(new, self.client.listing(self.key).files)
             self.is_open = True
@@ -209,14 +225,16 @@ class Upload:
         elif name in self.there or "/" in name:  # what is in folders below is not listed
             is_needed = not self.is_committed and name not in self.own
             if is_needed:
-                # The old index of a set goes before the new files come: it must still be the one that was seen.
+                # The old index of a set goes before the new files come: it must still be the one
+                # that was seen.
                 self._check_unchanged(name, self._claim())
             try:
                 self._delete(name)
             except StorageError:
                 if is_needed:
                     self.left.discard(name)  # it stays with the old checkpoint
-                # The answer may be lost. An index that is still there must not be taken for one that is gone.
+                # The answer may be lost. An index that is still there must not be taken for one
+                # that is gone.
                 if self._find(name) is not None:
                     raise
                 self.left.discard(name)
@@ -228,7 +246,8 @@ class Upload:
             self._drop(name)
 
     def learn(self, before: Mapping[str, Head], after: Mapping[str, Head]) -> None:
-        """Take over what a write within this one has changed; what others changed meanwhile stays unknown."""
+        """Take over what a write within this one has changed; what others changed meanwhile stays
+        unknown."""
         for name in {*before, *after}:
             if before.get(name) == after.get(name):
                 continue
@@ -247,7 +266,9 @@ class Upload:
             try:
                 self._put(name, name)
             finally:
-                self._drop(name)  # after an error too: what follows removes files, and must not upload this one again
+                self._drop(
+                    name
+                )  # after an error too: what follows removes files, and must not upload this one again
 
     def end(self) -> None:
         """Remove the temporary files and the claim, and log what could not be removed."""
@@ -256,7 +277,8 @@ class Upload:
             with suppress(StorageError):
                 self._delete(claim_name(self.stem))
         if self.left:
-            # Errors of a removal are suppressed, since that which led to it says more. Nothing else names these files.
+            # Errors of a removal are suppressed, since that which led to it says more. Nothing else
+            # names these files.
             _LOG.warning("%s", message(left_warning(self.client.place(self.key), self.left)))
 
     def _commit(self, key: str, content: bytes, old: Head | None) -> Head:
@@ -303,19 +325,26 @@ class Upload:
                 return file.read()
         head = self._uploaded(name)
         try:
-            content = bytes(self.client.read(self._join(name), head, 0, head.nbytes)) if head.nbytes else b""
+            content = (
+                bytes(self.client.read(self._join(name), head, 0, head.nbytes))
+                if head.nbytes
+                else b""
+            )
         except MissingFile:
             raise gone_error(self._place(name)) from None
         if len(content) != head.nbytes:
             cause = f"{self._place(name)}: the server sent {len(content)} of {head.nbytes} bytes."
-            raise ServerError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
+            raise ServerError(
+                cause, "Try again; if it stays so, a proxy between cuts answers short."
+            )
         return content
 
     def _copy(self, old: str, new: str, *, may_exist: bool) -> None:
-        """Copy a file within the bucket; with ``may_exist``, unless another process that commits the same has done so.
+        """Copy a file within the bucket; with ``may_exist``, unless another process that commits
+        the same has done so.
 
-        Then a file of the same size is left as it is: a service may give a new version to the same bytes, and a
-        reader would take them for another file.
+        Then a file of the same size is left as it is: a service may give a new version to the same
+        bytes, and a reader would take them for another file.
         """
         source, before = self._uploaded(old), self.there.get(new)
         nbytes = source.nbytes
@@ -326,12 +355,16 @@ class Upload:
         if head is None or head.nbytes != nbytes:
             try:
                 with self.room.hold(UPLOAD_NBYTES if nbytes > MOST_COPIED_NBYTES else 0):
-                    self.client.copy(self._join(old), self._join(new), is_new=may_exist and head is None)
+                    self.client.copy(
+                        self._join(old), self._join(new), is_new=may_exist and head is None
+                    )
             except MissingFile:
                 raise gone_error(self._place(old)) from None
             head = self._find(new)
             with self.room.hold(UPLOAD_NBYTES):
-                is_copied = is_copy(self.client, (self._join(old), source), (self._join(new), head), before)
+                is_copied = is_copy(
+                    self.client, (self._join(old), source), (self._join(new), head), before
+                )
             if head is None or not is_copied:
                 has = "is not there" if head is None else f"has {head.nbytes} bytes"
                 has = "has its old bytes" if head and head.nbytes == nbytes else has
@@ -339,10 +372,11 @@ class Upload:
         self.there[new] = head
 
     def _check_stored(self) -> None:
-        """Raise ``StorageError`` unless the bucket has each file that this write has uploaded, as it was uploaded.
+        """Raise ``StorageError`` unless the bucket has each file that this write has uploaded, as
+        it was uploaded.
 
-        An old file of the same name would be a part of the new checkpoint otherwise. Journals are left out: another
-        process with the same plan may have removed them.
+        An old file of the same name would be a part of the new checkpoint otherwise. Journals are
+        left out: another process with the same plan may have removed them.
         """
         mine = sorted(self.own.keys() & self.there.keys())
         mine = [name for name in mine if name.rpartition(".")[0] not in self.announced]
@@ -352,12 +386,15 @@ class Upload:
         now = self.client.walk(self.key) if is_deep else self.client.listing(self.key).files
         for name in mine:
             sent, before = self.there[name], self.own[name]
-            if not (is_sent(sent, before, now.get(name)) or is_sent(sent, before, self._find(name))):
+            if not (
+                is_sent(sent, before, now.get(name)) or is_sent(sent, before, self._find(name))
+            ):
                 cause = f"{self._place(name)} is not the file that was uploaded, or is gone"
                 raise untrue_error(f"{cause}; nothing of this write is in place.")
 
     def _check_in_place(self, name: str, old: Head | None) -> None:
-        """Raise ``StorageError`` if the commit is answered, and what is there is the old file, or none."""
+        """Raise ``StorageError`` if the commit is answered, and what is there is the old file, or
+        none."""
         try:
             found = self._find(name)
         except ShardvarError:
@@ -367,7 +404,9 @@ class Upload:
             self.there.pop(name)
             if found:
                 self.there[name] = found
-            cause = f"{self._place(name)} is {'as it was' if found else 'not there'} after the commit"
+            cause = (
+                f"{self._place(name)} is {'as it was' if found else 'not there'} after the commit"
+            )
             raise untrue_error(f"{cause}, which the service has taken.")
 
     def _delete(self, name: str) -> None:
@@ -389,9 +428,11 @@ class Upload:
                 os.unlink(path)
 
     def _claim(self) -> Mapping[str, Head]:
-        """Claim the names of this checkpoint, and return the files that were there when the claim was made.
+        """Claim the names of this checkpoint, and return the files that were there when the claim
+        was made.
 
-        A claim that failed is not tried again: other threads move files, too, and get the same error.
+        A claim that failed is not tried again: other threads move files, too, and get the same
+        error.
         """
         with self.lock:
             if self.refusal is not None:
@@ -412,11 +453,15 @@ class Upload:
             # The answer may be lost, or that to a second attempt, of which the first took effect.
             if not has_content(self.client, claim, text):
                 is_other = isinstance(error, LockHeld)
-                raise (claimed_error(self.client, claim, self._join(self.stem)) if is_other else error) from None
+                raise (
+                    claimed_error(self.client, claim, self._join(self.stem)) if is_other else error
+                ) from None
         self.claim = claim
         now = self.client.listing(self.key).files
         if claim_name(self.stem) not in now and self._find(claim_name(self.stem)) is None:
-            raise untrue_error(f"{self.client.place(claim)} is not there, which the service has taken.")
+            raise untrue_error(
+                f"{self.client.place(claim)} is not there, which the service has taken."
+            )
         for name in sorted({*self.there, *now} - self.own.keys()):
             if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
                 self._check_unchanged(name, now)
@@ -430,9 +475,15 @@ class Upload:
             raise overtaken_error(self._place(name))
 
     def _check_same_age(self, name: str, now: Mapping[str, Head]) -> None:
-        """Raise ``LockHeld`` if a file has been written again with the same bytes, by the bucket's own clock."""
+        """Raise ``LockHeld`` if a file has been written again with the same bytes, by the bucket's
+        own clock."""
         before, after = self.there.get(name), now.get(name)
-        if before and after and None not in (before.changed, after.changed) and before.changed != after.changed:
+        if (
+            before
+            and after
+            and None not in (before.changed, after.changed)
+            and before.changed != after.changed
+        ):
             raise overtaken_error(self._place(name))
 
     def _is_announced(self, name: str) -> bool:

@@ -4,9 +4,9 @@
     https://host/model.npz    the file alone: web servers list nothing
     hf://user/model/x.gguf    any scheme that fsspec knows
 
-A URL with a user's name, a password, a query or parameters is refused, encoded or not, and its text is not repeated:
-these are where secrets are. Credentials come from the environment. ``http`` is spoken to this machine alone, since
-everyone between could change what is read.
+A URL with a user's name, a password, a query or parameters is refused, encoded or not, and its text
+is not repeated: these are where secrets are. Credentials come from the environment. ``http`` is
+spoken to this machine alone, since everyone between could change what is read.
 """
 
 import re
@@ -20,16 +20,23 @@ from shardvar.storage.requests import Client, FolderListing
 
 _BUCKETS = frozenset(["s3", "gs", "az"])
 _LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
-_CLOUD_HOSTS = (".amazonaws.com", ".cloudflarestorage.com", ".core.windows.net", ".fabric.microsoft.com")
+_CLOUD_HOSTS = (
+    ".amazonaws.com",
+    ".cloudflarestorage.com",
+    ".core.windows.net",
+    ".fabric.microsoft.com",
+)
 _PARAMETER = re.compile(r"[;&][^/]*=")
-"""A parameter in a path, such as ";sig=..." or "&sig=...", which may be a signature. "step=100" alone is a name."""
+"""A parameter in a path, such as ";sig=..." or "&sig=...", which may be a signature. "step=100"
+alone is a name."""
 
 
 def split_url(url: str) -> tuple[RemoteStorage, str]:
-    """Return the storage and the bare name that a URL means; the name is empty if it means a folder.
+    """Return the storage and the bare name that a URL means; the name is empty if it means a
+    folder.
 
-    ``ArgumentError`` for a URL that cannot be one of a checkpoint. One folder of a bucket is listed, and nothing else
-    is asked for.
+    ``ArgumentError`` for a URL that cannot be one of a checkpoint. One folder of a bucket is
+    listed, and nothing else is asked for.
     """
     scheme = url.partition("://")[0].lower()
     _check_url(scheme, url)
@@ -45,7 +52,8 @@ def split_url(url: str) -> tuple[RemoteStorage, str]:
 
 
 def _split_web(client: ObjectClient, key: str, url: str) -> tuple[RemoteStorage, str]:
-    """Return the storage of a web server as if it had nothing but one file; others are found by their names alone."""
+    """Return the storage of a web server as if it had nothing but one file; others are found by
+    their names alone."""
     if not key or url.endswith("/"):
         raise UnsupportedError(
             f"{url} is a folder of a web server, which cannot be listed.",
@@ -63,22 +71,35 @@ def _check_url(scheme: str, url: str) -> None:
     """Raise for URLs that may hold secrets, or that everyone between may change."""
     shown = f"{scheme}://..."
     if scheme in ("file", "local"):
-        raise ArgumentError(f"The URL {shown} is a path of this machine.", f"Leave {scheme}:// out.")
+        raise ArgumentError(
+            f"The URL {shown} is a path of this machine.", f"Leave {scheme}:// out."
+        )
     text = unquote(url)  # "%3Fsig=" is a query that was encoded once too often
     if "?" in text:
-        raise ArgumentError(f"The URL {shown} has a query.", "Leave it out; credentials come from the environment.")
+        raise ArgumentError(
+            f"The URL {shown} has a query.", "Leave it out; credentials come from the environment."
+        )
     rest = text.partition("://")[2]
     place = rest.partition("/")[0]
     if "://" in rest:
-        raise ArgumentError(f"The URL {shown} has another URL in it.", "Give one without the other.")
-    # A password may have a "/", which ends the name of the server too early. Only the port of a server is digits.
+        raise ArgumentError(
+            f"The URL {shown} has another URL in it.", "Give one without the other."
+        )
+    # A password may have a "/", which ends the name of the server too early. Only the port of a
+    # server is digits.
     colon, port = place.rpartition(":")[1:]
-    has_user = bool(colon) and not place.endswith("]") and not (port.isdigit() and scheme not in _BUCKETS)
-    # abfs://container@account.dfs.core.windows.net names a container in this way; a password needs a colon.
-    is_allowed = scheme in ("abfs", "abfss", "hdfs", "sftp", "ssh") and ":" not in place.rpartition("@")[0]
+    has_user = (
+        bool(colon) and not place.endswith("]") and not (port.isdigit() and scheme not in _BUCKETS)
+    )
+    # abfs://container@account.dfs.core.windows.net names a container in this way; a password needs
+    # a colon.
+    is_allowed = (
+        scheme in ("abfs", "abfss", "hdfs", "sftp", "ssh") and ":" not in place.rpartition("@")[0]
+    )
     if has_user or ("@" in place and not is_allowed):
         raise ArgumentError(
-            f"The URL {shown} has a user's name or a password in it.", "Credentials come from the environment."
+            f"The URL {shown} has a user's name or a password in it.",
+            "Credentials come from the environment.",
         )
     if _PARAMETER.search(rest):
         cause = f"The URL {shown} has parameters, which begin with ; or & and have an = sign."
@@ -87,7 +108,9 @@ def _check_url(scheme: str, url: str) -> None:
     if scheme == "http" and host not in _LOOPBACK:
         raise ArgumentError(f"{url} is not protected from changes on its way.", "Use https.")
     if host.endswith(_CLOUD_HOSTS):
-        raise ArgumentError(f"{url} is an address of a bucket.", "Give it as s3://bucket/... or az://container/....")
+        raise ArgumentError(
+            f"{url} is an address of a bucket.", "Give it as s3://bucket/... or az://container/...."
+        )
 
 
 def _split_key(scheme: str, url: str) -> tuple[str, str]:
@@ -98,6 +121,10 @@ def _split_key(scheme: str, url: str) -> tuple[str, str]:
     key = rest.strip("/")
     if not place:
         raise ArgumentError(f"{url!r} names no bucket or server.", f"Give {scheme}://NAME/PATH.")
-    if (key and any(step in ("", ".", "..") for step in key.split("/"))) or any(ord(each) < 32 for each in url):
-        raise ArgumentError(f"{url!r} has empty steps, dots or control characters in its path.", "Leave them out.")
+    if (key and any(step in ("", ".", "..") for step in key.split("/"))) or any(
+        ord(each) < 32 for each in url
+    ):
+        raise ArgumentError(
+            f"{url!r} has empty steps, dots or control characters in its path.", "Leave them out."
+        )
     return f"{scheme}://{place}", key

@@ -1,4 +1,5 @@
-"""Hypothesis strategies, an oracle's comparison and a state machine, for tests of sharded data structures.
+"""Hypothesis strategies, an oracle's comparison and a state machine, for tests of sharded data
+structures.
 
     from hypothesis import given
     from shardvar.testing import assert_matches_oracle, ids, sharded_variables
@@ -9,11 +10,12 @@
         rows = data.draw(ids(len(full)))
         assert_matches_oracle(my_lookup(sharded.variables, rows), full[rows])
 
-The drawn values are small and odd, since laws rarely break by size: they break at zero rows, at rank 0, at empty
-shards, at ids that repeat and are out of order. Every value shrinks to a plain case that still fails: fewer rows, fewer
-shards, ids near 0, values 1, 2, 3.
+The drawn values are small and odd, since laws rarely break by size: they break at zero rows, at
+rank 0, at empty shards, at ids that repeat and are out of order. Every value shrinks to a plain
+case that still fails: fewer rows, fewer shards, ids near 0, values 1, 2, 3.
 
-Hypothesis comes with the extra: ``pip install "shardvar[testing]"``. The assertions need NumPy alone:
+Hypothesis comes with the extra: ``pip install "shardvar[testing]"``. The assertions need NumPy
+alone:
 
     from shardvar.testing import assert_checkpoints_equal
 
@@ -30,8 +32,21 @@ from shardvar.testing.compare import assert_checkpoints_equal, assert_matches_or
 # Asked before the imports below, whose error would name the module and not the extra to install.
 if TYPE_CHECKING or find_spec("hypothesis") is not None:
     from shardvar.testing.arrays import arrays, bits, counting, shapes, string_arrays
-    from shardvar.testing.checkpoints import Policy, checkpoints, keys, policies, sharded_checkpoints
-    from shardvar.testing.geometry import layouts, partitioners, partitions, regions, regions_in, tilings
+    from shardvar.testing.checkpoints import (
+        Policy,
+        checkpoints,
+        keys,
+        policies,
+        sharded_checkpoints,
+    )
+    from shardvar.testing.geometry import (
+        layouts,
+        partitioners,
+        partitions,
+        regions,
+        regions_in,
+        tilings,
+    )
     from shardvar.testing.machine import ShardedVariableMachine, sharded_of, sharded_variables
     from shardvar.testing.operations import (
         Snapshot,

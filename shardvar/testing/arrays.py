@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from shardvar.layout.dtypes import Array, numpy_dtype
 
 NUMBERS = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
+    "complex128 "
     "bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3b11fnuz float4_e2m1fn int4 uint4 int2"
 ).split()
 """Dtypes with values of a fixed size, one of each kind that is treated differently anywhere."""
 
 
-def shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+def shapes(
+    max_rank: int = 3, max_extent: int = 6, min_rank: int = 0
+) -> st.SearchStrategy[tuple[int, ...]]:
     """Return shapes, including shapes without elements and without axes.
 
     Parameters
@@ -37,7 +40,8 @@ def shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.Sear
 
 
 def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
-    """Return the array 1, 2, 3 and so on: each element shows its origin, and none is zero, as a hole would be.
+    """Return the array 1, 2, 3 and so on: each element shows its origin, and none is zero, as a
+    hole would be.
 
     Parameters
     ----------
@@ -63,20 +67,31 @@ def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
 def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
     """Return ``count`` elements of any bits that the dtype allows, including NaNs with payloads."""
     if dtype == np.bool:
-        return st.lists(st.booleans(), min_size=count, max_size=count).map(lambda v: np.array(v, np.bool))
-    # ml_dtypes stores such an integer in a whole byte; random bytes would set bits that its values do not have.
+        return st.lists(st.booleans(), min_size=count, max_size=count).map(
+            lambda v: np.array(v, np.bool)
+        )
+    # ml_dtypes stores such an integer in a whole byte; random bytes would set bits that its values
+    # do not have.
     if dtype.name in ("int4", "uint4", "int2", "uint2"):
-        low, high = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}[dtype.name]
-        return st.lists(st.integers(low, high), min_size=count, max_size=count).map(lambda v: np.array(v).astype(dtype))
+        low, high = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}[
+            dtype.name
+        ]
+        return st.lists(st.integers(low, high), min_size=count, max_size=count).map(
+            lambda v: np.array(v).astype(dtype)
+        )
     # A float4 is the lower half of a byte.
     bits = 4 if dtype.name.startswith("float4") else 8
-    # One seed instead of one draw a byte: Hypothesis is slow with long lists, and shrinking single bits gains nothing.
+    # One seed instead of one draw a byte: Hypothesis is slow with long lists, and shrinking single
+    # bits gains nothing.
     octets = st.integers(0, 2**32 - 1).map(np.random.default_rng)
-    return octets.map(lambda rng: rng.integers(0, 1 << bits, count * dtype.itemsize, dtype=np.uint8).view(dtype))
+    return octets.map(
+        lambda rng: rng.integers(0, 1 << bits, count * dtype.itemsize, dtype=np.uint8).view(dtype)
+    )
 
 
 def bits(dtype: np.dtype[Any], shape: Sequence[int]) -> st.SearchStrategy[Array]:
-    """Return arrays of a dtype and a shape: 1, 2, 3 and so on, with one odd element, or of any bits.
+    """Return arrays of a dtype and a shape: 1, 2, 3 and so on, with one odd element, or of any
+    bits.
 
     Parameters
     ----------
@@ -88,17 +103,23 @@ def bits(dtype: np.dtype[Any], shape: Sequence[int]) -> st.SearchStrategy[Array]
     Returns
     -------
     SearchStrategy of ndarray
-        The strategy. Arrays shrink to 1, 2, 3 and so on. The odd element is a NaN with a sign and a payload, or the
-        largest
-        integer.
+        The strategy. Arrays shrink to 1, 2, 3 and so on. The odd element is a NaN with a sign and a
+        payload, or the largest integer.
     """
     count = int(np.prod(shape, dtype=np.int64))
     counted = counting((count,), dtype)
-    # Not every bit is the value's in a bool, and in the dtypes of ml_dtypes that are narrower than a byte.
-    if not count or dtype.kind == "b" or dtype.name.startswith(("int4", "uint4", "int2", "uint2", "float4")):
+    # Not every bit is the value's in a bool, and in the dtypes of ml_dtypes that are narrower than
+    # a byte.
+    if (
+        not count
+        or dtype.kind == "b"
+        or dtype.name.startswith(("int4", "uint4", "int2", "uint2", "float4"))
+    ):
         return values(dtype, count).map(lambda array: array.reshape(shape))
     odd = st.integers(0, count - 1).map(lambda at: _with_odd(counted, at))
-    return st.one_of(st.just(counted), odd, values(dtype, count)).map(lambda array: array.reshape(shape))
+    return st.one_of(st.just(counted), odd, values(dtype, count)).map(
+        lambda array: array.reshape(shape)
+    )
 
 
 def _with_odd(array: Array, at: int) -> Array:
@@ -107,14 +128,18 @@ def _with_odd(array: Array, at: int) -> Array:
     element = changed[at : at + 1].view(np.uint8)
     element[:] = 255
     if array.dtype.kind == "i":
-        # The highest byte of a little-endian integer: 0x7f and ones are the largest, and lose it in fewer bits.
+        # The highest byte of a little-endian integer: 0x7f and ones are the largest, and lose it in
+        # fewer bits.
         element[-1] = 127
     return changed
 
 
 @st.composite
-def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: int = 3, max_extent: int = 6) -> Array:
-    """Draw arrays of any dtype, byte order and strides: transposed, reversed, spread out, read-only, 0-d, empty.
+def arrays(
+    draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: int = 3, max_extent: int = 6
+) -> Array:
+    """Draw arrays of any dtype, byte order and strides: transposed, reversed, spread out,
+    read-only, 0-d, empty.
 
     Parameters
     ----------
@@ -133,7 +158,11 @@ def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: in
     dtype = numpy_dtype(draw(st.sampled_from(list(dtypes))))
     shape = draw(shapes(max_rank, max_extent))
     array = draw(values(dtype, int(np.prod(shape, dtype=np.int64)))).reshape(shape)
-    manner = draw(st.sampled_from(["plain", "fortran", "reversed", "spread", "swapped", "transposed", "read-only"]))
+    manner = draw(
+        st.sampled_from(
+            ["plain", "fortran", "reversed", "spread", "swapped", "transposed", "read-only"]
+        )
+    )
     if manner == "fortran":
         return np.asfortranarray(array)
     if manner == "reversed":

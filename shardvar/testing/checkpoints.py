@@ -1,4 +1,5 @@
-"""Strategies for checkpoints: tensors under names that break naive paths and headers, and policies."""
+"""Strategies for checkpoints: tensors under names that break naive paths and headers, and
+policies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,8 @@ from shardvar.testing.geometry import layouts
 
 Policy = AllInOnePolicy | BalancedPolicy | MaxShardSizePolicy
 
-# ``a`` comes first, since ``sampled_from`` shrinks to its first element. ``a`` and ``A`` may be one file.
+# ``a`` comes first, since ``sampled_from`` shrinks to its first element. ``a`` and ``A`` may be one
+# file.
 ODD_KEYS = (
     "a", "b", "w/b", "w/.ATTRIBUTES/VARIABLE_VALUE", "layer.0.weight", "é", "日本", "a b", "..", "../x", "/a", "a\\b",
     "A", "a.npy", ".", "-", "*", "[x]", "x" * 200, "\u0001", "🙂", "~", "key:0", "a/", "%s", "'", '"',
@@ -29,7 +31,9 @@ def keys() -> st.SearchStrategy[str]:
     SearchStrategy of str
         The strategy. Names shrink to ``"a"``.
     """
-    text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+    text = st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12
+    )
     return st.one_of(st.sampled_from(ODD_KEYS), text)
 
 
@@ -65,7 +69,8 @@ def checkpoints(
 def sharded_checkpoints(
     draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_shards: int = 13
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[int]]]:
-    """Draw named arrays and the rows of the shards of each, by ``layouts``: uneven, empty, more than ten.
+    """Draw named arrays and the rows of the shards of each, by ``layouts``: uneven, empty, more
+    than ten.
 
     Parameters
     ----------
@@ -77,7 +82,8 @@ def sharded_checkpoints(
     Returns
     -------
     SearchStrategy of tuple
-        The strategy of pairs: the arrays by name, and lists of rows by name. They shrink to one array without rows.
+        The strategy of pairs: the arrays by name, and lists of rows by name. They shrink to one
+        array without rows.
     """
     tensors, sizes = {}, {}
     for key in draw(st.lists(keys(), min_size=1, max_size=3, unique=True)):

@@ -1,4 +1,5 @@
-"""Comparisons of an answer with the oracle's, and of two checkpoints, for tests: they name what differs, and where."""
+"""Comparisons of an answer with the oracle's, and of two checkpoints, for tests: they name what
+differs, and where."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -13,7 +14,9 @@ from shardvar.verbs.compare.diff import diff
 from shardvar.verbs.locate import Path
 
 
-def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer") -> None:
+def assert_matches_oracle(
+    actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer"
+) -> None:
     """Raise ``AssertionError``, naming the first difference, unless two values are the same.
 
     Parameters
@@ -23,9 +26,8 @@ def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0
     expected : array_like
         The value that is right.
     ulps : int, default 0
-        The units in the last place, of the larger of the two, by which values may differ, where arithmetic may be
-        ordered
-        in several ways.
+        The units in the last place, of the larger of the two, by which values may differ, where
+        arithmetic may be ordered in several ways.
     what : str, default 'The answer'
         The subject of the message.
 
@@ -62,7 +64,8 @@ def assert_checkpoints_equal(
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
 ) -> None:
-    """Raise ``AssertionError``, naming the tensors that differ, unless two checkpoints hold the same.
+    """Raise ``AssertionError``, naming the tensors that differ, unless two checkpoints hold the
+    same.
 
     Does not need Hypothesis.
 
@@ -163,7 +166,8 @@ def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | 
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype in any byte order; NumPy's own name for dtypes that checkpoints cannot hold."""
+    """Return the name of a dtype in any byte order; NumPy's own name for dtypes that checkpoints
+    cannot hold."""
     try:
         return dtype_name(dtype)
     except ValueError:
@@ -171,15 +175,20 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
-    """Return, for each element, True if the values are equal, both NaN, or within ``ulps`` units in the last place."""
+    """Return, for each element, True if the values are equal, both NaN, or within ``ulps`` units in
+    the last place."""
     if a.dtype == object:
-        return np.array([x == y for x, y in zip(a.ravel(), b.ravel(), strict=True)], np.bool).reshape(a.shape)
+        return np.array(
+            [x == y for x, y in zip(a.ravel(), b.ravel(), strict=True)], np.bool
+        ).reshape(a.shape)
     with np.errstate(all="ignore"):
-        # float4 and its like have no comparison of their own in every release: as float32 they are exact.
+        # float4 and its like have no comparison of their own in every release: as float32 they are
+        # exact.
         wide = (np.float32 if a.dtype.kind == "V" else a.dtype) if not ulps else a.dtype
         # ``a != a`` is True for NaN alone, and works for dtypes that ``isnan`` does not take.
         same = np.asarray((a.astype(wide) == b.astype(wide)) | ((a != a) & (b != b)), np.bool)
         if ulps and a.dtype.kind in "fc":
-            # ``spacing`` is one unit in the last place: 1.2e-7 for the float32 1.0, and 2.4e-7 for 2.0.
+            # ``spacing`` is one unit in the last place: 1.2e-7 for the float32 1.0, and 2.4e-7 for
+            # 2.0.
             same |= np.abs(a - b) <= ulps * np.maximum(np.spacing(np.abs(a)), np.spacing(np.abs(b)))
     return same

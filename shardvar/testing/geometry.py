@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from shardvar.layout import Partition, Region
-from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
+from shardvar.layout.shard_counts import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+    Partitioner,
+)
 
 
 def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
@@ -42,7 +47,9 @@ def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
     SearchStrategy of Region
         The strategy.
     """
-    axes = [st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape]
+    axes = [
+        st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape
+    ]
     return st.tuples(*axes).map(lambda cuts: Region((a for a, _ in cuts), (b - a for a, b in cuts)))
 
 
@@ -62,7 +69,8 @@ def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Re
     SearchStrategy of list of Region
         The strategy. Most tilings are not grids; they shrink to the whole.
     """
-    # Cuts in two do not reach every tiling: a pinwheel of five rectangles has no cut from end to end.
+    # Cuts in two do not reach every tiling: a pinwheel of five rectangles has no cut from end to
+    # end.
     parts = [Region.whole(shape)]
     if shape:
         for _ in range(draw(st.integers(0, max_cuts))):
@@ -103,7 +111,8 @@ def layouts(max_shards: int = 13, max_rows: int = 4) -> st.SearchStrategy[list[i
     Parameters
     ----------
     max_shards : int, default 13
-        The most shards. If it is above ten, some have more than ten: sorted as text, shard 10 comes before shard 2.
+        The most shards. If it is above ten, some have more than ten: sorted as text, shard 10 comes
+        before shard 2.
     max_rows : int, default 4
         The most rows of a shard.
 

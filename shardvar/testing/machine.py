@@ -1,4 +1,5 @@
-"""A state machine: any sequence of reads and writes acts on a sharded variable as on the whole array.
+"""A state machine: any sequence of reads and writes acts on a sharded variable as on the whole
+array.
 
     class MyMachine(ShardedVariableMachine):
         def make(self, full, sizes):
@@ -9,9 +10,10 @@
 
     TestMyTable = MyMachine.TestCase
 
-Only ``make`` must be overridden. The other methods call TensorFlow's names on the value that it returned; override
-those for which an implementation has other names. A method that raises ``NotImplementedError`` is left out of the test.
-``sharded_variables`` draws the start of such a sequence alone: a variable and its array.
+Only ``make`` must be overridden. The other methods call TensorFlow's names on the value that it
+returned; override those for which an implementation has other names. A method that raises
+``NotImplementedError`` is left out of the test. ``sharded_variables`` draws the start of such a
+sequence alone: a variable and its array.
 """
 
 from collections.abc import Sequence
@@ -28,14 +30,25 @@ from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variabl
 from shardvar.testing.arrays import counting
 from shardvar.testing.compare import assert_matches_oracle
 from shardvar.testing.geometry import layouts
-from shardvar.testing.operations import Ids, Key, Snapshot, Update, ids, refused_updates, slices, updated, updates
+from shardvar.testing.operations import (
+    Ids,
+    Key,
+    Snapshot,
+    Update,
+    ids,
+    refused_updates,
+    slices,
+    updated,
+    updates,
+)
 
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3, 2), (0,))
 """The shapes of one row: a number, vectors, a matrix, a row without elements."""
 
 
 def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVariable:
-    """Return an array as shards with the given numbers of rows, each on a separate simulated server.
+    """Return an array as shards with the given numbers of rows, each on a separate simulated
+    server.
 
     Parameters
     ----------
@@ -60,7 +73,11 @@ def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVa
     stops = np.cumsum(sizes).tolist()
     return ShardedVariable(
         [
-            Variable(array[stop - size : stop], name=f"{name}/part_{number}", device=Device(f"ps:{number}"))
+            Variable(
+                array[stop - size : stop],
+                name=f"{name}/part_{number}",
+                device=Device(f"ps:{number}"),
+            )
             for number, (size, stop) in enumerate(zip(sizes, stops, strict=True))
         ]
     )
@@ -73,7 +90,8 @@ def sharded_variables(
     row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES,
     max_shards: int = 13,
 ) -> tuple[ShardedVariable, Array]:
-    """Draw a sharded variable and its array: uneven rows a shard, with empty shards, some in more than ten.
+    """Draw a sharded variable and its array: uneven rows a shard, with empty shards, some in more
+    than ten.
 
     Parameters
     ----------
@@ -87,9 +105,8 @@ def sharded_variables(
     Returns
     -------
     SearchStrategy of tuple
-        The strategy of pairs of ``ShardedVariable`` and ndarray. Values count 1, 2, 3 and so on, so that a wrong
-        row shows
-        its origin. They shrink to one shard without rows.
+        The strategy of pairs of ``ShardedVariable`` and ndarray. Values count 1, 2, 3 and so on, so
+        that a wrong row shows its origin. They shrink to one shard without rows.
     """
     sizes = draw(layouts(max_shards))
     array = counting((sum(sizes), *draw(st.sampled_from(list(row_shapes)))), dtype)
@@ -97,7 +114,8 @@ def sharded_variables(
 
 
 class ShardedVariableMachine(RuleBasedStateMachine):
-    """Reads and writes of a sharded variable and of the whole array, side by side; subclasses override ``make``."""
+    """Reads and writes of a sharded variable and of the whole array, side by side; subclasses
+    override ``make``."""
 
     dtype: npt.DTypeLike = np.float32
     """The dtype of the variables."""
@@ -188,7 +206,8 @@ class ShardedVariableMachine(RuleBasedStateMachine):
     def start(self, sizes: list[int], row_shape: tuple[int, ...]) -> None:
         """Make the variable and the array."""
         self.full = counting((sum(sizes), *row_shape), self.dtype)
-        # A copy, since an implementation that writes into the array it was given would change the oracle too.
+        # A copy, since an implementation that writes into the array it was given would change the
+        # oracle too.
         self.variable = self.make(self.full.copy(), sizes)
 
     @precondition(lambda self: self.variable is not None)
@@ -231,7 +250,8 @@ class ShardedVariableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.variable is not None)
     @rule(data=st.data())
     def refuses(self, data: st.DataObject) -> None:
-        """A write of rows that are not there, or of another shape, raises an exception and changes nothing."""
+        """A write of rows that are not there, or of another shape, raises an exception and changes
+        nothing."""
         update = data.draw(refused_updates(self.full.shape, self.dtype))
         try:
             self.write(update)

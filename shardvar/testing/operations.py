@@ -30,7 +30,8 @@ class SparseIds:
 
 
 def ids(length: int, max_size: int = 12, max_rank: int = 1) -> st.SearchStrategy[Ids]:
-    """Return ids in ``[0, length)`` as int64: unsorted, duplicated, across shards; an empty array for length 0.
+    """Return ids in ``[0, length)`` as int64: unsorted, duplicated, across shards; an empty array
+    for length 0.
 
     Parameters
     ----------
@@ -90,7 +91,8 @@ def slices(draw: st.DrawFn, shape: tuple[int, ...], new_axes: bool = False) -> K
     Parameters
     ----------
     shape : tuple of int
-        The shape. Starts and stops lie beyond both ends of its axes, steps go backwards, axes are left out.
+        The shape. Starts and stops lie beyond both ends of its axes, steps go backwards, axes are
+        left out.
     new_axes : bool, default False
         Some indexes have a None.
 
@@ -122,8 +124,8 @@ class Update:
     """One write of the whole variable, or of some rows."""
 
     op: str
-    """``assign``, ``add`` or ``sub`` of the whole; ``add``, ``sub``, ``mul``, ``div``, ``min``, ``max``, ``update`` of
-    rows."""
+    """``assign``, ``add`` or ``sub`` of the whole; ``add``, ``sub``, ``mul``, ``div``, ``min``,
+    ``max``, ``update`` of rows."""
     ids: Ids | None
     """The rows in the order of writing, some repeated; None for the whole variable."""
     values: Array
@@ -131,11 +133,14 @@ class Update:
 
 
 @st.composite
-def updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32, op: str = "") -> Update:
+def updates(
+    draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32, op: str = ""
+) -> Update:
     """Draw one write of a variable of this shape; with ``op``, a sparse one of that kind.
 
-    Operands are the numbers 1, 2, 3 and so on, or powers of two, and those of ``mul`` and ``div`` always powers of two:
-    on a variable of small integers no order of the operands of one write rounds.
+    Operands are the numbers 1, 2, 3 and so on, or powers of two, and those of ``mul`` and ``div``
+    always powers of two: on a variable of small integers no order of the operands of one write
+    rounds.
     """
     sparse = bool(op) or draw(st.booleans())
     name = op or draw(st.sampled_from(SPARSE if sparse else DENSE))
@@ -144,7 +149,9 @@ def updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.flo
     if name not in ("mul", "div") and draw(st.booleans()):
         return Update(name, rows, counting(count, dtype))
     powers = st.lists(st.integers(-2, 3), min_size=(n := int(np.prod(count))), max_size=n)
-    return Update(name, rows, (2.0 ** np.array(draw(powers), np.float64)).reshape(count).astype(dtype))
+    return Update(
+        name, rows, (2.0 ** np.array(draw(powers), np.float64)).reshape(count).astype(dtype)
+    )
 
 
 def update_sequences(
@@ -170,11 +177,14 @@ def update_sequences(
 
 
 @st.composite
-def refused_updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Update:
+def refused_updates(
+    draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32
+) -> Update:
     """Draw one write that must be refused, and leave a variable of this shape as it was.
 
-    One of the ids is negative or too large (by one, or so that 32 bits of it are a row), or there are more or fewer
-    operands than ids; or a value for the whole has more or fewer rows, or another number of columns.
+    One of the ids is negative or too large (by one, or so that 32 bits of it are a row), or there
+    are more or fewer operands than ids; or a value for the whole has more or fewer rows, or another
+    number of columns.
 
     Parameters
     ----------
@@ -189,7 +199,11 @@ def refused_updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike 
         The strategy. Writes shrink to ids that are too large by one.
     """
     length, row_shape = shape[0], tuple(shape[1:])
-    way = draw(st.sampled_from(["ids", "operands", "rows", "columns"] if row_shape else ["ids", "operands", "rows"]))
+    way = draw(
+        st.sampled_from(
+            ["ids", "operands", "rows", "columns"] if row_shape else ["ids", "operands", "rows"]
+        )
+    )
     if way in ("ids", "operands"):
         rows = draw(ids(length, max_size=3)).tolist()
         if way == "ids":
@@ -219,7 +233,8 @@ def max_norms(rows: Array) -> st.SearchStrategy[float]:
         The strategy. All limits are above 0.
     """
     norms = sorted({float(norm) for norm in norms_of(rows).ravel() if norm > 0}) or [1.0]
-    # A half and twice are exact, so that a norm meets its limit to the last bit, or misses it by far.
+    # A half and twice are exact, so that a norm meets its limit to the last bit, or misses it by
+    # far.
     return st.sampled_from(norms).flatmap(lambda norm: st.sampled_from([norm, norm / 2, norm * 2]))
 
 
@@ -301,7 +316,8 @@ class Snapshot:
 
 
 def updated(full: Array, update: Update) -> Array:
-    """Return the array after a write, by definition: one row after the other, in the order of the ids.
+    """Return the array after a write, by definition: one row after the other, in the order of the
+    ids.
 
     Parameters
     ----------
@@ -316,7 +332,9 @@ def updated(full: Array, update: Update) -> Array:
         The array after, of the same dtype.
     """
     if update.ids is None:
-        dense = {"assign": update.values, "add": full + update.values, "sub": full - update.values}[update.op]
+        dense = {"assign": update.values, "add": full + update.values, "sub": full - update.values}[
+            update.op
+        ]
         return np.asarray(dense).astype(full.dtype)
     after = full.copy()
     # Division by zero and overflow are results to be compared, so NumPy must not warn about them.

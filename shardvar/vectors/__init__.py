@@ -1,8 +1,9 @@
-"""The vectors that shardvar publishes: JSON and tiny checkpoints, for implementations in any language.
+"""The vectors that shardvar publishes: JSON and tiny checkpoints, for implementations in any
+language.
 
-They are in ``data`` beside this file, and in the wheel. ``data/README.md`` says how to read them; ``shardvar vectors
---out DIR`` writes them all to a directory. This module decodes nothing but the JSON of a group; the tests of shardvar
-run shardvar on the vectors.
+They are in ``data`` beside this file, and in the wheel. ``data/README.md`` says how to read them;
+``shardvar vectors --out DIR`` writes them all to a directory. This module decodes nothing but the
+JSON of a group; the tests of shardvar run shardvar on the vectors.
 """
 
 import json
@@ -31,7 +32,9 @@ def names() -> tuple[str, ...]:
 def read(name: str) -> bytes:
     """Return the bytes of one file; ``ArgumentError`` for a name that ``names`` does not list."""
     if name not in names():
-        raise ArgumentError(f"Unknown file of vectors {name!r}.", "`shardvar.vectors.names()` lists the files.")
+        raise ArgumentError(
+            f"Unknown file of vectors {name!r}.", "`shardvar.vectors.names()` lists the files."
+        )
     return files(__name__).joinpath("data", *name.split("/")).read_bytes()
 
 
@@ -41,18 +44,23 @@ def groups() -> tuple[str, ...]:
     >>> groups()[:4]
     ('checkpoints', 'div', 'indexing', 'initializers')
     """
-    return tuple(name.removesuffix(".json") for name in names() if "/" not in name and _is_group(name))
+    return tuple(
+        name.removesuffix(".json") for name in names() if "/" not in name and _is_group(name)
+    )
 
 
 def group(name: str) -> dict[str, Any]:
-    """Return one group, header and cases; ``ArgumentError`` for a name that ``groups`` does not list.
+    """Return one group, header and cases; ``ArgumentError`` for a name that ``groups`` does not
+    list.
 
     >>> case = group("div")["cases"][0]
     >>> case["id"], case["inputs"], case["expected"]
     ('div-div-13-5', {'length': 13, 'num_shards': 5}, [[0, 3], [3, 6], [6, 9], [9, 11], [11, 13]])
     """
     if name not in groups():
-        raise ArgumentError(f"Unknown group of vectors {name!r}.", f"The groups are {', '.join(groups())}.")
+        raise ArgumentError(
+            f"Unknown group of vectors {name!r}.", f"The groups are {', '.join(groups())}."
+        )
     found: dict[str, Any] = json.loads(read(f"{name}.json"))
     return found
 

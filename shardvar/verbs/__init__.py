@@ -1,1 +1,2 @@
-"""The verbs: save, load, open, reshard; verify and diff. Each is imported from its module, and costs no other."""
+"""The verbs: save, load, open, reshard; verify and diff. Each is imported from its module, and
+costs no other."""

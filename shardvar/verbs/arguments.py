@@ -1,4 +1,5 @@
-"""Arguments: check and convert the arguments of the verbs, so that a wrong type is an error of shardvar.
+"""Arguments: check and convert the arguments of the verbs, so that a wrong type is an error of
+shardvar.
 
 Types are checked here alone. What a value means is checked where it is used.
 """
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     """Return a value as an array that has lost nothing of it."""
     array = value if type(value) is np.ndarray else _convert(key, value)
-    # Such a bool comes from a view of other bytes. It would be written as it is, and every load would refuse it.
+    # Such a bool comes from a view of other bytes. It would be written as it is, and every load
+    # would refuse it.
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
         raise ArgumentError(
-            f"{key!r} is of dtype bool and holds bytes other than 0 and 1.", "Make it from numbers with astype(bool)."
+            f"{key!r} is of dtype bool and holds bytes other than 0 and 1.",
+            "Make it from numbers with astype(bool).",
         )
     return array
 
@@ -32,7 +35,8 @@ def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
 def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     if np.ma.isMaskedArray(value):
         raise UnsupportedError(
-            f"{key!r} is a masked array, whose mask would be lost.", "Fill it, or save the mask too."
+            f"{key!r} is a masked array, whose mask would be lost.",
+            "Fill it, or save the mask too.",
         )
     try:
         array = np.asarray(_without_torch(value))
@@ -40,7 +44,8 @@ def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
         raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
     except (TypeError, ValueError, RuntimeError) as error:  # the last is how PyTorch refuses
         raise ArgumentTypeError(
-            f"{key!r} is a {type(value).__name__}, which NumPy cannot convert to an array: {str(error).rstrip('.')}.",
+            f"{key!r} is a {type(value).__name__}, which NumPy cannot convert to an array: "
+            f"{str(error).rstrip('.')}.",
             "Give an array, or what NumPy makes one of.",
         ) from error
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
@@ -56,13 +61,15 @@ def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
 def _without_torch(value: Any) -> Any:
     """A tensor of PyTorch as an array, anything else as it is.
 
-    PyTorch converts neither tensors with a gradient nor dtypes that only ``ml_dtypes`` has; those go by their bytes.
+    PyTorch converts neither tensors with a gradient nor dtypes that only ``ml_dtypes`` has; those
+    go by their bytes.
     """
     # Looked up, not imported: a program that has a tensor has imported PyTorch already.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value
-    # PyTorch keeps conjugation and negation as flags of a view; once resolved, the memory holds the values.
+    # PyTorch keeps conjugation and negation as flags of a view; once resolved, the memory holds the
+    # values.
     tensor = value.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if hasattr(np, name):
@@ -73,7 +80,8 @@ def _without_torch(value: Any) -> Any:
 
 
 def stored_dtype(key: str, array: npt.NDArray[Any]) -> str:
-    """Return the name of an array's dtype; ``UnsupportedError``, naming the key, where no checkpoint holds it."""
+    """Return the name of an array's dtype; ``UnsupportedError``, naming the key, where no
+    checkpoint holds it."""
     try:
         name = dtype_name(array.dtype)
         code(name)
@@ -85,28 +93,35 @@ def stored_dtype(key: str, array: npt.NDArray[Any]) -> str:
 def check_mapping(value: Any, what: str) -> None:
     """Raise ``ArgumentTypeError`` unless the value is a mapping; ``what`` says what from and to."""
     if not isinstance(value, Mapping):
-        raise ArgumentTypeError(f"A {type(value).__name__} is not a mapping from {what}.", "Give a dict.")
+        raise ArgumentTypeError(
+            f"A {type(value).__name__} is not a mapping from {what}.", "Give a dict."
+        )
 
 
 def check_globs(value: Any, what: str) -> None:
-    """Raise ``ArgumentTypeError`` unless the value is a mapping from globs; ``what`` says what from and to."""
+    """Raise ``ArgumentTypeError`` unless the value is a mapping from globs; ``what`` says what from
+    and to."""
     check_mapping(value, what)
     for glob in value:
         check_string(glob, "globs")
 
 
 def check_policy(policy: Any) -> None:
-    """Raise ``ArgumentTypeError`` unless a policy can assign slices to files and has a description."""
+    """Raise ``ArgumentTypeError`` unless a policy can assign slices to files and has a
+    description."""
     if policy is None:
         return
     # A class is callable, and would pass for a policy below.
     if isinstance(policy, type):
-        raise ArgumentTypeError(f"{policy!r} is a class, not a policy.", f"Give an instance, {policy.__name__}(...).")
+        raise ArgumentTypeError(
+            f"{policy!r} is a class, not a policy.", f"Give an instance, {policy.__name__}(...)."
+        )
     decides = callable(policy) or callable(getattr(policy, "assign", None))
     if not decides or not isinstance(getattr(policy, "description", None), str):
         raise ArgumentTypeError(
             f"{policy!r} is not a policy.",
-            "Give one such as MaxShardSizePolicy(64 * 10**6), or a callable with a text for its `description`.",
+            "Give one such as MaxShardSizePolicy(64 * 10**6), or a callable with a text for its "
+            "`description`.",
         )
 
 
@@ -117,22 +132,29 @@ def texts_of(metadata: Any) -> dict[str, str]:
     check_mapping(metadata, "text to text")
     for name, text in metadata.items():
         if not (isinstance(name, str) and isinstance(text, str)):
-            raise ArgumentTypeError(f"The metadata have {text!r} for {name!r}.", "Give text for text.")
+            raise ArgumentTypeError(
+                f"The metadata have {text!r} for {name!r}.", "Give text for text."
+            )
         try:
             # Lone surrogates are text in Python, but cannot be encoded as UTF-8.
             (name + text).encode()
         except UnicodeEncodeError:
-            raise ArgumentError(f"The metadata {name!r}: {text!r} are not valid Unicode.", "Give other text.") from None
+            raise ArgumentError(
+                f"The metadata {name!r}: {text!r} are not valid Unicode.", "Give other text."
+            ) from None
     return dict(metadata)
 
 
 def strings_of(values: str | Iterable[str], what: str) -> list[str]:
     """Return one string or several as a list, each once, in order."""
-    # Text is iterable: "abc" would become three strings, and b"abc" three numbers, of which an error would speak.
+    # Text is iterable: "abc" would become three strings, and b"abc" three numbers, of which an
+    # error would speak.
     try:
         strings = list(dict.fromkeys([values] if isinstance(values, str | bytes) else values))
     except TypeError:
-        raise ArgumentTypeError(f"{values!r} is neither one of the {what} nor several.", "Give strings.") from None
+        raise ArgumentTypeError(
+            f"{values!r} is neither one of the {what} nor several.", "Give strings."
+        ) from None
     for each in strings:
         check_string(each, what)
     return strings
@@ -142,14 +164,17 @@ def check_progress(progress: Any) -> None:
     """Raise ``ArgumentTypeError`` unless numbers of bytes can be reported to it."""
     if not callable(progress):
         raise ArgumentTypeError(
-            f"progress is {progress!r}.", "Give a function of a number of bytes, or leave the argument out."
+            f"progress is {progress!r}.",
+            "Give a function of a number of bytes, or leave the argument out.",
         )
 
 
 def check_string(value: Any, what: str) -> None:
     """Raise ``ArgumentTypeError`` for anything but text."""
     if not isinstance(value, str):
-        raise ArgumentTypeError(f"{value!r} is a {type(value).__name__}, and the {what} are strings.", "Give a string.")
+        raise ArgumentTypeError(
+            f"{value!r} is a {type(value).__name__}, and the {what} are strings.", "Give a string."
+        )
 
 
 # TensorFlow's options for writing a checkpoint of objects, as far as they mean something here.
@@ -168,10 +193,11 @@ _REFUSED = {
 class CheckpointOptions:
     """Options of ``Checkpoint.write``.
 
-    R-POLICY-18 (RFC 001): "I propose adding an `experimental_sharding_callback` option to `CheckpointOptions`."
+    R-POLICY-18 (RFC 001): "I propose adding an `experimental_sharding_callback` option to
+    `CheckpointOptions`."
 
-    The fields are those of ``tf.train.CheckpointOptions``. Those that mean nothing here may have TensorFlow's defaults,
-    and are refused by name where they have another value.
+    The fields are those of ``tf.train.CheckpointOptions``. Those that mean nothing here may have
+    TensorFlow's defaults, and are refused by name where they have another value.
 
     Examples
     --------
@@ -181,7 +207,8 @@ class CheckpointOptions:
     """
 
     experimental_sharding_callback: "Policy | None" = None
-    """The policy that says which slices share a file, as ``policy=`` takes it; None for a file a task."""
+    """The policy that says which slices share a file, as ``policy=`` takes it; None for a file a
+    task."""
     experimental_io_device: None = None
     """Refused."""
     enable_async: bool = False
@@ -196,7 +223,9 @@ class CheckpointOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in _REFUSED and value is not field.default:
-                raise ArgumentError(f"{field.name}={value!r} means nothing here.", _REFUSED[field.name])
+                raise ArgumentError(
+                    f"{field.name}={value!r} means nothing here.", _REFUSED[field.name]
+                )
 
     @property
     def policy(self) -> "Policy | None":
@@ -205,7 +234,8 @@ class CheckpointOptions:
 
 
 def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Policy | None":
-    """Return the policy of a call that takes it in either of two ways; ``ArgumentError`` where it is given in both."""
+    """Return the policy of a call that takes it in either of two ways; ``ArgumentError`` where it
+    is given in both."""
     check_policy(policy)
     if options is None:
         return policy
@@ -213,5 +243,7 @@ def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Po
     if not isinstance(given, CheckpointOptions):
         raise ArgumentTypeError(f"{given!r} are not options.", "Give a CheckpointOptions.")
     if policy is not None and options.policy is not None:
-        raise ArgumentError("A policy is given twice, by itself and in the options.", "Give it once.")
+        raise ArgumentError(
+            "A policy is given twice, by itself and in the options.", "Give it once."
+        )
     return policy or options.policy

@@ -18,21 +18,29 @@ from shardvar.layout.dtypes import STRING
 from shardvar.verbs.reader import Reader
 
 
-def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> tuple[Mapping[str, bytes], list[str]]:
+def find_objects(
+    reader: Reader, form: Format, keys: Collection[str]
+) -> tuple[Mapping[str, bytes], list[str]]:
     """Return the objects to write as they are, and the keys of those whose text becomes metadata.
 
-    ``form`` is the format to write; the other objects among ``keys`` are written as string tensors, or refused.
+    ``form`` is the format to write; the other objects among ``keys`` are written as string tensors,
+    or refused.
     """
     read_objects = getattr(reader.source, "objects", None)
     if read_objects is None:
         return {}, []
-    # An object of a class that is not read may be carried. Any other fault is one of the checkpoint.
+    # An object of a class that is not read may be carried. Any other fault is one of the
+    # checkpoint.
     faults = reader.faults
-    carried = read_objects({key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}, form.name)
+    carried = read_objects(
+        {key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}, form.name
+    )
     if not form.capabilities.keeps_metadata:
         return carried, []
     tensors, rest = reader.entries().slices.tensors, set(keys).difference(carried)
-    return carried, [key for row, key in enumerate(tensors.keys) if key in rest and tensors.dtype(row) == STRING]
+    return carried, [
+        key for row, key in enumerate(tensors.keys) if key in rest and tensors.dtype(row) == STRING
+    ]
 
 
 def read_texts(reader: Reader, keys: Collection[str]) -> dict[str, str]:
@@ -41,5 +49,8 @@ def read_texts(reader: Reader, keys: Collection[str]) -> dict[str, str]:
     for key in keys:
         text = bytes(reader.read(key)[()]).decode("utf-8", "surrogateescape")
         if user.setdefault(key, text) != text:
-            raise ArgumentError(f"{key!r} is both an object and a key of the metadata.", "Leave it out with a filter.")
+            raise ArgumentError(
+                f"{key!r} is both an object and a key of the metadata.",
+                "Leave it out with a filter.",
+            )
     return user

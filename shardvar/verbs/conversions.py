@@ -1,9 +1,10 @@
-"""Conversions: which tensors change their axes or their dtypes on the way from a source to a target?
+"""Conversions: which tensors change their axes or their dtypes on the way from a source to a
+target?
 
     stored entries --transpose--> --cast--> entries to write
 
-Each step gives entries and a source that reads them, so that planning and the engine see tensors as they will be. Globs
-are of the keys of the target. A glob that matches nothing is an error.
+Each step gives entries and a source that reads them, so that planning and the engine see tensors as
+they will be. Globs are of the keys of the target. A glob that matches nothing is an error.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +39,11 @@ class Conversions:
     """Globs of matrices to transpose."""
 
     def of(
-        self, source: Source, stored: EntryTable, encodings: Mapping[str, str], lost: Sequence[str] = ()
+        self,
+        source: Source,
+        stored: EntryTable,
+        encodings: Mapping[str, str],
+        lost: Sequence[str] = (),
     ) -> tuple[EntryTable, Source]:
         """Return the converted entries and the source that reads them.
 
@@ -49,7 +54,8 @@ class Conversions:
 
 
 def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:
-    """Return the entries of a converted source as they are stored, and the rows of those that are transposed."""
+    """Return the entries of a converted source as they are stored, and the rows of those that are
+    transposed."""
     if isinstance(source, CastSource):
         entries = source.stored
         source = source.inner
@@ -72,12 +78,16 @@ def _transpose(
     for glob in [] if transpose is None else strings_of(transpose, "globs"):
         hits = [row for row, key in enumerate(tensors.keys) if fnmatchcase(key, glob)]
         for row in hits:
-            _check_transposable(tensors.keys[row], tensors.dtype(row), tensors.shape(row), encodings)
+            _check_transposable(
+                tensors.keys[row], tensors.dtype(row), tensors.shape(row), encodings
+            )
         # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
         matrices = [row for row in hits if ranks[row] == 2]
         if not matrices and not any(fnmatchcase(key, glob) for key in lost):
             found = [key for key, rank in zip(tensors.keys, ranks, strict=True) if rank == 2]
-            raise ArgumentError(f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found))
+            raise ArgumentError(
+                f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found)
+            )
         is_matrix[matrices] = True
     if not is_matrix.any():
         return source, stored
@@ -85,15 +95,22 @@ def _transpose(
     return TransposedSource(VerifiedRows(source, stored), rows, map_scratch), entries
 
 
-def _check_transposable(key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]) -> None:
+def _check_transposable(
+    key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]
+) -> None:
     """Raise ``ArgumentError`` for tensors that have no transpose, or several."""
     if len(shape) > 2:
         cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
         raise ArgumentError(cause, "Choose a glob that does not match it.")
     if len(shape) == 2 and is_whole(dtype):
-        raise ArgumentError(f"{key!r} is of dtype {dtype}, which is never cut or transposed.", "Choose numbers.")
+        raise ArgumentError(
+            f"{key!r} is of dtype {dtype}, which is never cut or transposed.", "Choose numbers."
+        )
     if key in encodings:
-        cause = f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean nothing."
+        cause = (
+            f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean "
+            "nothing."
+        )
         raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
 
 
@@ -105,12 +122,15 @@ def _cast(
     lost: Sequence[str],
 ) -> tuple[EntryTable, Source]:
     """The entries with the dtypes that they are cast to, and the source that converts them."""
-    dtypes = _matching(stored, cast, lost) if isinstance(cast, Mapping) else _floats(stored, cast, lost)
+    dtypes = (
+        _matching(stored, cast, lost) if isinstance(cast, Mapping) else _floats(stored, cast, lost)
+    )
     if not dtypes:
         return stored, source
     for key in filter(encodings.__contains__, dtypes):
         cause = (
-            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes would mean nothing."
+            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes "
+            "would mean nothing."
         )
         raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
     return cast_entries(stored, dtypes), CastSource.of(source, stored)
@@ -121,7 +141,9 @@ def _floats(stored: EntryTable, given: str, lost: Sequence[str]) -> dict[str, st
     dtype, tensors = parse_dtype(given), stored.slices.tensors
     floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
     if not floats and not lost:
-        raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.", "Leave it out.")
+        raise ArgumentError(
+            f"No tensor has floating-point numbers, so none is cast to {dtype}.", "Leave it out."
+        )
     return dict.fromkeys(floats, dtype)
 
 

@@ -29,7 +29,21 @@ from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
 
 _LOOKED_AT = 4
 """The files of a folder whose heads are read."""
-_MODELS = (".bin", ".ckpt", ".pt", ".pth", ".pkl", ".h5", ".onnx", ".msgpack", ".pb", ".tar", ".gz", ".zip", ".npz")
+_MODELS = (
+    ".bin",
+    ".ckpt",
+    ".pt",
+    ".pth",
+    ".pkl",
+    ".h5",
+    ".onnx",
+    ".msgpack",
+    ".pb",
+    ".tar",
+    ".gz",
+    ".zip",
+    ".npz",
+)
 """The endings of files that are more telling than others, however large these are."""
 
 _UNFINISHED = "The save was interrupted: take the step before it, and remove this folder."
@@ -54,10 +68,12 @@ _FOLDERS = (
     (r"tmp-checkpoint-\d+|[A-Za-z_-]*\d+[._-]tmp", FileKind("a checkpoint that was not finished", _UNFINISHED, True)),
     (r"mp_rank_\d+(_\d+)*", FileKind(
         "a Megatron checkpoint in its old form, with a folder for each rank",
-        "Name the file of one rank, or convert it where Megatron is installed: `tools/checkpoint/convert.py`.")),
+        "Name the file of one rank, or convert it where Megatron is installed: "
+        "`tools/checkpoint/convert.py`.")),
     (r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt|.*_optim_states\.pt", FileKind(
         "a DeepSpeed checkpoint, with files for each rank",
-        "Name the file of one rank, or join them with the zero_to_fp32.py that DeepSpeed put beside the folder.")),
+        "Name the file of one rank, or join them with the zero_to_fp32.py that DeepSpeed put "
+        "beside the folder.")),
     (r"consolidated\.0*[1-9]\d*\.pth", FileKind(
         "a model of Llama in its original form, with a file for each rank of tensor parallelism",
         "Name the file of one rank, or join them with transformers' convert_llama_weights_to_hf.py.")),
@@ -69,23 +85,30 @@ _FOLDERS = (
 """Kinds of folders, by the name of something in them."""
 ARRAYS_ALONE = FileKind(
     "a folder of Zarr arrays without a group",
-    "If they are one checkpoint, copy the file of its group again: zarr.json, .zgroup, or _METADATA of Orbax. "
+    "If they are one checkpoint, copy the file of its group again: zarr.json, .zgroup, or "
+    "_METADATA of Orbax. "
     "Else give the path of one of them.",
 )
-"""The arrays of a checkpoint that lost that file; arrays that were saved one by one look the same."""
-_JSON_ITEM = FileKind("an item of an Orbax step that is JSON", "Read its file `metadata`, or name the item of arrays.")
+"""The arrays of a checkpoint that lost that file; arrays that were saved one by one look the
+same."""
+_JSON_ITEM = FileKind(
+    "an item of an Orbax step that is JSON", "Read its file `metadata`, or name the item of arrays."
+)
 """Orbax writes one file for it, ``metadata``, and may mark it as complete."""
 
 
 def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
-    """Return the error that says what is at a path without a checkpoint; ``near`` is a remedy for a misspelt one."""
+    """Return the error that says what is at a path without a checkpoint; ``near`` is a remedy for a
+    misspelt one."""
     shown = os.fspath(path)
     storage, name = split_place(path)
     if not _exists(path, storage, name):
         with suppress(OSError, ShardvarError):
             names = storage.names()
             shares = [each for each in names if each.startswith(f"{name}.")]
-            if uncommitted := _shares_error(shown, shares) or _unfinished_error(shown, storage, name, names):
+            if uncommitted := _shares_error(shown, shares) or _unfinished_error(
+                shown, storage, name, names
+            ):
                 return uncommitted
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
@@ -100,9 +123,13 @@ def _exists(path: str | os.PathLike[str], storage: Storage, name: str) -> bool:
 
 
 def kind_of_folder(names: Iterable[str]) -> FileKind | None:
-    """Return what a folder is, by its own name and those of what is in it; None if they tell nothing."""
+    """Return what a folder is, by its own name and those of what is in it; None if they tell
+    nothing."""
     names = list(names)
-    return next((kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, each) for each in names)), None)
+    return next(
+        (kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, each) for each in names)),
+        None,
+    )
 
 
 def _is_json_item(files: Iterable[str], folders: Sequence[str]) -> bool:
@@ -116,24 +143,38 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     formats = f"The formats are {', '.join(format_names())}."
     first = _head(storage, name)
     if not first:
-        return MalformedCheckpoint(f"The file {shown} is empty.", "Fetch it again from where it was written.")
+        return MalformedCheckpoint(
+            f"The file {shown} is empty.", "Fetch it again from where it was written."
+        )
     # An archive of torch.save or of NumPy would have been found.
-    kind = FileKind("a zip archive of another program", formats) if first.startswith(b"PK") else _kind(name, first)
+    kind = (
+        FileKind("a zip archive of another program", formats)
+        if first.startswith(b"PK")
+        else _kind(name, first)
+    )
     if kind is None:
-        return CheckpointNotFound(f"The file {shown} is of no format that shardvar reads.", near or formats)
+        return CheckpointNotFound(
+            f"The file {shown} is of no format that shardvar reads.", near or formats
+        )
     if kind.is_lost:
         return MalformedCheckpoint(f"The file {shown} is {kind.what}.", kind.remedy)
-    return UnsupportedError(f"The file {shown} is {kind.what}; it is of no format that shardvar reads.", kind.remedy)
+    return UnsupportedError(
+        f"The file {shown} is {kind.what}; it is of no format that shardvar reads.", kind.remedy
+    )
 
 
 def _kind(name: str, first: bytes) -> FileKind | None:
-    """Return the kind of a file; its name counts if its first bytes tell nothing, or if it is unfinished."""
-    by_name = next((kind for pattern, kind in _NAMES if re.fullmatch(pattern, name, re.DOTALL)), None)
+    """Return the kind of a file; its name counts if its first bytes tell nothing, or if it is
+    unfinished."""
+    by_name = next(
+        (kind for pattern, kind in _NAMES if re.fullmatch(pattern, name, re.DOTALL)), None
+    )
     return by_name if by_name and by_name.is_lost else kind_of(first) or by_name
 
 
 def _shares_error(shown: str, names: Iterable[str]) -> ShardvarError | None:
-    """Return the error of a save by several processes that was not committed; None if no share of one is there."""
+    """Return the error of a save by several processes that was not committed; None if no share of
+    one is there."""
     found = finished_shares(names)
     if found is None:
         return None
@@ -142,13 +183,17 @@ def _shares_error(shown: str, names: Iterable[str]) -> ShardvarError | None:
     cause = f"There is no checkpoint at {shown}: a save by {number:,} processes was not committed"
     if not missing:
         remedy = "Commit it: sv.commit_shards, with the `run` of its processes."
-        return CheckpointNotFound(f"{cause}.", f"{remedy} If they do not fit together, save again, under a new run.")
+        return CheckpointNotFound(
+            f"{cause}.", f"{remedy} If they do not fit together, save again, under a new run."
+        )
     lacking = f"process{'es' * (len(missing) > 1)} {named([*map(str, missing)])}".replace("'", "")
     remedy = "Save there again with the same `run`, or in all processes with another one."
     return CheckpointNotFound(f"{cause}, and lacks the shares of {lacking}.", remedy)
 
 
-def _unfinished_error(shown: str, storage: Storage, name: str, names: Iterable[str]) -> ShardvarError | None:
+def _unfinished_error(
+    shown: str, storage: Storage, name: str, names: Iterable[str]
+) -> ShardvarError | None:
     """Return the error of a write that was not finished; None if nothing of one is there."""
     left = unfinished_files(names, stem_of_name(name, format_of_name(name) or ""))
     left = left or [each for each in unfinished_files(names, "") if each == name]
@@ -168,12 +213,18 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
         error = IncompleteCheckpoint if kind.is_lost else UnsupportedError
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
     if not files and not folders:
-        return CheckpointNotFound(f"The folder {shown} is empty.", "Give the folder of a checkpoint.")
+        return CheckpointNotFound(
+            f"The folder {shown} is empty.", "Give the folder of a checkpoint."
+        )
     if uncommitted := _shares_error(shown, files) or _unfinished_error(shown, storage, "", files):
         return uncommitted
     kinds = _kinds_in(storage, files)
-    details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named([*files, *folders])
-    holds = " and ".join(count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names)
+    details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named(
+        [*files, *folders]
+    )
+    holds = " and ".join(
+        count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names
+    )
     cause = f"The folder {shown} holds {holds}, and no checkpoint that shardvar reads: {details}."
     remedy = kinds[0][1].remedy if kinds else f"The formats are {', '.join(format_names())}."
     lost = any(kind.is_lost for _, kind in kinds)
@@ -181,7 +232,8 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
 
 
 def _kinds_in(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKind]]:
-    """Return the kinds of a few files of a folder: those named as models are, and the largest; lost ones first."""
+    """Return the kinds of a few files of a folder: those named as models are, and the largest; lost
+    ones first."""
     sizes = dict[str, int]()
     for name in names:
         status = storage.status(name)

@@ -2,9 +2,11 @@
 
 A checkpoint stores regions, and seldom the devices that held them. Two things tell:
 
-1. Names of files, where each process wrote its own: torch's ``__3_0.distcp``, and a number after ``rank``.
-2. The layout that the slices of a tensor are recognised as. Its devices are counted in the C order of the slices, so
-   only tensors on the largest number of devices count: device 1 of 2 and device 1 of 8 may be different ones.
+1. Names of files, where each process wrote its own: torch's ``__3_0.distcp``, and a number after
+   ``rank``.
+2. The layout that the slices of a tensor are recognised as. Its devices are counted in the C order
+   of the slices, so only tensors on the largest number of devices count: device 1 of 2 and device 1
+   of 8 may be different ones.
 
 Names are asked first, since they are what a process wrote; a layout follows from the regions alone.
 """
@@ -24,8 +26,8 @@ _RANKED_NAME = re.compile(r"(?:^|/)__(\d{1,9})_\d+[^/]*\.distcp$|rank[-_]?(\d{1,
 """``__3_0.distcp`` of torch, or ``rank_3`` and ``mp_rank_03``."""
 
 _LEAST_SHARE = 0.1
-"""The least share of the bytes that layouts must tell of. A file limit cuts some tensors where a file is full, and of a
-thousand such cuts some happen to be equal, which says nothing of devices."""
+"""The least share of the bytes that layouts must tell of. A file limit cuts some tensors where a
+file is full, and of a thousand such cuts some happen to be equal, which says nothing of devices."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +59,8 @@ def _ranks_of_names(files: Sequence[str]) -> Ints | None:
 
 
 def _devices_of_layouts(slices: SliceTable) -> Ints:
-    """The number of the device that holds each slice [m] by the layout of its tensor; -1 where nothing tells."""
+    """The number of the device that holds each slice [m] by the layout of its tensor; -1 where
+    nothing tells."""
     device, size_of = np.full(len(slices), -1, np.int64), np.zeros(len(slices), np.int64)
     order, bounds = slices.by_tensor(by_offset=True)
     known: dict[tuple[tuple[int, ...], bytes, bytes], Ints | None] = {}
@@ -78,11 +81,13 @@ def _devices_of_layouts(slices: SliceTable) -> Ints:
 
 
 def _devices_of_cut(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Ints | None:
-    """The device of each region, in the order of ``offset`` [n, rank]; None where no rule gives the regions."""
+    """The device of each region, in the order of ``offset`` [n, rank]; None where no rule gives the
+    regions."""
     layout = recognize(shape, offset, extent)
     if layout is None:
         return None
     device_of = {
-        tuple(each): number for each, number in zip(layout.offset.tolist(), layout.device.tolist(), strict=True)
+        tuple(each): number
+        for each, number in zip(layout.offset.tolist(), layout.device.tolist(), strict=True)
     }
     return np.array([device_of[tuple(each)] for each in offset.tolist()], np.int64)

@@ -1,4 +1,5 @@
-"""Joining: several checkpoints as one, such as the files that each rank of a tensor-parallel program saved.
+"""Joining: several checkpoints as one, such as the files that each rank of a tensor-parallel
+program saved.
 
     names     a set of which the names say that some are missing is refused, and so is one in another order
     keys      every checkpoint has every key that is taken
@@ -7,8 +8,9 @@
     copies    all else is the same in several checkpoints: it is compared, and kept once
     objects   so are values that are not tensors, such as the arguments of a training program
 
-``JoinedSource`` is a source like any other: its slices are those of all checkpoints, at the places that they have in
-the joined tensors. All that is wrong with keys, dtypes and shapes is found before a value is read.
+``JoinedSource`` is a source like any other: its slices are those of all checkpoints, at the places
+that they have in the joined tensors. All that is wrong with keys, dtypes and shapes is found before
+a value is read.
 """
 
 import os
@@ -22,19 +24,40 @@ from threading import RLock
 import numpy as np
 
 from shardvar.engine.evidence import check_entry
-from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, ReadError, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    InconsistentTensor,
+    ReadError,
+    UnsupportedError,
+)
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import human_shape, named
-from shardvar.planning.index import EntryTable, Metadata, TableIndex, concatenate_entries, take_tensors
+from shardvar.planning.index import (
+    EntryTable,
+    Metadata,
+    TableIndex,
+    concatenate_entries,
+    take_tensors,
+)
 from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.compare.diff import compare_readers
 from shardvar.verbs.locate import Location, is_same
-from shardvar.verbs.part_places import About, Join, Place, agree, begins_of, extents_of, firsts_of, places_of
+from shardvar.verbs.part_places import (
+    About,
+    Join,
+    Place,
+    agree,
+    begins_of,
+    extents_of,
+    firsts_of,
+    places_of,
+)
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys, such_as
 from shardvar.verbs.storages import storage_errors
@@ -48,7 +71,8 @@ _RANK = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedSource:
-    """Several sources as one; an entry that is not plain has the number of its ``origin`` as its start."""
+    """Several sources as one; an entry that is not plain has the number of its ``origin`` as its
+    start."""
 
     sources: Sequence[Source]
     """The sources, in order."""
@@ -91,7 +115,11 @@ class JoinedSource:
             self.read_span(int(entries.file[row]), place + start, buffer)
             return
         number = int(np.searchsorted(self.first_entry, place, side="right")) - 1
-        source, stored, inner = self.sources[number], self.tables[number], place - int(self.first_entry[number])
+        source, stored, inner = (
+            self.sources[number],
+            self.tables[number],
+            place - int(self.first_entry[number]),
+        )
         with self.lock:
             # A plain payload has a checksum of another kind than those that the engine compares.
             if stored.plain[inner] and place not in self.verified:
@@ -107,18 +135,30 @@ class JoinedSource:
             found |= find()
         return found
 
-    def storage_errors(self, keys: Collection[str], only_read: bool = False) -> Mapping[str, ReadError]:
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, ReadError]:
         """Return the errors of keys whose tensors are parts of damaged storages."""
-        return {key: error for source in self.sources for key, error in storage_errors(source, keys, only_read).items()}
+        return {
+            key: error
+            for source in self.sources
+            for key, error in storage_errors(source, keys, only_read).items()
+        }
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the objects among keys as a sink of the format ``form`` writes them; all sources must have the same.
+        """Return the objects among keys as a sink of the format ``form`` writes them; all sources
+        must have the same.
 
         Objects that have a value were compared by it, and are those of the first source.
         """
         first, *others = [_objects_of(source, keys, form) for source in self.sources]
         unlike = sorted(
-            {key for key in first.keys() & self.index.faults for each in others if each.get(key) != first[key]}
+            {
+                key
+                for key in first.keys() & self.index.faults
+                for each in others
+                if each.get(key) != first[key]
+            }
         )
         if unlike:
             cause = f"The sources hold different objects under {named(unlike)}."
@@ -128,7 +168,9 @@ class JoinedSource:
 
 def _objects_of(source: Source, keys: Collection[str], form: str) -> Mapping[str, bytes]:
     """The objects of one source; none if its format has no objects."""
-    read: Callable[[Collection[str], str], Mapping[str, bytes]] | None = getattr(source, "objects", None)
+    read: Callable[[Collection[str], str], Mapping[str, bytes]] | None = getattr(
+        source, "objects", None
+    )
     return {} if read is None else read(keys, form)
 
 
@@ -140,11 +182,13 @@ def open_sources(
     *,
     dequantize: bool,
 ) -> Reader:
-    """Open checkpoints as one, with the keys that ``filter`` and ``exclude`` take; one alone is opened as it is."""
+    """Open checkpoints as one, with the keys that ``filter`` and ``exclude`` take; one alone is
+    opened as it is."""
     if len(found) == 1:
         if concat:
             raise ArgumentError(
-                "There is one source, so nothing is concatenated.", "Give several, or leave out concat."
+                "There is one source, so nothing is concatenated.",
+                "Give several, or leave out concat.",
             )
         return Reader(found[0].path, found[0].format.name, found[0].open(dequantize=dequantize))
     check_globs(concat, "globs to axes")
@@ -153,12 +197,19 @@ def open_sources(
     _check_beside([each.path for each in found])
     with ExitStack() as stack:
         readers = [
-            stack.enter_context(Reader(each.path, each.format.name, each.open(dequantize=dequantize))) for each in found
+            stack.enter_context(
+                Reader(each.path, each.format.name, each.open(dequantize=dequantize))
+            )
+            for each in found
         ]
-        kept = select_keys(list(dict.fromkeys(key for reader in readers for key in reader)), filter, exclude)
+        kept = select_keys(
+            list(dict.fromkeys(key for reader in readers for key in reader)), filter, exclude
+        )
         objects = _unread_objects(readers, kept)
         kept.difference_update(objects)
-        for fault in (error for reader in readers for key, error in reader.faults.items() if key in kept):
+        for fault in (
+            error for reader in readers for key, error in reader.faults.items() if key in kept
+        ):
             raise fault
         _check_encodings(readers, kept)
         places = _places(readers, kept, concat)
@@ -173,11 +224,14 @@ def _check_apart(found: Sequence[Location]) -> None:
     for number, each in enumerate(found):
         other = next((before for before in found[:number] if is_same(before, each)), None)
         if other is not None:
-            raise ArgumentError(f"{other.path} and {each.path} are one checkpoint.", "Give it once.")
+            raise ArgumentError(
+                f"{other.path} and {each.path} are one checkpoint.", "Give it once."
+            )
 
 
 def _check_set(paths: Sequence[str]) -> None:
-    """Raise ``ArgumentError`` if the numbers in names say that sources are missing, or in another order.
+    """Raise ``ArgumentError`` if the numbers in names say that sources are missing, or in another
+    order.
 
     Names without numbers say nothing.
     """
@@ -193,21 +247,26 @@ def _check_set(paths: Sequence[str]) -> None:
             continue
         if len(numbers) < total:
             cause = (
-                f"The names are of {len(numbers)} of {total} sources: {named([os.path.basename(p) for p in paths])}."
+                f"The names are of {len(numbers)} of {total} sources: "
+                f"{named([os.path.basename(p) for p in paths])}."
             )
             raise ArgumentError(cause, "Give all of them, in order.")
         if numbers != sorted(numbers):
             cause = f"The numbers in the names are not in order: {', '.join(map(str, numbers))}."
-            raise ArgumentError(cause, "Give the sources in the order of their ranks: `sort -V` sorts names so.")
+            raise ArgumentError(
+                cause, "Give the sources in the order of their ranks: `sort -V` sorts names so."
+            )
 
 
 def _check_beside(paths: Sequence[str]) -> None:
-    """Raise ``ArgumentError`` if other ranks lie beside the given ones: paths that differ in the number alone."""
+    """Raise ``ArgumentError`` if other ranks lie beside the given ones: paths that differ in the
+    number alone."""
     matches = [list(_RANK.finditer(path)) for path in paths]
     if not all(matches):
         return
     frames = {
-        (path[: found[-1].start(1)], path[found[-1].end(1) :]) for path, found in zip(paths, matches, strict=True)
+        (path[: found[-1].start(1)], path[found[-1].end(1) :])
+        for path, found in zip(paths, matches, strict=True)
     }
     if len(frames) > 1:
         return
@@ -215,42 +274,66 @@ def _check_beside(paths: Sequence[str]) -> None:
     folder, start = os.path.split(before)
     storage = split_place(os.path.join(folder, ""))[0]
     form = re.compile(f"{re.escape(start)}([0-9]{{1,6}}){re.escape(after.partition('/')[0])}")
-    there = {int(hit[1]) for name in (*storage.names(), *storage.folders()) if (hit := form.fullmatch(name))}
+    there = {
+        int(hit[1])
+        for name in (*storage.names(), *storage.folders())
+        if (hit := form.fullmatch(name))
+    }
     missing = sorted(there.difference(int(found[-1][1]) for found in matches))
     if missing:
-        listed = ", ".join(map(str, missing[:MAX_NAMED])) + ("" if len(missing) <= MAX_NAMED else ", ...")
-        cause = f"Beside the given sources are those of other ranks, which were not given: {listed}."
+        listed = ", ".join(map(str, missing[:MAX_NAMED])) + (
+            "" if len(missing) <= MAX_NAMED else ", ..."
+        )
+        cause = (
+            f"Beside the given sources are those of other ranks, which were not given: {listed}."
+        )
         raise ArgumentError(cause, "Give all of them, in order, or move the others elsewhere.")
 
 
 def _unread_objects(readers: Sequence[Reader], kept: set[str]) -> dict[str, CheckpointError]:
-    """The objects that are not read, and that a target may carry as they are, each with the reason."""
+    """The objects that are not read, and that a target may carry as they are, each with the
+    reason."""
     if not all(hasattr(reader.source, "objects") for reader in readers):
         return {}
     faults = readers[0].faults
-    found = [{key for key, error in each.faults.items() if isinstance(error, UnsupportedError)} for each in readers]
+    found = [
+        {key for key, error in each.faults.items() if isinstance(error, UnsupportedError)}
+        for each in readers
+    ]
     return {key: faults[key] for key in sorted(kept.intersection(*found))}
 
 
 def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
-    """Raise if sources have blocks of different encodings under one key; two encodings may have blocks of one size."""
+    """Raise if sources have blocks of different encodings under one key; two encodings may have
+    blocks of one size."""
     tables = [reader.encodings for reader in readers]
     for key in kept:
         kinds = sorted({table[key] for table in tables if key in table})
         if len(kinds) > 1:
             cause = f"The sources hold {key!r} in blocks of {named(kinds)}."
-            raise InconsistentTensor(cause, "Dequantize them: `--dequantize`, in Python `dequantize=True`.")
+            raise InconsistentTensor(
+                cause, "Dequantize them: `--dequantize`, in Python `dequantize=True`."
+            )
 
 
-def _places(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join]) -> dict[str, list[Place]]:
-    """The places of the sources' parts, by key; raises if checkpoints do not agree on keys, dtypes and shapes."""
+def _places(
+    readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join]
+) -> dict[str, list[Place]]:
+    """The places of the sources' parts, by key; raises if checkpoints do not agree on keys, dtypes
+    and shapes."""
     for reader in readers:
         missing = sorted(kept.difference(reader))
         if missing:
             cause = f"{reader.path} lacks {named(missing)}, which other sources have."
-            raise InconsistentTensor(cause, "Give the sources of one run, or leave the keys out: exclude (--exclude).")
+            raise InconsistentTensor(
+                cause, "Give the sources of one run, or leave the keys out: exclude (--exclude)."
+            )
     tables = [_about(reader) for reader in readers]
-    places = {key: [(0,) * len(shape)] * len(readers) for key, (_, shape) in tables[0].items() if key in kept}
+    places = {
+        key: [(0,) * len(shape)] * len(readers)
+        for key, (_, shape) in tables[0].items()
+        if key in kept
+    }
     for glob, rule in concat.items():
         hits = [key for key in places if fnmatchcase(key, glob)]
         if not hits:
@@ -260,7 +343,8 @@ def _places(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join
     unlike = [key for key in places if not agree([table[key] for table in tables], places[key])]
     if unlike:
         which = "; ".join(
-            f"{each.path}: {_words(table[unlike[0]])}" for each, table in zip(readers, tables, strict=True)
+            f"{each.path}: {_words(table[unlike[0]])}"
+            for each, table in zip(readers, tables, strict=True)
         )
         cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
         has_rule = any(map(any, places[unlike[0]]))
@@ -278,7 +362,10 @@ def _remedy(tensors: Sequence[About], has_rule: bool) -> str:
     if len({dtype for dtype, _ in tensors}) > 1:
         return "Cast each source to one dtype before: `shardvar reshard SRC DST --cast DTYPE`."
     if has_rule:
-        return "Parts have equal extents along all other axes: choose another axis, or leave them out (--exclude)."
+        return (
+            "Parts have equal extents along all other axes: choose another axis, or leave them out "
+            "(--exclude)."
+        )
     return "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'."
 
 
@@ -287,7 +374,8 @@ def _words(about: About) -> str:
 
 
 def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place]]) -> None:
-    """Raise unless parts in one place, of which the first is kept, are the same in all checkpoints."""
+    """Raise unless parts in one place, of which the first is kept, are the same in all
+    checkpoints."""
     copies: dict[tuple[int, int], list[str]] = {}
     for key, found in places.items():
         for number, first in enumerate(firsts_of(found)):
@@ -297,13 +385,18 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
         one, other = readers[first], readers[number]
         report = compare_readers(one, other, keys)
         for broken in report.unreadable:
-            raise InconsistentTensor(f"{broken.key!r} cannot be compared: {broken.message}", "Take it from a copy.")
+            raise InconsistentTensor(
+                f"{broken.key!r} cannot be compared: {broken.message}", "Take it from a copy."
+            )
         if report.differences:
             which = named([each.key for each in report.differences])
             only = {each.values.only if each.values else None for each in report.differences}
             bits = f", only in the {only.pop()}" if len(only) == 1 and None not in only else ""
             cause = f"{one.path} and {other.path} hold different values of {which}{bits}."
-            remedy = "If they are parts, say along which axis: --concat 'GLOB=AXIS'. Else the sources are of two runs."
+            remedy = (
+                "If they are parts, say along which axis: --concat 'GLOB=AXIS'. Else the sources "
+                "are of two runs."
+            )
             raise InconsistentTensor(cause, remedy)
 
 
@@ -327,22 +420,31 @@ def _join(
         start = np.where(plain, table.start, first_entry[number] + np.arange(len(table)))
         moved = replace(table, file=table.file + first_file[number], start=start, plain=plain)
         parts.append(_placed(take_tensors(moved, set(taken[number])), full, taken[number]))
-    names = [(each.storage, name) for each, reader in zip(found, readers, strict=True) for name in reader.index.files]
+    names = [
+        (each.storage, name)
+        for each, reader in zip(found, readers, strict=True)
+        for name in reader.index.files
+    ]
     # Runs of one size are kept, where all have them.
     steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
     index = TableIndex(
-        concatenate_entries([part if len(steps) == 1 else replace(part, runs=None) for part in parts]),
+        concatenate_entries(
+            [part if len(steps) == 1 else replace(part, runs=None) for part in parts]
+        ),
         [os.path.join(storage.path, name) for storage, name in names],
         _metadata([reader.metadata for reader in readers]),
         objects,
     )
-    return JoinedSource([reader.source for reader in readers], tables, first_file, first_entry, names, index, crc)
+    return JoinedSource(
+        [reader.source for reader in readers], tables, first_file, first_entry, names, index, crc
+    )
 
 
 def _taken_parts(
     abouts: Sequence[Mapping[str, About]], places: Mapping[str, Sequence[Place]]
 ) -> tuple[dict[str, tuple[int, ...]], list[dict[str, tuple[int, ...]]]]:
-    """The shapes of the joined tensors, and of each source, the offsets of the parts that are taken from it."""
+    """The shapes of the joined tensors, and of each source, the offsets of the parts that are taken
+    from it."""
     full: dict[str, tuple[int, ...]] = {}
     taken: list[dict[str, tuple[int, ...]]] = [{} for _ in abouts]
     for key, where in places.items():
@@ -350,9 +452,12 @@ def _taken_parts(
         begins = [begins_of(axis) for axis in extents]
         full[key] = tuple(sum(axis.values()) for axis in extents)
         for number, first in enumerate(firsts_of(where)):
-            # Of copies the first is taken. An empty tensor has one slice, which is that of the first source.
+            # Of copies the first is taken. An empty tensor has one slice, which is that of the
+            # first source.
             if number == first and (number == 0 or 0 not in full[key]):
-                taken[number][key] = tuple(begin[at] for begin, at in zip(begins, where[number], strict=True))
+                taken[number][key] = tuple(
+                    begin[at] for begin, at in zip(begins, where[number], strict=True)
+                )
     return full, taken
 
 
@@ -370,7 +475,8 @@ def _placed(
         shapes[row, :rank], starts[row, :rank] = full[key], begin[key]
     mine = np.flatnonzero(grown[slices.tensor])
     offset[mine] += starts[slices.tensor[mine]]
-    # A tensor without elements is one slice, the whole of it; of others, slices without elements hold nothing.
+    # A tensor without elements is one slice, the whole of it; of others, slices without elements
+    # hold nothing.
     is_empty = (shapes == 0).any(axis=1)[slices.tensor[mine]]
     offset[mine[is_empty]], shape[mine[is_empty]] = 0, shapes[slices.tensor[mine[is_empty]]]
     left = np.ones(len(entries), np.bool)
@@ -383,6 +489,8 @@ def _placed(
 def _metadata(all_of: Sequence[Metadata]) -> Metadata:
     """The metadata of the first, without what the user's differ in."""
     common = {
-        name: text for name, text in all_of[0].user.items() if all(each.user.get(name) == text for each in all_of)
+        name: text
+        for name, text in all_of[0].user.items()
+        if all(each.user.get(name) == text for each in all_of)
     }
     return replace(all_of[0], user=common)

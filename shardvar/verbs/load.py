@@ -23,7 +23,8 @@ from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
 from shardvar.verbs.storages import check_storages
 
 _READ = (STRING, "bool")
-"""Dtypes that are never mapped: strings must be decoded, and a bool of a byte other than 0 and 1 must be refused."""
+"""Dtypes that are never mapped: strings must be decoded, and a bool of a byte other than 0 and 1
+must be refused."""
 
 
 def load(
@@ -34,22 +35,26 @@ def load(
     verify: str = "auto",
     dequantize: bool = False,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the tensors of a checkpoint as arrays. Every payload is read, and its checksum compared.
+    """Return the tensors of a checkpoint as arrays. Every payload is read, and its checksum
+    compared.
 
     Parameters
     ----------
     path : path_like
-        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of these.
+        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of
+        these.
     keys : str or iterable of str, optional
         The keys of the tensors to read; all by default.
     mmap : bool, default False
-        Return read-only views of the files for tensors that are contiguous in one. Views are not verified; call
-        ``sv.verify`` for that. Strings, bools, and tensors in slices that do not follow each other are read as usual.
+        Return read-only views of the files for tensors that are contiguous in one. Views are not
+        verified; call ``sv.verify`` for that. Strings, bools, and tensors in slices that do not
+        follow each other are read as usual.
     verify : {'auto', 'full'}, default 'auto'
-        The payloads whose checksums are compared, as in ``Reader.read``. Both compare those of whole tensors, as every
-        call of ``load`` does, so that the value has an effect in one case only: tensors that are parts of a larger
-        storage of PyTorch, which has one checksum. ``'full'`` reads the whole storage, ``'auto'`` compares it where
-        ``keys`` have every byte of it between them.
+        The payloads whose checksums are compared, as in ``Reader.read``. Both compare those of
+        whole tensors, as every call of ``load`` does, so that the value has an effect in one case
+        only: tensors that are parts of a larger storage of PyTorch, which has one checksum.
+        ``'full'`` reads the whole storage, ``'auto'`` compares it where ``keys`` have every byte of
+        it between them.
     dequantize : bool, default False
         Convert quantised blocks (GGUF) to float32. By default they are arrays of bytes.
 
@@ -93,12 +98,18 @@ def load(
         # Plan.
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors
-        rows = np.array([row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64)
+        rows = np.array(
+            [row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64
+        )
         plan = plan_copies(entries.slices, tensors.take(rows).whole())
         # Move.
-        check_storages(reader.source, [tensors.keys[row] for row in rows.tolist()], only_read=verify == "auto")
+        check_storages(
+            reader.source, [tensors.keys[row] for row in rows.tolist()], only_read=verify == "auto"
+        )
         arrays = read_arrays(plan, reader.source, entries)
-        loaded = mapped | {tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)}
+        loaded = mapped | {
+            tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)
+        }
         # In the order of the keys, whichever way each value came.
         return {key: loaded[key] for key in tensors.keys}
 
@@ -117,7 +128,8 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
             key = entries.slices.tensors.keys[int(np.argmax(codes == number))]
             raise UnsupportedError(
                 f"{key!r} is of dtype {NAMES[number]}, whose values NumPy cannot hold.",
-                "Name the keys to load without it; it can still be verified and carried to another checkpoint.",
+                "Name the keys to load without it; it can still be verified and carried to "
+                "another checkpoint.",
             )
     return entries
 
@@ -135,11 +147,19 @@ def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]
 
 
 def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
-    """Return True if the payloads of the slices, one after the other, are the tensor's: cut by rows, and adjacent."""
-    if not len(rows) or not entries.plain[rows].all() or (entries.file[rows] != entries.file[rows[0]]).any():
+    """Return True if the payloads of the slices, one after the other, are the tensor's: cut by
+    rows, and adjacent."""
+    if (
+        not len(rows)
+        or not entries.plain[rows].all()
+        or (entries.file[rows] != entries.file[rows[0]]).any()
+    ):
         return False
     # Cut along the first axis alone, and sorted by offset, slices follow each other in C order.
-    if len(rows) > 1 and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any():
+    if (
+        len(rows) > 1
+        and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any()
+    ):
         return False
     stop = entries.start[rows] + slices.nbytes[rows]
     return bool((entries.start[rows[1:]] == stop[:-1]).all())
@@ -150,4 +170,6 @@ def _view(reader: Reader, entries: EntryTable, tensor: int, row: int) -> npt.NDA
     shape, dtype = tensors.shape(tensor), numpy_dtype(tensors.dtype(tensor))
     if 0 in shape:
         return np.empty(shape, dtype)
-    return np.ndarray(shape, dtype, reader.source.map(int(entries.file[row])), int(entries.start[row]))
+    return np.ndarray(
+        shape, dtype, reader.source.map(int(entries.file[row])), int(entries.start[row])
+    )

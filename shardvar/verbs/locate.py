@@ -2,16 +2,17 @@
 
     path --split--> directory, name --formats_of--> formats to ask --locate--> locations
 
-A folder of a training run holds files of several kinds, and only some are what a person means by its path:
+A folder of a training run holds files of several kinds, and only some are what a person means by
+its path:
 
     checkpoints     a folder means them, all of them
     side files      of torch.save, Keras, GGUF and NumPy: only where there are no checkpoints
     companions      the state of a run, such as optimizer.pt: only where there is nothing else, in folders below either
 
-``find_checkpoint`` serves verbs that read: one location, or an error that lists several, names the nearest one, or says
-what is there instead (``foreign``). ``find_below`` also looks into the folders of a folder without a checkpoint.
-``find_target`` serves verbs that write: the location is new or is replaced. Only formats whose files may be in the
-directory are asked.
+``find_checkpoint`` serves verbs that read: one location, or an error that lists several, names the
+nearest one, or says what is there instead (``foreign``). ``find_below`` also looks into the folders
+of a folder without a checkpoint. ``find_target`` serves verbs that write: the location is new or is
+replaced. Only formats whose files may be in the directory are asked.
 """
 
 import os
@@ -19,7 +20,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, ShardvarError, TargetExists, UnsupportedError
+from shardvar.errors import (
+    AmbiguousPath,
+    ArgumentError,
+    MissingFile,
+    ShardvarError,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
     ending_of_other_files,
@@ -44,7 +52,8 @@ from shardvar.wire.kinds import FileKind
 Path = str | os.PathLike[str]
 
 _DEPTH = 3
-"""The levels of folders that are searched below a folder without a checkpoint: RUN/checkpoints/STEP/default."""
+"""The levels of folders that are searched below a folder without a checkpoint:
+RUN/checkpoints/STEP/default."""
 _MAX_FOLDERS = 10_000
 """The folders that are searched at the most."""
 _VARIABLES = "variables"
@@ -55,7 +64,8 @@ _MOST_LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A directory, a format, and the name of one checkpoint there, which may be yet to be written."""
+    """A directory, a format, and the name of one checkpoint there, which may be yet to be
+    written."""
 
     format: Format
     """The format of the checkpoint."""
@@ -71,16 +81,19 @@ class Location:
 
     @property
     def is_folder(self) -> bool:
-        """Return True if the checkpoint is the directory itself, and not files of one prefix in it."""
+        """Return True if the checkpoint is the directory itself, and not files of one prefix in
+        it."""
         return bool(self.name) and self.name == self.format.capabilities.folder_index
 
     @property
     def stem(self) -> str:
-        """The name without its ending: the same for every name that a person may have for this checkpoint."""
+        """The name without its ending: the same for every name that a person may have for this
+        checkpoint."""
         return stem_of_name(self.name, self.format.name)
 
     def open(self, *, dequantize: bool = False) -> Source:
-        """Open the checkpoint for reading, with ``dequantize`` with numbers in the place of quantised blocks."""
+        """Open the checkpoint for reading, with ``dequantize`` with numbers in the place of
+        quantised blocks."""
         try:
             source = self.format.open(self.storage, self.name)
         except MissingFile as error:
@@ -89,19 +102,31 @@ class Location:
         return convert() if dequantize and convert else source
 
     def _unfinished(self, error: MissingFile) -> MissingFile:
-        """Return the error of a missing index with the remedy for a write that is not finished, where one is there."""
+        """Return the error of a missing index with the remedy for a write that is not finished,
+        where one is there."""
         names = self.storage.names()
-        indexes = [self.name] if self.is_folder else names_of_target(self.stem, self.format.name)[1:]
-        left = unfinished_files(names, "" if self.is_folder else self.stem) if set(indexes).isdisjoint(names) else []
+        indexes = (
+            [self.name] if self.is_folder else names_of_target(self.stem, self.format.name)[1:]
+        )
+        left = (
+            unfinished_files(names, "" if self.is_folder else self.stem)
+            if set(indexes).isdisjoint(names)
+            else []
+        )
         if not left:
             return error
-        cause = f"{error.cause} A write of it is not finished, which has left {name_unfinished(left)}."
-        remedy = remedy_of_unfinished(self.storage.path, left, ", with force=True (--force) if it asks for that")
+        cause = (
+            f"{error.cause} A write of it is not finished, which has left {name_unfinished(left)}."
+        )
+        remedy = remedy_of_unfinished(
+            self.storage.path, left, ", with force=True (--force) if it asks for that"
+        )
         return MissingFile(cause, remedy).in_file(error.file)
 
 
 def find_checkpoints(path: Path) -> list[Location]:
-    """Return every checkpoint that a path may mean: as a prefix, an index file, a directory, or a data file."""
+    """Return every checkpoint that a path may mean: as a prefix, an index file, a directory, or a
+    data file."""
     return _found_at(*split_place(path))
 
 
@@ -122,15 +147,26 @@ def _locate(storage: Storage, name: str) -> list[Location]:
             sides.append(form)
         else:
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
-    beside = [] if found else [_location(form, storage, each) for form in sides for each in form.locate(storage, name)]
+    beside = (
+        []
+        if found
+        else [
+            _location(form, storage, each) for form in sides for each in form.locate(storage, name)
+        ]
+    )
     found = found or [each for each in beside if not is_companion(each.name)] or beside
-    # The ending is believed: another format may know the same file by its bytes, and yields, unless it has an index.
-    own = next((each for each in found if each.name == name and each.format.name == format_of_name(name)), None)
+    # The ending is believed: another format may know the same file by its bytes, and yields, unless
+    # it has an index.
+    own = next(
+        (each for each in found if each.name == name and each.format.name == format_of_name(name)),
+        None,
+    )
     return [each for each in found if own in (None, each) or each.name != name or _has_index(each)]
 
 
 def _location(form: Format, storage: Storage, name: str) -> Location:
-    """The location of a checkpoint that may lie in folders of the directory, as an item of a step of Orbax does.
+    """The location of a checkpoint that may lie in folders of the directory, as an item of a step
+    of Orbax does.
 
     It is that of the folder, so that a checkpoint has one location whichever path leads to it.
     """
@@ -142,14 +178,18 @@ def _location(form: Format, storage: Storage, name: str) -> Location:
 
 def _has_index(found: Location) -> bool:
     """Return True if a checkpoint's name is a prefix, by the file of its index."""
-    return not set(names_of_target(found.name, found.format.name)[1:]).isdisjoint(found.storage.names())
+    return not set(names_of_target(found.name, found.format.name)[1:]).isdisjoint(
+        found.storage.names()
+    )
 
 
 def find_below(path: Path) -> list[Location]:
-    """Return the checkpoints that a path may mean; those below a folder that has none itself, in natural order.
+    """Return the checkpoints that a path may mean; those below a folder that has none itself, in
+    natural order.
 
-    A folder of steps has its checkpoints one or two folders down, a pipeline in a folder for each component. Folders
-    within a folder that has a checkpoint are not searched. ``AmbiguousPath`` if there are too many folders.
+    A folder of steps has its checkpoints one or two folders down, a pipeline in a folder for each
+    component. Folders within a folder that has a checkpoint are not searched. ``AmbiguousPath`` if
+    there are too many folders.
     """
     storage, name = split_place(path)
     found = _found_at(storage, name)
@@ -160,17 +200,25 @@ def find_below(path: Path) -> list[Location]:
 
 
 def below(path: Path) -> list[Location]:
-    """Return the checkpoints in the folders below a folder, whatever it has itself, in natural order."""
+    """Return the checkpoints in the folders below a folder, whatever it has itself, in natural
+    order."""
     level, left, found = [split_place(path)[0]], _MAX_FOLDERS, list[Location]()
     for _ in range(_DEPTH):
         level = [folder for each in level for folder in _folders_in(each)]
         left -= len(level)
         if left < 0:
-            cause = f"{os.fspath(path)} has no checkpoint itself, and more than {_MAX_FOLDERS:,} folders below it."
+            cause = (
+                f"{os.fspath(path)} has no checkpoint itself, and more than {_MAX_FOLDERS:,} "
+                "folders below it."
+            )
             raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
         here = [(folder, _found_at(folder, "")) for folder in level]
         found += [location for _, locations in here for location in locations]
-        level = [folder for folder, locations in here if all(is_companion(each.name) for each in locations)]
+        level = [
+            folder
+            for folder, locations in here
+            if all(is_companion(each.name) for each in locations)
+        ]
     found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path))
 
@@ -181,7 +229,8 @@ def _folders_in(storage: Storage) -> list[Storage]:
 
 
 def find_checkpoint(path: Path) -> Location:
-    """Return the checkpoint that a path means; else ``AmbiguousPath`` with all of them, or what is there instead."""
+    """Return the checkpoint that a path means; else ``AmbiguousPath`` with all of them, or what is
+    there instead."""
     found = find_below(path)
     if len(found) == 1:
         return found[0]
@@ -193,35 +242,43 @@ def find_checkpoint(path: Path) -> Location:
 def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     """Return the error of a path that may mean any of several checkpoints."""
     if len(found) > _MOST_LISTED:
-        listed = f"{len(found):,} checkpoints, from {exact_path(found[0])} to {exact_path(found[-1])}"
+        listed = (
+            f"{len(found):,} checkpoints, from {exact_path(found[0])} to {exact_path(found[-1])}"
+        )
     else:
         listed = ", ".join(f"{exact_path(each)} ({each.format.name})" for each in found)
     folder = split_place(path)[0].path
     inside = [parts(folder, each) for each in found]
-    kind = kind_of_folder([os.path.basename(folder), *(name for names in inside for name in names)]) or arrays_alone(
-        found
-    )
+    kind = kind_of_folder(
+        [os.path.basename(folder), *(name for names in inside for name in names)]
+    ) or arrays_alone(found)
     cause = f"{os.fspath(path)} may mean {listed}."
     if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
     steps = differing(inside)
     is_one = steps.count(next(reversed(in_series(steps)), "")) == 1
     newest = ", or take the newest: --latest, sv.newest_checkpoint" if is_one else ""
-    return AmbiguousPath(cause, f"Give the path of one of them, as `shardvar inspect` lists them{newest}.")
+    return AmbiguousPath(
+        cause, f"Give the path of one of them, as `shardvar inspect` lists them{newest}."
+    )
 
 
 def arrays_alone(found: Sequence[Location]) -> FileKind | None:
-    """Return what several Zarr arrays that lie side by side without a group are; None for other checkpoints.
+    """Return what several Zarr arrays that lie side by side without a group are; None for other
+    checkpoints.
 
     An array has no name by itself: the group or the index above it gives one.
     """
-    if {each.format.name for each in found} == {"zarr"} and any(map(_is_nameless, found[:_MOST_LISTED])):
+    if {each.format.name for each in found} == {"zarr"} and any(
+        map(_is_nameless, found[:_MOST_LISTED])
+    ):
         return ARRAYS_ALONE
     return None
 
 
 def _is_nameless(found: Location) -> bool:
-    """Return True for an array on a disk that is a checkpoint by itself; a bucket is not asked for that."""
+    """Return True for an array on a disk that is a checkpoint by itself; a bucket is not asked for
+    that."""
     if found.storage.local_path is None:
         return False
     with suppress(ShardvarError), closing(found.open()) as source:
@@ -252,7 +309,8 @@ def _nearest(path: Path) -> str | None:
 
 
 def _nearest_folder(path: str) -> str | None:
-    """The local folder whose path is spelled most like that of a missing one; None if there is none."""
+    """The local folder whose path is spelled most like that of a missing one; None if there is
+    none."""
     if not path or os.path.isdir(path):
         return path
     above, last = os.path.split(path)
@@ -266,78 +324,116 @@ def _nearest_folder(path: str) -> str | None:
 
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
-    """Return the location to write a checkpoint at: of the named format, else of the one that the path's ending says.
+    """Return the location to write a checkpoint at: of the named format, else of the one that the
+    path's ending says.
 
-    A path whose ending says another format than the named one is an ``ArgumentError``. ``otherwise`` is the format of a
-    path whose ending says nothing. The path of a format whose checkpoints are folders is that of the folder, which need
-    not exist, or of the index in it.
+    A path whose ending says another format than the named one is an ``ArgumentError``.
+    ``otherwise`` is the format of a path whose ending says nothing. The path of a format whose
+    checkpoints are folders is that of the folder, which need not exist, or of the index in it.
     """
     storage, name = split_place(path)
     ending = format_of_name(name or os.path.basename(storage.path))
     other = ending_of_other_files(name) if format_name is None and not ending else None
     if other:
-        cause = f"{os.fsdecode(path)} ends like another kind of file, {other}, and no format is named."
-        raise UnsupportedError(cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt.")
+        cause = (
+            f"{os.fsdecode(path)} ends like another kind of file, {other}, and no format is named."
+        )
+        raise UnsupportedError(
+            cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt."
+        )
     if ending and not format_named(ending).capabilities.dtypes:
-        cause = f"{os.fsdecode(path)} has the ending of the format {ending}, which is read, and not written."
-        raise UnsupportedError(cause, "Give the name another ending, such as .safetensors, .npz or .pt.")
+        cause = (
+            f"{os.fsdecode(path)} has the ending of the format {ending}, which is read, and not "
+            "written."
+        )
+        raise UnsupportedError(
+            cause, "Give the name another ending, such as .safetensors, .npz or .pt."
+        )
     form = format_named(ending or otherwise if format_name is None else format_name)
     if ending not in (None, form.name):
         # Its files would have other names, or the name of a file that they are not.
-        cause = f"{os.fsdecode(path)} has the ending of the format {ending}, and {form.name} is asked for."
-        raise ArgumentError(cause, "Give the name another ending, or leave the format (--format) to the ending.")
+        cause = (
+            f"{os.fsdecode(path)} has the ending of the format {ending}, and {form.name} is asked "
+            "for."
+        )
+        raise ArgumentError(
+            cause, "Give the name another ending, or leave the format (--format) to the ending."
+        )
     index = form.capabilities.folder_index
     if index:
         is_inside = name in ("", index)
         if not is_inside and name in storage.names():
-            cause = f"{os.fsdecode(path)} is a file, and a checkpoint of the format {form.name} is a folder."
+            cause = (
+                f"{os.fsdecode(path)} is a file, and a checkpoint of the format {form.name} is a "
+                "folder."
+            )
             raise TargetExists(cause, "Choose another name.")
         folder = storage if is_inside else split_place(os.path.join(os.fsdecode(path), ""))[0]
         return Location(form, folder, index)
     name = name or usual_name(form.name)
     if not name:
-        raise ArgumentError(f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it.")
+        raise ArgumentError(
+            f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it."
+        )
     return Location(form, storage, name_of_target(name, form.name))
 
 
 def is_same(a: Location, b: Location) -> bool:
-    """Return True if two names are of the same checkpoint or of the same file, also if one leads through a link."""
+    """Return True if two names are of the same checkpoint or of the same file, also if one leads
+    through a link."""
     if a.storage.local_path is None or b.storage.local_path is None:
         # Buckets have no links. A path of a file means that file in any format.
-        return a.path == b.path or (a.format.name == b.format.name and a.storage == b.storage and a.stem == b.stem)
+        return a.path == b.path or (
+            a.format.name == b.format.name and a.storage == b.storage and a.stem == b.stem
+        )
     if os.path.realpath(a.path) == os.path.realpath(b.path):
-        # Checkpoints of several formats may share a prefix. A path of a file means that file in any format.
+        # Checkpoints of several formats may share a prefix. A path of a file means that file in any
+        # format.
         return a.format.name == b.format.name or os.path.isfile(a.path)
-    # A prefix and its index file are two paths of one checkpoint. Directories are resolved, since one may be a link.
+    # A prefix and its index file are two paths of one checkpoint. Directories are resolved, since
+    # one may be a link.
     stems = {os.path.join(os.path.realpath(each.storage.path), each.stem) for each in (a, b)}
     return len(stems) == 1 and a.format.name == b.format.name
 
 
 def is_inside(target: Location, source: Location) -> bool:
-    """Return True if a target is a folder in the folder that a source is, and might replace files of the source."""
+    """Return True if a target is a folder in the folder that a source is, and might replace files
+    of the source."""
     if not (source.is_folder and target.is_folder):
         return False
     if None in (target.storage.local_path, source.storage.local_path):
-        return target.path.startswith(f"{source.path}/")  # of a path and a URL, neither begins with the other
+        return target.path.startswith(
+            f"{source.path}/"
+        )  # of a path and a URL, neither begins with the other
     folder = os.path.join(os.path.realpath(source.storage.path), "")
     return os.path.realpath(target.storage.path).startswith(folder)
 
 
 def find_in_other_formats(target: Location) -> Location | None:
-    """Return a checkpoint of another format under the target's very name, such as a prefix that both use.
+    """Return a checkpoint of another format under the target's very name, such as a prefix that
+    both use.
 
     A folder has the names of all checkpoints in it.
     """
     storage, name = target.storage, target.name
     if target.is_folder:
-        return next((each for each in _locate(storage, "") if each.format.name != target.format.name), None)
+        return next(
+            (each for each in _locate(storage, "") if each.format.name != target.format.name), None
+        )
     others = (form for form in formats_of(storage.names(), name) if form.name != target.format.name)
-    return next((Location(form, storage, name) for form in others if name in form.locate(storage, name)), None)
+    return next(
+        (Location(form, storage, name) for form in others if name in form.locate(storage, name)),
+        None,
+    )
 
 
 def exact_path(found: Location) -> str:
-    """A path that means this checkpoint and no other, where one exists: its index, if its prefix is shared."""
-    paths = [os.path.join(found.storage.path, name) for name in names_of_target(found.name, found.format.name)]
+    """A path that means this checkpoint and no other, where one exists: its index, if its prefix is
+    shared."""
+    paths = [
+        os.path.join(found.storage.path, name)
+        for name in names_of_target(found.name, found.format.name)
+    ]
     for path in [found.path, *paths] if found.is_folder else paths:
         if find_checkpoints(path) == [found]:
             return path

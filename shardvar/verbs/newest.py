@@ -1,4 +1,5 @@
-"""The newest of the checkpoints that a folder holds: the one that a file there names, else the one of the last step.
+"""The newest of the checkpoints that a folder holds: the one that a file there names, else the one
+of the last step.
 
     checkpoint                           TensorFlow's state file, which ``sv.Checkpoint`` keeps too
     latest_checkpointed_iteration.txt    Megatron's: the number of a step
@@ -35,7 +36,8 @@ class Candidate:
     step: str
     """The name that tells it from the others."""
     saved: float | None
-    """The time of its last change, in seconds since the Epoch: that of its index, or of the file that it is."""
+    """The time of its last change, in seconds since the Epoch: that of its index, or of the file
+    that it is."""
     is_finished: bool
     """False after an interrupted save: its index is missing, or its folder has a temporary name."""
 
@@ -43,9 +45,10 @@ class Candidate:
 def newest_checkpoint(path: Path) -> str:
     """Return the path of the newest checkpoint in a folder.
 
-    The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in the names do, such
-    as ``step-1000``. Checkpoints that were not finished are passed over. A checkpoint of the folder itself, such as the
-    model that a trainer saves at the end, hides no folders of steps beside it.
+    The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in
+    the names do, such as ``step-1000``. Checkpoints that were not finished are passed over. A
+    checkpoint of the folder itself, such as the model that a trainer saves at the end, hides no
+    folders of steps beside it.
 
     Parameters
     ----------
@@ -83,7 +86,9 @@ def newest_checkpoint(path: Path) -> str:
     chosen = newest_among(path, found)
     if len(chosen) != 1:
         error = several(path, [each.location for each in chosen or found])
-        raise AmbiguousPath(error.cause, "Nothing tells which one is the newest: give the path of one of them.")
+        raise AmbiguousPath(
+            error.cause, "Nothing tells which one is the newest: give the path of one of them."
+        )
     return chosen[0].location.path
 
 
@@ -98,12 +103,14 @@ def candidates_of(path: Path) -> list[Candidate]:
 def _candidates(folder: str, found: Sequence[Location]) -> list[Candidate]:
     steps = differing([parts(folder, each) for each in found])
     return [
-        Candidate(each, step, _saved(each), _is_finished(each, step)) for each, step in zip(found, steps, strict=True)
+        Candidate(each, step, _saved(each), _is_finished(each, step))
+        for each, step in zip(found, steps, strict=True)
     ]
 
 
 def steps_of(path: Path) -> list[Candidate]:
-    """Return the checkpoints of which one is the newest: those that a path may mean, or the steps beside the one."""
+    """Return the checkpoints of which one is the newest: those that a path may mean, or the steps
+    beside the one."""
     found = candidates_of(path)
     storage, name = split_place(path)
     # The folders in a checkpoint that is a folder itself are its arrays.
@@ -115,7 +122,8 @@ def steps_of(path: Path) -> list[Candidate]:
 
 
 def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the newest of some checkpoints; several if they are of one step, none if nothing tells."""
+    """Return the newest of some checkpoints; several if they are of one step, none if nothing
+    tells."""
     finished = [each for each in found if each.is_finished]
     stated = _stated(split_place(path)[0], finished)
     if stated:
@@ -133,7 +141,9 @@ def _stated(storage: Storage, found: Sequence[Candidate]) -> list[Candidate]:
         return [each for each in found if newest in (each.step, each.location.stem)]
     if _MEGATRON in names:
         number = _pointer(storage, _MEGATRON)
-        return [each for each in found if _last_number(each.step) == _last_number(number) is not None]
+        return [
+            each for each in found if _last_number(each.step) == _last_number(number) is not None
+        ]
     name = _pointer(storage, _DEEPSPEED) if _DEEPSPEED in names else ""
     return [each for each in found if each.step == name]
 
@@ -153,7 +163,8 @@ def _last_number(text: str) -> int | None:
 
 
 def _saved(found: Location) -> float | None:
-    """The time of the last change of the first file that exists of those a checkpoint may be named by."""
+    """The time of the last change of the first file that exists of those a checkpoint may be named
+    by."""
     for name in names_of_target(found.name, found.format.name):
         status = found.storage.status(name)
         if status is not None:
@@ -162,7 +173,8 @@ def _saved(found: Location) -> float | None:
 
 
 def _is_finished(found: Location, step: str) -> bool:
-    """Return False if the checkpoint is named by its index, and that is missing, or its step has a temporary name."""
+    """Return False if the checkpoint is named by its index, and that is missing, or its step has a
+    temporary name."""
     kind = kind_of_folder([step])
     if kind and kind.is_lost:
         return False

@@ -1,4 +1,5 @@
-"""Numbers of every dtype in the few dtypes that arithmetic needs, and in the forms that JSON can hold."""
+"""Numbers of every dtype in the few dtypes that arithmetic needs, and in the forms that JSON can
+hold."""
 
 from math import isfinite
 from typing import Any
@@ -9,7 +10,8 @@ from shardvar.layout.dtypes import STRING, Array, is_opaque
 
 Number = int | float
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
-"""Integers of ml_dtypes, whose ``dtype.kind`` is "V" and so does not tell that they are integers."""
+"""Integers of ml_dtypes, whose ``dtype.kind`` is "V" and so does not tell that they are
+integers."""
 
 
 def is_number(dtype: str) -> bool:
@@ -31,9 +33,10 @@ def is_floating(dtype: str) -> bool:
 
 
 def widen_numbers(array: Array) -> Array:
-    """Return the same values as uint64, int64, complex128 or float64, whichever holds the dtype's values exactly."""
-    # All integers of up to 63 bits fit int64, and all of 64 bits without a sign fit uint64. Every smaller float fits
-    # float64: bfloat16 and float8 have fewer bits of exponent and of fraction.
+    """Return the same values as uint64, int64, complex128 or float64, whichever holds the dtype's
+    values exactly."""
+    # All integers of up to 63 bits fit int64, and all of 64 bits without a sign fit uint64. Every
+    # smaller float fits float64: bfloat16 and float8 have fewer bits of exponent and of fraction.
     kind = array.dtype.kind
     if kind == "u" and array.itemsize == 8:
         return array.astype(np.uint64, copy=False)
@@ -44,7 +47,8 @@ def widen_numbers(array: Array) -> Array:
 
 
 def python_number(value: Any) -> Number:
-    """Return a NumPy scalar as a Python number: an exact int for integers and bools, else a float."""
+    """Return a NumPy scalar as a Python number: an exact int for integers and bools, else a
+    float."""
     return int(value) if value.dtype.kind in "iub" else float(value)
 
 

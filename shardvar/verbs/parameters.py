@@ -1,11 +1,13 @@
 """Parameters: the elements of a model, which is what people call the size of a checkpoint.
 
-Every element of a tensor of floating-point or complex numbers is a parameter, and so is every element of a quantised
-tensor, unless the tensor belongs to an optimizer. Counters, masks, strings and objects are left out.
+Every element of a tensor of floating-point or complex numbers is a parameter, and so is every
+element of a quantised tensor, unless the tensor belongs to an optimizer. Counters, masks, strings
+and objects are left out.
 
-Slots are recognised by their keys, since few formats mark them: by a path component such as ``optimizer``, which
-PyTorch, Keras and JAX trainers write, TensorFlow's ``.OPTIMIZER_SLOT``, and the names that optimizers give their slots.
-Keras stores the variables that it trains below the optimizer, in ``_trainable_variables``; they count.
+Slots are recognised by their keys, since few formats mark them: by a path component such as
+``optimizer``, which PyTorch, Keras and JAX trainers write, TensorFlow's ``.OPTIMIZER_SLOT``, and
+the names that optimizers give their slots. Keras stores the variables that it trains below the
+optimizer, in ``_trainable_variables``; they count.
 """
 
 import re
@@ -14,7 +16,8 @@ from dataclasses import dataclass
 from math import prod
 
 _NUMERIC = ("float", "bfloat", "complex", "qint", "quint", "int4", "int2", "uint4", "uint2")
-"""Beginnings of the names of dtypes that hold weights; nothing but weights is kept in integers of two or four bits."""
+"""Beginnings of the names of dtypes that hold weights; nothing but weights is kept in integers of
+two or four bits."""
 
 _OPTIMIZER = re.compile(
     r"(?:^|[./])(?:optimizers?|opt|optim|optimizer_states?|opt_states?|\.OPTIMIZER_SLOT)(?:[./](?!_trainable_variables/)|$)"
@@ -42,7 +45,9 @@ def is_optimizer_state(key: str) -> bool:
     return _OPTIMIZER.search(key) is not None
 
 
-def num_parameters(key: str, dtype: str | None, shape: tuple[int, ...] | None, encoding: str | None = None) -> int:
+def num_parameters(
+    key: str, dtype: str | None, shape: tuple[int, ...] | None, encoding: str | None = None
+) -> int:
     """Return the number of parameters of one tensor; 0 for a tensor that is not of the model.
 
     ``encoding`` names the blocks of a quantised tensor, whose shape counts bytes.

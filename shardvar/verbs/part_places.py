@@ -3,8 +3,8 @@
     an axis            source ``i`` has part ``i`` along it
     a mesh and a spec  source ``i`` has what device ``i`` of the mesh holds, by ``layouts.named_sharding``
 
-A place has a number for each axis of the tensor. Sources with one number along an axis have the same extent there, and
-sources in one place have copies. Nothing here reads a checkpoint.
+A place has a number for each axis of the tensor. Sources with one number along an axis have the
+same extent there, and sources in one place have copies. Nothing here reads a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,8 @@ Spec = Sequence[SpecEntry]
 """The mesh axes that cut each axis of a tensor, as in ``layouts.named_sharding``."""
 
 Join = int | tuple[Mesh, Spec]
-"""The axis along which parts follow each other; or a mesh, of which source ``i`` is device ``i``, and a spec."""
+"""The axis along which parts follow each other; or a mesh, of which source ``i`` is device ``i``,
+and a spec."""
 
 Place = tuple[int, ...]
 """The number of a part along each axis of a tensor: 0 where nothing was cut."""
@@ -35,14 +36,24 @@ About = tuple[str, tuple[int, ...]]
 def places_of(key: str, rule: Any, count: int, dtype: str, shape: tuple[int, ...]) -> list[Place]:
     """The place of each source's part of a tensor that a rule concatenates."""
     if is_whole(dtype):
-        raise ArgumentError(f"{key!r} is of dtype {dtype}, which is never concatenated.", "Choose numbers.")
+        raise ArgumentError(
+            f"{key!r} is of dtype {dtype}, which is never concatenated.", "Choose numbers."
+        )
     if isinstance(rule, tuple) and len(rule) == 2:
         return _places_on_mesh(*rule, count, shape)
     if isinstance(rule, bool) or not isinstance(rule, int) or not -len(shape) <= rule < len(shape):
-        cause = f"{key!r} has the shape {human_shape(shape)}, and no axis {rule!r} to concatenate along."
-        raise ArgumentError(cause, "Choose an axis of the tensor, or a glob that does not match it.")
+        cause = (
+            f"{key!r} has the shape {human_shape(shape)}, and no axis {rule!r} to concatenate "
+            "along."
+        )
+        raise ArgumentError(
+            cause, "Choose an axis of the tensor, or a glob that does not match it."
+        )
     axis = rule % len(shape)
-    return [tuple(number if each == axis else 0 for each in range(len(shape))) for number in range(count)]
+    return [
+        tuple(number if each == axis else 0 for each in range(len(shape)))
+        for number in range(count)
+    ]
 
 
 def _places_on_mesh(mesh: Mesh, spec: Spec, count: int, shape: tuple[int, ...]) -> list[Place]:
@@ -54,14 +65,18 @@ def _places_on_mesh(mesh: Mesh, spec: Spec, count: int, shape: tuple[int, ...]) 
             "Give a source for each device of the mesh, in their order.",
         )
     # One index for each part: where a layout of this shape puts a device is the place of its part.
-    names = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec]
+    names = [
+        () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        for entry in spec
+    ]
     counts = [prod(mesh.shape[mesh.axis(name)] for name in entry) for entry in names[: len(shape)]]
     layout = named_sharding([*counts, *[1] * (len(shape) - len(counts))], mesh, spec)
     return [layout.regions(device)[0].offset for device in range(count)]
 
 
 def agree(tensors: Sequence[About], places: Sequence[Place]) -> bool:
-    """Return True if dtypes and ranks are equal, and along each axis the extents of parts in the same place."""
+    """Return True if dtypes and ranks are equal, and along each axis the extents of parts in the
+    same place."""
     dtype, first = tensors[0]
     if any(each != dtype or len(shape) != len(first) for each, shape in tensors):
         return False

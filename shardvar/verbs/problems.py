@@ -1,9 +1,11 @@
-"""Problems of a checkpoint, as values and grouped by their causes: a lost file is one line, whatever lies in it.
+"""Problems of a checkpoint, as values and grouped by their causes: a lost file is one line,
+whatever lies in it.
 
     Damage    one thing that is wrong, with the tensor and the file that it is about
     Cause     the problems that have one cause, with all their tensors
 
-A line begins with its key, or with the number of its keys, and their names only where these are short.
+A line begins with its key, or with the number of its keys, and their names only where these are
+short.
 """
 
 import re
@@ -19,7 +21,8 @@ from shardvar.pictures.words import count, one_line, short_name
 _ROOM = 40
 """The most characters of names that a line of several keys has; it counts longer ones."""
 _MOST_ALIKE = 3
-"""Problems in one file that differ only in their numbers and get a line each; of more, the first one is an example."""
+"""Problems in one file that differ only in their numbers and get a line each; of more, the first
+one is an example."""
 _MOST_LINES = 16
 """Lines that differ only in their numbers and are printed; the others are counted."""
 _NUMBER = re.compile("[0-9]+")
@@ -36,7 +39,8 @@ class Damage:
     key: str | None
     """The tensor; None where it is not one tensor's."""
     file: str | None
-    """The file that is missing, cut or changed, by its name in the checkpoint; None where no single file is."""
+    """The file that is missing, cut or changed, by its name in the checkpoint; None where no single
+    file is."""
     cause: str
     """A sentence that names the thing, the value and the place."""
     remedy: str = ""
@@ -71,7 +75,8 @@ class Damage:
 
     @property
     def is_told_by_file(self) -> bool:
-        """True if the file and the kind say all: it is missing, or has other bytes than those that were written."""
+        """True if the file and the kind say all: it is missing, or has other bytes than those that
+        were written."""
         return self.file is not None and self.kind in ("MissingFile", "CorruptCheckpoint")
 
     def to_json(self) -> dict[str, Any]:
@@ -124,11 +129,16 @@ _WORDS = {
     "MalformedCheckpoint": "unreadable",
     "UnsupportedError": "unsupported",
 }
-_WORDS_OF_FILES = _WORDS | {"IncompleteCheckpoint": "cut short", "CorruptCheckpoint": "bytes changed"}
+_WORDS_OF_FILES = _WORDS | {
+    "IncompleteCheckpoint": "cut short",
+    "CorruptCheckpoint": "bytes changed",
+}
 """The words where the problem is that of a file."""
 
 
-def lines_of_problems(prefix: str, problems: Iterable[Damage], everything: bool = False) -> Iterator[str]:
+def lines_of_problems(
+    prefix: str, problems: Iterable[Damage], everything: bool = False
+) -> Iterator[str]:
     """Yield a line for each cause among problems.
 
     With ``everything``, all keys and all problems are named.
@@ -155,8 +165,10 @@ def causes_of(problems: Iterable[Damage]) -> list[Cause]:
 
 
 def main_causes_of(problems: Iterable[Damage]) -> list[Cause]:
-    """Return causes, of which many that are alike are few: the first ones, and the number of the others."""
-    # Many causes may differ in their numbers alone, such as lost files: the first ones are examples of the others.
+    """Return causes, of which many that are alike are few: the first ones, and the number of the
+    others."""
+    # Many causes may differ in their numbers alone, such as lost files: the first ones are examples
+    # of the others.
     shown: Counter[tuple[str, str]] = Counter()
     others: dict[tuple[str, str], list[str]] = {}
     main: list[Cause] = []
@@ -169,7 +181,11 @@ def main_causes_of(problems: Iterable[Damage]) -> list[Cause]:
             main.append(each)
     for pattern, keys in others.items():
         number = count(shown[pattern] - _MOST_LINES, "problem")
-        main.append(Cause(pattern[0], None, f"{number} more like those above; `--json` lists all.", "", keys))
+        main.append(
+            Cause(
+                pattern[0], None, f"{number} more like those above; `--json` lists all.", "", keys
+            )
+        )
     return main
 
 
@@ -193,7 +209,8 @@ def _without_numbers(cause: Cause) -> str:
 
 
 def _named(keys: Sequence[str], everything: bool) -> str:
-    """The keys of a line: one by its name, several by their number, and by their names where there is room."""
+    """The keys of a line: one by its name, several by their number, and by their names where there
+    is room."""
     if not keys:
         return ""
     if len(keys) == 1:

@@ -2,8 +2,9 @@
 
     open_checkpoint(path) --> Reader --find(key)--> entries of one key --read--> array
 
-Opening reads as little as the format allows. ``find`` looks up one key without the others; ``entries``, ``keys`` and
-``faults`` read the whole index and keep it. ``read`` turns an index into a region, reads that, and picks from it.
+Opening reads as little as the format allows. ``find`` looks up one key without the others;
+``entries``, ``keys`` and ``faults`` read the whole index and keep it. ``read`` turns an index into
+a region, reads that, and picks from it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,10 +40,11 @@ VERIFY = ("auto", "full")
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor of an open checkpoint: dtype and shape at once, values when it is indexed or made an array.
+    """A tensor of an open checkpoint: dtype and shape at once, values when it is indexed or made an
+    array.
 
-    ``tensor[3:7]`` reads these rows alone, and ``np.asarray(tensor)`` the whole. Both are ``Reader.read``, with its
-    errors, and each reads anew.
+    ``tensor[3:7]`` reads these rows alone, and ``np.asarray(tensor)`` the whole. Both are
+    ``Reader.read``, with its errors, and each reads anew.
     """
 
     reader: "Reader" = field(repr=False)
@@ -55,7 +57,9 @@ class LazyTensor:
     """Its full shape."""
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        return self.reader.read(self.key, (None,) if index is None else index)  # to NumPy, None is a new axis
+        return self.reader.read(
+            self.key, (None,) if index is None else index
+        )  # to NumPy, None is a new axis
 
     def __len__(self) -> int:
         if not self.shape:
@@ -64,7 +68,9 @@ class LazyTensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:  # as NumPy's protocol has it
-            raise ArgumentError(f"{self.key!r} lies in a file, and an array of it is always a copy.")
+            raise ArgumentError(
+                f"{self.key!r} lies in a file, and an array of it is always a copy."
+            )
         array = self.reader.read(self.key)
         return array if dtype is None else array.astype(dtype)
 
@@ -73,8 +79,9 @@ class LazyTensor:
 class Reader:
     """An open checkpoint, and a context manager that closes it.
 
-    ``reader["table"]`` is a ``LazyTensor``. Values are read when asked for, and only those: ``reader["table"][3:7]``,
-    or ``reader.read("table", np.s_[3:7])``, reads four rows. ``"table" in reader`` and ``len(reader)`` ask for keys.
+    ``reader["table"]`` is a ``LazyTensor``. Values are read when asked for, and only those:
+    ``reader["table"][3:7]``, or ``reader.read("table", np.s_[3:7])``, reads four rows. ``"table" in
+    reader`` and ``len(reader)`` ask for keys.
 
     Examples
     --------
@@ -94,8 +101,8 @@ class Reader:
     source: Source = field(repr=False)
     """The source that payloads are read from."""
     unverified: list[tuple[str, Region]] = field(default_factory=list, repr=False)
-    """The parts that were returned without comparing a checksum, since the format has one only of the whole;
-    ``verify="full"`` reads the whole instead."""
+    """The parts that were returned without comparing a checksum, since the format has one only of
+    the whole; ``verify="full"`` reads the whole instead."""
     _table: EntryTable | None = field(default=None, repr=False)
     _keys: dict[str, None] | None = field(default=None, repr=False)
     _faults: dict[str, CheckpointError] | None = field(default=None, repr=False)
@@ -112,7 +119,8 @@ class Reader:
 
     @property
     def encodings(self) -> Mapping[str, str]:
-        """The encodings of keys that are listed as encoded bytes, such as Q8_0 of quantised blocks."""
+        """The encodings of keys that are listed as encoded bytes, such as Q8_0 of quantised
+        blocks."""
         find: Callable[[], Mapping[str, str]] = getattr(self.source, "encodings", dict)
         return find()
 
@@ -130,7 +138,8 @@ class Reader:
 
     @property
     def faults(self) -> Mapping[str, CheckpointError]:
-        """The keys that cannot be read, with the reason; every other key can. Looks at all entries, at no payload."""
+        """The keys that cannot be read, with the reason; every other key can. Looks at all entries,
+        at no payload."""
         if self._faults is None:
             self._faults = find_faults(self.entries().slices) | dict(self.index.faults.items())
         return self._faults
@@ -149,7 +158,9 @@ class Reader:
         if self._keys is None:
             stored = self.entries().slices.tensors.keys
             # Entries of a faulty key may be missing from the table; the key is listed all the same.
-            self._keys = dict.fromkeys(stored) | dict.fromkeys(sorted(set(self.index.faults).difference(stored)))
+            self._keys = dict.fromkeys(stored) | dict.fromkeys(
+                sorted(set(self.index.faults).difference(stored))
+            )
         return self._keys
 
     def __len__(self) -> int:
@@ -166,19 +177,20 @@ class Reader:
         return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
 
     def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
-        """Return a tensor, or a part of it, as a fresh array. Only the bytes that the part needs are read.
+        """Return a tensor, or a part of it, as a fresh array. Only the bytes that the part needs
+        are read.
 
         Parameters
         ----------
         key : str
             The name of the tensor.
         region : Region or index, optional
-            The part to read: a ``Region``, or a basic index of NumPy such as ``np.s_[3:7, 0]``. The whole tensor by
-            default.
+            The part to read: a ``Region``, or a basic index of NumPy such as ``np.s_[3:7, 0]``. The
+            whole tensor by default.
         verify : {'auto', 'full'}, default 'auto'
-            With ``'full'``, read the whole tensor if the format has a checksum of the whole alone. With ``'auto'``,
-            read the
-            part, and note it in ``unverified``. Checksums of runs are compared in both.
+            With ``'full'``, read the whole tensor if the format has a checksum of the whole alone.
+            With ``'auto'``, read the part, and note it in ``unverified``. Checksums of runs are
+            compared in both.
 
         Returns
         -------
@@ -197,16 +209,21 @@ class Reader:
             If ``verify`` has another value.
         """
         if verify not in VERIFY:
-            raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
+            raise ArgumentError(
+                f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'."
+            )
         entries = self.find(key)
         with self.explain_policy():
             return self._read_part(key, entries, region, verify)
 
-    def _read_part(self, key: str, entries: EntryTable, region: Any, verify: str) -> npt.NDArray[Any]:
+    def _read_part(
+        self, key: str, entries: EntryTable, region: Any, verify: str
+    ) -> npt.NDArray[Any]:
         tensors = entries.slices.tensors
         shape = tensors.shape(0)
         wanted, pick = plan_region(region, shape)
-        # The place of a string follows from the lengths of all before it, so strings are read whole and cut then.
+        # The place of a string follows from the lengths of all before it, so strings are read whole
+        # and cut then.
         if tensors.dtype(0) == "string":
             return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
         is_verified = entries.runs is not None or self._is_verified(key, entries, wanted, verify)
@@ -217,13 +234,17 @@ class Reader:
             return _pick(self._read(entries, wanted, is_verified), pick)
         # Copied, so that what lies between short steps is read and not held.
         return np.concatenate(
-            [_pick(self._read(entries, part, is_verified), some).copy() for part, some in parts], axis
+            [_pick(self._read(entries, part, is_verified), some).copy() for part, some in parts],
+            axis,
         )
 
     def _is_verified(self, key: str, entries: EntryTable, wanted: Region, verify: str) -> bool:
-        """Return True if reading a part compares the checksums of all that it reads; it is noted where it does not."""
+        """Return True if reading a part compares the checksums of all that it reads; it is noted
+        where it does not."""
         is_whole = wanted == Region.whole(entries.slices.tensors.shape(0))
-        is_verified = verify == "full" or is_whole or not _is_part_of_guarded(self.source, entries, wanted)
+        is_verified = (
+            verify == "full" or is_whole or not _is_part_of_guarded(self.source, entries, wanted)
+        )
         is_part = is_part_of_storage(self.source, key)
         if is_part and verify == "full":
             check_storages(self.source, [key])
@@ -231,8 +252,12 @@ class Reader:
             self.unverified.append((key, wanted))
         return is_verified
 
-    def _read(self, entries: EntryTable, wanted: Region, is_verified: bool = True) -> npt.NDArray[Any]:
-        return read_region(self.source, entries, np.arange(len(entries)), wanted, is_verified=is_verified)
+    def _read(
+        self, entries: EntryTable, wanted: Region, is_verified: bool = True
+    ) -> npt.NDArray[Any]:
+        return read_region(
+            self.source, entries, np.arange(len(entries)), wanted, is_verified=is_verified
+        )
 
     def find(self, key: str) -> EntryTable:
         """Return the entries of one key, looked up without the others.
@@ -258,7 +283,8 @@ class Reader:
         with self.explain_policy():
             fault = self.index.faults.get(key)
             if fault is not None:
-                # A new error each time: one that is raised again keeps the traceback of the time before.
+                # A new error each time: one that is raised again keeps the traceback of the time
+                # before.
                 raise fault.at()
             entries = self.index.find(key)
             for error in find_faults(entries.slices).values():
@@ -287,7 +313,8 @@ class Reader:
 
         Notes
         -----
-        A checkpoint does not say which device held a slice: devices are counted in the C order of the slices.
+        A checkpoint does not say which device held a slice: devices are counted in the C order of
+        the slices.
         """
         # Imported on use: commands that list tensors do not pay for it.
         from shardvar.layout.meshes.recognition import recognize
@@ -301,17 +328,19 @@ class Reader:
         return _as_html(self)
 
     def drop_tables(self) -> None:
-        """Drop the tables that grow with the number of tensors; they are read again when they are needed."""
+        """Drop the tables that grow with the number of tensors; they are read again when they are
+        needed."""
         self._table = self._keys = self._faults = None
 
     @contextmanager
     def explain_policy(self) -> Iterator[None]:
-        """Add the policy that wrote the checkpoint to the errors of reading it that are raised inside.
+        """Add the policy that wrote the checkpoint to the errors of reading it that are raised
+        inside.
 
         Notes
         -----
-        RFC 001: "The `description` is saved alongside the tensor data in the checkpoint, and can be used to assist with
-        debugging during checkpoint restoration."
+        RFC 001: "The `description` is saved alongside the tensor data in the checkpoint, and can be
+        used to assist with debugging during checkpoint restoration."
         """
         try:
             yield
@@ -321,7 +350,9 @@ class Reader:
             # No policy explains a key that is spelled almost like another.
             if isinstance(error, UnknownKey) and error.remedy.startswith("Did you mean "):
                 raise
-            raise type(error)(error.cause, f"{error.remedy} {self.policy_sentence}".lstrip()) from error
+            raise type(error)(
+                error.cause, f"{error.remedy} {self.policy_sentence}".lstrip()
+            ) from error
 
     @property
     def policy_sentence(self) -> str:
@@ -337,20 +368,26 @@ class Reader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
 
 def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
-    """Open a checkpoint for reading. Formats with an index open in constant time, however many tensors they hold.
+    """Open a checkpoint for reading. Formats with an index open in constant time, however many
+    tensors they hold.
 
     Parameters
     ----------
     path : path_like
-        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of these.
+        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of
+        these.
     dequantize : bool, default False
-        Convert quantised blocks (GGUF) to float32 when they are read. By default they are arrays of bytes.
+        Convert quantised blocks (GGUF) to float32 when they are read. By default they are arrays of
+        bytes.
 
     Returns
     -------
@@ -378,14 +415,17 @@ def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
 
 
 def _is_part_of_guarded(source: Source, entries: EntryTable, wanted: Region) -> bool:
-    """Return True if a checksum covers more than the region, so that reading the region compares nothing with it."""
+    """Return True if a checksum covers more than the region, so that reading the region compares
+    nothing with it."""
     slices, rank = entries.slices, wanted.rank
     offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
     low, high = np.array(wanted.offset, dtype=np.int64), np.array(wanted.stop, dtype=np.int64)
     # If the rows 3:7 are wanted, the slice 0:5 meets them and is not covered; 4:6 is covered.
     meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
     is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
-    return bool((Evidence(source, entries).is_guarded(np.arange(len(entries))) & meets & ~is_covered).any())
+    return bool(
+        (Evidence(source, entries).is_guarded(np.arange(len(entries))) & meets & ~is_covered).any()
+    )
 
 
 def _spanned(region: Region, shape: tuple[int, ...]) -> int:
@@ -398,7 +438,8 @@ def _spanned(region: Region, shape: tuple[int, ...]) -> int:
 
 
 def _is_read_at_once(source: Source, entries: EntryTable, is_verified: bool) -> bool:
-    """Return True if a checksum of a whole payload is compared, or what is compressed is read from its beginning."""
+    """Return True if a checksum of a whole payload is compared, or what is compressed is read from
+    its beginning."""
     if entries.runs is not None:
         return False
     is_guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
@@ -428,11 +469,23 @@ def _as_html(reader: Reader) -> str:
             continue
         size = int(nbytes[row])
         shape = human_shape(tensors.shape(row))
-        rows.append((key, tensors.dtype(row), shape, human_size(size), bar(size, most), int(num_slices[row]), fault))
+        rows.append(
+            (
+                key,
+                tensors.dtype(row),
+                shape,
+                human_size(size),
+                bar(size, most),
+                int(num_slices[row]),
+                fault,
+            )
+        )
     headers = ("tensor", "dtype", "shape", "size", "", "slices", "")
     about = [
         f"{reader.format} format", count(len(keys), "tensor"), count(len(entries), "slice"),
         count(len(reader.index.files), "file"), human_size(int(nbytes.sum())),
     ]  # fmt: skip
     broken = bad(f"{count(len(faults), 'tensor')} cannot be read") if faults else Markup("")
-    return html_block(reader.path, about, broken, html_table(headers, rows, (3, 5), len(keys) - len(rows)))
+    return html_block(
+        reader.path, about, broken, html_table(headers, rows, (3, 5), len(keys) - len(rows))
+    )

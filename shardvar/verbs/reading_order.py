@@ -1,7 +1,8 @@
-"""The order in which a model is read: embeddings, layers in natural order, norms, heads; what is of an optimizer last.
+"""The order in which a model is read: embeddings, layers in natural order, norms, heads; what is of
+an optimizer last.
 
-A short table of well-known names decides among siblings; all others are in natural order. Pages have this order, and
-lists for programs the plain natural one.
+A short table of well-known names decides among siblings; all others are in natural order. Pages
+have this order, and lists for programs the plain natural one.
 """
 
 import re

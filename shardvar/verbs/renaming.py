@@ -2,8 +2,8 @@
 
     keys --filter, exclude--> --strip_prefix--> --rename--> --add_prefix--> new keys
 
-Each pattern must match something, and no two tensors may get one key: a mapping of names that is wrong is noticed
-before anything is read. These are forms of a name to rename, and of its new name:
+Each pattern must match something, and no two tensors may get one key: a mapping of names that is
+wrong is noticed before anything is read. These are forms of a name to rename, and of its new name:
 
     old             new             "layers.3.w" becomes
     layers.3.w      w               "w": that key alone
@@ -31,7 +31,8 @@ def select_keys(
 ) -> set[str]:
     """Return the keys that match a glob of ``filter`` and none of ``exclude``.
 
-    ``ArgumentError`` where a list of globs selects nothing, or a glob of ``exclude`` leaves out nothing.
+    ``ArgumentError`` where a list of globs selects nothing, or a glob of ``exclude`` leaves out
+    nothing.
 
     >>> sorted(select_keys(["a/w", "a/b", "c"], "a/*", "*/b"))
     ['a/w']
@@ -40,27 +41,39 @@ def select_keys(
     unwanted = [] if exclude is None else strings_of(exclude, "globs")
     kept = {key for key in keys if any(fnmatchcase(key, glob) for glob in wanted)}
     if not wanted:
-        raise ArgumentError("No tensor matches a filter without globs.", "Give some, or leave it out.")
+        raise ArgumentError(
+            "No tensor matches a filter without globs.", "Give some, or leave it out."
+        )
     if not kept and keys:
-        raise ArgumentError(f"No tensor matches {' or '.join(wanted)}.", "`shardvar inspect` lists the keys.")
+        raise ArgumentError(
+            f"No tensor matches {' or '.join(wanted)}.", "`shardvar inspect` lists the keys."
+        )
     for glob in unwanted:
         out = {key for key in keys if fnmatchcase(key, glob)}
         if not out:
             raise ArgumentError(
-                f"No tensor matches {glob!r}, so none is left out.", "`shardvar inspect` lists the keys."
+                f"No tensor matches {glob!r}, so none is left out.",
+                "`shardvar inspect` lists the keys.",
             )
         kept -= out
     if not kept and keys:
-        raise ArgumentError(f"Every tensor matches {' or '.join(unwanted)}: none is left.", "Exclude fewer.")
+        raise ArgumentError(
+            f"Every tensor matches {' or '.join(unwanted)}: none is left.", "Exclude fewer."
+        )
     return kept
 
 
 def new_names(
-    keys: Sequence[str], rename: Mapping[str, str], strip_prefix: str | None = None, add_prefix: str | None = None
+    keys: Sequence[str],
+    rename: Mapping[str, str],
+    strip_prefix: str | None = None,
+    add_prefix: str | None = None,
 ) -> list[str]:
-    """Return the new name of each key; ``ArgumentError`` where a name matches nothing, or two keys become one.
+    """Return the new name of each key; ``ArgumentError`` where a name matches nothing, or two keys
+    become one.
 
-    A key that several old names match gets the new name of the last of them. A key without the prefix to strip stays.
+    A key that several old names match gets the new name of the last of them. A key without the
+    prefix to strip stays.
 
     >>> new_names(["model.layers.0.w", "model.norm"], {"layers.*.*": "h.*.*"}, strip_prefix="model.")
     ['h.0.w', 'norm']
@@ -73,7 +86,11 @@ def new_names(
     names = _stripped(keys, strip_prefix)
     renamed = list(names)
     for old, new in rename.items():
-        found = {row: name for row, key in enumerate(names) if (name := _renamed(old, new, key)) is not None}
+        found = {
+            row: name
+            for row, key in enumerate(names)
+            if (name := _renamed(old, new, key)) is not None
+        }
         if not found:
             cause = f"No tensor is named {old!r}, so none is renamed to {new!r}."
             without = "Names are those without the prefix to strip. " if strip_prefix else ""
@@ -102,7 +119,9 @@ def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
     if not any(key.startswith(prefix) for key in keys):
         raise ArgumentError(f"No key begins with {prefix!r}.", "`shardvar inspect` lists the keys.")
     if prefix in keys:
-        raise ArgumentError(f"{prefix!r} is a key itself, and nothing would be left of it.", "Exclude or rename it.")
+        raise ArgumentError(
+            f"{prefix!r} is a key itself, and nothing would be left of it.", "Exclude or rename it."
+        )
     return [key.removeprefix(prefix) for key in keys]
 
 
@@ -114,7 +133,8 @@ def _renamed(old: str, new: str, key: str) -> str | None:
         return new if key == old else None
     if new.count("*") > old.count("*"):
         raise ArgumentError(
-            f"{new!r} has more * than {old!r}, whose texts they take.", "Leave out one, or use a regular expression."
+            f"{new!r} has more * than {old!r}, whose texts they take.",
+            "Leave out one, or use a regular expression.",
         )
     texts = _texts_of_stars(old.split("*"), key)
     if texts is None:
@@ -124,10 +144,12 @@ def _renamed(old: str, new: str, key: str) -> str | None:
 
 
 def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
-    """The text that each * between the parts stands for, the first as short as can be; None if the key does not match.
+    """The text that each * between the parts stands for, the first as short as can be; None if the
+    key does not match.
 
-    If each part is found as early as can be, what is left for the others is as long as can be, so no part is tried
-    twice. A regular expression would try all places: for a hostile key, thousands of dots, that takes hours.
+    If each part is found as early as can be, what is left for the others is as long as can be, so
+    no part is tried twice. A regular expression would try all places: for a hostile key, thousands
+    of dots, that takes hours.
     """
     head, *middle, tail = parts
     start, stop = len(head), len(key) - len(tail)
@@ -148,7 +170,10 @@ def _substituted(pattern: str, template: str, key: str) -> str | None:
         found = re.fullmatch(pattern, key, re.DOTALL)
         return None if found is None else found.expand(template)
     except (re.error, IndexError) as error:
-        cause = f"{pattern!r} and {template!r} are not a regular expression and its replacement: {error}."
+        cause = (
+            f"{pattern!r} and {template!r} are not a regular expression and its replacement: "
+            f"{error}."
+        )
         raise ArgumentError(cause, r"Such as 're:layers\.(\d+)\.(.*)=h.\1.\2'.") from None
 
 
@@ -165,5 +190,6 @@ def _check_apart(keys: Sequence[str], names: Sequence[str]) -> None:
     others = sum(len(found) > 1 for found in sources.values()) - 1
     also = f"; {others} more names would be given twice" if others else ""
     raise ArgumentError(
-        f"{len(claimants)} tensors would be named {name!r}: {listed}{more}{also}.", "Choose names that differ."
+        f"{len(claimants)} tensors would be named {name!r}: {listed}{more}{also}.",
+        "Choose names that differ.",
     )

@@ -6,12 +6,12 @@
 
 ``checkpoint.comparison`` has the report of ``diff``.
 
-A report holds numbers, texts, other reports and a plan, and knows nothing of open checkpoints. Its JSON changes its
-meaning only with ``SCHEMA``. The drawing functions at the end import ``shardvar.pictures`` when a notebook asks for
-them, so that the verbs start without it.
+A report holds numbers, texts, other reports and a plan, and knows nothing of open checkpoints. Its
+JSON changes its meaning only with ``SCHEMA``. The drawing functions at the end import
+``shardvar.pictures`` when a notebook asks for them, so that the verbs start without it.
 
-R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collection (number of shards, callback
-description)."
+R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collection (number of
+shards, callback description)."
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
-"""The version of the keys that ``to_json`` gives; it changes when one changes its meaning or goes."""
+"""The version of the keys that ``to_json`` gives; it changes when one changes its meaning or
+goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +55,21 @@ class WriteReport:
     peak_nbytes: int
     """An upper bound of the memory for buffers, without the columns of the plan."""
     free_nbytes: int
-    """Free bytes on the target's disk before the write; of a target in a bucket, on the disk for temporary files."""
+    """Free bytes on the target's disk before the write; of a target in a bucket, on the disk for
+    temporary files."""
     callback_seconds: float = 0.0
-    """Seconds that the policy took to decide; kept in no index, so that equal input gives equal bytes."""
+    """Seconds that the policy took to decide; kept in no index, so that equal input gives equal
+    bytes."""
     num_empty_files: int = 0
     """Files that a callback named and put nothing in; they are not written."""
     exceeding: "tuple[Exceeding, ...]" = ()
     """The files that are larger than the policy's limit, each with the reason."""
     num_objects: int = 0
-    """Objects of PyTorch that were carried along beside the tensors; those of a distributed checkpoint are in a file
-    beside the data files."""
+    """Objects of PyTorch that were carried along beside the tensors; those of a distributed
+    checkpoint are in a file beside the data files."""
     num_texts: int = 0
-    """Objects of PyTorch whose text became metadata, since the format holds neither objects nor strings."""
+    """Objects of PyTorch whose text became metadata, since the format holds neither objects nor
+    strings."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()
@@ -73,7 +77,8 @@ class WriteReport:
     dry_run: bool = False
     """True if nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)
-    """The entries that would be written, for pictures of them; None after a write. No JSON has them."""
+    """The entries that would be written, for pictures of them; None after a write. No JSON has
+    them."""
 
     @property
     def num_files(self) -> int:
@@ -110,7 +115,8 @@ class WriteReport:
 
 
 OK, DAMAGED, NOT_VERIFIABLE = "ok", "damaged", "not verifiable"
-"""The outcomes of a tensor: every byte was compared with a checksum and is right; it is wrong; neither is known."""
+"""The outcomes of a tensor: every byte was compared with a checksum and is right; it is wrong;
+neither is known."""
 
 NO_CHECKSUMS = "The format keeps no checksum of it: only its structure was verified."
 """The reason where no file of the format has a checksum."""
@@ -159,22 +165,26 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong, every tensor was read, and all that the format guards was compared."""
+        """True if nothing is wrong, every tensor was read, and all that the format guards was
+        compared."""
         return not (self.damages or self.uncompared)
 
     @property
     def uncompared(self) -> list[Unverified]:
-        """The tensors that could not be read, or not be compared although the format guards them."""
+        """The tensors that could not be read, or not be compared although the format guards
+        them."""
         return [each for each in self.unverified if each.kind is not None]
 
     @property
     def unguarded(self) -> list[Unverified]:
-        """The tensors that were read, and of which the format keeps no checksums, or this checkpoint."""
+        """The tensors that were read, and of which the format keeps no checksums, or this
+        checkpoint."""
         return [each for each in self.unverified if each.kind is None]
 
     @property
     def is_bare_format(self) -> bool:
-        """True if the format keeps no checksums; False if it does, and files of this checkpoint may lack them."""
+        """True if the format keeps no checksums; False if it does, and files of this checkpoint may
+        lack them."""
         return any(each.message == NO_CHECKSUMS for each in self.unguarded)
 
     def to_json(self) -> dict[str, Any]:
@@ -215,12 +225,16 @@ def _write_html(report: WriteReport) -> str:
     ]  # fmt: skip
     sizes = report.file_nbytes
     rows = [
-        (f"file {number}", human_size(size), bar(size, max(sizes))) for number, size in enumerate(sizes[:MOST_ROWS])
+        (f"file {number}", human_size(size), bar(size, max(sizes)))
+        for number, size in enumerate(sizes[:MOST_ROWS])
     ]
     would = "would be written to " if report.dry_run else "written to "
     policy = html_table(("policy",), [(report.description,)]) if report.description else Markup("")
     return html_block(
-        would + report.path, about, policy, html_table(("", "bytes", ""), rows, (1,), len(sizes) - len(rows))
+        would + report.path,
+        about,
+        policy,
+        html_table(("", "bytes", ""), rows, (1,), len(sizes) - len(rows)),
     )
 
 
@@ -228,7 +242,11 @@ def _verify_html(report: VerifyReport) -> str:
     """A table of the damage, if any."""
     from shardvar.pictures.table import bad, html_block, html_table
 
-    about = [count(report.num_tensors, "tensor"), count(report.num_slices, "slice"), count(report.num_files, "file")]
+    about = [
+        count(report.num_tensors, "tensor"),
+        count(report.num_slices, "slice"),
+        count(report.num_files, "file"),
+    ]
     about.append(f"{human_size(report.read_nbytes)} read")
     if report.unguarded:
         about.append(f"{count(len(report.unguarded), 'tensor')} without a checksum: structure only")
@@ -236,5 +254,9 @@ def _verify_html(report: VerifyReport) -> str:
     rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
     if not rows:
         return html_block(f"{'complete' if report.unguarded else 'ok'}: {report.path}", about)
-    table = html_table(("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
-    return html_block(f"{'damaged' if report.damages else 'not verified'}: {report.path}", about, table)
+    table = html_table(
+        ("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
+    )
+    return html_block(
+        f"{'damaged' if report.damages else 'not verified'}: {report.path}", about, table
+    )

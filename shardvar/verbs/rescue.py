@@ -1,7 +1,7 @@
 """Rescue: which tensors of a damaged checkpoint are lost, so that all others can be written anew.
 
-Every payload is read and compared before the first byte is written: which tensors the target has must be known when it
-is planned. A reshard that keeps going therefore reads the source twice.
+Every payload is read and compared before the first byte is written: which tensors the target has
+must be known when it is planned. A reshard that keeps going therefore reads the source twice.
 """
 
 import json
@@ -23,8 +23,11 @@ LOST = "shardvar.lost"
 
 
 def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
-    """Return, for each of the keys whose tensor cannot be read whole, the reason; ``CorruptCheckpoint`` if none can."""
-    errors: dict[str, ReadError] = {key: error for key, error in reader.faults.items() if key in keys}
+    """Return, for each of the keys whose tensor cannot be read whole, the reason;
+    ``CorruptCheckpoint`` if none can."""
+    errors: dict[str, ReadError] = {
+        key: error for key, error in reader.faults.items() if key in keys
+    }
     files: dict[str, str] = {}
     errors |= storage_errors(reader.source, keys - errors.keys())
     entries = reader.entries()
@@ -36,18 +39,23 @@ def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
         if key not in errors:
             errors[key], files[key] = error, reader.index.files[int(chosen.file[row])]
     if errors and len(errors) == len(keys):
-        raise CorruptCheckpoint(f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong.")
+        raise CorruptCheckpoint(
+            f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong."
+        )
     return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
 
 
 def note_of(lost: tuple[Damage, ...]) -> dict[str, str]:
     """Return the metadata that tell of lost tensors; none where nothing is lost."""
-    found: list[dict[str, Any]] = [{"key": each.key, "kind": each.kind, "message": each.message} for each in lost]
+    found: list[dict[str, Any]] = [
+        {"key": each.key, "kind": each.kind, "message": each.message} for each in lost
+    ]
     return {LOST: json.dumps(found)} if found else {}
 
 
 def without_lost(partition: Partitions, keys: Sequence[str], lost: Sequence[str]) -> Partitions:
-    """Return a partition without the globs that match lost tensors alone; they are right, and cut nothing.
+    """Return a partition without the globs that match lost tensors alone; they are right, and cut
+    nothing.
 
     >>> without_lost({"a.*": 2, "b": 3}, ["b"], ["a.w"])
     {'b': 3}

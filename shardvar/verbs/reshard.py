@@ -1,4 +1,5 @@
-"""Reshard: write a checkpoint anew in other slices, other files or another format, never holding a tensor whole.
+"""Reshard: write a checkpoint anew in other slices, other files or another format, never holding a
+tensor whole.
 
 find     the source, and the location of the target
 plan     which tensors, under which keys and dtypes, in which slices and files
@@ -37,7 +38,14 @@ from shardvar.verbs.rescue import find_lost, note_of, without_lost
 from shardvar.verbs.save import WRITER, check_keys
 from shardvar.verbs.storages import check_storages
 from shardvar.verbs.together.executors import Opening, check_executor, runner_of
-from shardvar.verbs.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
+from shardvar.verbs.writing import (
+    Partitions,
+    WritePlan,
+    carry_out,
+    check_may_write,
+    plan_checkpoint,
+    preview,
+)
 
 
 def reshard(
@@ -64,8 +72,8 @@ def reshard(
 ) -> WriteReport:
     """Write a checkpoint anew in other slices, other files or another format, in bounded memory.
 
-    This converts checkpoints between formats, unshards (consolidates) sharded ones into one file, shards whole ones,
-    and merges several into one.
+    This converts checkpoints between formats, unshards (consolidates) sharded ones into one file,
+    shards whole ones, and merges several into one.
 
     Parameters
     ----------
@@ -74,7 +82,8 @@ def reshard(
     target : path_like
         The checkpoint to write.
     format : str, optional
-        The format to write. By default the ending of ``target`` decides; without one it is that of the source.
+        The format to write. By default the ending of ``target`` decides; without one it is that of
+        the source.
     policy : policy, optional
         The policy that says which slices share a file; one file by default.
     partition : partition or mapping of str to partition, optional
@@ -86,12 +95,14 @@ def reshard(
     strip_prefix : str, optional
         A prefix that keys lose.
     rename : mapping of str to str, optional
-        New names by old ones. Both may be globs, and old names regular expressions with ``re:`` in front.
+        New names by old ones. Both may be globs, and old names regular expressions with ``re:`` in
+        front.
     add_prefix : str, optional
         A prefix that all keys get.
     concat : mapping of str to int or (Mesh, spec), optional
-        For several sources: by globs of keys, the axis along which their parts follow each other, or a mesh and a spec,
-        where source ``i`` has what device ``i`` holds. Copies must be the same.
+        For several sources: by globs of keys, the axis along which their parts follow each other,
+        or a mesh and a spec, where source ``i`` has what device ``i`` holds. Copies must be the
+        same.
     transpose : str or iterable of str, optional
         Globs of matrices to transpose, by their new names.
     cast : str or mapping of str to str, optional
@@ -121,13 +132,15 @@ def reshard(
     AmbiguousPath
         If ``source`` matches several checkpoints.
     CheckpointError
-        If a tensor of the source is damaged or incomplete; every checksum is compared before the commit.
+        If a tensor of the source is damaged or incomplete; every checksum is compared before the
+        commit.
     TargetExists
         If ``target`` exists and ``force`` is not set.
     UnsupportedError
         If the format cannot hold a tensor, or workers cannot do what is asked.
     ArgumentError
-        If a glob or a name matches nothing, two tensors would get one name, or source and target are the same.
+        If a glob or a name matches nothing, two tensors would get one name, or source and target
+        are the same.
     StorageError
         If the disk is full, or the file system refuses.
     WorkerLost
@@ -144,7 +157,9 @@ def reshard(
     plan = partial(plan_checkpoint, policy=policy, force=force)
     found, goal = _find(source, target, format, keep_going)
     with open_sources(found, concat or {}, filter, exclude, dequantize=dequantize) as reader:
-        move = partial(_move, executor=executor, found=found, dequantize=dequantize, progress=progress)
+        move = partial(
+            _move, executor=executor, found=found, dequantize=dequantize, progress=progress
+        )
         return _reshard(found, goal, reader, changes, plan, None if dry_run else move)
 
 
@@ -180,12 +195,23 @@ def _reshard(
 ) -> WriteReport:
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
-    kept = set(reader) if len(found) > 1 else select_keys(reader.keys(), changes.filter, changes.exclude)
+    kept = (
+        set(reader)
+        if len(found) > 1
+        else select_keys(reader.keys(), changes.filter, changes.exclude)
+    )
     objects, texts = find_objects(reader, goal.format, kept)
     lost: tuple[Damage, ...] = ()
     if changes.keep_going:
         # A pattern that is wrong is found before all is read.
-        _select(reader, kept, objects, texts, changes, kept.intersection(reader.faults).difference(objects))
+        _select(
+            reader,
+            kept,
+            objects,
+            texts,
+            changes,
+            kept.intersection(reader.faults).difference(objects),
+        )
         lost = find_lost(reader, kept.difference(objects))
     gone = {each.key for each in lost if each.key is not None}
     chosen = _select(reader, kept, objects, texts, changes, gone)
@@ -219,11 +245,17 @@ def _move(
         return carry_out(work, source, generation, progress)
     if work.substitutes is not None:
         cause = "The policy changed values, which are in this process alone."
-        raise UnsupportedError(cause, "Leave the executor out, or give a policy that only assigns slices to files.")
+        raise UnsupportedError(
+            cause, "Leave the executor out, or give a policy that only assigns slices to files."
+        )
     if len(found) > 1:
-        raise UnsupportedError("Workers cannot join several sources.", "Leave the executor out, or join them first.")
+        raise UnsupportedError(
+            "Workers cannot join several sources.", "Leave the executor out, or join them first."
+        )
     if stored_entries(source, work.entries)[1]:
-        raise UnsupportedError("Workers cannot transpose.", "Leave the executor out, or transpose in another reshard.")
+        raise UnsupportedError(
+            "Workers cannot transpose.", "Leave the executor out, or transpose in another reshard."
+        )
     runner = runner_of(executor, Opening(found[0], dequantize), source, progress)
     return carry_out(work, source, generation, progress, runner)
 
@@ -238,14 +270,21 @@ def _find(
     if not sources:
         raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
     if len(sources) > 1 and keep_going:
-        raise ArgumentError("Several sources are joined only if all are whole.", "Rescue them one by one, then join.")
+        raise ArgumentError(
+            "Several sources are joined only if all are whole.",
+            "Rescue them one by one, then join.",
+        )
     found = [find_checkpoint(each) for each in sources]
     goal = find_target(target, format, otherwise=found[0].format.name)
     for each in found:
         if is_same(each, goal):
-            raise ArgumentError(f"{each.path} is both the source and the target.", "Choose another target.")
+            raise ArgumentError(
+                f"{each.path} is both the source and the target.", "Choose another target."
+            )
         if is_inside(goal, each):
-            raise ArgumentError(f"{goal.path} is a folder of the source {each.path}.", "Choose another target.")
+            raise ArgumentError(
+                f"{goal.path} is a folder of the source {each.path}.", "Choose another target."
+            )
     return found, goal
 
 
@@ -272,7 +311,8 @@ def _select(
     changes: Changes,
     gone: set[str],
 ) -> _Chosen:
-    """The tensors to write, of the keys that are kept and not ``gone``; patterns may match lost ones too."""
+    """The tensors to write, of the keys that are kept and not ``gone``; patterns may match lost
+    ones too."""
     entries = _filtered(reader, kept - gone, {*objects, *texts})
     tensors = entries.slices.tensors
     lost = [key for key in reader if key in gone and key not in texts]
@@ -282,15 +322,23 @@ def _select(
         check_keys(renamed)
     new = dict(zip(keys, renamed, strict=True))
     lost = [new.pop(key) for key in lost]
-    slices = replace(entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys]))
+    slices = replace(
+        entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys])
+    )
     # Under their new names, by which ``cast`` knows them.
     encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
-    converted = changes.conversions.of(reader.source, replace(entries, slices=slices), encodings, lost)
+    converted = changes.conversions.of(
+        reader.source, replace(entries, slices=slices), encodings, lost
+    )
     return _Chosen(*converted, new, encodings, lost)
 
 
 def _metadata(
-    reader: Reader, chosen: _Chosen, objects: Mapping[str, bytes], texts: Sequence[str], lost: tuple[Damage, ...]
+    reader: Reader,
+    chosen: _Chosen,
+    objects: Mapping[str, bytes],
+    texts: Sequence[str],
+    lost: tuple[Damage, ...],
 ) -> Metadata:
     """The metadata that are kept beside the tensors."""
     new = chosen.names
@@ -303,7 +351,8 @@ def _metadata(
 
 
 def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
-    """The entries of the keys that are kept, without the objects; raises the fault of any of them."""
+    """The entries of the keys that are kept, without the objects; raises the fault of any of
+    them."""
     for key, error in reader.faults.items():
         if key in kept and key not in objects:
             is_unsupported = isinstance(error, UnsupportedError)
@@ -312,18 +361,26 @@ def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
     return take_tensors(reader.entries(), kept - objects)
 
 
-def _generation(found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan) -> str | None:
-    """A digest of the source as it is now, the plan and the writer: the same reshard again has the same.
+def _generation(
+    found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan
+) -> str | None:
+    """A digest of the source as it is now, the plan and the writer: the same reshard again has the
+    same.
 
     None where the plan does not say all that is written.
     """
     if not work.may_resume:
         return None
-    # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype they are stored in.
+    # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
+    # they are stored in.
     stored, transposed = stored_entries(payloads, work.entries)
     named = " ".join(f"{each.path} {each.format.name}" for each in found)
     digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
-    digest.update(repr((work.assignment.num_files, work.metadata, transposed)).encode("utf-8", "surrogateescape"))
+    digest.update(
+        repr((work.assignment.num_files, work.metadata, transposed)).encode(
+            "utf-8", "surrogateescape"
+        )
+    )
     joined, files = getattr(reader.source, "places", None), reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
         storage, name = joined[number] if joined else (found[0].storage, files[number])
@@ -339,10 +396,18 @@ def _generation(found: Sequence[Location], reader: Reader, payloads: Source, wor
     for column in (
         *(stored.file, stored.start, stored.checksum, stored.slices.offset, stored.slices.shape),
         *(stored.slices.codes(), stored.slices.nbytes, stored.slices.tensor),
-        *(slices.tensors.codes, slices.tensor, slices.offset, slices.shape, slices.nbytes, work.assignment.file),
+        *(
+            slices.tensors.codes,
+            slices.tensor,
+            slices.offset,
+            slices.shape,
+            slices.nbytes,
+            work.assignment.file,
+        ),
     ):
         digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
-    # 64 bits keep names short, and two writes into one directory do not get the same ones by chance.
+    # 64 bits keep names short, and two writes into one directory do not get the same ones by
+    # chance.
     return digest.hexdigest()[:16]
 
 

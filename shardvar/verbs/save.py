@@ -44,21 +44,23 @@ def save(
     Parameters
     ----------
     path : path_like
-        The checkpoint to write: a prefix; for formats of one file its name, for formats of folders the folder; or a
-        URL.
+        The checkpoint to write: a prefix; for formats of one file its name, for formats of folders
+        the folder; or a URL.
     tensors : mapping of str to array_like
-        The arrays by key, of any strides and byte order. Object arrays of ``bytes`` are string tensors.
+        The arrays by key, of any strides and byte order. Object arrays of ``bytes`` are string
+        tensors.
     format : str, optional
-        The name of a format that ``shardvar formats`` lists. By default the ending of ``path`` decides
-        (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``, ``.index``); without one it is ``'shardvar'``.
+        The name of a format that ``shardvar formats`` lists. By default the ending of ``path``
+        decides (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``, ``.index``); without one it is
+        ``'shardvar'``.
     policy : policy, optional
         The policy that says which slices share a file, such as ``MaxShardSizePolicy``.
     partition : partition or mapping of str to partition, optional
-        The slices into which tensors are cut: a number of parts along the first axis, counts per axis, a
-        ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once each, or a partitioner. A
-        mapping
-        has globs of keys. A partitioner is called as ``p(shape, dtype)`` or, if it takes three arguments, as
-        ``p(num_shards, shape, dtype)``; ``num_shards`` is the number of tasks that hold the tensors, 1 for arrays.
+        The slices into which tensors are cut: a number of parts along the first axis, counts per
+        axis, a ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once
+        each, or a partitioner. A mapping has globs of keys. A partitioner is called as ``p(shape,
+        dtype)`` or, if it takes three arguments, as ``p(num_shards, shape, dtype)``; ``num_shards``
+        is the number of tasks that hold the tensors, 1 for arrays.
     metadata : mapping of str to str, optional
         Texts to keep in the checkpoint.
     force : bool, default False
@@ -80,13 +82,13 @@ def save(
     ArgumentError
         If the partition, the policy or the metadata do not fit the tensors or the format.
     StorageError
-        If the disk is full, the file system refuses, or another writer holds the checkpoint (``LockHeld``).
+        If the disk is full, the file system refuses, or another writer holds the checkpoint
+        (``LockHeld``).
 
     Notes
     -----
-    An existing checkpoint of the same format is replaced in one step where the format can do that. Memory: the arrays,
-    and
-    a few blocks of 4 MiB.
+    An existing checkpoint of the same format is replaced in one step where the format can do that.
+    Memory: the arrays, and a few blocks of 4 MiB.
 
     Examples
     --------
@@ -103,7 +105,13 @@ def save(
     # Plan.
     source, about = source_of(tensors), Metadata(writer=WRITER, user=texts_of(metadata))
     work = plan_checkpoint(
-        target, source.index.entries, policy=policy, partition=partition, metadata=about, force=force, source=source
+        target,
+        source.index.entries,
+        policy=policy,
+        partition=partition,
+        metadata=about,
+        force=force,
+        source=source,
     )
     # Check, move and commit.
     return carry_out(replace(work, replace_atomically=True), source, None, lambda _: None)
@@ -135,5 +143,6 @@ def check_keys(keys: Sequence[Any]) -> None:
         "".join(keys).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise ArgumentError(
-            f"A key has the character {error.object[error.start]!r}, which no file can hold.", "Rename the tensor."
+            f"A key has the character {error.object[error.start]!r}, which no file can hold.",
+            "Rename the tensor.",
         ) from None

@@ -1,7 +1,7 @@
 """The state file of a directory of numbered checkpoints: its content, and reading and replacing it.
 
-It is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so that either library
-finds the checkpoints of the other, whatever their format:
+It is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so
+that either library finds the checkpoints of the other, whatever their format:
 
     model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
     all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
@@ -10,10 +10,12 @@ finds the checkpoints of the other, whatever their format:
     all_model_checkpoint_timestamps: 1700000060.5
     last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
 
-The file may come from an untrusted program. It is read with bounds, and no name in it leads out of its directory.
+The file may come from an untrusted program. It is read with bounds, and no name in it leads out of
+its directory.
 
-Training must not start anew over checkpoints that exist. So a state file that names no newest checkpoint (it is empty,
-cut short, or holds something else) is an error, and never the beginning of a series.
+Training must not start anew over checkpoints that exist. So a state file that names no newest
+checkpoint (it is empty, cut short, or holds something else) is an error, and never the beginning of
+a series.
 """
 
 import math
@@ -48,8 +50,8 @@ _ATTEMPT_SECONDS = 0.01
 """Time between two attempts to lock the state file."""
 _LISTED = 20
 """The checkpoints that an error lists, the newest ones; a directory may have thousands."""
-# White space and comments, then one field or the end. Possessive quantifiers (*+) never give back what they matched, so
-# a hostile file costs linear time.
+# White space and comments, then one field or the end. Possessive quantifiers (*+) never give back
+# what they matched, so a hostile file costs linear time.
 _FIELD = re.compile(
     r"""(?: \s | \#[^\n]*\n )*+
     (?: (?P<name>\w+) \s*+ : \s*+
@@ -85,7 +87,10 @@ class SeriesState:
     def encode(self) -> bytes:
         """Return the content of the file."""
         paths = [(_PATHS[0], self.newest), *((_PATHS[1], path) for path in self.kept)]
-        times = [*((_TIMES[0], time) for time in self.times), *[(_TIMES[1], self.preserved)][: bool(self.preserved)]]
+        times = [
+            *((_TIMES[0], time) for time in self.times),
+            *[(_TIMES[1], self.preserved)][: bool(self.preserved)],
+        ]
         lines = [f'{name}: "{_escape(path)}"\n' for name, path in paths] + [
             f"{name}: {time!r}\n" for name, time in times
         ]
@@ -98,8 +103,8 @@ class SeriesState:
         for name, value in _fields(content.decode("utf-8", "surrogateescape")):
             found[name].append(value)
         newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
-        # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint. With any other number
-        # it would be unclear which time belongs to which checkpoint.
+        # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint.
+        # With any other number it would be unclear which time belongs to which checkpoint.
         if len(times) not in (0, len(kept)):
             raise _malformed(f"it has {len(kept)} checkpoints and {len(times)} times")
         if len(newest) > 1 or len(preserved) > 1:
@@ -111,8 +116,9 @@ class SeriesState:
 def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
     """Return the state of a directory, None without a state file.
 
-    ``MalformedCheckpoint``, which names the checkpoints of the directory, if the file cannot be decoded or names no
-    newest checkpoint. Then it is unknown whether there is one, and to start anew might abandon it.
+    ``MalformedCheckpoint``, which names the checkpoints of the directory, if the file cannot be
+    decoded or names no newest checkpoint. Then it is unknown whether there is one, and to start
+    anew might abandon it.
     """
     try:
         state = read_state_file(storage, name)
@@ -141,10 +147,13 @@ def read_state_file(storage: Storage, name: str) -> SeriesState | None:
 
 
 def checkpoints_in(storage: Storage) -> list[str]:
-    """Return the names of the checkpoints of a directory, in any format, in the order of their numbers."""
+    """Return the names of the checkpoints of a directory, in any format, in the order of their
+    numbers."""
     found = find_checkpoints(os.path.join(storage.path, ""))
     # A SavedModel's own checkpoint is in a directory below, and is not one of the series.
-    return sorted({each.stem for each in found if each.storage.path == storage.path}, key=_by_number)
+    return sorted(
+        {each.stem for each in found if each.storage.path == storage.path}, key=_by_number
+    )
 
 
 def _by_number(name: str) -> tuple[str, int, str]:
@@ -166,7 +175,8 @@ def remedy_of(names: Sequence[str]) -> str:
     if not names:
         return "Remove it to start a new series."
     return (
-        f'Write the line model_checkpoint_path: "{_escape(names[-1])}" into it, with the name of the one to continue '
+        f'Write the line model_checkpoint_path: "{_escape(names[-1])}" into it, with the name of '
+        "the one to continue "
         "from; to start a new series, choose another directory."
     )
 
@@ -178,18 +188,22 @@ def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) ->
 
 
 def resolve(directory: str, stated: str) -> str:
-    """Return the path of a checkpoint that a state file names; ``InvalidCheckpoint`` outside of the directory."""
+    """Return the path of a checkpoint that a state file names; ``InvalidCheckpoint`` outside of the
+    directory."""
     path = os.path.join(directory, stated)
     if not _is_within(directory, path):
         raise InvalidCheckpoint(
-            f"{os.path.join(directory, STATE_FILE)} names {stated!r}, which is not in that directory.",
-            "Give the path of the checkpoint itself, if you trust it; after a move, write its bare name in that file.",
+            f"{os.path.join(directory, STATE_FILE)} names {stated!r}, which is not in that "
+            "directory.",
+            "Give the path of the checkpoint itself, if you trust it; after a move, write its "
+            "bare name in that file.",
         )
     return path
 
 
 def _is_within(directory: str, path: str) -> bool:
-    """Return True if a path is that of a checkpoint in the directory, or below it, after links are followed."""
+    """Return True if a path is that of a checkpoint in the directory, or below it, after links are
+    followed."""
     # The last component is the checkpoint's name, a prefix of file names, and so no link itself.
     head, name = os.path.split(path)
     if "\0" in path or name in ("", os.curdir, os.pardir) or len(os.fsencode(name)) > _NAME_NBYTES:
@@ -200,9 +214,10 @@ def _is_within(directory: str, path: str) -> bool:
 
 @contextmanager
 def _locked(storage: Storage, name: str) -> Iterator[None]:
-    """Hold the lock of the state file; wait for another writer, which holds it for a moment only."""
-    # The lock is entered by hand, since only the attempt to lock is repeated, and not the work inside. The clock is
-    # monotonic, because the wall clock may be set back while this waits.
+    """Hold the lock of the state file; wait for another writer, which holds it for a moment
+    only."""
+    # The lock is entered by hand, since only the attempt to lock is repeated, and not the work
+    # inside. The clock is monotonic, because the wall clock may be set back while this waits.
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
@@ -236,8 +251,12 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _escape(path: str) -> str:
-    """Return a path as it is quoted: unprintable characters, and bytes that are not UTF-8, in octal."""
-    return "".join(f"\\{each}" if each in '\\"' else each if each.isprintable() else _octal(each) for each in path)
+    """Return a path as it is quoted: unprintable characters, and bytes that are not UTF-8, in
+    octal."""
+    return "".join(
+        f"\\{each}" if each in '\\"' else each if each.isprintable() else _octal(each)
+        for each in path
+    )
 
 
 def _octal(character: str) -> str:
@@ -245,16 +264,27 @@ def _octal(character: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    # An escape stands for one byte, and several bytes may make one character: "\303\251" is "é". So escapes become
-    # surrogates first, and then the whole text is decoded as UTF-8; bytes that are not UTF-8 stay surrogates.
+    # An escape stands for one byte, and several bytes may make one character: "\303\251" is "é". So
+    # escapes become surrogates first, and then the whole text is decoded as UTF-8; bytes that are
+    # not UTF-8 stay surrogates.
     def octets(match: re.Match[str]) -> str:
         octal, hexadecimal, other = match.groups()
-        code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else ord(_ESCAPED.get(other, "\u0100"))
+        code = (
+            int(octal, 8)
+            if octal
+            else int(hexadecimal, 16)
+            if hexadecimal
+            else ord(_ESCAPED.get(other, "\u0100"))
+        )
         if code > 255:
             raise _malformed(f"it has an escape {match[0]}")
         return chr(code) if code < 128 else bytes([code]).decode("utf-8", "surrogateescape")
 
-    return _ESCAPE.sub(octets, text).encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    return (
+        _ESCAPE.sub(octets, text)
+        .encode("utf-8", "surrogateescape")
+        .decode("utf-8", "surrogateescape")
+    )
 
 
 def _seconds(text: str) -> float:
@@ -269,5 +299,6 @@ def _seconds(text: str) -> float:
 
 def _malformed(cause: str) -> MalformedCheckpoint:
     return MalformedCheckpoint(
-        f"Invalid state file of a directory of checkpoints: {cause}.", "Give the path of a checkpoint itself."
+        f"Invalid state file of a directory of checkpoints: {cause}.",
+        "Give the path of a checkpoint itself.",
     )

@@ -1,19 +1,26 @@
-"""The order of checkpoints by their names, and the newest of a series: ``step-2`` comes before ``step-10``.
+"""The order of checkpoints by their names, and the newest of a series: ``step-2`` comes before
+``step-10``.
 
-Names are of one series if they differ in their numbers alone, as ``epoch=1-step=20.ckpt`` and ``epoch=2-step=40.ckpt``
-do. The newest has the largest numbers, from left to right. Names without a number, such as ``best``, are of no series,
-nor are those of the parts of one checkpoint, such as ``mp_rank_01`` and ``consolidated.01.pth``. Numbers that name a
-precision, as in ``model.fp16``, do not count; nor do numbers beside the same name without one, as ``text_encoder_2``
-is beside ``text_encoder``.
+Names are of one series if they differ in their numbers alone, as ``epoch=1-step=20.ckpt`` and
+``epoch=2-step=40.ckpt`` do. The newest has the largest numbers, from left to right. Names without a
+number, such as ``best``, are of no series, nor are those of the parts of one checkpoint, such as
+``mp_rank_01`` and ``consolidated.01.pth``. Numbers that name a precision, as in ``model.fp16``, do
+not count; nor do numbers beside the same name without one, as ``text_encoder_2`` is beside
+``text_encoder``.
 """
 
 import re
 from collections.abc import Sequence
 
-# At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
+# At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may
+# hold.
 _NUMBER = re.compile("([0-9]{1,18})")
-_STEP = re.compile(r"(?P<precision>(?<![a-z])(?:fp|bf|b?float|u?int|i?q)[0-9]+)|[0-9]{1,18}", re.IGNORECASE)
-_PART = re.compile("(rank|shard|part|worker|process|device|host|node|consolidated)[-_.]?[0-9]", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?P<precision>(?<![a-z])(?:fp|bf|b?float|u?int|i?q)[0-9]+)|[0-9]{1,18}", re.IGNORECASE
+)
+_PART = re.compile(
+    "(rank|shard|part|worker|process|device|host|node|consolidated)[-_.]?[0-9]", re.IGNORECASE
+)
 
 
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
@@ -27,7 +34,8 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def in_series(names: Sequence[str]) -> list[str]:
-    """Return the names of the one series among them, the newest last; empty if there is none, or more than one.
+    """Return the names of the one series among them, the newest last; empty if there is none, or
+    more than one.
 
     >>> in_series(["step-10", "best", "step-2"]), in_series(["step-1", "epoch-1"])
     (['step-2', 'step-10'], [])
@@ -36,7 +44,10 @@ def in_series(names: Sequence[str]) -> list[str]:
     """
     if any(_PART.search(name) for name in names):
         return []
-    patterns = {name: _STEP.sub(lambda found: found[0] if found["precision"] else "\0", name) for name in names}
+    patterns = {
+        name: _STEP.sub(lambda found: found[0] if found["precision"] else "\0", name)
+        for name in names
+    }
     numbered = {name: pattern for name, pattern in patterns.items() if "\0" in pattern}
     if len(set(numbered.values())) != 1:
         return []
@@ -45,12 +56,15 @@ def in_series(names: Sequence[str]) -> list[str]:
 
 
 def differing(paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the first component of each path in which the paths differ; the last one of a path that is alone.
+    """Return the first component of each path in which the paths differ; the last one of a path
+    that is alone.
 
     >>> differing([("runs", "step-1", "default"), ("runs", "step-2", "default")])
     ['step-1', 'step-2']
     """
     depth = 0
-    while all(len(path) > depth + 1 for path in paths) and len({path[depth] for path in paths}) == 1:
+    while (
+        all(len(path) > depth + 1 for path in paths) and len({path[depth] for path in paths}) == 1
+    ):
         depth += 1
     return [path[depth] for path in paths]

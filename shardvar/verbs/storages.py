@@ -1,7 +1,7 @@
 """Storages: checksums that cover more bytes than a tensor has.
 
-A storage of PyTorch may hold several tensors, or a tensor and padding, and has one checksum. No read of a tensor that
-is a part of it compares that checksum. So the verbs do it themselves:
+A storage of PyTorch may hold several tensors, or a tensor and padding, and has one checksum. No
+read of a tensor that is a part of it compares that checksum. So the verbs do it themselves:
 
     verify, reshard        always: a copy would give damaged values checksums that fit them
     load                   where the tensors to load have every byte of the storage between them
@@ -15,10 +15,14 @@ from shardvar.errors import ReadError
 from shardvar.formats.protocol import Source
 
 
-def storage_errors(source: Source, keys: Collection[str], only_read: bool = False) -> Mapping[str, ReadError]:
-    """Return the errors of those keys whose tensors are parts of storages that disagree with their checksum.
+def storage_errors(
+    source: Source, keys: Collection[str], only_read: bool = False
+) -> Mapping[str, ReadError]:
+    """Return the errors of those keys whose tensors are parts of storages that disagree with their
+    checksum.
 
-    With ``only_read``, compare the storages of which reading all of the keys reads every byte, and no others.
+    With ``only_read``, compare the storages of which reading all of the keys reads every byte, and
+    no others.
     """
     compare: Callable[[Collection[str], bool], Mapping[str, ReadError]] | None
     compare = getattr(source, "storage_errors", None)
@@ -32,6 +36,7 @@ def check_storages(source: Source, keys: Collection[str], only_read: bool = Fals
 
 
 def is_part_of_storage(source: Source, key: str) -> bool:
-    """Return True if reading a tensor compares no checksum, since the only one covers more than the tensor."""
+    """Return True if reading a tensor compares no checksum, since the only one covers more than the
+    tensor."""
     ask: Callable[[str], bool] | None = getattr(source, "is_part", None)
     return ask is not None and ask(key)

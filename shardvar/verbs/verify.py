@@ -1,20 +1,25 @@
-"""Verify: read every payload, compare every checksum, and check that every tensor is covered exactly once.
+"""Verify: read every payload, compare every checksum, and check that every tensor is covered
+exactly once.
 
 1. Open. A damaged index is reported like any other damage. Often nothing else can be checked then.
-2. Laws. Report keys that cannot be read, slices that overlap, leave a hole or reach out of their tensor, and oddities
-   of the files.
+2. Laws. Report keys that cannot be read, slices that overlap, leave a hole or reach out of their
+   tensor, and oddities of the files.
 3. Payloads. Read all of them: plain ones by several threads, small neighbours in one read.
-4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse them.
-5. Manifest. Where digests are kept of the checkpoint, compute its digests and compare them (``checkpoint.manifest``).
+4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse
+   them.
+5. Manifest. Where digests are kept of the checkpoint, compute its digests and compare them
+   (``checkpoint.manifest``).
 
-Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of three outcomes:
+Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of
+three outcomes:
 
     ok               every byte was compared with a checksum, and is right
     damaged          a checksum, a law of the format or the values are wrong
     not verifiable   it was read and the format has no checksum of it; or it could not be read, though it may be whole
 
-The format says which keys its checksums cover (``formats.protocol``). A tensor that could not be read keeps the report
-from being ``ok``, covered or not; one that was read and that nothing covers does not, and is named.
+The format says which keys its checksums cover (``formats.protocol``). A tensor that could not be
+read keeps the report from being ``ok``, covered or not; one that was read and that nothing covers
+does not, and is named.
 """
 
 from collections import Counter
@@ -61,7 +66,14 @@ from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
-from shardvar.verbs.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Unverified, VerifyReport
+from shardvar.verbs.reports import (
+    DAMAGED,
+    NO_CHECKSUMS,
+    NOT_VERIFIABLE,
+    OK,
+    Unverified,
+    VerifyReport,
+)
 from shardvar.verbs.storages import storage_errors
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire import strings
@@ -78,8 +90,8 @@ def verify(
 ) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
 
-    A manifest beside the checkpoint is compared too (``sv.digest``): then formats without checksums are guarded as
-    well.
+    A manifest beside the checkpoint is compared too (``sv.digest``): then formats without checksums
+    are guarded as well.
 
     Parameters
     ----------
@@ -88,8 +100,8 @@ def verify(
     progress : callable, optional
         Called with numbers of payload bytes as they are read.
     filter : str or iterable of str, optional
-        Globs of keys. Only tensors that match one are read and reported, and a note says so; the index and the list of
-        files are checked as a whole.
+        Globs of keys. Only tensors that match one are read and reported, and a note says so; the
+        index and the list of files are checked as a whole.
     exclude : str or iterable of str, optional
         Globs of keys of tensors to leave out.
     against : path_like, optional
@@ -142,7 +154,11 @@ def verify(
     except CheckpointError as error:
         return VerifyReport(found.path, found.format.name, (Damage.of(error),), ())
     try:
-        choose = None if filter is None and exclude is None else partial(select_keys, filter=filter, exclude=exclude)
+        choose = (
+            None
+            if filter is None and exclude is None
+            else partial(select_keys, filter=filter, exclude=exclude)
+        )
         report = _report(found, source, _checker(executor, found, source, progress), choose)
         return _confirmed(report, found, source, manifest, progress, choose)
     finally:
@@ -161,14 +177,19 @@ def _confirmed(
     place = manifest_path(found) if manifest is None else manifest.place
     try:
         manifest = manifest or manifest_beside(found)
-        if choose is not None and not report.outcomes:  # the index cannot be read as far as the chosen keys
+        if (
+            choose is not None and not report.outcomes
+        ):  # the index cannot be read as far as the chosen keys
             return report
         if manifest is not None and choose is not None:
-            check_lists_some(manifest, list(Reader(report.path, report.format, source)), report.path)
+            check_lists_some(
+                manifest, list(Reader(report.path, report.format, source)), report.path
+            )
             # Also a key that the manifest alone has: a tensor that was lost.
             chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
             manifest = replace(
-                manifest, tensors={key: manifest.tensors[key] for key in manifest.tensors if key in chosen}
+                manifest,
+                tensors={key: manifest.tensors[key] for key in manifest.tensors if key in chosen},
             )
         return report if manifest is None else confirm(report, source, manifest, progress)
     except CheckpointError as error:
@@ -183,7 +204,9 @@ _Check = Callable[[EntryTable], dict[int, ReadError]]
 _Problem = tuple[str, str | None, ReadError]
 """A key, the file in which it was read, and the error."""
 
-_NO_CHECKSUM = "Its file has no checksum of it, as others of the format have: only its structure was verified."
+_NO_CHECKSUM = (
+    "Its file has no checksum of it, as others of the format have: only its structure was verified."
+)
 _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBounds)
 """Errors of payloads that were not read to their end."""
 
@@ -197,23 +220,36 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
     findings = _findings(source, damages)
     # A missing file is the fault of its keys: it is not told once more.
     causes = {error.cause for error in faults.values()}
-    damages.extend(_damage_found(each) for each in findings if each.is_damage and each.message not in causes)
+    damages.extend(
+        _damage_found(each) for each in findings if each.is_damage and each.message not in causes
+    )
     tables, faults, note = _chosen(tables, faults, choose, damages)
-    problems: list[_Problem] = [(key, None, _compare_bytes(source, key, error)) for key, error in faults.items()]
+    problems: list[_Problem] = [
+        (key, None, _compare_bytes(source, key, error)) for key, error in faults.items()
+    ]
 
     # Payloads, also of keys with holes or overlaps: their places are known.
     guarded = guarded_keys(source, tables, faults)
     read = Counter[str]()
     for entries in (_readable(unreadable, entries) for entries in tables):
         errors = check(entries)
-        problems += [(entries.slices.key(row), _file(source, entries, row), errors[row]) for row in sorted(errors)]
+        problems += [
+            (entries.slices.key(row), _file(source, entries, row), errors[row])
+            for row in sorted(errors)
+        ]
         read.update(_read_nbytes(entries, errors))
     problems += _storage_problems(source, guarded.keys(), {key for key, _, _ in problems})
 
     # Outcomes.
-    damages += [Damage.of(error, key, file) for key, file, error in problems if not isinstance(error, UnsupportedError)]
+    damages += [
+        Damage.of(error, key, file)
+        for key, file, error in problems
+        if not isinstance(error, UnsupportedError)
+    ]
     damaged = {damage.key for damage in damages}
-    unverified = _unverified(guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM)
+    unverified = _unverified(
+        guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
+    )
     return VerifyReport(
         path=found.path,
         format=found.format.name,
@@ -230,12 +266,18 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
 
 
 def _chosen(
-    tables: list[EntryTable], faults: dict[str, ReadError], choose: _Choose | None, damages: Sequence[Damage]
+    tables: list[EntryTable],
+    faults: dict[str, ReadError],
+    choose: _Choose | None,
+    damages: Sequence[Damage],
 ) -> tuple[list[EntryTable], dict[str, ReadError], list[str]]:
-    """The entries and the faults of the chosen keys, and a note of how many keys were not chosen."""
+    """The entries and the faults of the chosen keys, and a note of how many keys were not
+    chosen."""
     if choose is None:
         return tables, faults, []
-    keys = dict.fromkeys(key for entries in tables for key in entries.slices.tensors.keys) | dict.fromkeys(faults)
+    keys = dict.fromkeys(
+        key for entries in tables for key in entries.slices.tensors.keys
+    ) | dict.fromkeys(faults)
     try:
         chosen = choose([*keys])
     except ArgumentError:
@@ -243,12 +285,17 @@ def _chosen(
         if not damages:
             raise
         chosen = set()
-    note = [f"Not chosen, and not verified: {len(keys) - len(chosen):,} of {count(len(keys), 'tensor')}."]
+    note = [
+        f"Not chosen, and not verified: {len(keys) - len(chosen):,} of "
+        f"{count(len(keys), 'tensor')}."
+    ]
     kept = {key: error for key, error in faults.items() if key in chosen}
     return [take_tensors(entries, chosen) for entries in tables], kept, note
 
 
-def guarded_keys(source: Source, tables: Sequence[EntryTable], faults: Collection[str]) -> dict[str, bool]:
+def guarded_keys(
+    source: Source, tables: Sequence[EntryTable], faults: Collection[str]
+) -> dict[str, bool]:
     """Every key of the index, with True if checksums cover all its bytes."""
     ask: Callable[[str], bool] | None = getattr(source, "is_guarded", None)
     guarded: dict[str, bool] = {}
@@ -262,7 +309,8 @@ def guarded_keys(source: Source, tables: Sequence[EntryTable], faults: Collectio
 
 
 def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
-    """The error of a key that cannot be read; where it is only not supported, after its bytes were compared."""
+    """The error of a key that cannot be read; where it is only not supported, after its bytes were
+    compared."""
     compare: Callable[[str], bool] | None = getattr(source, "compare_bytes", None)
     if compare is None or not isinstance(error, UnsupportedError):
         return error
@@ -274,10 +322,13 @@ def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
     return UnsupportedError(f"{error.cause} Its bytes agree with their checksum.", error.remedy)
 
 
-def _storage_problems(source: Source, keys: Collection[str], known: Collection[str]) -> Iterator[_Problem]:
-    """The keys whose tensors are parts of damaged storages, without those that are known to have a problem."""
-    # A tensor that spans its storage is compared when it is read. If that failed, it is left out here, so that the
-    # storage is compared for the others.
+def _storage_problems(
+    source: Source, keys: Collection[str], known: Collection[str]
+) -> Iterator[_Problem]:
+    """The keys whose tensors are parts of damaged storages, without those that are known to have a
+    problem."""
+    # A tensor that spans its storage is compared when it is read. If that failed, it is left out
+    # here, so that the storage is compared for the others.
     for key, error in storage_errors(source, {*keys}.difference(known)).items():
         if key not in known:
             yield key, None, error
@@ -294,20 +345,28 @@ def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[s
 
 
 def _unverified(
-    guarded: Mapping[str, bool], problems: Iterable[_Problem], damaged: Collection[str | None], no_checksum: str
+    guarded: Mapping[str, bool],
+    problems: Iterable[_Problem],
+    damaged: Collection[str | None],
+    no_checksum: str,
 ) -> list[Unverified]:
-    """The tensors that are not damaged and could not be read, or have no checksum, for the reason ``no_checksum``."""
+    """The tensors that are not damaged and could not be read, or have no checksum, for the reason
+    ``no_checksum``."""
     reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
     unverified = []
     for key, is_guarded in guarded.items():
         if key in reasons and key not in damaged:
-            unverified.append(Unverified(key, is_guarded, type(reasons[key]).__name__, str(reasons[key])))
+            unverified.append(
+                Unverified(key, is_guarded, type(reasons[key]).__name__, str(reasons[key]))
+            )
         elif not is_guarded and key not in damaged:
             unverified.append(Unverified(key, is_guarded, None, no_checksum))
     return unverified
 
 
-def _outcomes(keys: Iterable[str], unverified: Sequence[Unverified], damaged: Collection[str | None]) -> dict[str, str]:
+def _outcomes(
+    keys: Iterable[str], unverified: Sequence[Unverified], damaged: Collection[str | None]
+) -> dict[str, str]:
     outcomes = dict.fromkeys(keys, OK) | {each.key: NOT_VERIFIABLE for each in unverified}
     return outcomes | {key: DAMAGED for key in damaged if key is not None}
 
@@ -326,7 +385,8 @@ def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
 def _faults(
     unreadable: dict[str, ReadError], tables: Sequence[EntryTable], damages: list[Damage]
 ) -> dict[str, ReadError]:
-    """The keys that cannot be read, because of what the index says of them or of how their slices lie."""
+    """The keys that cannot be read, because of what the index says of them or of how their slices
+    lie."""
     try:
         return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
     except CheckpointError as error:
@@ -347,7 +407,8 @@ def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
 
 
 def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
-    """The entries without those of keys that the index cannot read: the places of their payloads are unknown."""
+    """The entries without those of keys that the index cannot read: the places of their payloads
+    are unknown."""
     if not faults:
         return entries
     keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)
@@ -373,7 +434,8 @@ def check_payloads(
     source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
 ) -> dict[int, ReadError]:
     """Read every payload; the error of each row that is damaged."""
-    # Move: small neighbours together and large payloads in blocks, by threads; what they hold is dropped.
+    # Move: small neighbours together and large payloads in blocks, by threads; what they hold is
+    # dropped.
     errors: dict[int, ReadError] = {}
     evidence = Evidence(source, entries, errors=errors)
     reading = Reading(evidence, progress)
@@ -388,7 +450,9 @@ def check_payloads(
         evidence.read_whole(row)
         progress(int(entries.slices.nbytes[row]))
     # Values, of payloads that are not damaged.
-    for row in np.flatnonzero(np.isin(entries.slices.codes(), (code(STRING), code("bool")))).tolist():
+    for row in np.flatnonzero(
+        np.isin(entries.slices.codes(), (code(STRING), code("bool")))
+    ).tolist():
         try:
             if row not in errors:
                 check_values(source, entries, row)
@@ -397,7 +461,9 @@ def check_payloads(
     return errors
 
 
-def _checker(executor: Executor | None, found: Location, source: Source, progress: Progress) -> _Check:
+def _checker(
+    executor: Executor | None, found: Location, source: Source, progress: Progress
+) -> _Check:
     """Return what reads every payload, here or by the workers of an executor."""
     if executor is None:
         return partial(check_payloads, source, progress=progress)
@@ -409,9 +475,14 @@ def _check_elsewhere(
 ) -> dict[int, ReadError]:
     """Read every payload by the workers of an executor; the error of each row that is damaged."""
 
-    def calls() -> Iterator[tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]]:
+    def calls() -> Iterator[
+        tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]
+    ]:
         for rows in portions(entries.slices.nbytes):
-            yield check_portion, (__version__, Payloads.of(opening, source, entries.take(rows)), rows)
+            yield (
+                check_portion,
+                (__version__, Payloads.of(opening, source, entries.take(rows)), rows),
+            )
 
     errors: dict[int, ReadError] = {}
     for rows, found in run_tasks(executor, calls()):
@@ -420,14 +491,18 @@ def _check_elsewhere(
     return errors
 
 
-def check_portion(version: str, payloads: Payloads, rows: Ints) -> tuple[Ints, dict[int, ReadError]]:
-    """Read some payloads, in a worker; return their rows, and the errors by their positions among these."""
+def check_portion(
+    version: str, payloads: Payloads, rows: Ints
+) -> tuple[Ints, dict[int, ReadError]]:
+    """Read some payloads, in a worker; return their rows, and the errors by their positions among
+    these."""
     with payloads.opened(version) as source:
         return rows, check_payloads(source, payloads.entries)
 
 
 def check_values(source: Source, entries: EntryTable, row: int) -> None:
-    """Raise where a bool or a string tensor holds bytes that are not valid, though their checksum is right."""
+    """Raise where a bool or a string tensor holds bytes that are not valid, though their checksum
+    is right."""
     # The bytes are read once more, so their checksum is compared once more.
     evidence = Evidence(source, entries)
     nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)

@@ -2,9 +2,10 @@
 
     slices --plan_checkpoint--> WritePlan --carry_out--> files aside --commit--> checkpoint
 
-``plan_checkpoint`` decides everything and touches nothing: the cut, the policy's answer, and which region of which
-source fills which slice of which file. ``carry_out`` checks that no checkpoint is replaced unasked and that the disk
-has room, lets the engine write one task a file, and commits, the index last.
+``plan_checkpoint`` decides everything and touches nothing: the cut, the policy's answer, and which
+region of which source fills which slice of which file. ``carry_out`` checks that no checkpoint is
+replaced unasked and that the disk has room, lets the engine write one task a file, and commits, the
+index last.
 """
 
 import logging
@@ -107,11 +108,13 @@ def plan_checkpoint(
     source: Source | None = None,
     trackables: Mapping[str, Any] = _NO_OBJECTS,
 ) -> WritePlan:
-    """Decide everything about a write. Nothing is touched, and nothing read but what the policy reads of ``source``.
+    """Decide everything about a write. Nothing is touched, and nothing read but what the policy
+    reads of ``source``.
 
-    An existing checkpoint may be replaced with ``force``; with ``replace_atomically`` also where that is one step.
-    ``trackables`` are the objects that keys are saved for, which policies can look at. R-POLICY-10 (RFC 001), on the
-    files of tasks: "Leaving it as the default sharding policy seems reasonable".
+    An existing checkpoint may be replaced with ``force``; with ``replace_atomically`` also where
+    that is one step. ``trackables`` are the objects that keys are saved for, which policies can
+    look at. R-POLICY-10 (RFC 001), on the files of tasks: "Leaving it as the default sharding
+    policy seems reasonable".
     """
     # Plan: slices, then the file of each, then the copies that fill them.
     if isinstance(partition, Mapping):
@@ -120,32 +123,45 @@ def plan_checkpoint(
     slices = _slices(entries.slices, partition, target.format)
     policy = policy or (SeparatePolicy() if capabilities.is_grid else ShardByTaskPolicy())
     if capabilities.is_grid and not isinstance(policy, SeparatePolicy):
-        cause = f"In the format {target.format.name} each slice is a file, so that no policy chooses files."
+        cause = (
+            f"In the format {target.format.name} each slice is a file, so that no policy chooses "
+            "files."
+        )
         raise ArgumentError(cause, "Leave the policy out (--files, --max-file-size, --files-by).")
     substitutes: ArraySource | None = None
     if hasattr(policy, "assign"):
-        decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter)
+        decision = decide(
+            cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter
+        )
     else:
-        decision, substitutes = ask_callback(policy, capabilities, SliceSource(slices, entries, source, trackables))
+        decision, substitutes = ask_callback(
+            policy, capabilities, SliceSource(slices, entries, source, trackables)
+        )
     assignment = decision.assignment
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(
-            f"The format {target.format.name} has one file, not {assignment.num_files}.", "Leave the file limit out."
+            f"The format {target.format.name} has one file, not {assignment.num_files}.",
+            "Leave the file limit out.",
         )
-    # R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint".
+    # R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the
+    # checkpoint".
     metadata = replace(metadata, description=assignment.description)
     if substitutes is not None:
         entries = overlay_entries(entries, substitutes)
-    return WritePlan(target, entries, metadata, force, replace_atomically, decision, substitutes, source)
+    return WritePlan(
+        target, entries, metadata, force, replace_atomically, decision, substitutes, source
+    )
 
 
 def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTable:
-    """The slices to write: cut as the partition says, and joined where the format cannot hold them as slices."""
+    """The slices to write: cut as the partition says, and joined where the format cannot hold them
+    as slices."""
     check_holds(stored, form.capabilities, form.name)
     if partition is not None and not form.capabilities.slice_dtypes:
         raise ArgumentError(
             f"The format {form.name} holds no slices, so its tensors cannot be cut.",
-            "Leave the partition (--shards) out: each tensor is written whole. Or choose another format: shardvar.",
+            "Leave the partition (--shards) out: each tensor is written whole. Or choose another "
+            "format: shardvar.",
         )
     cut = cut_slices(stored, partition)
     if partition is not None and form.capabilities.is_grid:
@@ -154,21 +170,31 @@ def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTab
 
 
 def _check_grids(cut: SliceTable, partition: Partitions, form: str) -> None:
-    """Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts; others are joined."""
+    """Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts; others are
+    joined."""
     odd = np.flatnonzero(~are_grids(cut) & is_cut_by(cut.tensors.keys, partition))
     if len(odd):
         key, shape = cut.tensors.keys[int(odd[0])], cut.tensors.shape(int(odd[0]))
-        cause = f"The format {form} has slices of one shape, and the partition cuts {key!r} of {list(shape)} unequally."
+        cause = (
+            f"The format {form} has slices of one shape, and the partition cuts {key!r} of "
+            f"{list(shape)} unequally."
+        )
         sizes = "of 13 rows: sv.PartitionSpec(splits=[[3, 3, 3, 3, 1]])"
         raise ArgumentError(
-            cause, f"Choose counts that divide it. The last part on the first axis may be short, {sizes}."
+            cause,
+            f"Choose counts that divide it. The last part on the first axis may be short, {sizes}.",
         )
 
 
 def carry_out(
-    work: WritePlan, source: Source, generation: str | None, progress: Progress, runner: FileRunner | None = None
+    work: WritePlan,
+    source: Source,
+    generation: str | None,
+    progress: Progress,
+    runner: FileRunner | None = None,
 ) -> WriteReport:
-    """Write and commit. A ``generation`` that says what is written lets a second run go on where a first was killed."""
+    """Write and commit. A ``generation`` that says what is written lets a second run go on where a
+    first was killed."""
     target = work.target
     for each in work.decision.exceeding:
         _LOG.warning("%s", message(f"{target.path}: {each}"), extra={"is_in_report": True})
@@ -177,25 +203,32 @@ def carry_out(
     check_new_folder(work, generation)
     target.storage.make()
     free = target.storage.free_nbytes()
-    # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
+    # The lock comes first: until it is held, another writer may put a checkpoint here between the
+    # check and the commit.
     with target.storage.lock(target.stem):
         # Check, and plan.
         sink, token = _prepare(work, generation, free)
         tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
         # Move, and commit.
         resume = generation is not None
-        summary = write_checkpoint(tasks, source, sink, resume=resume, progress=progress, runner=runner)
+        summary = write_checkpoint(
+            tasks, source, sink, resume=resume, progress=progress, runner=runner
+        )
         _warn_of_unfinished(target)
     return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
 
 
 def _warn_of_unfinished(target: Location) -> None:
-    """Name what an earlier write has left under the target's name, and the commit of this format does not remove."""
+    """Name what an earlier write has left under the target's name, and the commit of this format
+    does not remove."""
     left: list[str] = []
     with suppress(StorageError):  # the new checkpoint is in place
         left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
     if left:
-        cause = f"{target.path}: an earlier write was not finished, and has left {name_unfinished(left)}."
+        cause = (
+            f"{target.path}: an earlier write was not finished, and has left "
+            f"{name_unfinished(left)}."
+        )
         _LOG.warning("%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}"))
 
 
@@ -214,7 +247,8 @@ def is_new_folder(storage: Storage) -> bool:
 
 
 def preview(work: WritePlan, generation: str | None) -> WriteReport:
-    """Return the report of a write, after the checks that it would go through before its first byte."""
+    """Return the report of a write, after the checks that it would go through before its first
+    byte."""
     target = work.target
     target.storage.check_writable(target.stem)
     free = target.storage.free_nbytes()
@@ -236,7 +270,8 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     """
     target, storage = work.target, work.target.storage
     check_may_write(work)
-    # Without a digest of what is written, the token is random, and no file of an earlier run has it.
+    # Without a digest of what is written, the token is random, and no file of an earlier run has
+    # it.
     token = generation or secrets.token_hex(8)
     sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)
     # The index has the format's ending; the longer of two is that of a set's index.
@@ -248,13 +283,24 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
 
 
 def _check_room(target: Location, names: Sequence[str], nbytes: Ints, free: int) -> None:
-    """Raise ``StorageError`` before anything is written that the disk has no room for; finished files have theirs."""
-    finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
-    needed = sum(size for name, size in zip(names, nbytes.tolist(), strict=True) if name not in finished)
-    # The index and the frames around the payloads take some bytes more, so a full disk has no room for nothing either.
-    is_local = target.storage.local_path is not None  # before an upload, only the files that are not finished need room
+    """Raise ``StorageError`` before anything is written that the disk has no room for; finished
+    files have theirs."""
+    finished = {
+        name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)
+    }
+    needed = sum(
+        size for name, size in zip(names, nbytes.tolist(), strict=True) if name not in finished
+    )
+    # The index and the frames around the payloads take some bytes more, so a full disk has no room
+    # for nothing either.
+    is_local = (
+        target.storage.local_path is not None
+    )  # before an upload, only the files that are not finished need room
     if is_local and (needed > free or not free):
-        cause = f"{target.path} needs {human_size(needed)}, and {target.storage.path} has {human_size(free)} free."
+        cause = (
+            f"{target.path} needs {human_size(needed)}, and {target.storage.path} has "
+            f"{human_size(free)} free."
+        )
         raise StorageError(cause, f"Free {human_size(max(needed - free, 1))} there.")
 
 
@@ -264,41 +310,54 @@ def check_may_write(work: WritePlan) -> None:
     other = find_in_other_formats(target)
     if other is not None and not work.force:
         raise TargetExists(
-            f"{other.path} exists in the format {other.format.name}; one more under that name would be ambiguous.",
+            f"{other.path} exists in the format {other.format.name}; one more under that name "
+            "would be ambiguous.",
             "Choose another name, or pass force=True (--force) to write beside it.",
         )
     # Whatever a folder has of its checkpoint is a reason not to write: its index may be lost.
     there = target.format.locate(target.storage, "" if target.is_folder else target.name)
     for name in there:
         if stem_of_name(name, target.format.name) != target.stem:
-            raise TargetExists(f"{target.path} is a file of the checkpoint {name}.", "Choose another name.")
+            raise TargetExists(
+                f"{target.path} is a file of the checkpoint {name}.", "Choose another name."
+            )
     if there and not work.force and not _is_unfinished(target, there):
         atomic = _is_replaced_at_once(work, there)
         if atomic and work.replace_atomically:
             return
         left = "no checkpoint" if target.format.capabilities.is_grid else "a mixture"
-        manner = "" if atomic else f", which this format cannot do in one step: a crash in between leaves {left}"
+        manner = (
+            ""
+            if atomic
+            else f", which this format cannot do in one step: a crash in between leaves {left}"
+        )
         raise TargetExists(
-            f"{target.path} exists.", f"Choose another name, or pass force=True (--force) to replace it{manner}."
+            f"{target.path} exists.",
+            f"Choose another name, or pass force=True (--force) to replace it{manner}.",
         )
 
 
 def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
-    """Return True if the old checkpoint is replaced in one step: always in most formats, else one file by another."""
+    """Return True if the old checkpoint is replaced in one step: always in most formats, else one
+    file by another."""
     target = work.target
     named = names_of_target(target.stem, target.format.name)[1:]
     file = min(named, key=len, default=target.name)  # the longer ending is that of a set's index
-    others = set(there).intersection(target.storage.names()) - {file}  # a set may be there that has lost its index
+    others = set(there).intersection(target.storage.names()) - {
+        file
+    }  # a set may be there that has lost its index
     capabilities = target.format.capabilities
     is_single = work.assignment.num_files <= 1 and not others and not capabilities.is_grid
     return capabilities.atomic_overwrite or is_single
 
 
 def _is_unfinished(target: Location, there: list[str]) -> bool:
-    """Return True if only files of an interrupted commit are present, which no reader takes for a checkpoint.
+    """Return True if only files of an interrupted commit are present, which no reader takes for a
+    checkpoint.
 
-    Data files without an index alone might be all that is left of a checkpoint. With the journal of an unfinished write
-    beside them they are that write's: before it began, it had checked that there was nothing to replace.
+    Data files without an index alone might be all that is left of a checkpoint. With the journal of
+    an unfinished write beside them they are that write's: before it began, it had checked that
+    there was nothing to replace.
     """
     journals = (name for name in target.storage.names() if name.endswith(JOURNAL))
     if not any(target.is_folder or name.startswith(target.stem) for name in journals):

@@ -1,8 +1,8 @@
 """An index as columns that fit in a page.
 
-Most keys share their beginning with the key before them and most shapes occur often, so each beginning and each shape
-is stored once. Most slices are whole tensors, which take one number. A tensor thus takes some thirty bytes, and the
-part of its key that is new.
+Most keys share their beginning with the key before them and most shapes occur often, so each
+beginning and each shape is stored once. Most slices are whole tensors, which take one number. A
+tensor thus takes some thirty bytes, and the part of its key that is new.
 """
 
 import json
@@ -32,7 +32,8 @@ Columns = dict[str, Any]
 StatisticsByKey = Mapping[str, Statistics | ReadError]
 
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
-"""The heights of the bars of a histogram, one character each; the highest bar of a histogram has the last character."""
+"""The heights of the bars of a histogram, one character each; the highest bar of a histogram has
+the last character."""
 
 _DIFFERENCE = {
     "count": "count",
@@ -48,26 +49,31 @@ _DIFFERENCE = {
 """The fields of a difference by the names that the page has for them."""
 
 _DIGITS = 6
-"""Digits of a statistic in the page, as it prints them; all seventeen would make the page half as large again."""
+"""Digits of a statistic in the page, as it prints them; all seventeen would make the page half as
+large again."""
 
 _COLUMNS_NBYTES = 500
-"""The most bytes that the columns of statistics grow by, without those of any tensor, when there are some: a column of
-equal numbers is an object in place of a list, and a number says how many are left out."""
+"""The most bytes that the columns of statistics grow by, without those of any tensor, when there
+are some: a column of equal numbers is an object in place of a list, and a number says how many are
+left out."""
 
 _RUN_NBYTES = len("1,0,123456789,")
 """The most bytes by which a count that is not zero lengthens a column of zeros, without its own."""
 
 _EXACT = 2**53
-"""The first integer whose successor JavaScript cannot represent; integers from here on are sent as text."""
+"""The first integer whose successor JavaScript cannot represent; integers from here on are sent as
+text."""
 
 
 def choose_keys(reader: Reader, globs: Sequence[str] | None = None) -> list[str]:
-    """Return the keys that match one of the globs, as a model is read; ``ArgumentError`` where none matches."""
+    """Return the keys that match one of the globs, as a model is read; ``ArgumentError`` where none
+    matches."""
     chosen = (key for key in reader if not globs or any(fnmatchcase(key, glob) for glob in globs))
     keys = sorted(chosen, key=reading_key)
     if globs and not keys and len(reader):
         raise ArgumentError(
-            f"No tensor matches {' or '.join(globs)}.", "`shardvar inspect` without --filter lists all."
+            f"No tensor matches {' or '.join(globs)}.",
+            "`shardvar inspect` without --filter lists all.",
         )
     return keys
 
@@ -84,10 +90,11 @@ def describe(
     measured: StatisticsByKey | None = None,
     counts: Mapping[str, Ints] | None = None,
 ) -> Columns:
-    """Return the columns of one checkpoint: the content of its index about the tensors named by ``keys``.
+    """Return the columns of one checkpoint: the content of its index about the tensors named by
+    ``keys``.
 
-    Slices are grouped by tensor, in the order of their offsets. A tensor whose entries cannot be read has dtype -1,
-    shape -1 and no slices.
+    Slices are grouped by tensor, in the order of their offsets. A tensor whose entries cannot be
+    read has dtype -1, shape -1 and no slices.
     """
     metadata = reader.metadata
     about = {
@@ -101,13 +108,18 @@ def describe(
         "files": list(reader.index.files),
         "file_nbytes": list(file_nbytes),
         **_faults(reader, keys, measured or {}),
-        "stats": None if measured is None else _statistics(keys, measured, counts or {}, _num_unguarded(reader, keys)),
+        "stats": None
+        if measured is None
+        else _statistics(keys, measured, counts or {}, _num_unguarded(reader, keys)),
     }
     return about | _tensor_columns(reader.entries(), keys, reader.index.files)
 
 
-def statistics_that_fit(keys: Sequence[str], measured: StatisticsByKey, room: int) -> StatisticsByKey:
-    """Return what was measured, of as many tensors as fit into ``room`` bytes of a page, and every error.
+def statistics_that_fit(
+    keys: Sequence[str], measured: StatisticsByKey, room: int
+) -> StatisticsByKey:
+    """Return what was measured, of as many tensors as fit into ``room`` bytes of a page, and every
+    error.
 
     Tensors with NaN, infinity or one value come first, then the largest.
     """
@@ -115,7 +127,9 @@ def statistics_that_fit(keys: Sequence[str], measured: StatisticsByKey, room: in
     found = [(key, each) for key, each in measured.items() if isinstance(each, Statistics)]
     found.sort(key=lambda pair: (not _is_remarkable(pair[1]), -pair[1].count))
     ends = np.cumsum([_statistics_nbytes(row_of[key], each) for key, each in found])
-    left_out = {key for key, _ in found[int(np.searchsorted(ends, room - _COLUMNS_NBYTES, side="right")) :]}
+    left_out = {
+        key for key, _ in found[int(np.searchsorted(ends, room - _COLUMNS_NBYTES, side="right")) :]
+    }
     return {key: each for key, each in measured.items() if key not in left_out}
 
 
@@ -124,10 +138,12 @@ def _is_remarkable(found: Statistics) -> bool:
 
 
 def _statistics_nbytes(row: int, found: Statistics) -> int:
-    """Return the most bytes that the statistics of a tensor add to the columns; no number of bars exceeds ``count``.
+    """Return the most bytes that the statistics of a tensor add to the columns; no number of bars
+    exceeds ``count``.
 
-    A count of zero adds none to the run that it is in. Another ends it: the pair "7,1," and the pair "0,123456," of the
-    next run. Where ``packed`` lists a column instead, more than a sixth of its counts are not zero, and add more.
+    A count of zero adds none to the run that it is in. Another ends it: the pair "7,1," and the
+    pair "0,123456," of the next run. Where ``packed`` lists a column instead, more than a sixth of
+    its counts are not zero, and add more.
     """
     values = [_short(json_number(value)) for value in _values_of(found)]
     counts = [each for each in (found.nan, found.inf, found.zero) if each]
@@ -139,9 +155,13 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
     """Return the numbers of a dry run, and the columns of the checkpoint that it would write."""
     entries = report.planned
     if entries is None:
-        raise ArgumentError("The report is of a write that was done.", "Give the report of a dry run.")
+        raise ArgumentError(
+            "The report is of a write that was done.", "Give the report of a dry run."
+        )
     keys = sorted(entries.slices.tensors.keys, key=reading_key)
-    ends = np.array(report.file_nbytes, np.int64)  # at least the payloads; where they lie is up to the format
+    ends = np.array(
+        report.file_nbytes, np.int64
+    )  # at least the payloads; where they lie is up to the format
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
     about: Columns = {
         "path": report.path,
@@ -158,7 +178,9 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
         "stats": None,
     }
     numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
-    return {name: getattr(report, name) for name in numbers}, [about | _tensor_columns(entries, keys, ())]
+    return {name: getattr(report, name) for name in numbers}, [
+        about | _tensor_columns(entries, keys, ())
+    ]
 
 
 def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[str]) -> Columns:
@@ -179,33 +201,45 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[st
         "shape": packed(shape),
         "nbytes": packed(nbytes[rows].tolist()),
         "num_slices": packed(num_slices),
-        "slices": _slice_columns(entries, order) | {"device": holders and packed(holders.device[order].tolist())},
+        "slices": _slice_columns(entries, order)
+        | {"device": holders and packed(holders.device[order].tolist())},
         "holder": holders and holders.noun,
     }
 
 
 def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
-    """Return the differences of two checkpoints; a tensor is given by its row in ``keys``, those of the first one."""
+    """Return the differences of two checkpoints; a tensor is given by its row in ``keys``, those of
+    the first one."""
     row_of = {key: row for row, key in enumerate(keys)}
     return {
         "num_equal": report.num_equal,
         "fields": list(_DIFFERENCE),
         "differences": [
-            [row_of[each.key], json_number(each.change), *(_value_difference(each.values) if each.values else [])]
+            [
+                row_of[each.key],
+                json_number(each.change),
+                *(_value_difference(each.values) if each.values else []),
+            ]
             for each in report.differences
         ],
-        "unreadable": [[row_of[each.key], each.side, each.kind, each.message] for each in report.unreadable],
+        "unreadable": [
+            [row_of[each.key], each.side, each.kind, each.message] for each in report.unreadable
+        ],
     }
 
 
 def front_coded(keys: Sequence[str]) -> Columns:
-    """Return, for each key, the number of characters that it shares with the key before it, and the rest of it.
+    """Return, for each key, the number of characters that it shares with the key before it, and the
+    rest of it.
 
     >>> front_coded(["dense/bias", "dense/kernel", "step"])
     {'shared': [0, 6, 0], 'rest': ['dense/bias', 'kernel', 'step']}
     """
     shared = [len(commonprefix(pair)) for pair in zip(["", *keys], keys, strict=False)]  # noqa: RUF071  # no paths
-    return {"shared": shared, "rest": [key[count:] for key, count in zip(keys, shared, strict=True)]}
+    return {
+        "shared": shared,
+        "rest": [key[count:] for key, count in zip(keys, shared, strict=True)],
+    }
 
 
 def ranges_of(chosen: Sequence[bool]) -> list[list[int]]:
@@ -220,14 +254,20 @@ def ranges_of(chosen: Sequence[bool]) -> list[list[int]]:
 
 
 def packed(column: Sequence[Any]) -> Sequence[Any] | Columns:
-    """Return a column, or where its values repeat, its runs: each value, and how often it comes in a row.
+    """Return a column, or where its values repeat, its runs: each value, and how often it comes in
+    a row.
 
     >>> packed([0, 0, 0, 0, 0, 7]), packed([1, 1, 2]), packed([])
     ({'runs': [0, 5, 7, 1]}, [1, 1, 2], [])
     """
     runs = [(value, sum(1 for _ in equal)) for value, equal in groupby(column)]
-    # Three rows a run, or the numbers of rows would take more characters than the values that they stand for.
-    return {"runs": [number for run in runs for number in run]} if 0 < 3 * len(runs) <= len(column) else column
+    # Three rows a run, or the numbers of rows would take more characters than the values that they
+    # stand for.
+    return (
+        {"runs": [number for run in runs for number in run]}
+        if 0 < 3 * len(runs) <= len(column)
+        else column
+    )
 
 
 def unpacked(column: Sequence[Any] | Columns) -> Sequence[Any]:
@@ -239,13 +279,17 @@ def unpacked(column: Sequence[Any] | Columns) -> Sequence[Any]:
     if not isinstance(column, dict):
         return column
     runs = column["runs"]
-    return [value for value, length in zip(runs[::2], runs[1::2], strict=True) for _ in range(length)]
+    return [
+        value for value, length in zip(runs[::2], runs[1::2], strict=True) for _ in range(length)
+    ]
 
 
 def gaps(files: Sequence[int], starts: Sequence[int], nbytes: Sequence[int]) -> list[int | str]:
-    """Return the bytes from the end of the slice before, of the same file, to each slice: 0 in most checkpoints.
+    """Return the bytes from the end of the slice before, of the same file, to each slice: 0 in most
+    checkpoints.
 
-    A start too large for JavaScript is sent as text, and the slice behind it is counted from the one before.
+    A start too large for JavaScript is sent as text, and the slice behind it is counted from the
+    one before.
     """
     ends: dict[int, int] = {}
     gaps: list[int | str] = []
@@ -283,11 +327,15 @@ def _size(storage: Storage, name: str) -> int | None:
 def _num_parameters(entries: EntryTable, keys: Sequence[str], encodings: Mapping[str, str]) -> int:
     tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
     found = [(key, row_of[key]) for key in keys if key in row_of]
-    return sum(num_parameters(key, tensors.dtype(row), tensors.shape(row), encodings.get(key)) for key, row in found)
+    return sum(
+        num_parameters(key, tensors.dtype(row), tensors.shape(row), encodings.get(key))
+        for key, row in found
+    )
 
 
 def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:
-    """Return the rows of the entries of these tensors, tensor after tensor, and the number of each tensor's entries."""
+    """Return the rows of the entries of these tensors, tensor after tensor, and the number of each
+    tensor's entries."""
     slices = entries.slices
     order, ends = slices.by_tensor(by_offset=True)
     bounds = ends.tolist()
@@ -298,7 +346,8 @@ def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int
 
 
 def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
-    """Return the columns of the slices; ``cut`` has number, offset and shape of each that is not a whole tensor."""
+    """Return the columns of the slices; ``cut`` has number, offset and shape of each that is not a
+    whole tensor."""
     slices = entries.slices
     ranks = slices.tensors.ranks[slices.tensor[order]].tolist()
     numbers = np.flatnonzero(~slices.is_whole()[order]).tolist()
@@ -314,7 +363,8 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
         "nbytes": slices.nbytes[cut_rows].tolist(),
         "encoded": np.flatnonzero(~entries.plain[order]).tolist(),
         "cut": [
-            # Offset and shape are padded to the highest rank of the checkpoint; the page gets the axes of the tensor.
+            # Offset and shape are padded to the highest rank of the checkpoint; the page gets the
+            # axes of the tensor.
             [number, *_exact([extent for bounds in region for extent in bounds[: ranks[number]]])]
             for number, region in zip(numbers, regions, strict=True)
         ],
@@ -322,11 +372,14 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
 
 
 def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> Columns:
-    """Return row and cause of every tensor that cannot be read, and the kind and message of each cause.
+    """Return row and cause of every tensor that cannot be read, and the kind and message of each
+    cause.
 
     A lost file is one cause, whatever the number of tensors in it.
     """
-    faults: dict[str, Any] = {key: found for key, found in measured.items() if not isinstance(found, Statistics)}
+    faults: dict[str, Any] = {
+        key: found for key, found in measured.items() if not isinstance(found, Statistics)
+    }
     faults |= reader.faults
     causes: dict[tuple[str, str], int] = {}
     rows = [
@@ -346,17 +399,27 @@ def _num_unguarded(reader: Reader, keys: Sequence[str]) -> int:
 def _statistics(
     keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints], num_unguarded: int
 ) -> Columns:
-    """Return columns over the tensors that have statistics; ``row`` holds the rows of these, None if all have them."""
-    found = [(row, key, each) for row, key in enumerate(keys) if isinstance(each := measured.get(key), Statistics)]
+    """Return columns over the tensors that have statistics; ``row`` holds the rows of these, None
+    if all have them."""
+    found = [
+        (row, key, each)
+        for row, key in enumerate(keys)
+        if isinstance(each := measured.get(key), Statistics)
+    ]
     names = ("min", "max", "mean", "std")
     numbers = [[_short(json_number(value)) for value in _values_of(each)] for _, _, each in found]
     return {
         "num_unguarded": num_unguarded,
         "row": None if len(found) == len(keys) else [row for row, _, _ in found],
         **{name: [row[place] for row in numbers] for place, name in enumerate(names)},
-        **{name: packed([getattr(each, name) for _, _, each in found]) for name in ("count", "nan", "inf", "zero")},
+        **{
+            name: packed([getattr(each, name) for _, _, each in found])
+            for name in ("count", "nan", "inf", "zero")
+        },
         # One text: those of equal width follow each other, and spaces stand for none.
-        "histogram": "".join(bar_heights(counts[key]) if key in counts else " " * NUM_BINS for _, key, _ in found),
+        "histogram": "".join(
+            bar_heights(counts[key]) if key in counts else " " * NUM_BINS for _, key, _ in found
+        ),
         "bins": NUM_BINS,
         "peak": packed([int(counts[key].max()) if key in counts else 0 for _, key, _ in found]),
     }

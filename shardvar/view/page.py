@@ -14,12 +14,14 @@ from shardvar.pictures.words import human_size, printable
 from shardvar.view.collect import Columns
 
 SCHEMA = 4
-"""The version of the columns, for programs that read them from a page; the page's own script is of the same version.
+"""The version of the columns, for programs that read them from a page; the page's own script is of
+the same version.
 
-It grows with every change by which a program that reads the columns would be misled or fail: a column that goes, moves
-or means something else. A new column leaves it as it is. Version 1 had a number for each row in every column, the
-bytes of every slice, and the absolute path of the checkpoint; version 2 the kind and message of every fault in its row;
-version 3 shortened only columns of which all numbers are the same.
+It grows with every change by which a program that reads the columns would be misled or fail: a
+column that goes, moves or means something else. A new column leaves it as it is. Version 1 had a
+number for each row in every column, the bytes of every slice, and the absolute path of the
+checkpoint; version 2 the kind and message of every fault in its row; version 3 shortened only
+columns of which all numbers are the same.
 """
 
 MARK = "<!doctype html>\n<!-- made by shardvar view -->\n"
@@ -50,29 +52,40 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def make_page(
-    checkpoints: Sequence[Columns], diff: Columns | None = None, served: bool = False, plan: Columns | None = None
+    checkpoints: Sequence[Columns],
+    diff: Columns | None = None,
+    served: bool = False,
+    plan: Columns | None = None,
 ) -> str:
-    """Return the page of one checkpoint, of two that were compared, or of a plan; equal columns give equal pages.
+    """Return the page of one checkpoint, of two that were compared, or of a plan; equal columns
+    give equal pages.
 
-    A page that is ``served`` may ask its server for values; others ask for nothing. ``ArgumentError`` for a page larger
-    than ``MOST_NBYTES`` that is not served.
+    A page that is ``served`` may ask its server for values; others ask for nothing.
+    ``ArgumentError`` for a page larger than ``MOST_NBYTES`` that is not served.
     """
     scripts = (*_SCRIPTS[:-1], "served", _SCRIPTS[-1]) if served else _SCRIPTS
-    style, script = _asset("page.css"), "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in scripts)])
-    data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff, "plan": plan})
+    style, script = (
+        _asset("page.css"),
+        "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in scripts)]),
+    )
+    data = embedded_json(
+        {"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff, "plan": plan}
+    )
     title = " and ".join(printable(each["name"]) for each in checkpoints)
-    # The policy lets only this script and this style run, by their hashes, and loads nothing: a name in a hostile
-    # checkpoint cannot add code even if its escaping failed.
+    # The policy lets only this script and this style run, by their hashes, and loads nothing: a
+    # name in a hostile checkpoint cannot add code even if its escaping failed.
     filled = {
         "title": escape(title),
-        "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
+        "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri "
+        "'none'; "
         f"form-action 'none'{SERVED_POLICY if served else ''}",
         "style": style,
         "script": script,
         "data": data,
     }
-    # The template is split once, so that a text that fills one place is never searched for other places. ``split``
-    # returns the texts between the places at even numbers and the names of the places at odd ones.
+    # The template is split once, so that a text that fills one place is never searched for other
+    # places. ``split`` returns the texts between the places at even numbers and the names of the
+    # places at odd ones.
     parts = _PLACE.split(_asset("page.html"))
     text = MARK + "".join(filled[part] if number % 2 else part for number, part in enumerate(parts))
     # All is ASCII except for a few characters of the assets, so that characters are bytes.

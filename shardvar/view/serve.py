@@ -1,10 +1,11 @@
 """Serve a page on this machine alone, with values that it asks for: ``shardvar view --serve``.
 
-The server listens on the loopback address and only reads. Three things keep out other users of the machine and other
-pages of the browser:
+The server listens on the loopback address and only reads. Three things keep out other users of the
+machine and other pages of the browser:
 
 1. Each path begins with a random token, which only the printed address has.
-2. The header Host must name the loopback address, so that a hostile name which resolves to it is refused.
+2. The header Host must name the loopback address, so that a hostile name which resolves to it is
+   refused.
 3. GET is the one method; a path is the page or one of the given answers.
 """
 
@@ -22,7 +23,8 @@ from shardvar.errors import ShardvarError
 from shardvar.view.collect import Columns
 
 PageAnswer = Callable[[Mapping[str, str]], Columns]
-"""From the fields of a query to an object of JSON; a ``ShardvarError`` becomes its cause and remedy."""
+"""From the fields of a query to an object of JSON; a ``ShardvarError`` becomes its cause and
+remedy."""
 
 LOOPBACK = "127.0.0.1"
 
@@ -30,7 +32,8 @@ _TOKEN_NBYTES = 24
 """192 bits, too many to find a token by trying."""
 
 _SECONDS = 30
-"""The time that a connection may take to send its request, so that none that sends nothing lives on."""
+"""The time that a connection may take to send its request, so that none that sends nothing lives
+on."""
 
 _MOST_FIELDS = 8
 
@@ -44,7 +47,8 @@ _HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of one page and of the answers that it asks for; it listens from its construction on."""
+    """A server of one page and of the answers that it asks for; it listens from its construction
+    on."""
 
     def __init__(self, page: str, answers: Mapping[str, PageAnswer]) -> None:
         """Bind a free port of the loopback address."""
@@ -59,12 +63,14 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def server_bind(self) -> None:
-        """Bind without a look-up of the name of the host, which takes seconds where there is no network."""
+        """Bind without a look-up of the name of the host, which takes seconds where there is no
+        network."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 
     def handle_error(self, *connection: Any) -> None:
-        """Print what went wrong, save that a connection broke: a browser closes those that it needs no longer."""
+        """Print what went wrong, save that a connection broke: a browser closes those that it needs
+        no longer."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(*connection)
 
@@ -80,8 +86,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path, _, query = self.path.partition("?")
         token, *names = path.removeprefix("/").split("/")
-        # Compared in a time that does not tell how much of it is right; bytes, since a text must be ASCII for that.
-        is_known = secrets.compare_digest(token.encode("latin-1", "replace"), self.server.token.encode())
+        # Compared in a time that does not tell how much of it is right; bytes, since a text must be
+        # ASCII for that.
+        is_known = secrets.compare_digest(
+            token.encode("latin-1", "replace"), self.server.token.encode()
+        )
         if not is_known or not path.startswith("/") or len(names) != 1:
             self._refuse(HTTPStatus.NOT_FOUND)
         elif not names[0] and not query:
@@ -99,7 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
             fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
             status, told = HTTPStatus.OK, answer(fields)
         except ShardvarError as error:
-            status, told = HTTPStatus.BAD_REQUEST, {"cause": error.cause, "remedy": error.remedy or ""}
+            status, told = (
+                HTTPStatus.BAD_REQUEST,
+                {"cause": error.cause, "remedy": error.remedy or ""},
+            )
         except ValueError:
             self._refuse(HTTPStatus.BAD_REQUEST)  # more fields than any answer has
             return

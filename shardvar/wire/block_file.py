@@ -1,4 +1,5 @@
-r"""A file of guarded index blocks sorted by key, few of which are read to find one key: the native index's container.
+r"""A file of guarded index blocks sorted by key, few of which are read to find one key: the native
+index's container.
 
     file     := header block* metadata table footer
     header   := 89 "SVX" 0D 0A 1A 0A                      the kind of file; shows whether newlines were converted
@@ -6,23 +7,26 @@ r"""A file of guarded index blocks sorted by key, few of which are read to find 
     footer   := metadata nbytes u64 | table nbytes u64 | metadata CRC32C u32 | table CRC32C u32
               | version u32 | CRC32C of the 28 bytes before u32 | "SVX" 0D 0A 1A 0A 89        40 bytes, little-endian
 
-The parts follow each other without gaps, so each byte of the file is compared with a checksum or a constant. They are
-found from the end: the footer gives the sizes of metadata and table, the table those of the blocks. The footer's size,
-and the places of checksum, version and magic in it, are the same in every version.
+The parts follow each other without gaps, so each byte of the file is compared with a checksum or a
+constant. They are found from the end: the footer gives the sizes of metadata and table, the table
+those of the blocks. The footer's size, and the places of checksum, version and magic in it, are the
+same in every version.
 
-An *index block* is a flat msgpack map from names to integers, texts and byte strings. It has few names; long columns
-are packed into byte strings, so that any language that has msgpack decodes them at the speed of memory:
+An *index block* is a flat msgpack map from names to integers, texts and byte strings. It has few
+names; long columns are packed into byte strings, so that any language that has msgpack decodes them
+at the speed of memory:
 
     numbers    a byte string of little-endian numbers of a fixed width
     strings    two byte strings: under ``name`` the strings one after the other, under ``name_nbytes`` their lengths
                as 32-bit numbers
 
-Keys are byte strings in the order of their bytes. The entries of one key may continue over several blocks, whose first
-keys are then equal.
+Keys are byte strings in the order of their bytes. The entries of one key may continue over several
+blocks, whose first keys are then equal.
 
-A reader MUST check what ``open_block_file`` and ``BlockFile.block`` check. Nothing in a file is believed: lengths are
-bounded by the block's own, arrays, extension types and repeated names are refused, and each value's type is checked
-when it is used. Unknown names are ignored, so that a later writer may add some.
+A reader MUST check what ``open_block_file`` and ``BlockFile.block`` check. Nothing in a file is
+believed: lengths are bounded by the block's own, arrays, extension types and repeated names are
+refused, and each value's type is checked when it is used. Unknown names are ignored, so that a
+later writer may add some.
 """
 
 import struct
@@ -50,7 +54,8 @@ _FOOTER = struct.Struct("<QQIIII8s")
 _GUARDED_NBYTES = 28  # the footer up to its own checksum: 8 + 8 + 4 + 4 + 4
 
 _TAIL_NBYTES = 1 << 16
-"""The bytes that are read from the end of the file at once: the footer, and mostly the table and the metadata too."""
+"""The bytes that are read from the end of the file at once: the footer, and mostly the table and
+the metadata too."""
 
 _Read = Callable[[int, int], bytes]
 """(offset, nbytes) -> these bytes of the file."""
@@ -92,12 +97,17 @@ class IndexBlock:
         return np.frombuffer(octets, dtype)
 
     def bounds(self, name: str, count: int | None = None) -> NDArray[np.int64]:
-        """Return [count + 1] the offsets in ``octets(name)`` where each packed string begins and the last one ends."""
+        """Return [count + 1] the offsets in ``octets(name)`` where each packed string begins and
+        the last one ends."""
         nbytes = self.numbers(f"{name}_nbytes", "<u4", count)
         bounds = np.zeros(len(nbytes) + 1, np.int64)
-        np.cumsum(nbytes, out=bounds[1:])  # lengths of 32 bits: no sum of those that fit in a file overflows 64 bits
+        np.cumsum(
+            nbytes, out=bounds[1:]
+        )  # lengths of 32 bits: no sum of those that fit in a file overflows 64 bits
         if bounds[-1] != len(self.octets(name)):
-            raise invalid(f"{name!r} has {len(self.octets(name))} bytes; its strings have {bounds[-1]}.")
+            raise invalid(
+                f"{name!r} has {len(self.octets(name))} bytes; its strings have {bounds[-1]}."
+            )
         return bounds
 
     def strings(self, name: str, count: int | None = None) -> list[bytes]:
@@ -119,28 +129,41 @@ def pack_strings(name: str, strings: Sequence[bytes]) -> dict[str, IndexValue]:
     >>> pack_strings("key", [b"a", b"bcd"])
     {'key': b'abcd', 'key_nbytes': array([1, 3], dtype=uint32)}
     """
-    return {name: b"".join(strings), f"{name}_nbytes": np.fromiter(map(len, strings), "<u4", len(strings))}
+    return {
+        name: b"".join(strings),
+        f"{name}_nbytes": np.fromiter(map(len, strings), "<u4", len(strings)),
+    }
 
 
 def encode_index_block(values: Mapping[str, IndexValue]) -> bytes:
     """Return the block of these values, in their order; arrays must be little-endian."""
-    plain = {name: value.tobytes() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    plain = {
+        name: value.tobytes() if isinstance(value, np.ndarray) else value
+        for name, value in values.items()
+    }
     try:
         packed: bytes = msgpack.packb(plain, use_bin_type=True)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ArgumentError(f"The index cannot be encoded: {error}.", "Give texts that are valid Unicode.") from error
+        raise ArgumentError(
+            f"The index cannot be encoded: {error}.", "Give texts that are valid Unicode."
+        ) from error
     return packed
 
 
 def decode_index_block(data: bytes) -> IndexBlock:
     """Return the block that the bytes hold; ``MalformedCheckpoint`` if they are not a flat map."""
-    # The limits make msgpack refuse arrays and extension types outright, and a map of more names before it is built.
+    # The limits make msgpack refuse arrays and extension types outright, and a map of more names
+    # before it is built.
     try:
-        values = msgpack.unpackb(data, object_pairs_hook=_map_of, max_map_len=MAX_NAMES, max_array_len=0, max_ext_len=0)
+        values = msgpack.unpackb(
+            data, object_pairs_hook=_map_of, max_map_len=MAX_NAMES, max_array_len=0, max_ext_len=0
+        )
     except InvalidCheckpoint:
         raise  # it is a ValueError too
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
-        raise malformed(f"The msgpack does not decode ({error or type(error).__name__}).") from error
+        raise malformed(
+            f"The msgpack does not decode ({error or type(error).__name__})."
+        ) from error
     if not isinstance(values, dict):
         raise malformed("The msgpack is not a map.")
     return IndexBlock(values)
@@ -179,34 +202,45 @@ class BlockFile:
         data = self.read(start, nbytes)
         with prefix_errors(f"index block {number} at offset {start}"):
             if CRC32C.compute(data) != self.checksum[number]:
-                raise corrupt(f"its CRC32C is not {int(self.checksum[number]):08x}, as the table says.")
+                raise corrupt(
+                    f"its CRC32C is not {int(self.checksum[number]):08x}, as the table says."
+                )
             return decode_index_block(data)
 
     def numbers(self, key: bytes) -> range:
-        """Return the numbers of the blocks that may hold a key: those that begin with it, and the one before them.
+        """Return the numbers of the blocks that may hold a key: those that begin with it, and the
+        one before them.
 
-        With the first keys a, c, c, e, the key c may be in the blocks 0 (after a) to 2, the key d only in block 2.
+        With the first keys a, c, c, e, the key c may be in the blocks 0 (after a) to 2, the key d
+        only in block 2.
         """
-        return range(max(bisect_left(self.first_keys, key) - 1, 0), bisect_right(self.first_keys, key))
+        return range(
+            max(bisect_left(self.first_keys, key) - 1, 0), bisect_right(self.first_keys, key)
+        )
 
 
 def open_block_file(read: _Read, size: int) -> BlockFile:
-    """Return the file of ``size`` bytes that ``read`` reads, with footer, metadata and table checked."""
+    """Return the file of ``size`` bytes that ``read`` reads, with footer, metadata and table
+    checked."""
     if read(0, min(size, len(INDEX_HEADER))) != INDEX_HEADER:
         first = read(0, min(size, SNIFF_NBYTES))
         raise foreign_file("an index of shardvar", first, size, "it does not begin as one does")
     if size < len(INDEX_HEADER) + _FOOTER.size:
         raise malformed(f"It was cut short: it ends at offset {size}, before its footer.")
-    # One read of the tail mostly brings all three parts. Offsets are bytes of the file; ``tail_start`` is that of the
-    # first byte of ``tail``.
+    # One read of the tail mostly brings all three parts. Offsets are bytes of the file;
+    # ``tail_start`` is that of the first byte of ``tail``.
     tail_start = max(0, size - _TAIL_NBYTES)
     tail = read(tail_start, size - tail_start)
     metadata_nbytes, table_nbytes, metadata_crc, table_crc = _read_footer(tail[-_FOOTER.size :])
-    # The parts end where the next one begins, so their sizes give their places, from the end of the file.
+    # The parts end where the next one begins, so their sizes give their places, from the end of the
+    # file.
     table_start = size - _FOOTER.size - table_nbytes
     metadata_start = table_start - metadata_nbytes
     if metadata_start < len(INDEX_HEADER):
-        raise malformed(f"Metadata of {metadata_nbytes} bytes and a table of {table_nbytes} are larger than the file.")
+        raise malformed(
+            f"Metadata of {metadata_nbytes} bytes and a table of {table_nbytes} are larger than "
+            "the file."
+        )
 
     def section(name: str, start: int, nbytes: int, limit: int, crc: int) -> IndexBlock:
         with prefix_errors(f"the {name} at offset {start}"):
@@ -226,7 +260,8 @@ def open_block_file(read: _Read, size: int) -> BlockFile:
 
 
 def encode_block_file(blocks: Iterable[tuple[bytes, bytes]], metadata: bytes) -> list[bytes]:
-    """Return the bytes of a file, in parts to be written one after the other, of (first key, block) pairs."""
+    """Return the bytes of a file, in parts to be written one after the other, of (first key, block)
+    pairs."""
     parts, keys, nbytes, checksums = [INDEX_HEADER], [], [], []
     for key, block in blocks:
         parts.append(block)
@@ -247,31 +282,43 @@ def encode_block_file(blocks: Iterable[tuple[bytes, bytes]], metadata: bytes) ->
 
 def _read_footer(data: bytes) -> tuple[int, int, int, int]:
     """Return the sizes of metadata and table, and their checksums."""
-    metadata_nbytes, table_nbytes, metadata_crc, table_crc, version, crc, magic = _FOOTER.unpack(data)
-    # In this order: a file that was cut short has another magic, a damaged footer another checksum, and only the
-    # version of an intact footer is believed.
+    metadata_nbytes, table_nbytes, metadata_crc, table_crc, version, crc, magic = _FOOTER.unpack(
+        data
+    )
+    # In this order: a file that was cut short has another magic, a damaged footer another checksum,
+    # and only the version of an intact footer is believed.
     if magic != INDEX_MAGIC:
-        raise malformed("It does not end as an index of shardvar does: it was cut short or extended.")
+        raise malformed(
+            "It does not end as an index of shardvar does: it was cut short or extended."
+        )
     if CRC32C.compute(data[:_GUARDED_NBYTES]) != crc:
         raise corrupt("The footer disagrees with its CRC32C.")
     if version != INDEX_VERSION:
         raise UnsupportedError(
-            f"The index has version {version}; this release reads {INDEX_VERSION}.", "Install a newer release."
+            f"The index has version {version}; this release reads {INDEX_VERSION}.",
+            "Install a newer release.",
         )
     return metadata_nbytes, table_nbytes, metadata_crc, table_crc
 
 
-def _read_table(table: IndexBlock, metadata: IndexBlock, metadata_start: int, read: _Read) -> BlockFile:
+def _read_table(
+    table: IndexBlock, metadata: IndexBlock, metadata_start: int, read: _Read
+) -> BlockFile:
     nbytes = table.numbers("nbytes", "<u4").astype(np.int64)
     checksum = table.numbers("crc", "<u4", len(nbytes))
     first_keys = table.strings("first_key", len(nbytes))
     if any(map(gt, first_keys, first_keys[1:])):
         raise invalid("The blocks' first keys do not rise.")
     if int(nbytes.max(initial=0)) > MAX_BLOCK_NBYTES:
-        raise invalid(f"An index block has {int(nbytes.max())} bytes; at most {MAX_BLOCK_NBYTES} are allowed.")
-    # Blocks of 10, 20 and 5 bytes begin at 8, 18 and 38 after a header of 8 bytes, and end at 43, where the metadata
-    # must begin: without this check, bytes between them would be covered by no checksum.
+        raise invalid(
+            f"An index block has {int(nbytes.max())} bytes; at most {MAX_BLOCK_NBYTES} are allowed."
+        )
+    # Blocks of 10, 20 and 5 bytes begin at 8, 18 and 38 after a header of 8 bytes, and end at 43,
+    # where the metadata must begin: without this check, bytes between them would be covered by no
+    # checksum.
     start = np.cumsum(nbytes) - nbytes + len(INDEX_HEADER)
     if len(INDEX_HEADER) + int(nbytes.sum()) != metadata_start:
-        raise invalid(f"The index blocks do not end at offset {metadata_start}, where the metadata begins.")
+        raise invalid(
+            f"The index blocks do not end at offset {metadata_start}, where the metadata begins."
+        )
     return BlockFile(metadata, first_keys, start, nbytes, checksum, read)

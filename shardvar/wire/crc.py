@@ -1,19 +1,21 @@
 """CRC32C and CRC32: computed, combined without the bytes, and masked as tensor bundles mask them.
 
-A CRC is the remainder of a polynomial over GF(2), in which adding is exclusive or. Appending ``n`` bytes to a message
-multiplies its polynomial by ``x**(8*n)``, and so its remainder. Hence the law of this module:
+A CRC is the remainder of a polynomial over GF(2), in which adding is exclusive or. Appending ``n``
+bytes to a message multiplies its polynomial by ``x**(8*n)``, and so its remainder. Hence the law of
+this module:
 
     combine(compute(a), compute(b), len(b)) == compute(a + b) == compute(b, compute(a))
 
 Several threads may therefore compute the checksums of segments of one payload, in any order.
 
-Polynomials are *reflected*: bit 31 of a word is the coefficient of ``x**0``, bit 0 that of ``x**31``. Multiplying by
-``x`` is thus a shift to the right; the bit that falls out is ``x**32``, which the generator replaces:
+Polynomials are *reflected*: bit 31 of a word is the coefficient of ``x**0``, bit 0 that of
+``x**31``. Multiplying by ``x`` is thus a shift to the right; the bit that falls out is ``x**32``,
+which the generator replaces:
 
     power = (power >> 1) ^ (power & 1) * polynomial
 
-``x**(8*n)`` is the product of ``x**(2**k)`` over the bits k of ``8*n``. Each of these results is cached, because most
-segments of a checkpoint have one of a few lengths.
+``x**(8*n)`` is the product of ``x**(2**k)`` over the bits k of ``8*n``. Each of these results is
+cached, because most segments of a checkpoint have one of a few lengths.
 """
 
 import zlib
@@ -29,7 +31,8 @@ Readable = bytes | bytearray | memoryview
 _Word = TypeVar("_Word", int, NDArray[np.uint32])
 
 MASK_DELTA = 0xA282EAD8
-"""Added by ``mask`` so that the CRC of bytes which themselves hold CRCs keeps its strength (LevelDB, util/crc32c.h)."""
+"""Added by ``mask`` so that the CRC of bytes which themselves hold CRCs keeps its strength
+(LevelDB, util/crc32c.h)."""
 
 _ONE = 1 << 31
 """The polynomial 1, reflected."""
@@ -37,38 +40,45 @@ _ONE = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """A 32-bit CRC whose register starts and ends complemented, so that the checksum of no bytes is 0."""
+    """A 32-bit CRC whose register starts and ends complemented, so that the checksum of no bytes is
+    0."""
 
     name: str
     """The name in messages."""
     polynomial: int
     """The generator without its leading term, reflected."""
     function: Callable[[Readable, int], int] = field(repr=False)
-    """The implementation: the checksum of ``data`` appended to bytes whose checksum is the second argument."""
+    """The implementation: the checksum of ``data`` appended to bytes whose checksum is the second
+    argument."""
 
     def compute(self, data: Readable, crc: int = 0) -> int:
         """Return the checksum of ``data``, appended to bytes whose checksum is ``crc``."""
         return self.function(data, crc)
 
     def combine(self, first: int, second: int, second_nbytes: int) -> int:
-        """Return the checksum of two byte strings, one after the other, from theirs and the length of the second.
+        """Return the checksum of two byte strings, one after the other, from theirs and the length
+        of the second.
 
         >>> hex(CRC32C.combine(CRC32C.compute(b"1234"), CRC32C.compute(b"56789"), 5))
         '0xe3069283'
         >>> hex(CRC32C.compute(b"123456789"))
         '0xe3069283'
         """
-        # The sum is second + first * x**(8 * second_nbytes). The product is a sum over the eight groups of four bits of
-        # ``first``; a table has the product of each group, so 0x12345678 takes the entries 8 of the first table, 7 of
-        # the second, and so on: eight look-ups instead of 32 conditional additions.
+        # The sum is second + first * x**(8 * second_nbytes). The product is a sum over the eight
+        # groups of four bits of ``first``; a table has the product of each group, so 0x12345678
+        # takes the entries 8 of the first table, 7 of the second, and so on: eight look-ups instead
+        # of 32 conditional additions.
         combined = second
         for products in _products(second_nbytes, self.polynomial):
             combined ^= products[first & 15]
             first >>= 4
         return combined
 
-    def combine_each(self, first: NDArray[Any], second: NDArray[Any], second_nbytes: int) -> NDArray[np.int64]:
-        """[k] Return the checksums of ``k`` pairs of byte strings, whose second ones have one length.
+    def combine_each(
+        self, first: NDArray[Any], second: NDArray[Any], second_nbytes: int
+    ) -> NDArray[np.int64]:
+        """[k] Return the checksums of ``k`` pairs of byte strings, whose second ones have one
+        length.
 
         >>> CRC32C.combine_each(np.array([0x31, 0]), np.array([0x32, 0x33]), 1).tolist() == [
         ...     CRC32C.combine(0x31, 0x32, 1), 0x33
@@ -109,7 +119,9 @@ def mask(crc: _Word) -> _Word:
     >>> hex(mask(0x00008001))  # 0x00020001 + 0xa282ead8: bit 15 has become bit 0, and bit 0 bit 17
     '0xa284ead9'
     """
-    turned: Any = (crc >> 15) | (crc << 17)  # an integer keeps the bits above 31; the sum is cut to 32 bits below
+    turned: Any = (crc >> 15) | (
+        crc << 17
+    )  # an integer keeps the bits above 31; the sum is cut to 32 bits below
     return cast(_Word, (turned + MASK_DELTA) & 0xFFFFFFFF)
 
 
@@ -127,7 +139,9 @@ def _times_x(power: int, polynomial: int) -> int:
 def _multiply(factor: int, word: int, polynomial: int) -> int:
     """Return ``factor * word`` modulo the generator."""
     product, power = 0, word
-    for bit in range(31, -1, -1):  # bit 31 of the factor is x**0: ``power`` is ``word * x**(31 - bit)``
+    for bit in range(
+        31, -1, -1
+    ):  # bit 31 of the factor is x**0: ``power`` is ``word * x**(31 - bit)``
         if factor >> bit & 1:
             product ^= power
         power = _times_x(power, polynomial)
@@ -136,15 +150,17 @@ def _multiply(factor: int, word: int, polynomial: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _products(nbytes: int, polynomial: int) -> list[list[int]]:
-    """Eight tables, the lowest bits first: ``x**(8 * nbytes)`` times each value of four bits of a word."""
+    """Eight tables, the lowest bits first: ``x**(8 * nbytes)`` times each value of four bits of a
+    word."""
     of_bit, power = [0] * 32, _power(nbytes, polynomial)
     for bit in range(31, -1, -1):
         of_bit[bit] = power
         power = _times_x(power, polynomial)
     tables = []
     for low in range(0, 32, 4):
-        # Each bit doubles the table: its second half is the first half with the bit's product added. After the bits
-        # 0 and 1 it is [0, p0, p1, p0 ^ p1], in the order of the values 0, 1, 2, 3.
+        # Each bit doubles the table: its second half is the first half with the bit's product
+        # added. After the bits 0 and 1 it is [0, p0, p1, p0 ^ p1], in the order of the values 0, 1,
+        # 2, 3.
         products = [0]
         for bit in range(low, low + 4):
             products += [product ^ of_bit[bit] for product in products]
@@ -155,7 +171,8 @@ def _products(nbytes: int, polynomial: int) -> list[list[int]]:
 @lru_cache(maxsize=4096)
 def _power(nbytes: int, polynomial: int) -> int:
     """Return ``x**(8 * nbytes)`` modulo the generator."""
-    # 8 * nbytes has the bits of nbytes, three places higher: 5 bytes are x**40 = x**(2**3) * x**(2**5).
+    # 8 * nbytes has the bits of nbytes, three places higher: 5 bytes are x**40 = x**(2**3) *
+    # x**(2**5).
     power, k = _ONE, 3
     while nbytes:
         if nbytes & 1:

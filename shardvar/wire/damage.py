@@ -1,10 +1,11 @@
 """Errors for bytes that a codec refuses, each with its remedy.
 
-A codec knows offsets and not files; its caller names the file with ``errors.prefix_errors``. *Malformed* bytes cannot
-be decoded, *invalid* ones can be decoded and break a law of their format, *corrupt* ones disagree with their checksum.
+A codec knows offsets and not files; its caller names the file with ``errors.prefix_errors``.
+*Malformed* bytes cannot be decoded, *invalid* ones can be decoded and break a law of their format,
+*corrupt* ones disagree with their checksum.
 
-A file that has the wrong name altogether is refused by ``foreign_file``, whose error says what the file is instead
-(``kinds``); a zip archive by ``foreign_archive``, which knows the names of members.
+A file that has the wrong name altogether is refused by ``foreign_file``, whose error says what the
+file is instead (``kinds``); a zip archive by ``foreign_archive``, which knows the names of members.
 """
 
 from collections.abc import Collection
@@ -13,7 +14,9 @@ from shardvar.errors import COPY_AGAIN, CorruptCheckpoint, InvalidCheckpoint, Ma
 from shardvar.limits import LIMITS, MAX_KEY_NBYTES
 from shardvar.wire import kinds
 
-WRITE_AGAIN = "The program that wrote the file is at fault: write the checkpoint again with another program."
+WRITE_AGAIN = (
+    "The program that wrote the file is at fault: write the checkpoint again with another program."
+)
 DISTRUST = "Do not trust the source of this file."
 
 SNIFF_NBYTES = kinds.SNIFF_NBYTES
@@ -21,9 +24,14 @@ SNIFF_NBYTES = kinds.SNIFF_NBYTES
 
 _KNOWN_MEMBERS = (
     ("data.pkl", "an archive of torch.save", "Give it its own name (.pt), or use numpy.savez."),
-    ("model.weights.h5", "an archive of Keras", "Give it its own name (.keras), or use numpy.savez."),
+    (
+        "model.weights.h5",
+        "an archive of Keras",
+        "Give it its own name (.keras), or use numpy.savez.",
+    ),
 )
-"""Names of members by which the zip archives of other programs are known, in the archive or in a folder of it."""
+"""Names of members by which the zip archives of other programs are known, in the archive or in a
+folder of it."""
 
 
 def malformed(cause: str) -> MalformedCheckpoint:
@@ -47,17 +55,21 @@ def past_limit(what: str, name: str) -> InvalidCheckpoint:
     >>> past_limit("A key has 70000 bytes", "MAX_KEY_NBYTES").cause
     'A key has 70000 bytes, which is beyond the limit of 65535 (MAX_KEY_NBYTES).'
     """
-    return InvalidCheckpoint(f"{what}, which is beyond the limit of {LIMITS[name]} ({name}).", DISTRUST)
+    return InvalidCheckpoint(
+        f"{what}, which is beyond the limit of {LIMITS[name]} ({name}).", DISTRUST
+    )
 
 
 def check_key_nbytes(nbytes: int) -> None:
-    """Raise if the longest key of a file, of ``nbytes`` bytes, is longer than any reader accepts."""
+    """Raise if the longest key of a file, of ``nbytes`` bytes, is longer than any reader
+    accepts."""
     if nbytes > MAX_KEY_NBYTES:
         raise past_limit(f"A key has {nbytes} bytes", "MAX_KEY_NBYTES")
 
 
 def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedCheckpoint:
-    """Return the error for a file of ``size`` bytes that begins with ``first`` and is not ``expected``.
+    """Return the error for a file of ``size`` bytes that begins with ``first`` and is not
+    ``expected``.
 
     ``why`` completes the message if the file is of an unknown kind.
 
@@ -73,7 +85,8 @@ def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedC
 
 
 def is_known_archive(names: Collection[str]) -> bool:
-    """Return True if a zip archive of members with these names is of a program that ``foreign_archive`` names."""
+    """Return True if a zip archive of members with these names is of a program that
+    ``foreign_archive`` names."""
     return any(_has_member(names, known) for known, _, _ in _KNOWN_MEMBERS)
 
 
@@ -86,7 +99,10 @@ def foreign_archive(expected: str, names: Collection[str]) -> MalformedCheckpoin
     for known, what, remedy in _KNOWN_MEMBERS:
         if _has_member(names, known):
             return MalformedCheckpoint(f"The file is {what}, not {expected}.", remedy)
-    cause = f"The file is a zip archive in which none of {len(names)} members is an array, not {expected}."
+    cause = (
+        f"The file is a zip archive in which none of {len(names)} members is an array, not "
+        f"{expected}."
+    )
     return MalformedCheckpoint(cause, "Name the file that holds the tensors.")
 
 

@@ -1,15 +1,16 @@
 """The element types of GGUF: numbers, and blocks of quantised numbers.
 
-A block is a run of a row: 32 or 256 numbers as small integers, with the scale, and perhaps the minimum, that they
-share. Example: a block of Q8_0 has a float16 scale ``d`` and 32 int8 ``q``, together 34 bytes, and its numbers are
-``d * q``. In blocks of 256, groups of 16 or 32 numbers have scales of their own, which are small integers themselves.
+A block is a run of a row: 32 or 256 numbers as small integers, with the scale, and perhaps the
+minimum, that they share. Example: a block of Q8_0 has a float16 scale ``d`` and 32 int8 ``q``,
+together 34 bytes, and its numbers are ``d * q``. In blocks of 256, groups of 16 or 32 numbers have
+scales of their own, which are small integers themselves.
 
-Where the integers have fewer than 8 bits, a byte holds parts of several: not of neighbours, but of numbers that lie a
-*width* apart, as vector instructions take them. ``_unpack`` undoes that.
+Where the integers have fewer than 8 bits, a byte holds parts of several: not of neighbours, but of
+numbers that lie a *width* apart, as vector instructions take them. ``_unpack`` undoes that.
 
-The types IQ1 to IQ3 have numbers of points instead of integers, ``iq_points.py``, and signs of the points' values.
-Types that only hold intermediate results of llama.cpp (Q8_1, Q8_K) also have sums of their integers, which decoding
-does not need.
+The types IQ1 to IQ3 have numbers of points instead of integers, ``iq_points.py``, and signs of the
+points' values. Types that only hold intermediate results of llama.cpp (Q8_1, Q8_K) also have sums
+of their integers, which decoding does not need.
 
 To add a type, add its fields to ``_FIELDS`` and a function from fields to numbers to ``_DECODERS``.
 """
@@ -56,7 +57,8 @@ _BLOCKS = {
     41: ("Q1_0", 128, 18),
 }  # fmt: skip
 BLOCKS = MappingProxyType({number: BlockType(*row) for number, row in _BLOCKS.items()})
-"""The types of blocks by their numbers. The missing numbers were given up by ggml, or are of single numbers."""
+"""The types of blocks by their numbers. The missing numbers were given up by ggml, or are of single
+numbers."""
 
 _FIELDS: dict[str, list[Any]] = {
     "Q4_0": [("d", "<f2"), ("low", "u1", 16)],
@@ -70,7 +72,13 @@ _FIELDS: dict[str, list[Any]] = {
     "Q2_K": [("scales", "u1", 16), ("low", "u1", 64), ("d", "<f2"), ("m", "<f2")],
     "Q3_K": [("high", "u1", 32), ("low", "u1", 64), ("scales", "u1", 12), ("d", "<f2")],
     "Q4_K": [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("low", "u1", 128)],
-    "Q5_K": [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("high", "u1", 32), ("low", "u1", 128)],
+    "Q5_K": [
+        ("d", "<f2"),
+        ("m", "<f2"),
+        ("scales", "u1", 12),
+        ("high", "u1", 32),
+        ("low", "u1", 128),
+    ],
     "Q6_K": [("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), ("d", "<f2")],
     "IQ4_NL": [("d", "<f2"), ("low", "u1", 16)],
     "IQ4_XS": [("d", "<f2"), ("high", "<u2"), ("scales", "u1", 4), ("low", "u1", 128)],
@@ -78,28 +86,44 @@ _FIELDS: dict[str, list[Any]] = {
     "IQ1_M": [("point", "u1", 32), ("high", "u1", 16), ("scales", "<u2", 4)],
     "IQ2_XXS": [("d", "<f2"), ("groups", [("point", "u1", 4), ("signs", "<u4")], 8)],
     "IQ2_XS": [("d", "<f2"), ("point", "<u2", 32), ("scales", "u1", 8)],
-    "IQ2_S": [("d", "<f2"), ("point", "u1", 32), ("signs", "u1", 32), ("high", "u1", 8), ("scales", "u1", 8)],
+    "IQ2_S": [
+        ("d", "<f2"),
+        ("point", "u1", 32),
+        ("signs", "u1", 32),
+        ("high", "u1", 8),
+        ("scales", "u1", 8),
+    ],
     "IQ3_XXS": [("d", "<f2"), ("point", "u1", 64), ("signs", "<u4", 8)],
-    "IQ3_S": [("d", "<f2"), ("point", "u1", 64), ("high", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)],
+    "IQ3_S": [
+        ("d", "<f2"),
+        ("point", "u1", 64),
+        ("high", "u1", 8),
+        ("signs", "u1", 32),
+        ("scales", "u1", 4),
+    ],
     "TQ1_0": [("low", "u1", 48), ("high", "u1", 4), ("d", "<f2")],
     "TQ2_0": [("low", "u1", 64), ("d", "<f2")],
     "MXFP4": [("exponent", "u1"), ("low", "u1", 16)],
     "NVFP4": [("scales", "u1", 4), ("low", "u1", 32)],
 }
-"""The fields of a block: ``d`` scales, ``m`` minimums, ``low`` and ``high`` the bits of the integers or points.
+"""The fields of a block: ``d`` scales, ``m`` minimums, ``low`` and ``high`` the bits of the
+integers or points.
 
-Q8_1 has the layout that the package gguf describes. llama.cpp has made the two floats smaller since, but such blocks
-are in no file: it quantizes activations to them while it computes.
+Q8_1 has the layout that the package gguf describes. llama.cpp has made the two floats smaller
+since, but such blocks are in no file: it quantizes activations to them while it computes.
 """
 
-_UNEVEN = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_UNEVEN = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
+)
 """The sixteen values of IQ4, which lie closer around 0."""
 _FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """The sixteen values of a float of 4 bits, doubled."""
 
 
 def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
-    """Return the numbers of blocks: [..., blocks of a row * bytes] -> [..., blocks of a row * numbers].
+    """Return the numbers of blocks: [..., blocks of a row * bytes] -> [..., blocks of a row *
+    numbers].
 
     ``UnsupportedError`` for a name that is not a type, and for rows that are not whole blocks.
 
@@ -108,23 +132,31 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
     """
     kind = next((each for each in BLOCKS.values() if each.name == name), None)
     if kind is None:
-        remedy = f"These types are: {', '.join(_DECODERS)}. Blocks of any type can be read as bytes."
+        remedy = (
+            f"These types are: {', '.join(_DECODERS)}. Blocks of any type can be read as bytes."
+        )
         raise UnsupportedError(f"Blocks of the type {name!r} are not dequantized.", remedy)
     if blocks.dtype != np.uint8 or not blocks.ndim or blocks.shape[-1] % kind.nbytes:
         cause = (
-            f"A row of {name} has a multiple of {kind.nbytes} bytes as uint8; this is {blocks.dtype} {blocks.shape}."
+            f"A row of {name} has a multiple of {kind.nbytes} bytes as uint8; this is "
+            f"{blocks.dtype} {blocks.shape}."
         )
         raise UnsupportedError(cause, "Give whole rows of blocks.")
     shape = (*blocks.shape[:-1], blocks.shape[-1] // kind.nbytes * kind.length)
     if not blocks.size:
         return np.empty(shape, np.float32)
-    fields = np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
-    with np.errstate(all="ignore"):  # a scale may be infinite, or NaN: the numbers are what the file says
+    fields = (
+        np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
+    )
+    with np.errstate(
+        all="ignore"
+    ):  # a scale may be infinite, or NaN: the numbers are what the file says
         return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
 
 
 def _unpack(octets: _Array, width: int, bits: int) -> _Array:
-    """Return small integers: of each ``width`` bytes first all lowest ``bits``, then all next ones, and so on.
+    """Return small integers: of each ``width`` bytes first all lowest ``bits``, then all next ones,
+    and so on.
 
     >>> _unpack(np.array([[0x21, 0x43]], np.uint8), 2, 4).tolist()
     [[1, 3, 2, 4]]
@@ -140,7 +172,8 @@ def _scale(fields: _Array, name: str = "d") -> _Floats:
 
 
 def _grouped(scales: _Array, integers: _Array) -> tuple[_Floats, _Floats]:
-    """Scales [blocks, groups, 1] and the integers of each group [blocks, groups, numbers], both as floats."""
+    """Scales [blocks, groups, 1] and the integers of each group [blocks, groups, numbers], both as
+    floats."""
     shape = (*scales.shape, integers.shape[1] // scales.shape[1])
     return scales.astype(np.float32)[..., None], integers.astype(np.float32).reshape(shape)
 
@@ -158,8 +191,9 @@ def _five_bits(fields: _Array) -> _Array:
 def _six_bit_scales(octets: _Array) -> tuple[_Array, _Array]:
     """Scales and minimums [blocks, 8] of Q4_K and Q5_K, of six bits each.
 
-    Bytes 0 to 3 hold the first four scales and bytes 4 to 7 the first four minimums, in their lower six bits. The
-    others have four bits in bytes 8 to 11, and the upper two bits of the bytes before.
+    Bytes 0 to 3 hold the first four scales and bytes 4 to 7 the first four minimums, in their lower
+    six bits. The others have four bits in bytes 8 to 11, and the upper two bits of the bytes
+    before.
     """
     scales, minimums, rest = octets[:, :4], octets[:, 4:8], octets[:, 8:]
     return (
@@ -169,7 +203,9 @@ def _six_bit_scales(octets: _Array) -> tuple[_Array, _Array]:
 
 
 def _q2_k(fields: _Array) -> _Array:
-    scales, integers = _grouped(_scale(fields) * (fields["scales"] & 15), _unpack(fields["low"], 32, 2))
+    scales, integers = _grouped(
+        _scale(fields) * (fields["scales"] & 15), _unpack(fields["low"], 32, 2)
+    )
     minimums = _scale(fields, "m") * (fields["scales"] >> 4)
     return scales * integers - minimums[..., None]
 
@@ -177,11 +213,15 @@ def _q2_k(fields: _Array) -> _Array:
 def _q3_k(fields: _Array) -> _Array:
     # Sixteen scales of six bits: four in bytes 0 to 7, two in bytes 8 to 11.
     octets = fields["scales"]
-    six_bits = (_unpack(octets[:, :8], 8, 4) | _unpack(octets[:, 8:], 4, 2) << np.uint8(4)).astype(np.int8) - np.int8(
-        32
-    )
+    six_bits = (_unpack(octets[:, :8], 8, 4) | _unpack(octets[:, 8:], 4, 2) << np.uint8(4)).astype(
+        np.int8
+    ) - np.int8(32)
     # The third bit is set where nothing is subtracted.
-    integers = _unpack(fields["low"], 32, 2).astype(np.int8) + 4 * _unpack(fields["high"], 32, 1).astype(np.int8) - 4
+    integers = (
+        _unpack(fields["low"], 32, 2).astype(np.int8)
+        + 4 * _unpack(fields["high"], 32, 1).astype(np.int8)
+        - 4
+    )
     scales, numbers = _grouped(_scale(fields) * six_bits, integers)
     return scales * numbers
 
@@ -197,7 +237,9 @@ def _q5_k(fields: _Array) -> _Array:
 
 
 def _q6_k(fields: _Array) -> _Array:
-    integers = (_nibbles(fields, 64) | _unpack(fields["high"], 32, 2) << np.uint8(4)).astype(np.int8) - np.int8(32)
+    integers = (_nibbles(fields, 64) | _unpack(fields["high"], 32, 2) << np.uint8(4)).astype(
+        np.int8
+    ) - np.int8(32)
     scales, numbers = _grouped(_scale(fields) * fields["scales"], integers)
     return scales * numbers
 
@@ -214,7 +256,8 @@ def _q1_0(fields: _Array) -> _Array:
 
 
 def _tq1_0(fields: _Array) -> _Array:
-    """A byte is a fraction of 256 whose digits in base 3 are five numbers, or four in the last bytes."""
+    """A byte is a fraction of 256 whose digits in base 3 are five numbers, or four in the last
+    bytes."""
     low, high = fields["low"], fields["high"]
     digits = [_ternary(low[:, :32], 5), _ternary(low[:, 32:], 5), _ternary(high, 4)]
     return np.asarray(_scale(fields) * (np.concatenate(digits, axis=1).astype(np.float32) - 1))
@@ -223,15 +266,16 @@ def _tq1_0(fields: _Array) -> _Array:
 def _ternary(octets: _Array, count: int) -> _Array:
     """[blocks, count * octets] all first digits, then all second ones, and so on.
 
-    Example: 0.2101 in base 3 is 64 / 81, stored as 203 of 256, rounded up. 203 * 3 = 609 = 2 * 256 + 97: the first
-    digit is 2, and the others are those of 97.
+    Example: 0.2101 in base 3 is 64 / 81, stored as 203 of 256, rounded up. 203 * 3 = 609 = 2 * 256
+    + 97: the first digit is 2, and the others are those of 97.
     """
     rests = octets[:, None, :] * (3 ** np.arange(count)).astype(np.uint8)[:, None]  # modulo 256
     return np.asarray(rests.astype(np.uint16) * 3 >> 8).reshape(len(octets), -1)
 
 
 def _nvfp4(fields: _Array) -> _Array:
-    """Four groups of 16 numbers, of which each has a scale of 8 bits, a float without sign (UE4M3)."""
+    """Four groups of 16 numbers, of which each has a scale of 8 bits, a float without sign
+    (UE4M3)."""
     octets = fields["scales"]
     exponent, mantissa = (octets >> 3 & 15).astype(np.int32), (octets & 7).astype(np.float32)
     # The scales are halved, because the numbers are doubled; 127 is NaN in UE4M3, and 0 here.
@@ -247,7 +291,8 @@ def _signs(octets: _Array) -> _Floats:
 
 
 def _even_signs(numbers: _Array) -> _Floats:
-    """[..., 8] the signs that a number of seven bits means: an eighth bit makes the number of ones even."""
+    """[..., 8] the signs that a number of seven bits means: an eighth bit makes the number of ones
+    even."""
     octets = numbers.astype(np.uint8) & np.uint8(127)
     return _signs(octets | np.bitwise_count(octets) << np.uint8(7))
 
@@ -259,7 +304,8 @@ def _four_signs(words: _Array) -> _Floats:
 
 
 def _points(name: str, scales: _Floats, numbers: _Array, signs: _Floats) -> _Array:
-    """Points by number [blocks, points], times scales [blocks, groups], times signs in any grouping."""
+    """Points by number [blocks, points], times scales [blocks, groups], times signs in any
+    grouping."""
     points = codebook(name)[numbers].reshape(*scales.shape, -1)
     return np.asarray(scales[..., None] * points * signs.reshape(points.shape))
 
@@ -272,7 +318,11 @@ def _iq2_scales(fields: _Array) -> _Floats:
 
 def _iq2_xxs(fields: _Array) -> _Array:
     groups = fields["groups"]
-    scales = _scale(fields) * (np.float32(0.5) + (groups["signs"] >> 28).astype(np.float32)) * np.float32(0.25)
+    scales = (
+        _scale(fields)
+        * (np.float32(0.5) + (groups["signs"] >> 28).astype(np.float32))
+        * np.float32(0.25)
+    )
     return _points("IQ2_XXS", scales, groups["point"], _four_signs(groups["signs"]))
 
 
@@ -308,7 +358,8 @@ def _iq1_s(fields: _Array) -> _Array:
 
 
 def _iq1_m(fields: _Array) -> _Array:
-    # The float16 scale is in the upper four bits of four words, the lowest bits first; below are four scales each.
+    # The float16 scale is in the upper four bits of four words, the lowest bits first; below are
+    # four scales each.
     words = fields["scales"]
     nibbles = words >> 12 << np.arange(0, 16, 4, dtype=np.uint16)
     scale = np.bitwise_or.reduce(nibbles, axis=1, keepdims=True).view(np.float16).astype(np.float32)
@@ -321,15 +372,21 @@ def _iq1_m(fields: _Array) -> _Array:
 def _shifted(scales: _Floats, numbers: _Array, is_down: _Array) -> _Array:
     """Points of IQ1, whose values are -1, 0 and 1, shifted by an eighth up or down."""
     points = codebook("IQ1_S")[numbers]
-    shifts = np.where(is_down == 0, np.float32(0.125), np.float32(-0.125)).repeat(32 // is_down.shape[1], axis=1)
+    shifts = np.where(is_down == 0, np.float32(0.125), np.float32(-0.125)).repeat(
+        32 // is_down.shape[1], axis=1
+    )
     return np.asarray(scales[..., None] * (points + shifts[..., None]).reshape(*scales.shape, -1))
 
 
 _DECODERS: dict[str, Callable[[_Array], _Array]] = {
     "Q4_0": lambda fields: _scale(fields) * (_nibbles(fields).astype(np.float32) - 8),
-    "Q4_1": lambda fields: _scale(fields) * _nibbles(fields).astype(np.float32) + _scale(fields, "m"),
+    "Q4_1": lambda fields: (
+        _scale(fields) * _nibbles(fields).astype(np.float32) + _scale(fields, "m")
+    ),
     "Q5_0": lambda fields: _scale(fields) * (_five_bits(fields).astype(np.float32) - 16),
-    "Q5_1": lambda fields: _scale(fields) * _five_bits(fields).astype(np.float32) + _scale(fields, "m"),
+    "Q5_1": lambda fields: (
+        _scale(fields) * _five_bits(fields).astype(np.float32) + _scale(fields, "m")
+    ),
     "Q8_0": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
     "Q8_1": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
     "Q8_K": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
@@ -350,6 +407,8 @@ _DECODERS: dict[str, Callable[[_Array], _Array]] = {
     "IQ4_XS": _iq4_xs,
     "TQ1_0": _tq1_0,
     "TQ2_0": lambda fields: _scale(fields) * (_unpack(fields["low"], 32, 2).astype(np.float32) - 1),
-    "MXFP4": lambda fields: np.ldexp(_FP4[_nibbles(fields)], fields["exponent"].astype(np.int32)[:, None] - 128),
+    "MXFP4": lambda fields: np.ldexp(
+        _FP4[_nibbles(fields)], fields["exponent"].astype(np.int32)[:, None] - 128
+    ),
     "NVFP4": _nvfp4,
 }

@@ -9,12 +9,13 @@ r"""The header of a GGUF file: metadata, and a list of tensors.
     …       each tensor: its name, number of axes (4), extents (8 each, the last axis first), type (4), offset (8)
     …       zeros up to a multiple of the alignment; then the data, from which offsets count
 
-A name is its size (8) and its bytes, and so is a string. An array is the type of its elements (4), their number (8) and
-the elements. The alignment is 32, or the metadatum ``general.alignment``. A file whose version is a small number only
-when its bytes are reversed is big-endian, its data too.
+A name is its size (8) and its bytes, and so is a string. An array is the type of its elements (4),
+their number (8) and the elements. The alignment is 32, or the metadatum ``general.alignment``. A
+file whose version is a small number only when its bytes are reversed is big-endian, its data too.
 
-A tokenizer has arrays of hundreds of thousands of strings. They are walked, and a few of their elements are decoded.
-Before any list is walked, its number is compared with the bytes that are left.
+A tokenizer has arrays of hundreds of thousands of strings. They are walked, and a few of their
+elements are decoded. Before any list is walked, its number is compared with the bytes that are
+left.
 """
 
 import struct
@@ -25,7 +26,14 @@ import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_KEY_NBYTES, MAX_RANK
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, malformed, past_limit
+from shardvar.wire.damage import (
+    DISTRUST,
+    SNIFF_NBYTES,
+    foreign_file,
+    invalid,
+    malformed,
+    past_limit,
+)
 
 GGUF_MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -68,7 +76,8 @@ class GgufTensor:
     name: str
     """Its name."""
     shape: tuple[int, ...]
-    """Its extents, the first axis first; those of the elements, also where blocks of them are stored."""
+    """Its extents, the first axis first; those of the elements, also where blocks of them are
+    stored."""
     type: int
     """The number of its type (``wire.ggml``)."""
     offset: int
@@ -93,7 +102,8 @@ class GgufHeader:
 
 @dataclass(slots=True)
 class _Cursor:
-    """The bytes of a header as far as they have been read, and the place of the next one to be decoded."""
+    """The bytes of a header as far as they have been read, and the place of the next one to be
+    decoded."""
 
     read: ReadAt
     file_nbytes: int
@@ -102,7 +112,8 @@ class _Cursor:
     data: bytes = field(default=b"", repr=False)
 
     def skip(self, nbytes: int) -> int:
-        """Pass over some bytes, which are in ``data`` then, and return the place of the first of them."""
+        """Pass over some bytes, which are in ``data`` then, and return the place of the first of
+        them."""
         start, stop = self.position, self.position + nbytes
         if stop > len(self.data):
             self._extend(stop)
@@ -130,13 +141,19 @@ class _Cursor:
         """Raise if fewer bytes are left than ``count`` things of at least ``nbytes`` take."""
         room = self.file_nbytes - self.position
         if count * nbytes > room:
-            cause = f"It claims {count} {what} at offset {self.position}, where the file has {room} more bytes."
+            cause = (
+                f"It claims {count} {what} at offset {self.position}, where the file has {room} "
+                "more bytes."
+            )
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
 
     def _extend(self, stop: int) -> None:
-        """Read on, at least up to ``stop``: each time twice as far, so that few reads and copies are needed."""
+        """Read on, at least up to ``stop``: each time twice as far, so that few reads and copies
+        are needed."""
         if stop > self.file_nbytes:
-            cause = f"The header reaches to byte {stop} or beyond, but the file has {self.file_nbytes}."
+            cause = (
+                f"The header reaches to byte {stop} or beyond, but the file has {self.file_nbytes}."
+            )
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
         if stop > MAX_GGUF_HEADER_NBYTES:
             raise past_limit(f"The header has {stop} bytes or more", "MAX_GGUF_HEADER_NBYTES")
@@ -145,7 +162,8 @@ class _Cursor:
 
 
 def parse_gguf(read: ReadAt, file_nbytes: int) -> GgufHeader:
-    """Return the header of a file, with every field checked that does not concern one tensor alone."""
+    """Return the header of a file, with every field checked that does not concern one tensor
+    alone."""
     cursor = _Cursor(read, file_nbytes)
     is_big_endian = _read_version(cursor)
     num_tensors, num_metadata = cursor.number("Q"), cursor.number("Q")
@@ -190,7 +208,9 @@ def _read_value(cursor: _Cursor, kind: int, name: str) -> Scalar | GgufArray:
     if kind == _STRING:
         return cursor.text()
     if kind not in _SCALARS:
-        raise malformed(f"The metadatum {name!r} at offset {cursor.position} has the unknown type {kind}.")
+        raise malformed(
+            f"The metadatum {name!r} at offset {cursor.position} has the unknown type {kind}."
+        )
     value = cursor.value(_SCALARS[kind][1])
     # The shortest number that is the same float32: 1e-05, and not 9.999999747378752e-06.
     return float(str(np.float32(value))) if _SCALARS[kind][0] == "float32" else value
@@ -210,7 +230,9 @@ def _read_array(cursor: _Cursor, kind: int, count: int, name: str) -> GgufArray:
     _skip_elements(cursor, kind, count, name)
     type_name, code = _SCALARS[kind]
     shown = min(count, _SHOWN)
-    return GgufArray(type_name, count, struct.unpack_from(f"{cursor.order}{shown}{code}", cursor.data, start))
+    return GgufArray(
+        type_name, count, struct.unpack_from(f"{cursor.order}{shown}{code}", cursor.data, start)
+    )
 
 
 def _skip_arrays(cursor: _Cursor, count: int, name: str) -> None:
@@ -240,7 +262,9 @@ def _skip_elements(cursor: _Cursor, kind: int, count: int, name: str) -> None:
             cursor.skip(length(cursor.data, start)[0])
         return
     if kind not in _SCALARS:
-        raise malformed(f"The elements of {name!r} at offset {cursor.position} have the unknown type {kind}.")
+        raise malformed(
+            f"The elements of {name!r} at offset {cursor.position} have the unknown type {kind}."
+        )
     size = struct.calcsize(_SCALARS[kind][1])
     cursor.check_room(count, size, f"elements of {name!r}")
     cursor.skip(count * size)
@@ -249,11 +273,18 @@ def _skip_elements(cursor: _Cursor, kind: int, count: int, name: str) -> None:
 def _read_tensor(cursor: _Cursor) -> GgufTensor:
     """Return the next tensor of the list."""
     name = cursor.text()
-    if len(name) > MAX_KEY_NBYTES // 4 and len(name.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES:
-        raise past_limit(f"The name of a tensor that begins with {name[:32]!r} is too long", "MAX_KEY_NBYTES")
+    if (
+        len(name) > MAX_KEY_NBYTES // 4
+        and len(name.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES
+    ):
+        raise past_limit(
+            f"The name of a tensor that begins with {name[:32]!r} is too long", "MAX_KEY_NBYTES"
+        )
     rank = cursor.number("I")
     if rank > MAX_RANK:
-        raise InvalidCheckpoint(f"{name!r} has {rank} axes; NumPy has at most {MAX_RANK}.", DISTRUST)
+        raise InvalidCheckpoint(
+            f"{name!r} has {rank} axes; NumPy has at most {MAX_RANK}.", DISTRUST
+        )
     start = cursor.skip(8 * rank)
     shape = struct.unpack_from(f"{cursor.order}{rank}Q", cursor.data, start)[::-1]
     return GgufTensor(name, shape, cursor.number("I"), cursor.number("Q"))

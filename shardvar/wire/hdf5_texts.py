@@ -1,8 +1,8 @@
 r"""The texts of attributes in an HDF5 file, as they are stored. All else in HDF5 is read by h5py.
 
-HDF5 takes the memory that a text claims, up to 4 GiB, before it looks for the text, and a thousand claims may lead to
-one text. Here a text is looked for first, and what is read of all attributes is at most twice the size of the file:
-headers, values and texts have their bytes to themselves.
+HDF5 takes the memory that a text claims, up to 4 GiB, before it looks for the text, and a thousand
+claims may lead to one text. Here a text is looked for first, and what is read of all attributes is
+at most twice the size of the file: headers, values and texts have their bytes to themselves.
 
     size        content
     object header, version 1, and each of its messages:
@@ -25,7 +25,8 @@ headers, values and texts have their bytes to themselves.
     16          GCOL, version (1), zeros (3), size (8)
     16          each object: number (2), other numbers (6), size (8); then its bytes, with zeros up to a multiple of 8
 
-Attributes of one object that are many, or of more than 64 KiB, lie elsewhere, and are not found here.
+Attributes of one object that are many, or of more than 64 KiB, lie elsewhere, and are not found
+here.
 """
 
 import struct
@@ -65,7 +66,8 @@ class Hdf5Texts:
     """The short objects by their numbers, for each collection that was read."""
 
     def read_texts(self, header: int, name: bytes, count: int) -> list[bytes] | None:
-        """Return the ``count`` texts of an attribute; None if the object header at that place does not hold it."""
+        """Return the ``count`` texts of an attribute; None if the object header at that place does
+        not hold it."""
         if header not in self._values:
             self._values[header] = dict(self._attributes(header))
         values = self._values[header].get(name)
@@ -77,7 +79,8 @@ class Hdf5Texts:
         return [self._text(*each) for each in _TEXT.iter_unpack(values[: count * _TEXT.size])]
 
     def spend(self, nbytes: int) -> None:
-        """Count bytes of attributes that are read, and raise if they are more than the file can hold."""
+        """Count bytes of attributes that are read, and raise if they are more than the file can
+        hold."""
         self._spent_nbytes += nbytes
         if self._spent_nbytes > 2 * self.nbytes:
             raise InvalidCheckpoint("Its texts also belong to other attributes.", DISTRUST)
@@ -92,12 +95,16 @@ class Hdf5Texts:
             self._objects[place] = dict(self._collection(place))
         text = self._objects[place].get(number, b"")
         if len(text) != nbytes:
-            raise malformed(f"A text of {nbytes} bytes is said to be object {number} at {place}, where it is not.")
+            raise malformed(
+                f"A text of {nbytes} bytes is said to be object {number} at {place}, where it is "
+                "not."
+            )
         self.spend(nbytes)
         return text.partition(b"\0")[0]
 
     def _collection(self, place: int) -> Iterator[tuple[int, bytes]]:
-        """Walk the objects of a collection that are short enough for a name, each with its number."""
+        """Walk the objects of a collection that are short enough for a name, each with its
+        number."""
         magic, nbytes = _COLLECTION.unpack(self._take(place, _COLLECTION.size))
         if magic != b"GCOL":
             raise malformed(f"Texts are said to be at {place}, where they are not.")
@@ -123,7 +130,8 @@ class Hdf5Texts:
             yield name, message[start + sum(-(-nbytes // unit) * unit for nbytes in sizes) :]
 
     def _messages(self, header: int) -> Iterator[bytes]:
-        """Walk the messages of an object that are attributes, in the header and wherever it continues."""
+        """Walk the messages of an object that are attributes, in the header and wherever it
+        continues."""
         head, skipped, trailer, block = self._frame(header)
         left = [block]
         while left:
@@ -144,7 +152,8 @@ class Hdf5Texts:
                     left.append((place + trailer, max(size - 2 * trailer, 0)))
 
     def _frame(self, header: int) -> tuple[struct.Struct, int, int, tuple[int, int]]:
-        """Return how messages begin, the bytes after that, the bytes around a continuation, and the first messages."""
+        """Return how messages begin, the bytes after that, the bytes around a continuation, and the
+        first messages."""
         first = self._take(header, max(min(_FIRST_NBYTES, self.nbytes - header), 0))
         if first.startswith(b"\1"):
             return _OLD_MESSAGE, 0, 0, (header + 16, int.from_bytes(first[8:12], "little"))

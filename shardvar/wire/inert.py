@@ -5,10 +5,11 @@
     Reference   an object outside of the pickle, such as a storage
 
 Three calls have no effect but a plain value, and are made at once: ``torch.Size`` becomes a tuple,
-``collections.OrderedDict`` a dict, and ``_codecs.encode``, with which protocol 2 writes bytes, bytes.
+``collections.OrderedDict`` a dict, and ``_codecs.encode``, with which protocol 2 writes bytes,
+bytes.
 
-Lists, dicts and nodes may be nested without bounds, may be shared and may contain themselves. So nothing here recurses,
-and nothing that gets them may: not ``repr``, not ``==``, not ``hash``.
+Lists, dicts and nodes may be nested without bounds, may be shared and may contain themselves. So
+nothing here recurses, and nothing that gets them may: not ``repr``, not ``==``, not ``hash``.
 """
 
 from typing import Any
@@ -112,7 +113,8 @@ def set_items(target: Any, items: list[Any]) -> None:
 
 
 def _is_key(value: Any) -> bool:
-    """Return True if a value may be a key: hashing it is quick, and goes no deeper than a few tuples."""
+    """Return True if a value may be a key: hashing it is quick, and goes no deeper than a few
+    tuples."""
     if type(value) is not tuple:
         return type(value) in _HASHED
     left, count = [*value[: _KEY_ITEMS + 1]], len(value)

@@ -1,13 +1,14 @@
 """The codebooks of the IQ types of ggml: the points that a stored number means.
 
-IQ1, IQ2 and IQ3 store no integers. They store the number of a point, and a point is 4 or 8 values of a small set.
-Example: a point of IQ2 has 8 values, each 8, 25 or 43. Of the 3**8 = 6561 points that there could be, IQ2_XXS uses 256,
-and a byte says which.
+IQ1, IQ2 and IQ3 store no integers. They store the number of a point, and a point is 4 or 8 values
+of a small set. Example: a point of IQ2 has 8 values, each 8, 25 or 43. Of the 3**8 = 6561 points
+that there could be, IQ2_XXS uses 256, and a byte says which.
 
-In each codebook the points are in ascending order of the number whose digits are the positions of their values in the
-set, the first value being the lowest digit. So a codebook is a set of points, and a set is one bit a point:
-``_SETS`` has these bits, deflated, in base 85. The points were found by the authors of llama.cpp; they are part of the
-format, as its block layouts are, and were taken from the package gguf, with which the tests compare them.
+In each codebook the points are in ascending order of the number whose digits are the positions of
+their values in the set, the first value being the lowest digit. So a codebook is a set of points,
+and a set is one bit a point: ``_SETS`` has these bits, deflated, in base 85. The points were found
+by the authors of llama.cpp; they are part of the format, as its block layouts are, and were taken
+from the package gguf, with which the tests compare them.
 """
 
 import zlib
@@ -27,7 +28,8 @@ class _Codebook(NamedTuple):
     length: int
     """The number of values of a point."""
     points: str
-    """Bit ``n`` is set if the point whose number in base ``len(values)`` is ``n`` belongs to the codebook."""
+    """Bit ``n`` is set if the point whose number in base ``len(values)`` is ``n`` belongs to the
+    codebook."""
 
 
 @cache
@@ -39,7 +41,8 @@ def codebook(name: str) -> npt.NDArray[np.float32]:
     """
     values, length, points = _CODEBOOKS[name]
     bits = np.unpackbits(
-        np.frombuffer(zlib.decompress(b85decode(points), -zlib.MAX_WBITS), np.uint8), bitorder="little"
+        np.frombuffer(zlib.decompress(b85decode(points), -zlib.MAX_WBITS), np.uint8),
+        bitorder="little",
     )
     # Digits of 5 = 2 + 1 * 3 in base 3, lowest first: 2, 1, 0, ...
     digits = np.flatnonzero(bits)[:, None] // len(values) ** np.arange(length) % len(values)

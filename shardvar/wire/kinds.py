@@ -1,8 +1,9 @@
 """Kinds of files by their first bytes, for files that are of no format that a codec reads.
 
-Files go by wrong names: a page that a server sent instead of a model, a pointer instead of the file, a model of another
-program. ``kind_of`` names the common kinds, so that an error can say what the file is and what to do. A guess from the
-first bytes is good enough for that, and for nothing else.
+Files go by wrong names: a page that a server sent instead of a model, a pointer instead of the
+file, a model of another program. ``kind_of`` names the common kinds, so that an error can say what
+the file is and what to do. A guess from the first bytes is good enough for that, and for nothing
+else.
 
 To add a kind, add a row to ``_MAGICS``, or to ``_PATTERNS`` if its first bytes vary.
 """
@@ -23,21 +24,29 @@ class FileKind(NamedTuple):
 
 
 SNIFF_NBYTES = 512
-"""The bytes at the beginning of a file that ``kind_of`` is given: the first block of a tar archive."""
+"""The bytes at the beginning of a file that ``kind_of`` is given: the first block of a tar
+archive."""
 
 _CONVERT = "Convert it with the framework that wrote it."
 _EXPORT = "It is a program with weights inside: use the checkpoint that it was exported from."
 _UNPACK = "Unpack it, and name the checkpoint that it holds."
 _PICKLE = FileKind(
     "a Python pickle, which is never loaded",
-    "Convert it where it was written, if you trust it: load it there and save its arrays with numpy.savez, or its "
+    "Convert it where it was written, if you trust it: load it there and save its arrays with "
+    "numpy.savez, or its "
     "tensors with torch.save.",
 )
 _PAGE = FileKind("a web page", "The download failed: fetch the file again.", True)
 _TAR = FileKind("a tar archive", _UNPACK)
 _JSON = FileKind("a JSON text", "Name the file that holds the tensors.")
-_TEXT = FileKind("a text", "Read its first lines: it may be the message of a server that did not send the file.")
-_ZEROS = FileKind("filled with zeros at its beginning", "A download or a copy was interrupted: fetch it again.", True)
+_TEXT = FileKind(
+    "a text", "Read its first lines: it may be the message of a server that did not send the file."
+)
+_ZEROS = FileKind(
+    "filled with zeros at its beginning",
+    "A download or a copy was interrupted: fetch it again.",
+    True,
+)
 
 _MAGICS = (
     (0, b"version https://git-lfs", FileKind(
@@ -74,12 +83,16 @@ _MAGICS = (
 """Offset, bytes there, and the kind that they tell."""
 
 _PATTERNS = (
-    # The size of the header, 8 bytes, and the header. It stands first, because a size may begin as a pickle does. Sizes
-    # from 5 << 24 on are left out: above 100,000,000 they are refused, and the file is not of the format.
-    (rb"...[\0-\x04]\0{4}\{[\"}\s]", FileKind("a safetensors file", "Give it its own name (.safetensors).")),
+    # The size of the header, 8 bytes, and the header. It stands first, because a size may begin as
+    # a pickle does. Sizes from 5 << 24 on are left out: above 100,000,000 they are refused, and the
+    # file is not of the format.
+    (
+        rb"...[\0-\x04]\0{4}\{[\"}\s]",
+        FileKind("a safetensors file", "Give it its own name (.safetensors)."),
+    ),
     (rb"(?i:\s*(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|script))", _PAGE),
-    # A pickle begins with 0x80 and the number of its protocol. Without it, it is of the protocols 0 and 1, which begin
-    # with the opcode of a dict, a list, a tuple or a global.
+    # A pickle begins with 0x80 and the number of its protocol. Without it, it is of the protocols 0
+    # and 1, which begin with the opcode of a dict, a list, a tuple or a global.
     (rb"\x80[\x02-\x05]", _PICKLE),
     (rb"\(?[dl]p0\n|[}\])]q\0|c[a-z_][\w.]*\n[A-Za-z_]\w*\n", _PICKLE),
     # ONNX: ir_version, then producer_name, graph or opset_import.
@@ -95,7 +108,8 @@ _IS_TEXT = re.compile(rb"[\t\n\r\f -~\x80-\xff]{8,}")
 
 
 def kind_of(first: bytes) -> FileKind | None:
-    """Return the kind of a file that begins with ``first``; None if it is unknown, or if the file is empty.
+    """Return the kind of a file that begins with ``first``; None if it is unknown, or if the file
+    is empty.
 
     >>> kind_of(b"<html>").what, kind_of(b"version https://git-lfs.github.com/spec/v1").is_lost
     ('a web page', True)

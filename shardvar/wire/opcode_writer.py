@@ -1,4 +1,5 @@
-"""Pickles, written: plain values, names, calls, instances and references, the same bytes for the same value.
+"""Pickles, written: plain values, names, calls, instances and references, the same bytes for the
+same value.
 
     value                               opcodes
     None, bool, int, float, str         one opcode each
@@ -9,11 +10,13 @@
     ``Instance(name, state)``           GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD: an instance with that state
     ``Reference(value)``                the value, BINPERSID: an object outside of the pickle
 
-Texts and names that come again are references to the first ones. In protocol 4, calls that come again are too, and
-every value that Python would give a number has one, as readers of long indexes expect (``usual_opcodes``). Nothing else
-is shared. Protocol 2 is the only one that ``torch.load(weights_only=True)`` takes.
+Texts and names that come again are references to the first ones. In protocol 4, calls that come
+again are too, and every value that Python would give a number has one, as readers of long indexes
+expect (``usual_opcodes``). Nothing else is shared. Protocol 2 is the only one that
+``torch.load(weights_only=True)`` takes.
 
-Law: ``parse_pickle(build_pickle(value))`` is the value, with nodes for calls and instances (``wire.inert``).
+Law: ``parse_pickle(build_pickle(value))`` is the value, with nodes for calls and instances
+(``wire.inert``).
 
 Values are those that shardvar makes and are nested a few levels deep: writing recurses.
 """
@@ -38,7 +41,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """An instance of a class, which is made without arguments and then given its state; it may be the key of a dict."""
+    """An instance of a class, which is made without arguments and then given its state; it may be
+    the key of a dict."""
 
     name: str
     """The name of the class with its module."""
@@ -184,14 +188,17 @@ def _text(text: str, is_short: bool) -> bytes:
 
 
 def _integer(value: int) -> bytes:
-    """Return the shortest opcode of an integer: 1 or 2 bytes without a sign, 4 bytes with one, or any number."""
+    """Return the shortest opcode of an integer: 1 or 2 bytes without a sign, 4 bytes with one, or
+    any number."""
     if 0 <= value < 1 << 16:
         return b"K" + bytes([value]) if value < 1 << 8 else b"M" + struct.pack("<H", value)
     if -(1 << 31) <= value < 1 << 31:
         return b"J" + struct.pack("<l", value)
-    # 200 has 8 bits and takes two bytes, since the highest bit is the sign; -128 has 8 bits too and takes one, as ~-128
-    # = 127 has 7.
-    octets = value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "little", signed=True)
+    # 200 has 8 bits and takes two bytes, since the highest bit is the sign; -128 has 8 bits too and
+    # takes one, as ~-128 = 127 has 7.
+    octets = value.to_bytes(
+        (value if value >= 0 else ~value).bit_length() // 8 + 1, "little", signed=True
+    )
     return b"\x8a" + bytes([len(octets)]) + octets
 
 

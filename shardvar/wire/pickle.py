@@ -1,7 +1,7 @@
 """Pickles, read without running them: what a pickle would import or call becomes an inert node.
 
-A pickle is a program for a stack machine. Its opcodes push plain values, import names, and call them. This reader
-pushes plain values too, and nothing else happens:
+A pickle is a program for a stack machine. Its opcodes push plain values, import names, and call
+them. This reader pushes plain values too, and nothing else happens:
 
     opcode                    Python's reader                    this reader
     GLOBAL, STACK_GLOBAL      imports a name                     ``Global(name)``
@@ -13,14 +13,14 @@ pushes plain values too, and nothing else happens:
 
 Names are compared whole by the interpreter of the nodes; they are never split, imported or called.
 
-Limits. Each opcode takes time and memory in proportion to its bytes: lengths are compared with what is left before
-anything is sliced, the memo has no holes (CPython sizes it by the
-largest number in the file), and values that are
-used twice are shared. Nothing recurses, and nothing may recurse over the result: a file of 20,000 opening brackets is
-a value. Tuples that are keys of dicts have few items, because hashing nested tuples recurses.
+Limits. Each opcode takes time and memory in proportion to its bytes: lengths are compared with what
+is left before anything is sliced, the memo has no holes (CPython sizes it by the largest number in
+the file), and values that are used twice are shared. Nothing recurses, and nothing may recurse over
+the result: a file of 20,000 opening brackets is a value. Tuples that are keys of dicts have few
+items, because hashing nested tuples recurses.
 
-Speed. Where an index repeats one shape of opcodes a hundred thousand times, ``usual_opcodes`` reads that shape in one
-step. It gives what the opcodes one by one give: a test compares the two.
+Speed. Where an index repeats one shape of opcodes a hundred thousand times, ``usual_opcodes`` reads
+that shape in one step. It gives what the opcodes one by one give: a test compares the two.
 """
 
 import struct
@@ -36,10 +36,11 @@ from shardvar.wire.usual_opcodes import Known, read_usual
 def parse_pickle(
     data: bytes, check: Callable[[str], object] = lambda _name: None, fast: bool = True
 ) -> tuple[Any, int]:
-    """Return the value of a pickle, and the offset of the byte after it; ``MalformedCheckpoint`` if it is damaged.
+    """Return the value of a pickle, and the offset of the byte after it; ``MalformedCheckpoint`` if
+    it is damaged.
 
-    ``check`` is called with each name, and raises if the pickle is to be refused for it. ``fast=False`` reads each
-    opcode by itself, with the same result.
+    ``check`` is called with each name, and raises if the pickle is to be refused for it.
+    ``fast=False`` reads each opcode by itself, with the same result.
 
     >>> parse_pickle(b"\\x80\\x02(K\\x01K\\x02t.")
     ((1, 2), 9)
@@ -54,7 +55,8 @@ def parse_pickle(
     except ShardvarError:
         raise
     except _DAMAGES:
-        # A stack or a memo without the value that an opcode needs, an opcode that is not known, text that is not UTF-8.
+        # A stack or a memo without the value that an opcode needs, an opcode that is not known,
+        # text that is not UTF-8.
         raise malformed(f"The pickle cannot be decoded at offset {machine.position}.") from None
     raise malformed("The pickle has no end.")
 
@@ -105,7 +107,10 @@ class _Machine:
         """Return the next bytes; refuse a length beyond the end before anything is sliced."""
         start, stop = self.position, self.position + nbytes
         if stop > len(self.data):
-            cause = f"The pickle claims {nbytes} bytes at offset {start}, but has {len(self.data) - start} left."
+            cause = (
+                f"The pickle claims {nbytes} bytes at offset {start}, but has "
+                f"{len(self.data) - start} left."
+            )
             raise malformed(cause)
         self.position = stop
         return self.data[start:stop]
@@ -132,7 +137,9 @@ class _Machine:
         """Refuse protocols that torch does not write."""
         version = self.count(1)
         if not 2 <= version <= 5:
-            raise MalformedCheckpoint(f"The pickle is of protocol {version}.", "Protocols 2 to 5 are read.")
+            raise MalformedCheckpoint(
+                f"The pickle is of protocol {version}.", "Protocols 2 to 5 are read."
+            )
 
     def check_frame(self) -> None:
         """Refuse a frame that reaches beyond the end."""
@@ -166,7 +173,8 @@ class _Machine:
             self.stack.append(value)
 
     def push_call(self, called: Global) -> bool:
-        """Push what the next opcodes make of a name, if they are usual ones; return False if not."""
+        """Push what the next opcodes make of a name, if they are usual ones; return False if
+        not."""
         found = read_usual(called.name, self.data, self.position, self.memo, self.known)
         if found is None:
             return False
@@ -181,8 +189,12 @@ class _Machine:
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) is Node and target.state is None:
             target.state = state
-        elif type(target) is not dict:  # the attributes of an OrderedDict are not its items, and are dropped
-            raise malformed(f"The pickle sets a state at offset {self.position} that its object cannot have.")
+        elif (
+            type(target) is not dict
+        ):  # the attributes of an OrderedDict are not its items, and are dropped
+            raise malformed(
+                f"The pickle sets a state at offset {self.position} that its object cannot have."
+            )
 
     def push_name(self, module: str, name: str) -> None:
         """Push a name, which is checked first."""
@@ -200,7 +212,10 @@ class _Machine:
     def refuse(self) -> None:
         """Refuse an opcode that imports or calls in ways that torch does not use."""
         opcode = self.data[self.position - 1]
-        cause = f"The pickle has the opcode {opcode:#04x} at offset {self.position - 1}, which torch does not write."
+        cause = (
+            f"The pickle has the opcode {opcode:#04x} at offset {self.position - 1}, which torch "
+            "does not write."
+        )
         raise MalformedCheckpoint(cause, DISTRUST)
 
 
@@ -314,4 +329,6 @@ _OPCODES: dict[bytes, Callable[[_Machine], Any]] = {
     b"Q": lambda m: m.push(Reference(m.pop())),
 }
 
-_STEPS: list[Callable[[_Machine], Any]] = [_OPCODES.get(bytes([opcode]), _Machine.refuse) for opcode in range(256)]
+_STEPS: list[Callable[[_Machine], Any]] = [
+    _OPCODES.get(bytes([opcode]), _Machine.refuse) for opcode in range(256)
+]

@@ -1,4 +1,5 @@
-"""The subset of protobuf's wire format that checkpoints use: messages of varints, fixed words and byte strings.
+"""The subset of protobuf's wire format that checkpoints use: messages of varints, fixed words and
+byte strings.
 
     message := (tag value)*                 tag := varint of (field number << 3 | wire type)
     value   := varint                       wire type 0
@@ -6,9 +7,10 @@
              | varint length, bytes         wire type 2: strings, bytes, messages, packed numbers
              | 4 bytes, little-endian       wire type 5
 
-Groups (wire types 3 and 4) nest without a length and are refused, so nothing here recurses. A reader takes the fields
-that it knows, in any order, and skips the others; of a field that may occur once, the last one counts. A writer of
-proto3 omits numbers that are 0, except inside repeated fields, and puts fields in ascending order.
+Groups (wire types 3 and 4) nest without a length and are refused, so nothing here recurses. A
+reader takes the fields that it knows, in any order, and skips the others; of a field that may occur
+once, the last one counts. A writer of proto3 omits numbers that are 0, except inside repeated
+fields, and puts fields in ascending order.
 
     08 96 01        field 1, wire type 0: the varint 150           (0x08 is 1 << 3 | 0)
     12 02 68 69     field 2, wire type 2: the two bytes "hi"       (0x12 is 2 << 3 | 2)
@@ -42,17 +44,22 @@ class Field:
         """Return the value as an unsigned integer."""
         if isinstance(self.value, int):
             return self.value
-        raise malformed(f"Field {self.number} at offset {self.offset} holds bytes where a number belongs.")
+        raise malformed(
+            f"Field {self.number} at offset {self.offset} holds bytes where a number belongs."
+        )
 
     def int64(self) -> int:
-        """Return the value as protobuf's ``int32``, ``int64`` or an enum: two's complement of 64 bits."""
+        """Return the value as protobuf's ``int32``, ``int64`` or an enum: two's complement of 64
+        bits."""
         value = self.uint()
         return value - (1 << 64) if value >> 63 else value
 
     def octets(self) -> bytes:
         """Return the value as bytes, which may be a message."""
         if isinstance(self.value, int):
-            raise malformed(f"Field {self.number} at offset {self.offset} holds a number where bytes belong.")
+            raise malformed(
+                f"Field {self.number} at offset {self.offset} holds a number where bytes belong."
+            )
         return self.value
 
     def int64s(self) -> list[int]:
@@ -73,10 +80,12 @@ def decode_fields(message: bytes) -> Iterator[Field]:
         start = offset
         tag, offset = decode_varint(message, offset)
         number, wire_type = tag >> 3, tag & 7
-        # Protobuf's field numbers have 29 bits. A larger one is a sign that the bytes are not a message at all.
+        # Protobuf's field numbers have 29 bits. A larger one is a sign that the bytes are not a
+        # message at all.
         if not 0 < number < 1 << 29:
             raise malformed(f"The field at offset {start} has the invalid number {number}.")
-        # Fixed words become integers like varints, so that a reader need not know which of the two a writer chose.
+        # Fixed words become integers like varints, so that a reader need not know which of the two
+        # a writer chose.
         value: int | bytes
         if wire_type == VARINT:
             value, offset = decode_varint(message, offset)
@@ -85,27 +94,32 @@ def decode_fields(message: bytes) -> Iterator[Field]:
             value = value if wire_type == BYTES else int.from_bytes(value, "little")
         else:
             raise malformed(
-                f"Field {number} at offset {start} has wire type {wire_type}, which checkpoints do not use."
+                f"Field {number} at offset {start} has wire type {wire_type}, which checkpoints "
+                "do not use."
             )
         yield Field(number, wire_type, value, start)
 
 
 def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Fields of the message in ``message[start:stop]``: ``decode_fields`` for messages of many small fields.
+    """Fields of the message in ``message[start:stop]``: ``decode_fields`` for messages of many
+    small fields.
 
-    A field of wire type 2 is (number, start, stop), where its bytes are ``message[start:stop]``; a varint is
-    (number, value, -1). Fixed words are skipped. Nothing is copied, and tags and lengths of one byte, which nearly all
-    are, are read without a call.
+    A field of wire type 2 is (number, start, stop), where its bytes are ``message[start:stop]``; a
+    varint is (number, value, -1). Fixed words are skipped. Nothing is copied, and tags and lengths
+    of one byte, which nearly all are, are read without a call.
     """
     while start < stop:
-        # A tag of one byte has the numbers 1 to 15: 0x08 is the smallest valid tag, and 0x80 begins a longer one.
+        # A tag of one byte has the numbers 1 to 15: 0x08 is the smallest valid tag, and 0x80 begins
+        # a longer one.
         tag = message[start]
         if 0x08 <= tag < 0x80:
             start += 1
         else:
             tag, start = decode_varint(message, start, stop)
         number, wire_type = tag >> 3, tag & 7
-        value = message[start] if start < stop else 0x80  # 0x80 goes the long way, which raises at the end of the bytes
+        value = (
+            message[start] if start < stop else 0x80
+        )  # 0x80 goes the long way, which raises at the end of the bytes
         if value < 0x80 and wire_type in (VARINT, BYTES) and 0 < number < 1 << 29:
             start += 1
         else:
@@ -114,7 +128,8 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
             yield number, value, -1
         elif value > stop - start:
             raise malformed(
-                f"Field {number} claims {value} bytes at offset {start}, where its message has {stop - start} left."
+                f"Field {number} claims {value} bytes at offset {start}, where its message has "
+                f"{stop - start} left."
             )
         else:
             if wire_type == BYTES:
@@ -122,7 +137,9 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
             start += value
 
 
-def _decode_long(message: bytes, start: int, stop: int, number: int, wire_type: int) -> tuple[int, int]:
+def _decode_long(
+    message: bytes, start: int, stop: int, number: int, wire_type: int
+) -> tuple[int, int]:
     """Return the value of a varint, or the length of any other field, and the offset after that."""
     if not 0 < number < 1 << 29:
         raise malformed(f"The field before offset {start} has the invalid number {number}.")
@@ -130,7 +147,10 @@ def _decode_long(message: bytes, start: int, stop: int, number: int, wire_type: 
         return WIDTHS[wire_type], start
     if wire_type in (VARINT, BYTES):
         return decode_varint(message, start, stop)
-    raise malformed(f"Field {number} before offset {start} has wire type {wire_type}, which checkpoints do not use.")
+    raise malformed(
+        f"Field {number} before offset {start} has wire type {wire_type}, which checkpoints do "
+        "not use."
+    )
 
 
 def _decode_bytes(message: bytes, offset: int, wire_type: int, number: int) -> tuple[bytes, int]:
@@ -139,10 +159,14 @@ def _decode_bytes(message: bytes, offset: int, wire_type: int, number: int) -> t
         nbytes, offset = decode_varint(message, offset)
     else:
         nbytes = WIDTHS[wire_type]
-    # Compared as a difference, and before slicing: a slice beyond the end would silently be shorter than claimed.
+    # Compared as a difference, and before slicing: a slice beyond the end would silently be shorter
+    # than claimed.
     if nbytes > len(message) - offset:
         rest = len(message) - offset
-        raise malformed(f"Field {number} claims {nbytes} bytes at offset {offset}, where its message has {rest} left.")
+        raise malformed(
+            f"Field {number} claims {nbytes} bytes at offset {offset}, where its message has "
+            f"{rest} left."
+        )
     return message[offset : offset + nbytes], offset + nbytes
 
 
@@ -172,5 +196,6 @@ def encode_message_field(number: int, *fields: bytes) -> bytes:
 
 
 def encode_map_field(number: int, key: str, *fields: bytes) -> bytes:
-    """Return one entry of a map from texts to messages: a message of the key and of the message under it."""
+    """Return one entry of a map from texts to messages: a message of the key and of the message
+    under it."""
     return encode_message_field(number, encode_text_field(1, key), encode_message_field(2, *fields))

@@ -6,16 +6,17 @@
                            "__metadata__": {text: text, ...}}
     8 + n           the tensors' bytes: C order, little-endian; BEGIN and END count from here
 
-A writer SHOULD pad the header with spaces, so that the bytes begin at a multiple of 8. The real library knows only the
-names in ``STORED_DTYPES``; elements of fewer than 8 bits are packed.
+A writer SHOULD pad the header with spaces, so that the bytes begin at a multiple of 8. The real
+library knows only the names in ``STORED_DTYPES``; elements of fewer than 8 bits are packed.
 
-A reader MUST check these laws, and ``parse_header`` checks them in this order. The real library checks all but the
-first.
+A reader MUST check these laws, and ``parse_header`` checks them in this order. The real library
+checks all but the first.
 
     1. names are unique at every level
     2. every field has its type, and a tensor has no other fields
     3. END - BEGIN is the size that dtype and shape give, computed without overflow
-    4. sorted by BEGIN, the tensors cover the rest of the file without a hole, an overlap, or a byte left over
+    4. sorted by BEGIN, the tensors cover the rest of the file without a hole, an overlap, or a byte
+       left over
 """
 
 import json
@@ -102,18 +103,30 @@ def header_nbytes(first: bytes, file_nbytes: int) -> int:
     """Return the size of the header, from the first bytes of a file."""
     nbytes = int.from_bytes(first[:PREAMBLE_NBYTES], "little")
     if nbytes > MAX_HEADER_NBYTES:
-        why = f"its first 8 bytes claim a header of {nbytes} bytes; at most {MAX_HEADER_NBYTES} are allowed"
+        why = (
+            f"its first 8 bytes claim a header of {nbytes} bytes; at most {MAX_HEADER_NBYTES} are "
+            "allowed"
+        )
         raise foreign_file("a safetensors file", first, file_nbytes, why)
     if first[PREAMBLE_NBYTES : PREAMBLE_NBYTES + 1] != b"{":
-        raise foreign_file("a safetensors file", first, file_nbytes, "its header does not begin with '{' at offset 8")
+        raise foreign_file(
+            "a safetensors file",
+            first,
+            file_nbytes,
+            "its header does not begin with '{' at offset 8",
+        )
     if PREAMBLE_NBYTES + nbytes > file_nbytes:
-        cause = f"The header should end at offset {PREAMBLE_NBYTES + nbytes}, but the file ends at {file_nbytes}."
+        cause = (
+            f"The header should end at offset {PREAMBLE_NBYTES + nbytes}, but the file ends at "
+            f"{file_nbytes}."
+        )
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     return nbytes
 
 
 def parse_header(header: bytes, file_nbytes: int) -> Header:
-    """Return the content of the header of a file of ``file_nbytes`` bytes, once every law has been checked."""
+    """Return the content of the header of a file of ``file_nbytes`` bytes, once every law has been
+    checked."""
     # Law 1, names.
     tensors = strict_json.parse_json(header, _MAX_DEPTH)
     if type(tensors) is not dict:
@@ -146,17 +159,22 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
     return Header(keys, dtypes, shapes, begin + data_start, nbytes, metadata)
 
 
-def build_header(rows: Sequence[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]) -> bytes:
-    """Return the first bytes of a file whose tensors (name, dtype, shape) follow each other without gaps.
+def build_header(
+    rows: Sequence[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]
+) -> bytes:
+    """Return the first bytes of a file whose tensors (name, dtype, shape) follow each other without
+    gaps.
 
-    They are padded with spaces to a multiple of 64. ``UnsupportedError`` if a name or the header as a whole does not
-    fit.
+    They are padded with spaces to a multiple of 64. ``UnsupportedError`` if a name or the header as
+    a whole does not fit.
     """
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     begin = 0
     for key, dtype, shape in rows:
         if key == METADATA:
-            raise UnsupportedError(f"A safetensors file cannot have a tensor named {METADATA!r}.", "Rename it.")
+            raise UnsupportedError(
+                f"A safetensors file cannot have a tensor named {METADATA!r}.", "Rename it."
+            )
         text, bits = _WRITTEN[dtype]
         end = begin + prod(shape) * bits // 8
         header[key] = {"dtype": text, "shape": list(shape), "data_offsets": [begin, end]}
@@ -164,23 +182,34 @@ def build_header(rows: Sequence[tuple[str, str, Sequence[int]]], metadata: Mappi
     try:
         encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     except UnicodeEncodeError as error:
-        cause = f"A safetensors file has names in UTF-8, which cannot encode {error.object[error.start : error.end]!r}."
+        cause = (
+            "A safetensors file has names in UTF-8, which cannot encode "
+            f"{error.object[error.start : error.end]!r}."
+        )
         raise UnsupportedError(cause, "Rename the tensors, or write the native format.") from None
     encoded += b" " * (-(PREAMBLE_NBYTES + len(encoded)) % HEADER_ALIGNMENT)
     if len(encoded) > MAX_HEADER_NBYTES:
-        cause = f"The header of a safetensors file can have {MAX_HEADER_NBYTES} bytes, but would have {len(encoded)}."
+        cause = (
+            f"The header of a safetensors file can have {MAX_HEADER_NBYTES} bytes, but would have "
+            f"{len(encoded)}."
+        )
         raise UnsupportedError(cause, "Spread the tensors over more files.")
     return len(encoded).to_bytes(PREAMBLE_NBYTES, "little") + encoded
 
 
 def sizes_of(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequence[int]) -> _Ints:
-    """Return [n] the bytes that dtypes and shapes need, or raise if a tensor is too large to exist."""
+    """Return [n] the bytes that dtypes and shapes need, or raise if a tensor is too large to
+    exist."""
     sizes = []  # of Python's integers, which do not overflow
     for key, shape, width in zip(keys, shapes, bits, strict=True):
         size = _product(shape) * width
-        # An extent of 0 does not make the others harmless: NumPy cannot hold an array of shape (2**62, 2**62, 0).
+        # An extent of 0 does not make the others harmless: NumPy cannot hold an array of shape
+        # (2**62, 2**62, 0).
         if (size or _product([*filter(None, shape)]) * width) > 8 * MAX_NBYTES:
-            raise past_limit(f"The tensor {key!r} of shape {shape[:8]} is too large to exist: its size", "MAX_NBYTES")
+            raise past_limit(
+                f"The tensor {key!r} of shape {shape[:8]} is too large to exist: its size",
+                "MAX_NBYTES",
+            )
         if size % 8:
             raise invalid(f"The tensor {key!r} ends within a byte.")
         sizes.append(size // 8)
@@ -188,12 +217,14 @@ def sizes_of(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequenc
 
 
 def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
-    """Raise if a tensor is not described by the three fields, each of its type and known to this reader."""
+    """Raise if a tensor is not described by the three fields, each of its type and known to this
+    reader."""
     for key, info in zip(keys, infos, strict=True):
         if not _has_fields(info):
             fields = ", ".join(sorted(_FIELDS))
             raise invalid(f"The tensor {key!r} is not described by {fields}, each of its type.")
-    # All numbers at once: nearly every header passes, and then it is not asked which tensor has a wrong one.
+    # All numbers at once: nearly every header passes, and then it is not asked which tensor has a
+    # wrong one.
     if not _are_naturals([number for info in infos for field in _LISTS for number in info[field]]):
         for field, what in _LISTS.items():
             for key, info in zip(keys, infos, strict=True):
@@ -201,7 +232,10 @@ def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
                     raise invalid(f"The tensor {key!r} has {what} that are not natural numbers.")
     for key, info in zip(keys, infos, strict=True):
         if info["dtype"] not in STORED_DTYPES:
-            raise invalid(f"The tensor {key!r} has the dtype {info['dtype']!r}, which safetensors does not define.")
+            raise invalid(
+                f"The tensor {key!r} has the dtype {info['dtype']!r}, which safetensors does not "
+                "define."
+            )
 
 
 def _has_fields(info: Any) -> bool:
@@ -221,10 +255,11 @@ def _are_naturals(numbers: Sequence[Any]) -> bool:
 
 
 def _product(shape: Sequence[int]) -> int:
-    """Return the product of extents, as far as it is possible: of larger ones, some number above ``8 * MAX_NBYTES``.
+    """Return the product of extents, as far as it is possible: of larger ones, some number above
+    ``8 * MAX_NBYTES``.
 
-    The time of a product of big numbers grows with the square of their digits, and a header may have a million extents,
-    of thousands of digits each.
+    The time of a product of big numbers grows with the square of their digits, and a header may
+    have a million extents, of thousands of digits each.
     """
     if len(shape) <= MAX_RANK and max(shape, default=0) <= MAX_NBYTES:
         return prod(shape)
@@ -242,12 +277,17 @@ def _offsets(keys: Sequence[str], pairs: Sequence[Sequence[int]]) -> tuple[_Ints
         matrix = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     except OverflowError:
         row = next(row for row, pair in enumerate(pairs) if max(pair) >= 2**63)
-        raise invalid(f"The tensor {keys[row]!r} has offsets {pairs[row]}, beyond any file.") from None
+        raise invalid(
+            f"The tensor {keys[row]!r} has offsets {pairs[row]}, beyond any file."
+        ) from None
     return matrix[:, 0], matrix[:, 1]
 
 
-def _check_cover(keys: Sequence[str], begin: _Ints, end: _Ints, data_start: int, file_nbytes: int) -> None:
-    """Raise unless each tensor, sorted by BEGIN, begins where the one before it ends, and the last ends with the file.
+def _check_cover(
+    keys: Sequence[str], begin: _Ints, end: _Ints, data_start: int, file_nbytes: int
+) -> None:
+    """Raise unless each tensor, sorted by BEGIN, begins where the one before it ends, and the last
+    ends with the file.
 
     ``data_start`` is the end of the header, from which BEGIN and END count.
     """
@@ -258,14 +298,21 @@ def _check_cover(keys: Sequence[str], begin: _Ints, end: _Ints, data_start: int,
     if len(wrong):
         row, offset = int(order[wrong[0]]), int(expected[wrong[0]])
         what = "overlaps the one before it" if begin[row] < offset else "leaves a hole before it"
-        cause = f"The tensor {keys[row]!r} {what}: it begins at {begin[row]} of the data instead of {offset}."
+        cause = (
+            f"The tensor {keys[row]!r} {what}: it begins at {begin[row]} of the data instead of "
+            f"{offset}."
+        )
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
     stop = data_start + int(expected[-1])
     if stop > file_nbytes:
         key = keys[int(order[np.argmax(end[order] + data_start > file_nbytes)])]
-        cause = f"The tensors reach to offset {stop}, but the file ends at {file_nbytes}: {key!r} is cut off."
+        cause = (
+            f"The tensors reach to offset {stop}, but the file ends at {file_nbytes}: {key!r} is "
+            "cut off."
+        )
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     if stop < file_nbytes:
         raise invalid(
-            f"The tensors end at offset {stop}, and {file_nbytes - stop} bytes after them belong to no tensor."
+            f"The tensors end at offset {stop}, and {file_nbytes - stop} bytes after them belong "
+            "to no tensor."
         )

@@ -1,9 +1,10 @@
-"""The index of a set of files, in the form of Hugging Face: JSON that names the file of each tensor.
+"""The index of a set of files, in the form of Hugging Face: JSON that names the file of each
+tensor.
 
     {"metadata": {"total_size": 13476835328}, "weight_map": {KEY: FILE, ...}}
 
-Safetensors files have it, and files of ``torch.save``. ``metadata`` may be missing, and may hold any JSON. Writers
-disagree on its numbers, so that they are compared and never needed.
+Safetensors files have it, and files of ``torch.save``. ``metadata`` may be missing, and may hold
+any JSON. Writers disagree on its numbers, so that they are compared and never needed.
 """
 
 import json
@@ -30,18 +31,26 @@ class SetIndex:
 
 
 def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
-    """Return the content of an index of ``size`` bytes; ``read`` returns bytes of the file by offset and count."""
+    """Return the content of an index of ``size`` bytes; ``read`` returns bytes of the file by
+    offset and count."""
     if size > MAX_HEADER_NBYTES:
         raise malformed(f"The index has {size} bytes, more than {MAX_HEADER_NBYTES}.")
     text = read(0, size)
     if not text.lstrip().startswith(b"{"):
-        raise foreign_file("the index of a set", text[:SNIFF_NBYTES], size, "it does not begin a JSON object")
+        raise foreign_file(
+            "the index of a set", text[:SNIFF_NBYTES], size, "it does not begin a JSON object"
+        )
     index = strict_json.parse_json(text, _MAX_DEPTH)
     weight_map = index.get("weight_map") if type(index) is dict else None
     if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
         raise invalid("The index lacks a weight_map from names of tensors to names of files.")
-    if not weight_map:  # no library writes it, and whatever the files beside it hold would be passed over
-        remedy = "Fetch it again from the source of the set. Without it, each file can be opened by its own path."
+    if (
+        not weight_map
+    ):  # no library writes it, and whatever the files beside it hold would be passed over
+        remedy = (
+            "Fetch it again from the source of the set. Without it, each file can be opened by its "
+            "own path."
+        )
         raise InvalidCheckpoint("The weight_map of the index names no tensor.", remedy)
     metadata = index.get("metadata", {})
     if type(metadata) is not dict:

@@ -1,4 +1,5 @@
-"""LevelDB's sorted table: keys and values in table blocks, and an index of them. A tensor bundle's index is one.
+"""LevelDB's sorted table: keys and values in table blocks, and an index of them. A tensor bundle's
+index is one.
 
     table   := (table block, trailer)*, metaindex and trailer, table index and trailer, footer
     block   := entry*, restart uint32 each, number of restarts uint32
@@ -7,19 +8,20 @@
     handle  := varint offset of a block | varint size without the trailer
     footer  := metaindex handle | table index handle | zeros up to 40 bytes | MAGIC
 
-Words are little-endian; offsets count from the beginning of the file, restarts from the beginning of their block. A key
-is written as what it adds to the key before it, except at the *restarts*, where it is whole: after "layer/bias", the
-key "layer/kernel" is shared 6, unshared 6, and the bytes "kernel". Keys rise strictly, as unsigned bytes, over the
-whole table. The table index has one entry for each table block: a *separator*, which is a key not below the block's
-last one and below the next block's first one, and the block's handle as the value.
+Words are little-endian; offsets count from the beginning of the file, restarts from the beginning
+of their block. A key is written as what it adds to the key before it, except at the *restarts*,
+where it is whole: after "layer/bias", the key "layer/kernel" is shared 6, unshared 6, and the bytes
+"kernel". Keys rise strictly, as unsigned bytes, over the whole table. The table index has one entry
+for each table block: a *separator*, which is a key not below the block's last one and below the
+next block's first one, and the block's handle as the value.
 
-Reading. Whole blocks are decoded, for which no restarts are needed; they are checked, because other readers search by
-them. The metaindex is empty and never read. What is decoded is at most ``MAX_KEY_EXPANSION``
-times as large as the blocks, and blocks do not share bytes.
+Reading. Whole blocks are decoded, for which no restarts are needed; they are checked, because other
+readers search by them. The metaindex is empty and never read. What is decoded is at most
+``MAX_KEY_EXPANSION`` times as large as the blocks, and blocks do not share bytes.
 
-Writing. The bytes are those that TensorFlow writes for a tensor bundle's index: a block is closed once it has
-``TABLE_BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that size. Every 16th key of a table
-block is whole, in the table index every key. Nothing is compressed.
+Writing. The bytes are those that TensorFlow writes for a tensor bundle's index: a block is closed
+once it has ``TABLE_BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that
+size. Every 16th key of a table block is whole, in the table index every key. Nothing is compressed.
 """
 
 import struct
@@ -64,18 +66,25 @@ class SortedTable:
     """[blocks] the handle of each table block, still encoded."""
 
     def blocks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """The keys and the values of each table block in turn; ``InvalidCheckpoint`` if keys do not rise."""
+        """The keys and the values of each table block in turn; ``InvalidCheckpoint`` if keys do not
+        rise."""
         floor, end = None, 0
         for number, separator in enumerate(self.separators):
-            # Without this, a block could hold the next one as a value, which holds the next one: together they are far
-            # larger than the file.
+            # Without this, a block could hold the next one as a value, which holds the next one:
+            # together they are far larger than the file.
             offset, nbytes, _ = decode_handle(self.handles[number], 0)
             if offset < end:
-                raise invalid(f"Table block {number} begins at offset {offset}, and the one before it ends at {end}.")
+                raise invalid(
+                    f"Table block {number} begins at offset {offset}, and the one before it ends "
+                    f"at {end}."
+                )
             end = offset + nbytes + TRAILER_NBYTES
             keys, values = self._read(number)
             if keys and ((floor is not None and keys[0] <= floor) or keys[-1] > separator):
-                raise invalid(f"The keys of table block {number} are not between its separators in the table index.")
+                raise invalid(
+                    f"The keys of table block {number} are not between its separators in the "
+                    "table index."
+                )
             floor = separator
             yield keys, values
 
@@ -91,14 +100,18 @@ class SortedTable:
     def _read(self, number: int) -> tuple[list[bytes], list[bytes]]:
         offset, nbytes, _ = decode_handle(self.handles[number], 0)
         with prefix_errors(f"table block {number}"):
-            return decode_table_block(read_table_block(self.read, offset, nbytes, self.limit), offset)
+            return decode_table_block(
+                read_table_block(self.read, offset, nbytes, self.limit), offset
+            )
 
 
 def open_table(read: _Read, size: int) -> SortedTable:
     """Return the table in a file of ``size`` bytes, with its footer and index read and checked."""
     if size < FOOTER_NBYTES:
         first = read(0, min(SNIFF_NBYTES, size))
-        raise foreign_file("a sorted table", first, size, f"it has {size} bytes, and a footer has {FOOTER_NBYTES}")
+        raise foreign_file(
+            "a sorted table", first, size, f"it has {size} bytes, and a footer has {FOOTER_NBYTES}"
+        )
     limit = size - FOOTER_NBYTES
     footer = read(limit, FOOTER_NBYTES)
     if not footer.endswith(TABLE_MAGIC):
@@ -108,7 +121,9 @@ def open_table(read: _Read, size: int) -> SortedTable:
         _, _, position = decode_handle(footer, 0)
         offset, nbytes, _ = decode_handle(footer, position)
     with prefix_errors("table index"):
-        separators, handles = decode_table_block(read_table_block(read, offset, nbytes, limit), offset)
+        separators, handles = decode_table_block(
+            read_table_block(read, offset, nbytes, limit), offset
+        )
     return SortedTable(read, limit, separators, handles)
 
 
@@ -122,12 +137,18 @@ def decode_handle(data: bytes, position: int) -> tuple[int, int, int]:
 def read_table_block(read: _Read, offset: int, nbytes: int, limit: int) -> bytes:
     """Return the block at that place of the file, its checksum compared, decompressed."""
     if offset + nbytes + TRAILER_NBYTES > limit:
-        raise malformed(f"A block of {nbytes} bytes at offset {offset} would reach into the footer at {limit}.")
+        raise malformed(
+            f"A block of {nbytes} bytes at offset {offset} would reach into the footer at {limit}."
+        )
     stored = read(offset, nbytes + TRAILER_NBYTES)
-    expected, actual = int.from_bytes(stored[-4:], "little"), mask(CRC32C.compute(memoryview(stored)[:-4]))
+    expected, actual = (
+        int.from_bytes(stored[-4:], "little"),
+        mask(CRC32C.compute(memoryview(stored)[:-4])),
+    )
     if actual != expected:
         raise corrupt(
-            f"The {nbytes} bytes at offset {offset} have the checksum {actual:08x}, but {expected:08x} is stored."
+            f"The {nbytes} bytes at offset {offset} have the checksum {actual:08x}, but "
+            f"{expected:08x} is stored."
         )
     compression = stored[nbytes]
     if compression == PLAIN:
@@ -135,19 +156,24 @@ def read_table_block(read: _Read, offset: int, nbytes: int, limit: int) -> bytes
     if compression == SNAPPY:
         with prefix_errors(f"block at offset {offset}"):
             return decompress_snappy(stored[:nbytes])
-    raise malformed(f"The block at offset {offset} has the unknown type {compression}; 0 is plain and 1 is snappy.")
+    raise malformed(
+        f"The block at offset {offset} has the unknown type {compression}; 0 is plain and 1 is "
+        "snappy."
+    )
 
 
 def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys, which rise strictly, and the values of the block that began at ``offset`` of its file."""
+    """Return the keys, which rise strictly, and the values of the block that began at ``offset`` of
+    its file."""
     stop = _check_restarts(block, offset)
     keys: list[bytes] = []
     values: list[bytes] = []
     key, position = b"", 0
     room = MAX_KEY_EXPANSION * len(block)  # bytes that the keys may still have
     while position < stop:
-        # Almost every length fits in one byte, and then no bit 7 is set in the three. Three bytes can be read at any
-        # position before ``stop``, because a restart and the number of restarts, 8 bytes, follow the last entry.
+        # Almost every length fits in one byte, and then no bit 7 is set in the three. Three bytes
+        # can be read at any position before ``stop``, because a restart and the number of restarts,
+        # 8 bytes, follow the last entry.
         shared, unshared, nbytes = block[position], block[position + 1], block[position + 2]
         start = position + 3
         if (shared | unshared | nbytes) > 0x7F:
@@ -158,12 +184,16 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
         end = middle + nbytes
         if end > stop or shared > len(key):
             raise malformed(
-                f"The entry at offset {position} of the block at offset {offset} uses bytes that do not exist."
+                f"The entry at offset {position} of the block at offset {offset} uses bytes that "
+                "do not exist."
             )
         # Compared before the key is made: a key of a few bytes may repeat all of the one before it.
         room -= shared + unshared
         if room < 0:
-            what = f"The keys up to offset {position} of the block at offset {offset} are {MAX_KEY_EXPANSION} times as "
+            what = (
+                f"The keys up to offset {position} of the block at offset {offset} are "
+                f"{MAX_KEY_EXPANSION} times as "
+            )
             raise past_limit(what + f"large as its {len(block)} bytes", "MAX_KEY_EXPANSION")
         key = key[:shared] + block[start:middle]
         keys.append(key)
@@ -172,7 +202,8 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
     if not all(map(lt, keys, keys[1:])):
         first = next(i for i in range(1, len(keys)) if keys[i] <= keys[i - 1])
         raise invalid(
-            f"Key {keys[first]!r} follows {keys[first - 1]!r} in the block at offset {offset}, but keys must rise."
+            f"Key {keys[first]!r} follows {keys[first - 1]!r} in the block at offset {offset}, "
+            "but keys must rise."
         )
     return keys, values
 
@@ -180,17 +211,24 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
 def _check_restarts(block: bytes, offset: int) -> int:
     """Return the offset in ``block`` where its entries end, after checking its restarts.
 
-    Restarts must rise strictly from 0 and be offsets of whole keys, whose first varint (shared) is 0. A restart at the
-    end of the entries is allowed only in a block without entries, where it is the 0 that every block has.
+    Restarts must rise strictly from 0 and be offsets of whole keys, whose first varint (shared) is
+    0. A restart at the end of the entries is allowed only in a block without entries, where it is
+    the 0 that every block has.
     """
     count = struct.unpack_from("<I", block, len(block) - 4)[0] if len(block) >= 4 else 0
     stop = len(block) - 4 - 4 * count
     if not count or stop < 0:
-        raise malformed(f"The block of {len(block)} bytes at offset {offset} claims {count} restarts.")
+        raise malformed(
+            f"The block of {len(block)} bytes at offset {offset} claims {count} restarts."
+        )
     restarts = np.frombuffer(block, "<u4", count, stop).astype(np.int64)
-    rising = restarts[0] == 0 and bool((np.diff(restarts) > 0).all()) and (restarts[-1] < max(stop, 1))
+    rising = (
+        restarts[0] == 0 and bool((np.diff(restarts) > 0).all()) and (restarts[-1] < max(stop, 1))
+    )
     if not rising or np.frombuffer(block, np.uint8, stop)[restarts[restarts < stop]].any():
-        raise malformed(f"A restart of the block at offset {offset} is not the offset of a whole key.")
+        raise malformed(
+            f"A restart of the block at offset {offset} is not the offset of a whole key."
+        )
     return stop
 
 
@@ -234,7 +272,9 @@ class _BlockBuilder:
 
     def close(self) -> bytes:
         """Return the block as it is stored, without its trailer."""
-        return bytes(self.entries) + struct.pack(f"<{len(self.restarts) + 1}I", *self.restarts, len(self.restarts))
+        return bytes(self.entries) + struct.pack(
+            f"<{len(self.restarts) + 1}I", *self.restarts, len(self.restarts)
+        )
 
 
 @dataclass(slots=True)
@@ -260,9 +300,11 @@ class _TableBuilder:
 def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the table of these keys and values; keys come in strictly rising order."""
     table, block, pending = _TableBuilder(), _BlockBuilder(RESTART_INTERVAL), b""
-    last = b""  # the last key of the block whose handle is pending: its separator needs the next block's first key
-    # The separator of a block lies between its last key and the first key of the next one, so a closed block's handle
-    # is kept as ``pending`` until the next key is known.
+    # the last key of the block whose handle is pending: its separator needs the next block's first
+    # key
+    last = b""
+    # The separator of a block lies between its last key and the first key of the next one, so a
+    # closed block's handle is kept as ``pending`` until the next key is known.
     for key, value in entries:
         if block.entries and len(key) + len(value) >= 2 * TABLE_BLOCK_NBYTES:
             last, pending, block = block.last, table.append(block), _BlockBuilder(RESTART_INTERVAL)
@@ -279,7 +321,11 @@ def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     if pending:
         table.index.add(_successor(last), pending)
     handles = metaindex + table.append(table.index)
-    return b"".join(table.parts) + handles.ljust(FOOTER_NBYTES - len(TABLE_MAGIC), b"\x00") + TABLE_MAGIC
+    return (
+        b"".join(table.parts)
+        + handles.ljust(FOOTER_NBYTES - len(TABLE_MAGIC), b"\x00")
+        + TABLE_MAGIC
+    )
 
 
 def _varint(value: int) -> bytes:
@@ -288,8 +334,8 @@ def _varint(value: int) -> bytes:
 
 def _shared_nbytes(first: bytes, second: bytes) -> int:
     """Return the length of the longest common prefix."""
-    # As big numbers, "abX" and "abY" differ in the last byte only: their difference has at most 8 bits, which is one of
-    # three bytes. This takes one pass in C instead of a loop over the bytes.
+    # As big numbers, "abX" and "abY" differ in the last byte only: their difference has at most 8
+    # bits, which is one of three bytes. This takes one pass in C instead of a loop over the bytes.
     nbytes = min(len(first), len(second))
     difference = int.from_bytes(first[:nbytes], "big") ^ int.from_bytes(second[:nbytes], "big")
     return nbytes - (difference.bit_length() + 7) // 8
@@ -320,30 +366,35 @@ def _successor(last: bytes) -> bytes:
     return last[:shared] + bytes([rest[0] + 1])
 
 
-# --- Snappy, decoding only: the compression that a block may have. Tensor bundles are never written with it.
+# --- Snappy, decoding only: the compression that a block may have. Tensor bundles are never written
+# with it.
 #
 #     stream  := varint length of the output, element*
 #     element := literal: n bytes of the stream                  tag bits 0-1: 0
 #              | copy: n bytes of the output so far              tag bits 0-1: 1, 2 or 3
 #
-# A copy of n bytes may start fewer than n bytes back and then repeats its own output: after "ab", a copy of 5 bytes
-# from 2 bytes back appends "ababa".
+# A copy of n bytes may start fewer than n bytes back and then repeats its own output: after "ab", a
+# copy of 5 bytes from 2 bytes back appends "ababa".
 
 
 def decompress_snappy(data: bytes) -> bytes:
     """Return the bytes that were compressed to ``data``."""
     size, position = decode_varint(data, 0)
     if size > len(data) * MAX_SNAPPY_RATIO:
-        raise malformed(f"{len(data)} bytes of snappy claim to become {size}, more than is possible.")
+        raise malformed(
+            f"{len(data)} bytes of snappy claim to become {size}, more than is possible."
+        )
     output = bytearray()
     while position < len(data):
         if data[position] & 3:
             nbytes, distance, position = _decode_copy(data, position)
             if not 0 < distance <= len(output):
                 raise malformed(
-                    f"A snappy copy before offset {position} reaches {distance} bytes back of {len(output)}."
+                    f"A snappy copy before offset {position} reaches {distance} bytes back of "
+                    f"{len(output)}."
                 )
-            # The copied bytes are a pattern of at most ``distance`` bytes, repeated: enough whole patterns, then cut.
+            # The copied bytes are a pattern of at most ``distance`` bytes, repeated: enough whole
+            # patterns, then cut.
             start = len(output) - distance
             pattern = output[start : start + nbytes]
             output += (pattern * (nbytes // len(pattern) + 1))[:nbytes]
@@ -352,25 +403,33 @@ def decompress_snappy(data: bytes) -> bytes:
             output += data[position : position + nbytes]
             position += nbytes
         if position > len(data) or len(output) > size:
-            raise malformed(f"The snappy element before offset {position} runs over the end of its {size} bytes.")
+            raise malformed(
+                f"The snappy element before offset {position} runs over the end of its {size} "
+                "bytes."
+            )
     if len(output) < size:
-        raise malformed(f"{len(data)} bytes of snappy become {len(output)}, but claim to become {size}.")
+        raise malformed(
+            f"{len(data)} bytes of snappy become {len(output)}, but claim to become {size}."
+        )
     return bytes(output)
 
 
 def _decode_literal(data: bytes, position: int) -> tuple[int, int]:
     """Return the size of a literal and the offset of its bytes."""
     length = data[position] >> 2
-    width = max(length - 59, 0)  # lengths 60 to 63 mean that the length follows in one to four bytes
+    width = max(
+        length - 59, 0
+    )  # lengths 60 to 63 mean that the length follows in one to four bytes
     start = position + 1 + width
     return (int.from_bytes(data[position + 1 : start], "little") if width else length) + 1, start
 
 
 def _decode_copy(data: bytes, position: int) -> tuple[int, int, int]:
-    """Return the size of a copy, its distance back from the end of the output, and the offset after the element."""
-    # Tag 1 has three bits of the size (less 4), three high bits of the distance, and a byte of its low bits: the bytes
-    # ``0d 02`` are tag 1, size 3 + 4, distance 2. Tags 2 and 3 have six bits of the size (less 1) and then the distance
-    # in two or four bytes.
+    """Return the size of a copy, its distance back from the end of the output, and the offset after
+    the element."""
+    # Tag 1 has three bits of the size (less 4), three high bits of the distance, and a byte of its
+    # low bits: the bytes ``0d 02`` are tag 1, size 3 + 4, distance 2. Tags 2 and 3 have six bits of
+    # the size (less 1) and then the distance in two or four bytes.
     tag = data[position]
     if tag & 3 == 1:
         low = int.from_bytes(data[position + 1 : position + 2], "little")

@@ -1,9 +1,9 @@
 """JSON of untrusted origin, read more strictly than ``json.loads`` reads it.
 
-A name that occurs twice in one object is refused, because parsers disagree on which of the two counts. So are values
-nested deeper than the format needs (before anything recurses), bytes that are not UTF-8, half of a surrogate pair,
-and, unless the format's writers use them, ``NaN`` and ``Infinity``. Integers keep all their digits; the format checks
-their range.
+A name that occurs twice in one object is refused, because parsers disagree on which of the two
+counts. So are values nested deeper than the format needs (before anything recurses), bytes that are
+not UTF-8, half of a surrogate pair, and, unless the format's writers use them, ``NaN`` and
+``Infinity``. Integers keep all their digits; the format checks their range.
 """
 
 import json
@@ -29,7 +29,8 @@ _IS_MARK[ord('"')] = True
 def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
     """Return the value that ``data`` encodes; offsets in errors are bytes of ``data``.
 
-    With ``allow_nan``, as Python's own ``json`` writes them, ``NaN``, ``Infinity`` and ``-Infinity`` are numbers.
+    With ``allow_nan``, as Python's own ``json`` writes them, ``NaN``, ``Infinity`` and
+    ``-Infinity`` are numbers.
     """
     try:
         text = data.decode("utf-8")
@@ -37,7 +38,9 @@ def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
         raise malformed(f"The JSON is not UTF-8 at offset {error.start}.") from None
     _check_depth(data, max_depth)
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=float if allow_nan else _no_constant)
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=float if allow_nan else _no_constant
+        )
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode())
         raise malformed(f"The JSON is wrong or ends at offset {offset}: {error.msg}.") from None
@@ -65,9 +68,10 @@ def _no_constant(name: str) -> NoReturn:
 
 def _check_depth(data: bytes, max_depth: int) -> None:
     """Raise if brackets nest too deep, without parsing: brackets in strings do not count."""
-    # A quote that is not escaped opens or closes a string, so a mark is outside strings if the number of quotes up to
-    # it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }, of which the first [ has one quote before it; the
-    # depth of the others is 1, 2, 1, 0. Escapes are blanked first, so that \\" is not taken for a quote.
+    # A quote that is not escaped opens or closes a string, so a mark is outside strings if the
+    # number of quotes up to it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }, of which
+    # the first [ has one quote before it; the depth of the others is 1, 2, 1, 0. Escapes are
+    # blanked first, so that \\" is not taken for a quote.
     octets = np.frombuffer(_ESCAPE.sub(b"  ", data) if b"\\" in data else data, np.uint8)
     marks = octets[_IS_MARK[octets]]
     outside = np.cumsum(marks == ord('"'), dtype=np.int32) & 1 == 0
@@ -79,4 +83,6 @@ def _check_surrogates(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise malformed("The JSON escapes half of a surrogate pair, which is not a character.") from None
+        raise malformed(
+            "The JSON escapes half of a surrogate pair, which is not a character."
+        ) from None

@@ -6,12 +6,13 @@
 
 The strings "ab" and "" are ``02 00 | CRC | 61 62``, where the CRC covers the words ``02 00 00 00  00 00 00 00``.
 
-The words are little-endian, in the payload and in what their checksum covers. In a big-endian bundle both are
-big-endian; ``from_big_endian`` converts its payloads. A bundle's checksum of such a payload is not that of its bytes:
-it covers the lengths as words, and then the bytes after the lengths (``bundle_checksum``).
+The words are little-endian, in the payload and in what their checksum covers. In a big-endian
+bundle both are big-endian; ``from_big_endian`` converts its payloads. A bundle's checksum of such a
+payload is not that of its bytes: it covers the lengths as words, and then the bytes after the
+lengths (``bundle_checksum``).
 
-A variant tensor is opaque: ``varint length | bytes | masked running CRC32C`` for each element. This module computes its
-checksum, so that it can be copied, and nothing else.
+A variant tensor is opaque: ``varint length | bytes | masked running CRC32C`` for each element. This
+module computes its checksum, so that it can be copied, and nothing else.
 """
 
 import struct
@@ -42,14 +43,17 @@ def encode(strings: NDArray[np.object_]) -> bytes:
 
 
 def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Return the array of ``bytes`` of that shape; lengths are compared with their checksum, the bytes are not."""
+    """Return the array of ``bytes`` of that shape; lengths are compared with their checksum, the
+    bytes are not."""
     lengths, start = _read_lengths(payload, prod(shape))
     _check_lengths(payload, lengths, start, "<")
     # [n] the end of each element, in bytes of the payload; it begins its length before that.
     stops = (np.cumsum(lengths, dtype=np.uint64) + np.uint64(start + WORD_NBYTES)).tolist()
     octets = bytes(payload)
     strings = np.empty(len(stops), object)
-    strings[:] = [octets[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)]
+    strings[:] = [
+        octets[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)
+    ]
     try:
         return strings.reshape(shape)
     except ValueError as error:
@@ -57,13 +61,15 @@ def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
 
 
 def bundle_checksum(payload: Readable, count: int, byteorder: str = "<") -> int:
-    """Return the CRC32C, unmasked, of a string payload of ``count`` elements as a tensor bundle defines it."""
+    """Return the CRC32C, unmasked, of a string payload of ``count`` elements as a tensor bundle
+    defines it."""
     lengths, start = _read_lengths(payload, count)
     return CRC32C.compute(memoryview(payload)[start:], _lengths_checksum(lengths, byteorder))
 
 
 def variant_checksum(payload: Readable, count: int) -> int:
-    """Return the CRC32C, unmasked, of a variant payload of ``count`` elements as a tensor bundle defines it."""
+    """Return the CRC32C, unmasked, of a variant payload of ``count`` elements as a tensor bundle
+    defines it."""
     octets, crc, position = bytes(payload), 0, 0
     if count > len(octets):
         raise malformed(f"{count} variants cannot be in {len(octets)} bytes.")
@@ -71,11 +77,18 @@ def variant_checksum(payload: Readable, count: int) -> int:
         nbytes, start = decode_varint(octets, position)
         position = start + nbytes + WORD_NBYTES
         if position > len(octets):
-            raise malformed(f"The variant of {nbytes} bytes at offset {start} runs over the end of its payload.")
-        # The running checksum covers each length as a 64-bit word, then the element and its stored checksum.
-        crc = CRC32C.compute(memoryview(octets)[start:position], CRC32C.compute(struct.pack("<Q", nbytes), crc))
+            raise malformed(
+                f"The variant of {nbytes} bytes at offset {start} runs over the end of its payload."
+            )
+        # The running checksum covers each length as a 64-bit word, then the element and its stored
+        # checksum.
+        crc = CRC32C.compute(
+            memoryview(octets)[start:position], CRC32C.compute(struct.pack("<Q", nbytes), crc)
+        )
     if position != len(octets):
-        raise malformed(f"{count} variants end at offset {position} of a payload of {len(octets)} bytes.")
+        raise malformed(
+            f"{count} variants end at offset {position} of a payload of {len(octets)} bytes."
+        )
     return crc
 
 
@@ -94,16 +107,21 @@ def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], in
     """
     if not count and not len(payload):
         return np.zeros(0, np.uint64), 0
-    # Every length takes a byte at least, so a false count is refused before anything of its size is allocated.
+    # Every length takes a byte at least, so a false count is refused before anything of its size is
+    # allocated.
     if count > len(payload) - WORD_NBYTES:
         raise malformed(f"{count} strings cannot be in {len(payload)} bytes.")
     lengths, start = decode_varints(payload, count)
     if start + WORD_NBYTES > len(payload):
-        raise malformed(f"{count} string lengths end at offset {start}, and their checksum is missing.")
+        raise malformed(
+            f"{count} string lengths end at offset {start}, and their checksum is missing."
+        )
     return lengths, start
 
 
-def _check_lengths(payload: Readable, lengths: NDArray[np.uint64], start: int, byteorder: str) -> None:
+def _check_lengths(
+    payload: Readable, lengths: NDArray[np.uint64], start: int, byteorder: str
+) -> None:
     """Raise if the lengths disagree with their checksum, or with the bytes that follow it."""
     if not len(payload):
         return
@@ -111,17 +129,24 @@ def _check_lengths(payload: Readable, lengths: NDArray[np.uint64], start: int, b
     expected = struct.pack(byteorder + "I", mask(_lengths_checksum(lengths, byteorder)))
     if word != expected:
         raise corrupt(
-            f"The string lengths have the checksum {expected.hex()}, but {word.hex()} is stored at offset {start}."
+            f"The string lengths have the checksum {expected.hex()}, but {word.hex()} is stored "
+            f"at offset {start}."
         )
-    # The largest is compared before the sum: a sum of 64-bit lengths could overflow to the right number.
+    # The largest is compared before the sum: a sum of 64-bit lengths could overflow to the right
+    # number.
     rest = len(payload) - start - WORD_NBYTES
     if int(lengths.max(initial=0)) > rest or int(lengths.sum()) != rest:
-        raise malformed(f"The string lengths do not add up to the {rest} bytes that follow offset {start}.")
+        raise malformed(
+            f"The string lengths do not add up to the {rest} bytes that follow offset {start}."
+        )
 
 
 def _lengths_checksum(lengths: NDArray[np.uint64], byteorder: str = "<") -> int:
     """Return the CRC32C of the lengths as words: 4 bytes each, 8 if a length needs them."""
     if not lengths.size or int(lengths.max()) < 1 << 32:
         return CRC32C.compute(lengths.astype(byteorder + "u4").tobytes())
-    words = (struct.pack(byteorder + ("Q" if length >> 32 else "I"), length) for length in lengths.tolist())
+    words = (
+        struct.pack(byteorder + ("Q" if length >> 32 else "I"), length)
+        for length in lengths.tolist()
+    )
     return CRC32C.compute(b"".join(words))

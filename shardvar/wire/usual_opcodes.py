@@ -9,9 +9,9 @@ Each begins after a reference to a name in the memo:
                name ] MEMOIZE class instance of two names and values, APPEND, SETITEMS BUILD
     beginning  ) NEWOBJ MEMOIZE [} MEMOIZE] (                                what follows is read opcode by opcode
 
-A name is a reference to the memo. A value is one too, or a new text, an integer, or a size. The expressions know no
-lengths: a text with the byte 0x94 in it, or of another length than its first byte says, is left to the opcodes, and so
-is everything else that is unusual.
+A name is a reference to the memo. A value is one too, or a new text, an integer, or a size. The
+expressions know no lengths: a text with the byte 0x94 in it, or of another length than its first
+byte says, is left to the opcodes, and so is everything else that is unusual.
 
 They need a memo whose numbers never change their values, and no PUT opcodes.
 """
@@ -27,7 +27,9 @@ _GET, _INT = rb"(?:h.|j....)", rb"(?:K.|M..|J....)"
 _TUPLE = rb"(?:\)|(?:" + _INT + rb"{1,3}[\x85-\x87]|\(" + _INT + rb"{4,16}t)\x94)"
 _CALL = rb"\x85\x94R\x94"
 _LONG = rb"\x8a\x05.....|\x8a\x06......"
-_VALUE = _GET + _TUPLE + _CALL + rb"|" + _GET + rb"|" + _INT + rb"|" + _LONG + rb"|\x8c.[^\x94]*\x94"
+_VALUE = (
+    _GET + _TUPLE + _CALL + rb"|" + _GET + rb"|" + _INT + rb"|" + _LONG + rb"|\x8c.[^\x94]*\x94"
+)
 _FIELD = rb"(" + _GET + rb")(" + _VALUE + rb")"
 _STATE = re.escape(_NEW_TUPLE) + rb"((?:" + _GET + rb"|[\x88\x89N]){5})t\x94b"
 _LIST = rb"(" + _GET + rb")\]\x94(" + _GET + rb")" + re.escape(_NEW_DICT) + _FIELD * 2 + rb"uba"
@@ -35,7 +37,8 @@ _LIST = rb"(" + _GET + rb")\]\x94(" + _GET + rb")" + re.escape(_NEW_DICT) + _FIE
 _INSTANCE = re.compile(re.escape(_NEW_DICT) + _FIELD * 2 + rb"(?:" + _FIELD + rb")?ub", re.DOTALL)
 _ANOTHER = re.compile(_STATE, re.DOTALL)
 _TENSOR = re.compile(
-    re.escape(_NEW_DICT) + rb"(" + _GET + rb")(" + _GET + rb")" + _STATE + _FIELD + _LIST + rb"ub", re.DOTALL
+    re.escape(_NEW_DICT) + rb"(" + _GET + rb")(" + _GET + rb")" + _STATE + _FIELD + _LIST + rb"ub",
+    re.DOTALL,
 )
 _SIZE = re.compile(_TUPLE + _CALL, re.DOTALL)
 _NUMBERS = re.compile(_INT, re.DOTALL)
@@ -44,7 +47,8 @@ _SIGNED, _LONG1, _TEXT1 = b"J\x8a\x8c"
 _GETS, _INTS, _SHORT_GET, _LONG_GET = b"hj", b"KMJ", ord("h"), ord("j")
 _CONSTANTS = {0x88: True, 0x89: False, ord("N"): None}
 _LONGEST_GET = 5
-"""Bytes of a reference to the memo with its opcode; a reference to ``torch.Size`` and its tuple take more."""
+"""Bytes of a reference to the memo with its opcode; a reference to ``torch.Size`` and its tuple
+take more."""
 _TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
 """The number of items that TUPLE1, TUPLE2 and TUPLE3 take."""
 _integer = int.from_bytes
@@ -64,10 +68,15 @@ class Effect(NamedTuple):
     """The offset after them."""
 
 
-def read_usual(name: str, data: bytes, position: int, memo: list[Any], known: Known) -> Effect | None:
-    """Return what the opcodes after a name do, from offset ``position`` on, and extend the memo; None if not usual."""
+def read_usual(
+    name: str, data: bytes, position: int, memo: list[Any], known: Known
+) -> Effect | None:
+    """Return what the opcodes after a name do, from offset ``position`` on, and extend the memo;
+    None if not usual."""
     if data.startswith(_NEW_DICT, position):
-        return _instance(name, data, position, memo, known) or _begin(name, {}, memo, position + len(_NEW_DICT))
+        return _instance(name, data, position, memo, known) or _begin(
+            name, {}, memo, position + len(_NEW_DICT)
+        )
     if name == SIZE:
         match = _SIZE.match(data, position)
         size = (known.get(match[0]) or _size(match[0], known)) if match else None
@@ -90,8 +99,11 @@ def _begin(name: str, state: dict[Any, Any] | None, memo: list[Any], stop: int) 
     return Effect(begun, True, stop)
 
 
-def _instance(name: str, data: bytes, position: int, memo: list[Any], known: Known) -> Effect | None:
-    """Return a whole instance that has a dict; None, and the memo is as before, if it is not one of the usual ones."""
+def _instance(
+    name: str, data: bytes, position: int, memo: list[Any], known: Known
+) -> Effect | None:
+    """Return a whole instance that has a dict; None, and the memo is as before, if it is not one of
+    the usual ones."""
     count = len(memo)
     state: dict[Any, Any] = {}
     node = Node(name, (), state)
@@ -105,7 +117,9 @@ def _instance(name: str, data: bytes, position: int, memo: list[Any], known: Kno
     return None
 
 
-def _read_fields(state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], known: Known) -> bool:
+def _read_fields(
+    state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], known: Known
+) -> bool:
     """Set names and their values; return False if one of them is left to the opcodes."""
     pairs = iter(texts)
     for name, text in zip(pairs, pairs, strict=True):
@@ -130,12 +144,19 @@ def _read_fields(state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], k
     return True
 
 
-def _read_tensor(state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], known: Known) -> bool:
-    """Set an instance, a field, and a list of one instance; return False if one of them is left to the opcodes."""
+def _read_tensor(
+    state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], known: Known
+) -> bool:
+    """Set an instance, a field, and a list of one instance; return False if one of them is left to
+    the opcodes."""
     name, called, values, field, text, list_name, item_called, *fields = texts
     classes = [memo[_integer(each[1:], "little")] for each in (called, item_called)]
     key, list_key = [known.get(each) or _key(each, memo, known) for each in (name, list_name)]
-    if key is None or list_key is None or any(type(each) is not Global or each.name == SIZE for each in classes):
+    if (
+        key is None
+        or list_key is None
+        or any(type(each) is not Global or each.name == SIZE for each in classes)
+    ):
         return False
     state[key[1]] = _another(classes[0].name, values, memo, known)
     if not _read_fields(state, (field, text), memo, known):
@@ -173,12 +194,17 @@ def _values(text: bytes, memo: list[Any]) -> Iterator[Any]:
     while position < len(text):
         opcode = text[position]
         size = {_SHORT_GET: 2, _LONG_GET: _LONGEST_GET}.get(opcode, 1)
-        yield memo[_integer(text[position + 1 : position + size], "little")] if size > 1 else _CONSTANTS[opcode]
+        yield (
+            memo[_integer(text[position + 1 : position + size], "little")]
+            if size > 1
+            else _CONSTANTS[opcode]
+        )
         position += size
 
 
 def _key(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any] | None:
-    """Return the text that a reference leads to; None if it is something else, and left to the opcodes."""
+    """Return the text that a reference leads to; None if it is something else, and left to the
+    opcodes."""
     value = memo[_integer(text[1:], "little")]
     if type(value) is not str:
         return None
@@ -187,7 +213,8 @@ def _key(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any
 
 
 def _value(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any] | None:
-    """Return what the opcodes of a value add to the memo, and the value; None if they are left to the opcodes."""
+    """Return what the opcodes of a value add to the memo, and the value; None if they are left to
+    the opcodes."""
     if text[0] == _LONG1:
         return (), _integer(text[2:], "little", signed=True)
     if text[0] == _TEXT1:
@@ -208,9 +235,13 @@ def _value(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], A
 
 
 def _size(text: bytes, known: Known) -> tuple[Sequence[Any], Any] | None:
-    """Return the same for a tuple of integers that becomes a ``torch.Size``, which is a tuple here."""
+    """Return the same for a tuple of integers that becomes a ``torch.Size``, which is a tuple
+    here."""
     numbers = text[: -len(b"\x85\x94R\x94")]
-    items = [_integer(each[1:], "little", signed=each[0] == _SIGNED) for each in _NUMBERS.findall(numbers)]
+    items = [
+        _integer(each[1:], "little", signed=each[0] == _SIGNED)
+        for each in _NUMBERS.findall(numbers)
+    ]
     # A tuple of more or fewer items than were pushed is left to the opcodes.
     if numbers != b")" and numbers[:1] != b"(" and _TUPLES.get(numbers[-2]) != len(items):
         return None

@@ -1,9 +1,12 @@
-"""Varints: unsigned 64-bit integers in base 128, the low digits first, bit 7 set on every byte but the last.
+"""Varints: unsigned 64-bit integers in base 128, the low digits first, bit 7 set on every byte but
+the last.
 
-300 is 2 * 128 + 44, and so the two bytes ``ac 02``: 0xac is the digit 44 with bit 7 set, 0x02 the digit 2. A negative
-number of protobuf's ``int64`` is written as its two's complement, and so takes ten bytes.
+300 is 2 * 128 + 44, and so the two bytes ``ac 02``: 0xac is the digit 44 with bit 7 set, 0x02 the
+digit 2. A negative number of protobuf's ``int64`` is written as its two's complement, and so takes
+ten bytes.
 
-``encode_varints`` and ``decode_varints`` do the same for whole arrays, for the length tables of string tensors.
+``encode_varints`` and ``decode_varints`` do the same for whole arrays, for the length tables of
+string tensors.
 """
 
 import numpy as np
@@ -19,7 +22,8 @@ _ONE_BYTE = [bytes([value]) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the varint of ``value``, which is taken modulo 2**64 as protobuf does with negative numbers.
+    """Return the varint of ``value``, which is taken modulo 2**64 as protobuf does with negative
+    numbers.
 
     >>> encode_varint(300).hex(" ")
     'ac 02'
@@ -36,7 +40,8 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, start: int, stop: int | None = None) -> tuple[int, int]:
-    """Return the varint at ``data[start]`` and the offset after it; it may not reach beyond ``stop``.
+    """Return the varint at ``data[start]`` and the offset after it; it may not reach beyond
+    ``stop``.
 
     >>> decode_varint(b"\\xac\\x02", 0)
     (300, 2)
@@ -60,9 +65,10 @@ def encode_varints(values: NDArray[np.uint64]) -> bytes:
     if not values.size or int(values.max()) < 0x80:
         return bytes(values.astype(np.uint8))
     shifts = np.arange(0, 7 * MAX_VARINT_NBYTES, 7, dtype=np.uint64)
-    # One row a value, one column a digit. For 300, ``rest`` is [300, 2, 0, ...]: what is left from each digit on. The
-    # digits are [44, 2, 0, ...], the first of which gets bit 7 since something is left after it. Digits are written as
-    # long as something is left from them on, which is two bytes here.
+    # One row a value, one column a digit. For 300, ``rest`` is [300, 2, 0, ...]: what is left from
+    # each digit on. The digits are [44, 2, 0, ...], the first of which gets bit 7 since something
+    # is left after it. Digits are written as long as something is left from them on, which is two
+    # bytes here.
     rest = values.reshape(-1, 1) >> shifts
     digits = (rest & np.uint64(0x7F)).astype(np.uint8)
     digits[:, :-1] |= (rest[:, 1:] != 0).astype(np.uint8) << 7
@@ -71,10 +77,13 @@ def encode_varints(values: NDArray[np.uint64]) -> bytes:
     return bytes(digits[wanted])
 
 
-def decode_varints(data: bytes | bytearray | memoryview, count: int) -> tuple[NDArray[np.uint64], int]:
+def decode_varints(
+    data: bytes | bytearray | memoryview, count: int
+) -> tuple[NDArray[np.uint64], int]:
     """Return the ``count`` varints at the front of ``data`` and the offset after them.
 
-    Each value takes a byte at least, so an array larger than ``data`` is never allocated for a false ``count``.
+    Each value takes a byte at least, so an array larger than ``data`` is never allocated for a
+    false ``count``.
 
     >>> decode_varints(b"\\xac\\x02\\x05", 2)
     (array([300,   5], dtype=uint64), 3)
@@ -92,13 +101,18 @@ def decode_varints(data: bytes | bytearray | memoryview, count: int) -> tuple[ND
     widths = stops - starts
     end = int(stops[-1])
 
-    # 64 bits are nine digits of 7 bits and one bit more: a tenth byte above 1 would be shifted out of the word.
-    too_long = (widths > MAX_VARINT_NBYTES) | ((widths == MAX_VARINT_NBYTES) & (octets[stops - 1] > 1))
+    # 64 bits are nine digits of 7 bits and one bit more: a tenth byte above 1 would be shifted out
+    # of the word.
+    too_long = (widths > MAX_VARINT_NBYTES) | (
+        (widths == MAX_VARINT_NBYTES) & (octets[stops - 1] > 1)
+    )
     if too_long.any():
-        raise malformed(f"The varint at offset {int(starts[too_long.argmax()])} is larger than 64 bits.")
+        raise malformed(
+            f"The varint at offset {int(starts[too_long.argmax()])} is larger than 64 bits."
+        )
 
-    # A digit is shifted by 7 for each byte that comes before it in its own varint: shifts = [0, 7, 0]. Then the digits
-    # [44, 2 << 7, 5] are added up from each start to the next: [44 + 256, 5].
+    # A digit is shifted by 7 for each byte that comes before it in its own varint: shifts = [0, 7,
+    # 0]. Then the digits [44, 2 << 7, 5] are added up from each start to the next: [44 + 256, 5].
     shifts = 7 * (np.arange(end) - np.repeat(starts, widths))
     digits = (octets[:end] & np.uint8(0x7F)).astype(np.uint64) << shifts.astype(np.uint64)
     return np.add.reduceat(digits, starts), end

@@ -7,9 +7,10 @@
                  "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
                  "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, ...]}
 
-An array is cut into chunks of one shape, which begin at its first element; those at its end reach beyond it, and are
-stored whole. Each chunk is a file, whose name counts the chunks before it on each axis: "1.0" in version 2, "c/1/0" in
-version 3. With the codec ``sharding_indexed`` a chunk consists of inner chunks, which can be read alone.
+An array is cut into chunks of one shape, which begin at its first element; those at its end reach
+beyond it, and are stored whole. Each chunk is a file, whose name counts the chunks before it on
+each axis: "1.0" in version 2, "c/1/0" in version 3. With the codec ``sharding_indexed`` a chunk
+consists of inner chunks, which can be read alone.
 
 Everything is checked here: ``document`` is what a decoder may be given.
 """
@@ -24,7 +25,15 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed, past_limit
+from shardvar.wire.damage import (
+    DISTRUST,
+    SNIFF_NBYTES,
+    WRITE_AGAIN,
+    foreign_file,
+    invalid,
+    malformed,
+    past_limit,
+)
 from shardvar.wire.npy import LOST_KINDS
 from shardvar.wire.strict_json import parse_json
 
@@ -35,18 +44,25 @@ MAX_AXES = 32
 """Axes of an array in TensorStore."""
 
 NATIVE = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 "
+    "complex64 complex128".split()
 )
 """The dtypes of NumPy, which every reader of Zarr has."""
 _EXTENDED = (
-    "bfloat16 float8_e3m4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
+    "bfloat16 float8_e3m4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
+    "float8_e5m2fnuz float8_e8m0fnu "
     "float4_e2m1fn int4 int2"
 ).split()
 DTYPES_V3 = {name: name for name in (*sorted(NATIVE), *_EXTENDED)}
 """dtypes by their names in version 3, which are those of shardvar."""
-DTYPES_V2 = {dtype.str: name for name in sorted(NATIVE) for dtype in (np.dtype(name), np.dtype(name).newbyteorder(">"))}
+DTYPES_V2 = {
+    dtype.str: name
+    for name in sorted(NATIVE)
+    for dtype in (np.dtype(name), np.dtype(name).newbyteorder(">"))
+}
 DTYPES_V2 |= {name: name for name in _EXTENDED}
-"""dtypes by their names in version 2, which has the names of NumPy's array interface, with a byte order."""
+"""dtypes by their names in version 2, which has the names of NumPy's array interface, with a byte
+order."""
 
 _KINDS_V3 = {
     "string": "text of any length",
@@ -66,7 +82,8 @@ _CODECS_V2 = {"zlib", "gzip", "bz2", "zstd", "blosc"}
 _CODECS_V3 = {"bytes", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}
 _UNGUARDED = (_CODECS_V2 | _CODECS_V3) - {"crc32c", "sharding_indexed"}
 _UNGUARDED |= set(
-    "lz4 lzma delta fixedscaleoffset quantize bitround packbits categorize astype vlen-utf8 vlen-bytes vlen-array "
+    "lz4 lzma delta fixedscaleoffset quantize bitround packbits categorize astype vlen-utf8 "
+    "vlen-bytes vlen-array "
     "json2 msgpack2 pickle shuffle snappy pcodec zfpy base64".split()
 )
 """Codecs that keep no checksum, those of other programs included."""
@@ -76,9 +93,11 @@ CORE_V2 = ("shape", "chunks", "dtype", "order", "fill_value")
 CORE_V3 = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
 """The fields of a description that say what the elements are, and where."""
 COMPLETE = {"all_chunks_are_stored": True}
-"""The attributes by which shardvar says that an absent chunk is lost. Zarr itself takes it for the fill value."""
+"""The attributes by which shardvar says that an absent chunk is lost. Zarr itself takes it for the
+fill value."""
 ARRAYS_ATTRIBUTE = "shardvar_arrays"
-"""The attribute of a group with which shardvar lists the arrays in it, where it writes no consolidated metadata."""
+"""The attribute of a group with which shardvar lists the arrays in it, where it writes no
+consolidated metadata."""
 _INDEX_ENTRY_NBYTES = 16
 """Bytes of the index of a chunk for each of its inner chunks: offset and length."""
 
@@ -100,15 +119,20 @@ class ArrayMetadata:
     separator: str
     """The text between the numbers in the name of a chunk."""
     prefix: str
-    """The beginning of the name of a chunk: "c" of the default encoding of version 3, else empty."""
+    """The beginning of the name of a chunk: "c" of the default encoding of version 3, else
+    empty."""
     has_fill: bool
-    """True if the array has a fill value, which stands for chunks that are absent; in version 2 it may be null."""
+    """True if the array has a fill value, which stands for chunks that are absent; in version 2 it
+    may be null."""
     is_raw: bool
-    """True if chunks are stored as they are in memory: little-endian, in C order, not compressed."""
+    """True if chunks are stored as they are in memory: little-endian, in C order, not
+    compressed."""
     is_framed: bool
-    """True if chunks are stored as they are in memory, and then their CRC32C: 4 bytes, little-endian."""
+    """True if chunks are stored as they are in memory, and then their CRC32C: 4 bytes,
+    little-endian."""
     is_complete: bool
-    """True if the writer says that it stored every chunk, so that the fill value stands for none."""
+    """True if the writer says that it stored every chunk, so that the fill value stands for
+    none."""
     is_sharded: bool
     """True if chunks consist of inner chunks."""
     is_guarded: bool
@@ -119,12 +143,16 @@ class ArrayMetadata:
     @property
     def counts(self) -> tuple[int, ...]:
         """The number of chunks on each axis."""
-        return tuple(-(-extent // step) for extent, step in zip(self.shape, self.chunk_shape, strict=True))
+        return tuple(
+            -(-extent // step) for extent, step in zip(self.shape, self.chunk_shape, strict=True)
+        )
 
     @property
     def min_nbytes(self) -> int:
         """The bytes that any stored chunk has at least."""
-        inner = prod(whole // part for whole, part in zip(self.chunk_shape, self.inner_shape, strict=True))
+        inner = prod(
+            whole // part for whole, part in zip(self.chunk_shape, self.inner_shape, strict=True)
+        )
         return inner * _INDEX_ENTRY_NBYTES if self.is_sharded else 0
 
     def chunk_names(self) -> Iterator[str]:
@@ -151,7 +179,8 @@ def _names_of_places(lead: str, separator: str, counts: Sequence[int]) -> Iterat
 
 
 def parse_array(data: bytes, version: int) -> ArrayMetadata:
-    """Return the description of an array; ``UnsupportedError`` names the dtype or the codec that is not read."""
+    """Return the description of an array; ``UnsupportedError`` names the dtype or the codec that is
+    not read."""
     document = parse_document(data, version)
     if version == 3 and document.get("node_type") != "array":
         raise invalid("Its node_type is not 'array'.")
@@ -171,7 +200,9 @@ def parse_document(data: bytes, version: int, most: int = _MAX_DOCUMENT_NBYTES) 
 def parse_object(data: bytes, expected: str) -> dict[str, Any]:
     """Return a JSON object; an error says what the bytes are instead of ``expected``."""
     if not data.lstrip().startswith(b"{"):
-        raise foreign_file(expected, data[:SNIFF_NBYTES], len(data), "it does not begin a JSON object")
+        raise foreign_file(
+            expected, data[:SNIFF_NBYTES], len(data), "it does not begin a JSON object"
+        )
     # zarr-python and Orbax write attributes as Python does: a missing value is often NaN.
     document: dict[str, Any] = parse_json(data, DEPTH, allow_nan=True)
     return document
@@ -184,7 +215,9 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
     if dtype is None:
         raise _not_held(text, _kind_v2(text, document.get("filters")), shape)
     if document.get("filters"):
-        raise UnsupportedError(f"It has the filters {_names(document['filters'])}.", "Write it without filters.")
+        raise UnsupportedError(
+            f"It has the filters {_names(document['filters'])}.", "Write it without filters."
+        )
     compressor = document.get("compressor")
     if compressor is not None:
         if type(compressor) is not dict:
@@ -192,12 +225,16 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
         name = compressor.get("id")
         _check_known([str(name)], _CODECS_V2)
         if name == "zstd":  # numcodecs writes a field that the frame has as well
-            compressor = {field: value for field, value in compressor.items() if field != "checksum"}
+            compressor = {
+                field: value for field, value in compressor.items() if field != "checksum"
+            }
     order, separator = document.get("order"), document.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
         raise invalid(f"Its order is {order!r} and its dimension_separator {separator!r}.")
     sent = {field: document.get(field) for field in CORE_V2} | {"zarr_format": 2, "filters": None}
-    sent["order"] = "C" if len(shape) < 2 else order  # both are the same then, and TensorStore takes only this one
+    sent["order"] = (
+        "C" if len(shape) < 2 else order
+    )  # both are the same then, and TensorStore takes only this one
     return _metadata(
         version=2,
         dtype=dtype,
@@ -207,7 +244,9 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
         separator=separator,
         prefix="",
         has_fill=document.get("fill_value") is not None,
-        is_raw=compressor is None and (order == "C" or len(shape) < 2) and not str(text).startswith(">"),
+        is_raw=compressor is None
+        and (order == "C" or len(shape) < 2)
+        and not str(text).startswith(">"),
         is_framed=False,
         is_complete=False,
         is_sharded=False,
@@ -222,7 +261,11 @@ def _kind_v2(dtype: Any, filters: Any) -> str:
         return _KINDS_V3["structured"]
     if dtype == "|O":
         # The first filter says how the objects became bytes.
-        name = filters[0].get("id") if type(filters) is list and filters and type(filters[0]) is dict else None
+        name = (
+            filters[0].get("id")
+            if type(filters) is list and filters and type(filters[0]) is dict
+            else None
+        )
         kinds = {"vlen-utf8": _KINDS_V3["string"], "vlen-bytes": _KINDS_V3["bytes"]}
         return kinds.get(str(name), "objects of Python")
     match = re.match("[<>|]([SUVmM])", dtype) if type(dtype) is str else None
@@ -235,12 +278,19 @@ def _not_held(dtype: Any, kind: str, shape: Sequence[int]) -> UnsupportedError:
 
 
 def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
-    shape, chunks = _extents(document, "shape"), _extents(_configuration(document, "chunk_grid"), "chunk_shape", 1)
+    shape, chunks = (
+        _extents(document, "shape"),
+        _extents(_configuration(document, "chunk_grid"), "chunk_shape", 1),
+    )
     grid, encoding = _name(document.get("chunk_grid")), _name(document.get("chunk_key_encoding"))
     if grid != "regular" or encoding not in ("default", "v2"):
         cause = f"Its chunk_grid is {grid!r} and its chunk_key_encoding {encoding!r}."
-        raise UnsupportedError(cause, "Write it with the grid 'regular' and the encoding 'default'.")
-    separator = _configuration(document, "chunk_key_encoding").get("separator", "/" if encoding == "default" else ".")
+        raise UnsupportedError(
+            cause, "Write it with the grid 'regular' and the encoding 'default'."
+        )
+    separator = _configuration(document, "chunk_key_encoding").get(
+        "separator", "/" if encoding == "default" else "."
+    )
     if separator not in (".", "/"):
         raise invalid(f"The separator of its chunk_key_encoding is {separator!r}.")
     data_type = document.get("data_type")
@@ -254,8 +304,12 @@ def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
     for codec in codecs:
         if codec["name"] == _SHARDING:
             inner = _extents(codec["configuration"], "chunk_shape", least=1)
-            if len(inner) != len(chunks) or any(whole % part for whole, part in zip(chunks, inner, strict=True)):
-                raise invalid(f"Inner chunks of {list(inner)} do not tile a chunk of {list(chunks)}.")
+            if len(inner) != len(chunks) or any(
+                whole % part for whole, part in zip(chunks, inner, strict=True)
+            ):
+                raise invalid(
+                    f"Inner chunks of {list(inner)} do not tile a chunk of {list(chunks)}."
+                )
     return _metadata(
         version=3,
         dtype=dtype,
@@ -270,7 +324,8 @@ def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
         is_complete=document.get("attributes") == COMPLETE,
         is_sharded=any(codec["name"] == _SHARDING for codec in codecs),
         is_guarded=_guards(codecs),
-        document={field: document.get(field) for field in CORE_V3} | {"zarr_format": 3, "node_type": "array"},
+        document={field: document.get(field) for field in CORE_V3}
+        | {"zarr_format": 3, "node_type": "array"},
     )
 
 
@@ -281,12 +336,15 @@ def _metadata(**fields: Any) -> ArrayMetadata:
     if len(metadata.chunk_shape) != rank:
         raise invalid(f"It has {rank} axes, and its chunks {len(metadata.chunk_shape)}.")
     if rank > MAX_AXES:
-        raise UnsupportedError(f"It has {rank} axes, more than {MAX_AXES}.", "Reshape it before it is saved.")
+        raise UnsupportedError(
+            f"It has {rank} axes, more than {MAX_AXES}.", "Reshape it before it is saved."
+        )
     for extents in (metadata.shape, metadata.chunk_shape):
         # An element has at most 16 bytes. NumPy cannot hold (2**62, 0) either.
         if prod(filter(None, extents)) > MAX_NBYTES // 16:
             raise past_limit(
-                f"Its shape {list(metadata.shape)}, in chunks of {list(extents)}, is too large", "MAX_NBYTES"
+                f"Its shape {list(metadata.shape)}, in chunks of {list(extents)}, is too large",
+                "MAX_NBYTES",
             )
     return metadata
 
@@ -296,19 +354,32 @@ def _extents(fields: Mapping[str, Any], name: str, least: int = 0) -> tuple[int,
     if type(extents) is not list or not all(type(extent) is int for extent in extents):
         raise invalid(f"Its {name} is not a list of integers.")
     if not all(least <= extent <= MAX_NBYTES for extent in extents):
-        raise InvalidCheckpoint(f"Its {name} is {extents[:MAX_AXES]}, with an extent out of range.", DISTRUST)
+        raise InvalidCheckpoint(
+            f"Its {name} is {extents[:MAX_AXES]}, with an extent out of range.", DISTRUST
+        )
     return tuple(extents)
 
 
 def may_be_guarded(data: bytes) -> bool:
-    """Return True if an array that is not read may have a checksum: one of its codecs is one, or is not known."""
+    """Return True if an array that is not read may have a checksum: one of its codecs is one, or is
+    not known."""
     try:
         document = parse_object(data, "a description of Zarr")
     except CheckpointError:
         return True
-    found = [document.get("compressor"), *_listed(document.get("filters")), *_listed(document.get("codecs"))]
-    names = [each.get("id", each.get("name")) if type(each) is dict else each for each in found if each is not None]
-    return any(type(name) is not str or name.removeprefix("numcodecs.") not in _UNGUARDED for name in names)
+    found = [
+        document.get("compressor"),
+        *_listed(document.get("filters")),
+        *_listed(document.get("codecs")),
+    ]
+    names = [
+        each.get("id", each.get("name")) if type(each) is dict else each
+        for each in found
+        if each is not None
+    ]
+    return any(
+        type(name) is not str or name.removeprefix("numcodecs.") not in _UNGUARDED for name in names
+    )
 
 
 def _listed(value: Any) -> list[Any]:
@@ -316,7 +387,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _codecs(value: Any) -> list[dict[str, Any]]:
-    """Return codecs, each with its configuration, after checking that all are known, inner ones too."""
+    """Return codecs, each with its configuration, after checking that all are known, inner ones
+    too."""
     if type(value) is not list or not value:
         raise invalid("Its codecs are not a list of codecs.")
     codecs: list[dict[str, Any]] = []
@@ -324,14 +396,18 @@ def _codecs(value: Any) -> list[dict[str, Any]]:
         name = _name(codec)
         configuration = codec.get("configuration", {}) if type(codec) is dict else {}
         if type(name) is not str or type(configuration) is not dict:
-            raise invalid("One of its codecs has no name, or a configuration that is not an object.")
+            raise invalid(
+                "One of its codecs has no name, or a configuration that is not an object."
+            )
         codecs.append({"name": name, "configuration": configuration})
     _check_known([codec["name"] for codec in codecs], _CODECS_V3)
     for codec in codecs:
         if codec["name"] == _SHARDING:
             inner = _codecs(codec["configuration"].get("codecs"))
             if any(each["name"] == _SHARDING for each in inner):
-                raise UnsupportedError("Its shards consist of shards.", "Write it with one level of shards.")
+                raise UnsupportedError(
+                    "Its shards consist of shards.", "Write it with one level of shards."
+                )
     return codecs
 
 
@@ -339,14 +415,20 @@ def _check_known(names: Sequence[str], known: set[str]) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(map(repr, unknown[:8]))
-        raise UnsupportedError(f"It has the codec {listed}, which shardvar does not read.", "Write it with zstd.")
+        raise UnsupportedError(
+            f"It has the codec {listed}, which shardvar does not read.", "Write it with zstd."
+        )
 
 
 def _is_raw(codec: Mapping[str, Any], dtype: str) -> bool:
     # Elements of one byte need no order.
     one_byte = dtype in ("bool", "int8", "uint8") or dtype.startswith("float8")
     little = codec["configuration"].get("endian") == "little"
-    return codec["name"] == "bytes" and (little or one_byte) and dtype not in ("int4", "int2", "float4_e2m1fn")
+    return (
+        codec["name"] == "bytes"
+        and (little or one_byte)
+        and dtype not in ("int4", "int2", "float4_e2m1fn")
+    )
 
 
 def _guards(codecs: Sequence[Mapping[str, Any]]) -> bool:
@@ -355,7 +437,8 @@ def _guards(codecs: Sequence[Mapping[str, Any]]) -> bool:
         name, configuration = codec["name"], codec["configuration"]
         if name == "crc32c" or (name == "zstd" and configuration.get("checksum") is True):
             return True
-        # The index says which inner chunks there are, so that a change of it would make the fill value of one.
+        # The index says which inner chunks there are, so that a change of it would make the fill
+        # value of one.
         index = any(_name(each) == "crc32c" for each in _listed(configuration.get("index_codecs")))
         if name == _SHARDING and index and _guards(_codecs(configuration.get("codecs"))):
             return True

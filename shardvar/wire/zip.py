@@ -6,18 +6,21 @@
     [zip64 end record, 56 bytes or more, and its locator, 20 bytes]
     end record          22 bytes and a comment, with which the file ends
 
-Offsets count from the beginning of the archive. *Zip64*: a number that does not fit in its 16 or 32 bits is all ones
-there, and is stored in 64 bits in the zip64 end record or in extra field 1 of its member. A member of 5 GiB has the
-size 0xffffffff and an extra field ``01 00 | 10 00 | 64-bit size | 64-bit stored size``. Where a member was written as a
-stream (flag bit 3), only the directory has its size and CRC.
+Offsets count from the beginning of the archive. *Zip64*: a number that does not fit in its 16 or 32
+bits is all ones there, and is stored in 64 bits in the zip64 end record or in extra field 1 of its
+member. A member of 5 GiB has the size 0xffffffff and an extra field ``01 00 | 10 00 | 64-bit size |
+64-bit stored size``. Where a member was written as a stream (flag bit 3), only the directory has
+its size and CRC.
 
-Reading. The directory rules: a reader MUST find members through it. But an archive describes each member twice, and
-readers that believe different descriptions see different files, so a disagreement is refused here. A fault of the
-directory is a fault of the archive; any other is a fault of one member and leaves the others readable.
+Reading. The directory rules: a reader MUST find members through it. But an archive describes each
+member twice, and readers that believe different descriptions see different files, so a disagreement
+is refused here. A fault of the directory is a fault of the archive; any other is a fault of one
+member and leaves the others readable.
 
-Writing. Sizes and offsets are planned before the bytes are known, and the CRCs come last. A member's bytes begin at a
-multiple of ``MEMBER_ALIGNMENT``, so that they can be mapped: an extra field, of the kind that Android's zipalign uses,
-fills the gap. Members have no date, so that the same bytes make the same archive.
+Writing. Sizes and offsets are planned before the bytes are known, and the CRCs come last. A
+member's bytes begin at a multiple of ``MEMBER_ALIGNMENT``, so that they can be mapped: an extra
+field, of the kind that Android's zipalign uses, fills the gap. Members have no date, so that the
+same bytes make the same archive.
 """
 
 import struct
@@ -36,9 +39,13 @@ _Ints = NDArray[np.int64]
 STORED = 0
 DEFLATED = 8
 
-LOCAL = struct.Struct("<4s5HLLLHH")  # signature, version, flags, method, time, date, crc, stored, size, name, extra
+LOCAL = struct.Struct(
+    "<4s5HLLLHH"
+)  # signature, version, flags, method, time, date, crc, stored, size, name, extra
 CENTRAL = struct.Struct("<4s6HLLL5HLL")
-END = struct.Struct("<4s4HLLH")  # signature, disk, first disk, count here, count, size, start, comment
+END = struct.Struct(
+    "<4s4HLLH"
+)  # signature, disk, first disk, count here, count, size, start, comment
 END64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR = struct.Struct("<4sLQL")
 
@@ -48,7 +55,8 @@ ONES_16, ONES_32 = 0xFFFF, 0xFFFFFFFF
 ZIP64_EXTRA = 1
 
 TAIL_NBYTES = END64.size + LOCATOR.size + END.size + ONES_16
-"""The bytes at the end of a file in which the end records lie: their sizes, and the longest comment after them."""
+"""The bytes at the end of a file in which the end records lie: their sizes, and the longest comment
+after them."""
 
 FLAG_STREAMED, FLAG_UTF8 = 1 << 3, 1 << 11
 _FLAG_MASKED = 1 << 13
@@ -59,7 +67,8 @@ _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
 
 class Member(NamedTuple):
-    """A member as the central directory describes it; a tuple, since an archive may have very many."""
+    """A member as the central directory describes it; a tuple, since an archive may have very
+    many."""
 
     name: str
     """The name, decoded: from UTF-8 if a flag says so, else from code page 437."""
@@ -92,48 +101,64 @@ class DirectoryPlace:
 
 
 def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
-    """Return the central directory's place, from the last bytes of an archive: all or at least ``TAIL_NBYTES``.
+    """Return the central directory's place, from the last bytes of an archive: all or at least
+    ``TAIL_NBYTES``.
 
-    The directory must end where the end records begin. Otherwise another reader could take bytes between them, or in
-    front of the archive, for another directory.
+    The directory must end where the end records begin. Otherwise another reader could take bytes
+    between them, or in front of the archive, for another directory.
     """
-    # ``end`` is an offset in ``tail``. Search backwards for an end record whose comment ends with the file: the bytes
-    # of the magic may occur in the comment too.
+    # ``end`` is an offset in ``tail``. Search backwards for an end record whose comment ends with
+    # the file: the bytes of the magic may occur in the comment too.
     end = len(tail)
     while True:
         end = tail.rfind(END_MAGIC, 0, end)
         if end < 0:
             raise malformed(f"The last {len(tail)} bytes have no end record of a zip archive.")
-        if end + END.size <= len(tail) and end + END.size + END.unpack_from(tail, end)[7] == len(tail):
+        if end + END.size <= len(tail) and end + END.size + END.unpack_from(tail, end)[7] == len(
+            tail
+        ):
             break
     _, disk, first_disk, count_here, count, nbytes, start, _ = END.unpack_from(tail, end)
     stop = file_nbytes - len(tail) + end  # the same place in bytes of the archive
     if end >= LOCATOR.size and tail.startswith(LOCATOR_MAGIC, end - LOCATOR.size):
         # Zip64: each number of the short record is all ones or agrees with the wide one.
         stop, *wide = _read_end64(tail, end - LOCATOR.size, file_nbytes)
-        for narrow, value, ones in zip((count, nbytes, start), wide, (ONES_16, ONES_32, ONES_32), strict=True):
+        for narrow, value, ones in zip(
+            (count, nbytes, start), wide, (ONES_16, ONES_32, ONES_32), strict=True
+        ):
             if narrow not in (value, ones):
-                raise invalid(f"The two end records of the archive disagree: one says {narrow}, the other {value}.")
+                raise invalid(
+                    f"The two end records of the archive disagree: one says {narrow}, the other "
+                    f"{value}."
+                )
         count, nbytes, start = wide
     elif count != count_here or disk or first_disk:
         raise InvalidCheckpoint("The archive is split over several disks.", "Join it to one file.")
     if start + nbytes != stop:
-        raise invalid(f"The central directory should end at offset {stop}, but its end record says {start + nbytes}.")
+        raise invalid(
+            f"The central directory should end at offset {stop}, but its end record says "
+            f"{start + nbytes}."
+        )
     return DirectoryPlace(start, nbytes, count)
 
 
 def parse_directory(directory: bytes, count: int) -> list[Member]:
     """Return the members that the central directory lists, in its order.
 
-    ``MalformedCheckpoint`` if its entries do not end where it ends, or if a name is not in the encoding that it claims.
+    ``MalformedCheckpoint`` if its entries do not end where it ends, or if a name is not in the
+    encoding that it claims.
     """
     members = []
     position = 0
     for row in range(count):
-        if position + CENTRAL.size > len(directory) or not directory.startswith(CENTRAL_MAGIC, position):
-            raise malformed(f"The central directory should list {count} members but ends after {row}.")
-        _, _, _, flags, method, _, _, crc, stored, nbytes, *lengths, _, _, _, start = CENTRAL.unpack_from(
-            directory, position
+        if position + CENTRAL.size > len(directory) or not directory.startswith(
+            CENTRAL_MAGIC, position
+        ):
+            raise malformed(
+                f"The central directory should list {count} members but ends after {row}."
+            )
+        _, _, _, flags, method, _, _, crc, stored, nbytes, *lengths, _, _, _, start = (
+            CENTRAL.unpack_from(directory, position)
         )
         name_nbytes, extra_nbytes, comment_nbytes = lengths
         name_start = position + CENTRAL.size
@@ -143,9 +168,14 @@ def parse_directory(directory: bytes, count: int) -> list[Member]:
             extra = directory[extra_start : extra_start + extra_nbytes]
             nbytes, stored, start = _widen(extra, (nbytes, stored, start))
         raw_name = directory[name_start:extra_start]
-        members.append(Member(_decode(raw_name, flags), raw_name, flags, method, crc, stored, nbytes, start))
+        members.append(
+            Member(_decode(raw_name, flags), raw_name, flags, method, crc, stored, nbytes, start)
+        )
     if position != len(directory):
-        raise malformed(f"The central directory has {len(directory)} bytes, but its {count} entries have {position}.")
+        raise malformed(
+            f"The central directory has {len(directory)} bytes, but its {count} entries have "
+            f"{position}."
+        )
     return members
 
 
@@ -154,33 +184,47 @@ def check_member(member: Member) -> None:
     if "\0" in member.name or not member.name:
         raise invalid("Its name is empty or contains a NUL, where other readers cut it.")
     if member.flags & _FLAG_PATCH:
-        raise InvalidCheckpoint("It is a patch to be applied to another archive.", "Write the archive again whole.")
+        raise InvalidCheckpoint(
+            "It is a patch to be applied to another archive.", "Write the archive again whole."
+        )
     # The sizes of encrypted members, and of methods that are not known, follow other laws.
     if member.flags & _ENCRYPTED_FLAGS or member.method not in (STORED, DEFLATED):
         return
     if member.method == STORED and member.stored_nbytes != member.nbytes:
         raise invalid(
-            f"It is not compressed, but has {member.stored_nbytes} bytes in the archive and {member.nbytes} outside."
+            f"It is not compressed, but has {member.stored_nbytes} bytes in the archive and "
+            f"{member.nbytes} outside."
         )
     if member.nbytes > member.stored_nbytes * MAX_INFLATION:
-        cause = f"It claims {member.nbytes} bytes, more than {member.stored_nbytes} compressed ones can become."
+        cause = (
+            f"It claims {member.nbytes} bytes, more than {member.stored_nbytes} compressed ones "
+            "can become."
+        )
         raise InvalidCheckpoint(cause, DISTRUST)
 
 
 def check_supported(member: Member) -> None:
-    """Raise ``UnsupportedError`` if a member is encrypted, or compressed by another method than deflate.
+    """Raise ``UnsupportedError`` if a member is encrypted, or compressed by another method than
+    deflate.
 
-    Call ``check_local`` first: where the two descriptions of a member disagree, it is damaged and not unsupported.
+    Call ``check_local`` first: where the two descriptions of a member disagree, it is damaged and
+    not unsupported.
     """
     if member.flags & _ENCRYPTED_FLAGS:
         raise UnsupportedError("It is encrypted.", "Write the archive again without encryption.")
     if member.method not in (STORED, DEFLATED):
-        cause = f"It is compressed by method {member.method} ({_METHODS.get(member.method, 'unknown')})."
-        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive again.")
+        cause = (
+            f"It is compressed by method {member.method} "
+            f"({_METHODS.get(member.method, 'unknown')})."
+        )
+        raise UnsupportedError(
+            cause, "Stored and deflated members are read: write the archive again."
+        )
 
 
 def local_nbytes(fixed: bytes) -> int:
-    """Return the size of a local header with name and extra field, from its first ``LOCAL.size`` bytes."""
+    """Return the size of a local header with name and extra field, from its first ``LOCAL.size``
+    bytes."""
     magic, *_, name_nbytes, extra_nbytes = LOCAL.unpack(fixed)
     if magic != LOCAL_MAGIC:
         raise malformed("The central directory points to bytes that are not a local header.")
@@ -188,31 +232,43 @@ def local_nbytes(fixed: bytes) -> int:
 
 
 def check_local(local: bytes, member: Member) -> None:
-    """Raise ``InvalidCheckpoint`` if the local header and the directory describe a member differently."""
+    """Raise ``InvalidCheckpoint`` if the local header and the directory describe a member
+    differently."""
     _, _, flags, method, _, _, crc, stored, nbytes, name_nbytes, _ = LOCAL.unpack_from(local)
     extra_start = LOCAL.size + name_nbytes
     if ONES_32 in (stored, nbytes):
         nbytes, stored = _widen(local[extra_start:], (nbytes, stored))
-    if local[LOCAL.size : extra_start] != member.raw_name and not flags & member.flags & _FLAG_MASKED:
+    if (
+        local[LOCAL.size : extra_start] != member.raw_name
+        and not flags & member.flags & _FLAG_MASKED
+    ):
         raise invalid(f"Its local header has another name: {local[LOCAL.size : extra_start]!r}.")
     if (flags, method) != (member.flags, member.method):
-        raise invalid("Its local header and the central directory disagree on its flags or its method.")
+        raise invalid(
+            "Its local header and the central directory disagree on its flags or its method."
+        )
     if flags & _FLAG_MASKED:
         return
     # A stream's writer did not know these three when it wrote the header, and left zeros.
     is_streamed = flags & FLAG_STREAMED and not (crc or stored or nbytes)
-    if not is_streamed and (crc, stored, nbytes) != (member.crc, member.stored_nbytes, member.nbytes):
+    if not is_streamed and (crc, stored, nbytes) != (
+        member.crc,
+        member.stored_nbytes,
+        member.nbytes,
+    ):
         raise invalid("Its local header and the central directory disagree on its size or its CRC.")
 
 
 def overlapping(start: _Ints, stop: _Ints) -> _Ints:
-    """Return the positions of those ranges [start, stop) of an archive that share bytes with another one.
+    """Return the positions of those ranges [start, stop) of an archive that share bytes with
+    another one.
 
     >>> overlapping(np.array([0, 30, 10]), np.array([20, 40, 30]))
     array([0, 2])
     """
-    # Sorted by start, a range overlaps an earlier one if it starts before the largest stop so far, and a later one if
-    # its successor starts before its stop: in the example, [10, 30) starts before 20, and [0, 20) stops after 10.
+    # Sorted by start, a range overlaps an earlier one if it starts before the largest stop so far,
+    # and a later one if its successor starts before its stop: in the example, [10, 30) starts
+    # before 20, and [0, 20) stops after 10.
     order = np.lexsort((stop, start))
     start, stop = start[order], stop[order]
     shares = np.zeros(len(order), dtype=np.bool)
@@ -225,7 +281,9 @@ def _decode(raw_name: bytes, flags: int) -> str:
     try:
         return raw_name.decode("utf-8" if flags & FLAG_UTF8 else "cp437")
     except UnicodeDecodeError:
-        raise malformed(f"The name of the member {raw_name!r} is not UTF-8, as it claims.") from None
+        raise malformed(
+            f"The name of the member {raw_name!r} is not UTF-8, as it claims."
+        ) from None
 
 
 def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
@@ -234,14 +292,17 @@ def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
     >>> _widen(struct.pack("<2HQ", 1, 8, 5 << 30), (7, 0xFFFFFFFF))
     (7, 5368709120)
 
-    A value for which a truncated field has no number stays all ones, and is refused later as an offset out of bounds.
+    A value for which a truncated field has no number stays all ones, and is refused later as an
+    offset out of bounds.
     """
     position = 0
     while position + 4 <= len(extra):
         kind, nbytes = struct.unpack_from("<2H", extra, position)
         position += 4
         if kind == ZIP64_EXTRA:
-            there = min(nbytes, len(extra) - position)  # the field may claim more bytes than the extra has
+            there = min(
+                nbytes, len(extra) - position
+            )  # the field may claim more bytes than the extra has
             wide = iter(struct.iter_unpack("<Q", extra[position : position + there // 8 * 8]))
             return tuple(next(wide, (value,))[0] if value == ONES_32 else value for value in values)
         position += nbytes
@@ -249,17 +310,30 @@ def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _read_end64(tail: bytes, locator: int, file_nbytes: int) -> tuple[int, int, int, int]:
-    """Return the offset of the zip64 end record, and the count, size and start of the directory that it gives.
+    """Return the offset of the zip64 end record, and the count, size and start of the directory
+    that it gives.
 
     ``locator`` is the offset of the locator in ``tail``, the last bytes of the archive.
     """
     _, disk, record, num_disks = LOCATOR.unpack_from(tail, locator)
-    position = record - (file_nbytes - len(tail))  # from an offset in the archive to one in ``tail``
-    if position < 0 or position + END64.size > locator or not tail.startswith(END64_MAGIC, position):
+    position = record - (
+        file_nbytes - len(tail)
+    )  # from an offset in the archive to one in ``tail``
+    if (
+        position < 0
+        or position + END64.size > locator
+        or not tail.startswith(END64_MAGIC, position)
+    ):
         raise malformed(f"The bytes at offset {record} are not a zip64 end record.")
-    _, nbytes, _, _, this_disk, first_disk, count_here, count, size, start = END64.unpack_from(tail, position)
-    if position + 12 + nbytes != locator:  # its size does not count its magic and the size itself, 12 bytes
-        raise invalid(f"The zip64 end record at offset {record} does not end where its locator begins.")
+    _, nbytes, _, _, this_disk, first_disk, count_here, count, size, start = END64.unpack_from(
+        tail, position
+    )
+    if (
+        position + 12 + nbytes != locator
+    ):  # its size does not count its magic and the size itself, 12 bytes
+        raise invalid(
+            f"The zip64 end record at offset {record} does not end where its locator begins."
+        )
     if disk or num_disks > 1 or this_disk or first_disk or count != count_here:
         raise InvalidCheckpoint("The archive is split over several disks.", "Join it to one file.")
     return record, count, size, start
@@ -291,27 +365,33 @@ def encode_name(name: str) -> bytes:
             f"{name!r} cannot be encoded as a name in a zip archive.", "Rename the tensor."
         ) from None
     if len(raw_name) > ONES_16 or b"\0" in raw_name:
-        cause = f"A zip archive cannot hold the name {name[:80]!r}: it has a NUL or more than {ONES_16} bytes."
+        cause = (
+            f"A zip archive cannot hold the name {name[:80]!r}: it has a NUL or more than "
+            f"{ONES_16} bytes."
+        )
         raise UnsupportedError(cause, "Rename the tensor.")
     return raw_name
 
 
 def plan_local_nbytes(start: int, raw_name: bytes, nbytes: int) -> int:
-    """Return the size of the local header at ``start``, so that it ends at a multiple of ``MEMBER_ALIGNMENT``."""
+    """Return the size of the local header at ``start``, so that it ends at a multiple of
+    ``MEMBER_ALIGNMENT``."""
     least = LOCAL.size + len(raw_name) + len(_zip64(nbytes))
     return least + plan_padding(start + least)
 
 
 def plan_padding(stop: int) -> int:
-    """Return the size of a field that brings the offset ``stop`` to a multiple of ``MEMBER_ALIGNMENT``."""
-    # At offset 0 a header of 34 bytes is padded by 30. A gap of 1 to 5 bytes is too small for the field that fills it,
-    # and becomes 64 bytes larger.
+    """Return the size of a field that brings the offset ``stop`` to a multiple of
+    ``MEMBER_ALIGNMENT``."""
+    # At offset 0 a header of 34 bytes is padded by 30. A gap of 1 to 5 bytes is too small for the
+    # field that fills it, and becomes 64 bytes larger.
     padding = -stop % MEMBER_ALIGNMENT
     return padding + (MEMBER_ALIGNMENT if 0 < padding < _PADDING_NBYTES else 0)
 
 
 def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> bytes:
-    """Return the local header of a member that is not compressed; ``plan_local_nbytes`` gives its size."""
+    """Return the local header of a member that is not compressed; ``plan_local_nbytes`` gives its
+    size."""
     wide = _zip64(nbytes)
     extra = wide + _padding(header_nbytes - LOCAL.size - len(raw_name) - len(wide))
     return (
@@ -334,7 +414,8 @@ def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> b
 
 
 def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: int = 0) -> bytes:
-    """Return the directory's entry of the member whose local header is at ``start``, with so many bytes of padding."""
+    """Return the directory's entry of the member whose local header is at ``start``, with so many
+    bytes of padding."""
     # Size, stored size and offset, those that are too large for 32 bits, in this order.
     wide = [number for number in (nbytes, nbytes, start) if number >= ONES_32]
     extra = struct.pack(f"<2H{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide) if wide else b""
@@ -366,14 +447,31 @@ def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: i
 
 
 def build_end(start: int, nbytes: int, count: int) -> bytes:
-    """Return the end records of an archive whose directory, of that size and count, begins at ``start``."""
+    """Return the end records of an archive whose directory, of that size and count, begins at
+    ``start``."""
     end = END.pack(
-        END_MAGIC, 0, 0, min(count, ONES_16), min(count, ONES_16), min(nbytes, ONES_32), min(start, ONES_32), 0
+        END_MAGIC,
+        0,
+        0,
+        min(count, ONES_16),
+        min(count, ONES_16),
+        min(nbytes, ONES_32),
+        min(start, ONES_32),
+        0,
     )
     if count < ONES_16 and nbytes < ONES_32 and start < ONES_32:
         return end
     record = END64.pack(
-        END64_MAGIC, END64.size - 12, _UNIX | _VERSION_64, _VERSION_64, 0, 0, count, count, nbytes, start
+        END64_MAGIC,
+        END64.size - 12,
+        _UNIX | _VERSION_64,
+        _VERSION_64,
+        0,
+        0,
+        count,
+        count,
+        nbytes,
+        start,
     )
     return record + LOCATOR.pack(LOCATOR_MAGIC, 0, start + nbytes, 1) + end
 
@@ -385,7 +483,11 @@ def _zip64(nbytes: int) -> bytes:
 
 def _padding(nbytes: int) -> bytes:
     """Return the extra field that fills a gap of that size."""
-    return struct.pack("<3H", _PADDING_EXTRA, nbytes - 4, MEMBER_ALIGNMENT).ljust(nbytes, b"\0") if nbytes else b""
+    return (
+        struct.pack("<3H", _PADDING_EXTRA, nbytes - 4, MEMBER_ALIGNMENT).ljust(nbytes, b"\0")
+        if nbytes
+        else b""
+    )
 
 
 def _flags(raw_name: bytes) -> int:

@@ -1,7 +1,8 @@
-"""The layers: imports go one way, only storage opens files, and pure layers know neither files nor clocks.
+"""The layers: imports go one way, only storage opens files, and pure layers know neither files nor
+clocks.
 
-`ALLOWED` is the table of imports of docs/design.md as data. Every import counts, wherever it is: inside a function,
-under `TYPE_CHECKING`, or as a module's name in a string that is imported later.
+`ALLOWED` is the table of imports of docs/design.md as data. Every import counts, wherever it is:
+inside a function, under `TYPE_CHECKING`, or as a module's name in a string that is imported later.
 """
 
 import ast
@@ -26,10 +27,25 @@ from spec_tests.helpers.source_code import (
 PURE = ("pictures", "layout", "layout.meshes", "reference.tracking", "planning", "wire")
 CLOCKS_AND_DOORS = {"io", "mmap", "os", "pathlib", "shutil", "tempfile", "time"}
 
-FILE_LAYERS = ("storage", "cli", "conformance")  # the kit writes its reports, and damages what adapters wrote
-OPENERS = {"open", "io.open", "os.open", "os.fdopen", "np.load", "np.save", "np.savez", "np.fromfile", "np.memmap"}
+FILE_LAYERS = (
+    "storage",
+    "cli",
+    "conformance",
+)  # the kit writes its reports, and damages what adapters wrote
+OPENERS = {
+    "open",
+    "io.open",
+    "os.open",
+    "os.fdopen",
+    "np.load",
+    "np.save",
+    "np.savez",
+    "np.fromfile",
+    "np.memmap",
+}
 OPENERS |= {
-    f"os.{verb}" for verb in ("listdir", "makedirs", "mkdir", "remove", "rename", "replace", "scandir", "unlink")
+    f"os.{verb}"
+    for verb in ("listdir", "makedirs", "mkdir", "remove", "rename", "replace", "scandir", "unlink")
 }
 DOOR_MODULES = {"fcntl", "glob", "mmap", "pathlib", "shutil", "tempfile"}
 
@@ -74,7 +90,8 @@ def test_imports_go_one_way() -> None:
 
 
 def test_the_tool_never_imports_the_reference() -> None:
-    """Two wings: the tool stays whole when the reference is taken away, but for `shardvar vectors`, which copies data."""
+    """Two wings: the tool stays whole when the reference is taken away, but for `shardvar vectors`,
+    which copies data."""
     broken = [
         f"{at(path, line)}: {target}"
         for path in in_layers(*FOUNDATION, *TOOL)
@@ -91,13 +108,15 @@ def test_every_layer_is_in_one_wing() -> None:
 
 
 def format_of(module: str) -> str | None:
-    """Return the format of a module: `shardvar.formats.npz.sink` is of npz, `shardvar.formats.files` of none."""
+    """Return the format of a module: `shardvar.formats.npz.sink` is of npz,
+    `shardvar.formats.files` of none."""
     name = f"{module}...".split(".")[2]
     return name if module.startswith("shardvar.formats.") and name in FORMATS else None
 
 
 def test_no_format_imports_another() -> None:
-    """Formats are peers: they meet in the protocol and in the table that lists them, nowhere else."""
+    """Formats are peers: they meet in the protocol and in the table that lists them, nowhere
+    else."""
     broken = [
         f"{at(path, line)}: {target}"
         for path in in_layers("formats")
@@ -127,7 +146,9 @@ def dotted(node: ast.expr) -> str:
 
 def openings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (dotted(node.func) in OPENERS or dotted(node.func).endswith(".tofile")):
+        if isinstance(node, ast.Call) and (
+            dotted(node.func) in OPENERS or dotted(node.func).endswith(".tofile")
+        ):
             yield node.lineno, dotted(node.func)
 
 
@@ -137,7 +158,11 @@ def test_only_storage_opens_files() -> None:
         for path in outside_layers(*FILE_LAYERS)
         for line, what in [
             *openings(tree_of(path)),
-            *((line, target) for line, target in imports_of(path) if target.split(".")[0] in DOOR_MODULES),
+            *(
+                (line, target)
+                for line, target in imports_of(path)
+                if target.split(".")[0] in DOOR_MODULES
+            ),
         ]
     ]
     assert broken == []

@@ -1,4 +1,5 @@
-"""A docstring begins with an imperative or with a noun phrase, and those of the API reference have NumPy's sections."""
+"""A docstring begins with an imperative or with a noun phrase, and those of the API reference have
+NumPy's sections."""
 
 import ast
 import builtins
@@ -9,14 +10,23 @@ from collections.abc import Iterator
 import pytest
 
 from shardvar import errors
-from spec_tests.helpers.api_reference import SECTIONS, Member, entries, members, names_in, sections, undocumented_fields
+from spec_tests.helpers.api_reference import (
+    SECTIONS,
+    Member,
+    entries,
+    members,
+    names_in,
+    sections,
+    undocumented_fields,
+)
 from spec_tests.helpers.source_code import MODULES, module_name, tree_of
 
 QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Where|Why)\b")
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of each docstring: of the module, its classes and functions, and their attributes."""
+    """Yield (name, text) of each docstring: of the module, its classes and functions, and their
+    attributes."""
     names = {tree: ""}
     for node in ast.walk(tree):
         body = getattr(node, "body", [])
@@ -24,9 +34,14 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names[child] = f"{names.get(node, '')}.{child.name}"
             if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-                before = ast.unparse(body[number - 1]).split(":")[0].split(" =")[0] if number else ""
+                before = (
+                    ast.unparse(body[number - 1]).split(":")[0].split(" =")[0] if number else ""
+                )
                 if isinstance(child.value.value, str):
-                    yield f"{names.get(node, '')}{f'.{before}' if before else ''}", child.value.value
+                    yield (
+                        f"{names.get(node, '')}{f'.{before}' if before else ''}",
+                        child.value.value,
+                    )
 
 
 def find_docstring_openings() -> set[str]:
@@ -71,12 +86,21 @@ def problems(member: Member) -> Iterator[str]:
         yield f"headings {headings}, not in the order and spelling of {SECTIONS}"
     if member.takes is not None:
         yield from differing_parameters(member.takes, found.get("Parameters", ""))
-    if member.gives != ("Returns" in found or "Yields" in found) and not isinstance(member.value, property):
+    if member.gives != ("Returns" in found or "Yields" in found) and not isinstance(
+        member.value, property
+    ):
         yield "a section Returns or Yields exactly if a value is returned"
     for name, type_, description in entries(found.get("Raises", "")):
         value = getattr(errors, name, getattr(builtins, name, None))
-        if type_ or not description or not (isinstance(value, type) and issubclass(value, BaseException)):
-            yield f"Raises {name!r}, which is neither in shardvar.errors nor Python's, or has no description"
+        if (
+            type_
+            or not description
+            or not (isinstance(value, type) and issubclass(value, BaseException))
+        ):
+            yield (
+                f"Raises {name!r}, which is neither in shardvar.errors nor Python's, or has no "
+                "description"
+            )
     if any(">>>" in text for heading, text in found.items() if heading != "Examples"):
         yield "examples outside the section Examples"
     for module in re.findall(
@@ -89,9 +113,12 @@ def problems(member: Member) -> Iterator[str]:
 
 
 def differing_parameters(takes: list[inspect.Parameter], section: str) -> Iterator[str]:
-    """Yield in which points a section Parameters differs from a signature: names, order, types and defaults."""
+    """Yield in which points a section Parameters differs from a signature: names, order, types and
+    defaults."""
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    expected = {stars.get(parameter.kind, "") + parameter.name: parameter.default for parameter in takes}
+    expected = {
+        stars.get(parameter.kind, "") + parameter.name: parameter.default for parameter in takes
+    }
     if names_in(section) != list(expected):
         yield f"Parameters are {names_in(section)}, the signature has {list(expected)}"
         return
@@ -101,14 +128,18 @@ def differing_parameters(takes: list[inspect.Parameter], section: str) -> Iterat
         default = expected[names.split(", ")[-1]]
         stated = re.search(r", (?:optional|default (.+))$", type_)
         if (default is inspect.Parameter.empty) != (stated is None):
-            yield f"{names}: ', optional' or ', default VALUE' ends the type exactly if there is a default"
+            yield (
+                f"{names}: ', optional' or ', default VALUE' ends the type exactly if there is a "
+                "default"
+            )
         elif stated and stated[1] and stated[1].replace('"', "'") != repr(default):
             yield f"{names}: the default is {default!r}, not {stated[1]}"
 
 
 @pytest.mark.parametrize("member", REFERENCE, ids=lambda member: member.name)
 def test_sections_agree_with_the_signature(member: Member) -> None:
-    """Parameters names what the signature has, in its order, with its defaults; Raises names classes that exist."""
+    """Parameters names what the signature has, in its order, with its defaults; Raises names
+    classes that exist."""
     assert list(problems(member)) == []
 
 

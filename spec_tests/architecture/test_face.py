@@ -1,4 +1,5 @@
-"""The face, ``import shardvar as sv``: cheap to import, complete, and the same to a type checker as to Python."""
+"""The face, ``import shardvar as sv``: cheap to import, complete, and the same to a type checker as
+to Python."""
 
 import ast
 import subprocess
@@ -15,10 +16,13 @@ HEAVY = {"asyncio", "concurrent", "crc32c", "hypothesis", "ml_dtypes", "msgpack"
 
 
 def modules_after(statement: str) -> set[str]:
-    """Return the modules that a new interpreter has loaded after `statement`, with the same shardvar in reach."""
+    """Return the modules that a new interpreter has loaded after `statement`, with the same
+    shardvar in reach."""
     found_in = str(Path(shardvar.__file__).parent.parent)
     code = f"import sys; sys.path.insert(0, {found_in!r})\n{statement}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
@@ -32,7 +36,13 @@ def test_importing_the_face_loads_no_layer_and_no_dependency() -> None:
 
 def test_geometry_needs_neither_files_nor_the_command_line() -> None:
     loaded = modules_after("import shardvar; shardvar.div(13, 5)")
-    assert {"shardvar.storage", "shardvar.wire", "shardvar.formats", "shardvar.engine", "rich"}.isdisjoint(loaded)
+    assert {
+        "shardvar.storage",
+        "shardvar.wire",
+        "shardvar.formats",
+        "shardvar.engine",
+        "rich",
+    }.isdisjoint(loaded)
 
 
 def test_every_public_name_resolves_and_is_listed() -> None:
@@ -49,9 +59,13 @@ STUB = Path(shardvar.__file__).with_suffix(".pyi")
 
 
 def test_type_checkers_see_the_names_that_python_sees() -> None:
-    """Python's grammar and the reader of ``shardvar/__init__.py`` find the same imports in the stub."""
+    """Python's grammar and the reader of ``shardvar/__init__.py`` find the same imports in the
+    stub."""
     declared = {
-        (alias.asname, f"{node.module}.{alias.name}" if node.module in shardvar._PACKAGES else node.module)
+        (
+            alias.asname,
+            f"{node.module}.{alias.name}" if node.module in shardvar._PACKAGES else node.module,
+        )
         for node in ast.parse(STUB.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
@@ -60,7 +74,8 @@ def test_type_checkers_see_the_names_that_python_sees() -> None:
 
 
 def test_the_stub_holds_imports_and_nothing_else() -> None:
-    """A name that type checkers read in the stub and ``_read_stub`` does not would be missing at run time."""
+    """A name that type checkers read in the stub and ``_read_stub`` does not would be missing at
+    run time."""
     body = ast.parse(STUB.read_text(encoding="utf-8")).body
     assert [ast.unparse(node) for node in body if not isinstance(node, ast.ImportFrom)] == []
 

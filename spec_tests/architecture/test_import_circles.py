@@ -1,9 +1,10 @@
-"""No modules import each other in a circle, not even inside one layer; and a lazy import makes start-up shorter.
+"""No modules import each other in a circle, not even inside one layer; and a lazy import makes
+start-up shorter.
 
-`test_architecture` holds the order of the layers. Inside a layer an import under `TYPE_CHECKING` or in a function may
-hide a circle of files, so here each counts as any other. With no circle left, an import inside a function can have one
-reason only, a shorter start, which `find_needless_lazy_imports` holds. Ruff's PLC0415 cannot tell the two reasons apart
-and is off.
+`test_architecture` holds the order of the layers. Inside a layer an import under `TYPE_CHECKING` or
+in a function may hide a circle of files, so here each counts as any other. With no circle left, an
+import inside a function can have one reason only, a shorter start, which
+`find_needless_lazy_imports` holds. Ruff's PLC0415 cannot tell the two reasons apart and is off.
 """
 
 import ast
@@ -11,7 +12,14 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from spec_tests.helpers.source_code import MODULES, imports, imports_of, module_name, submodules, tree_of
+from spec_tests.helpers.source_code import (
+    MODULES,
+    imports,
+    imports_of,
+    module_name,
+    submodules,
+    tree_of,
+)
 
 Graph = Mapping[str, set[str]]
 
@@ -40,9 +48,12 @@ def reached(start: str, graph: Graph) -> set[str]:
 
 
 def import_graph() -> Graph:
-    """Return what each module imports of the package; the face, which imports lazily by name, is left out."""
+    """Return what each module imports of the package; the face, which imports lazily by name, is
+    left out."""
     names = submodules() - {"shardvar"}
-    graph = {module_name(path): {target for _, target in imports_of(path)} & names for path in MODULES}
+    graph = {
+        module_name(path): {target for _, target in imports_of(path)} & names for path in MODULES
+    }
     return {name: targets - {name} for name, targets in graph.items() if name in names}
 
 
@@ -55,7 +66,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run when a module is imported; those under `TYPE_CHECKING` do not."""
+    """Yield the statements that run when a module is imported; those under `TYPE_CHECKING` do
+    not."""
     for node in body:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
@@ -72,15 +84,22 @@ def start_up_graph() -> Graph:
     for path in MODULES:
         name = module_name(path)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        nodes = [node for node in statements(tree_of(path).body) if isinstance(node, ast.Import | ast.ImportFrom)]
-        targets = {target for node in nodes for _, target in imports(ast.Module([node], []), package)} & names
+        nodes = [
+            node
+            for node in statements(tree_of(path).body)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        targets = {
+            target for node in nodes for _, target in imports(ast.Module([node], []), package)
+        } & names
         above = {".".join(name.split(".")[:size]) for size in range(2, name.count(".") + 1)}
         graph[name] = (targets | above) - {name, "shardvar"}
     return graph
 
 
 def find_needless_lazy_imports() -> set[str]:
-    """Return the imports inside functions of modules that the importing one has imported by then."""
+    """Return the imports inside functions of modules that the importing one has imported by
+    then."""
     graph = start_up_graph()
     found = set()
     for path in MODULES:
@@ -88,9 +107,14 @@ def find_needless_lazy_imports() -> set[str]:
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lazy = {target for _, target in imports(node, package)} & submodules() - {"shardvar"}
+                lazy = {target for _, target in imports(node, package)} & submodules() - {
+                    "shardvar"
+                }
                 strings = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
-                found |= {f"{name}.{node.name}: {target}" for target in (lazy - strings) & reached(name, graph)}
+                found |= {
+                    f"{name}.{node.name}: {target}"
+                    for target in (lazy - strings) & reached(name, graph)
+                }
     return found
 
 
@@ -103,7 +127,10 @@ def test_an_import_inside_a_function_makes_the_start_shorter() -> None:
     [
         ({"a": {"b"}, "b": set()}, []),
         ({"a": {"b"}, "b": {"a"}}, [["a", "b"]]),
-        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"e"}, "e": {"d"}}, [["a", "b", "c"], ["d", "e"]]),
+        (
+            {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"e"}, "e": {"d"}},
+            [["a", "b", "c"], ["d", "e"]],
+        ),
     ],
 )
 def test_circles_are_found(graph: Graph, expected: list[list[str]]) -> None:

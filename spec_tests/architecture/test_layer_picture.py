@@ -2,12 +2,24 @@
 
 from xml.etree import ElementTree
 
-from spec_tests.helpers.layer_picture import BOX_WIDTH, FACE, PICTURE, across, imported, picture, reached, reduced, rows
+from spec_tests.helpers.layer_picture import (
+    BOX_WIDTH,
+    FACE,
+    PICTURE,
+    across,
+    imported,
+    picture,
+    reached,
+    reduced,
+    rows,
+)
 from spec_tests.helpers.layers import ALLOWED
 
 
 def test_the_picture_is_current() -> None:
-    assert PICTURE.read_text(encoding="utf-8") == picture(), "docs/images/layers.svg is old: run `make layers`."
+    assert PICTURE.read_text(encoding="utf-8") == picture(), (
+        "docs/images/layers.svg is old: run `make layers`."
+    )
 
 
 def test_what_is_drawn_leads_exactly_where_the_imports_lead() -> None:
@@ -22,11 +34,23 @@ def test_what_is_drawn_leads_exactly_where_the_imports_lead() -> None:
 
 
 def test_every_layer_is_drawn_once_and_above_what_it_imports() -> None:
-    names = [each.text for each in ElementTree.fromstring(picture()).iter("{http://www.w3.org/2000/svg}text")]
-    assert sorted(map(str, names)) == sorted(layer.removeprefix("reference.") for layer in ALLOWED if layer not in FACE)
+    names = [
+        each.text
+        for each in ElementTree.fromstring(picture()).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert sorted(map(str, names)) == sorted(
+        layer.removeprefix("reference.") for layer in ALLOWED if layer not in FACE
+    )
     arrows = reduced(imported())
-    height = {layer: number for number, row in enumerate(rows(arrows)) for layer, passing in row if not passing}
-    assert all(height[layer] > height[target] for layer, targets in arrows.items() for target in targets)
+    height = {
+        layer: number
+        for number, row in enumerate(rows(arrows))
+        for layer, passing in row
+        if not passing
+    }
+    assert all(
+        height[layer] > height[target] for layer, targets in arrows.items() for target in targets
+    )
 
 
 def test_no_arrow_passes_behind_a_box() -> None:

@@ -4,22 +4,26 @@ import ast
 
 from spec_tests.helpers.source_code import MODULES, module_name, tree_of
 
-MOST_LINES_OF_A_FILE = 360
-MOST_LINES_OF_A_FUNCTION = 40
+MOST_LINES_OF_A_FILE = 450
+MOST_LINES_OF_A_FUNCTION = 60
 
 
 def lines_of_docstrings(tree: ast.AST) -> int:
-    """Return the number of lines of all texts that are statements: docstrings of modules, functions and attributes."""
+    """Return the number of lines of all texts that are statements: docstrings of modules, functions
+    and attributes."""
     return sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
         for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
     )
 
 
 def find_long_files() -> set[str]:
     lengths = {
-        path: len(path.read_text(encoding="utf-8").splitlines()) - lines_of_docstrings(tree_of(path))
+        path: len(path.read_text(encoding="utf-8").splitlines())
+        - lines_of_docstrings(tree_of(path))
         for path in MODULES
     }
     return {module_name(path) for path, length in lengths.items() if length > MOST_LINES_OF_A_FILE}
@@ -35,7 +39,8 @@ def find_long_functions() -> set[str]:
         for path in MODULES
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if (node.end_lineno or node.lineno) - node.lineno + 1 - lines_of_docstrings(node) > MOST_LINES_OF_A_FUNCTION
+        if (node.end_lineno or node.lineno) - node.lineno + 1 - lines_of_docstrings(node)
+        > MOST_LINES_OF_A_FUNCTION
     }
 
 

@@ -1,6 +1,8 @@
-"""One word for each idea, and plain English: words, class names and phrases that the project does not use.
+"""One word for each idea, and plain English: words, class names and phrases that the project does
+not use.
 
-docs/design.md has the words. A word counts wherever it is: in a name, a docstring, a comment, a message.
+docs/design.md has the words. A word counts wherever it is: in a name, a docstring, a comment, a
+message.
 """
 
 import ast
@@ -23,7 +25,17 @@ HOMES = {
         "formats/torch/item_index.py",
         *(
             f"formats/zarr/{name}.py"
-            for name in ("__init__", "build", "contents", "decoder", "group", "index", "lost", "names", "orbax")
+            for name in (
+                "__init__",
+                "build",
+                "contents",
+                "decoder",
+                "group",
+                "index",
+                "lost",
+                "names",
+                "orbax",
+            )
         ),
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
@@ -34,14 +46,17 @@ HOMES = {
     "piece": ("engine/pieces.py",),
 }
 """A word -> the modules that may use it freely; others may only name what these define."""
-PROPER_NAMES = re.compile(r"Box(-| and )Muller|torch\.chunk|viewBox|rich\.box|box=SIMPLE_HEAD|chunk_size=part_nbytes")
+PROPER_NAMES = re.compile(
+    r"Box(-| and )Muller|torch\.chunk|viewBox|rich\.box|box=SIMPLE_HEAD|chunk_size=part_nbytes"
+)
 CLASS_NAMES = {
     "Claim", "Draft", "Filling", "Found", "Gathered", "Given", "Held", "Kept", "Known", "Laid", "Manner", "Measured",
     "Placed", "Read", "Said", "Seen", "Taken", "Told", "Written",
 }  # fmt: skip
 """Participles and riddles: a class is called by a noun of its field."""
 PHRASES = re.compile(
-    r"\b(?:(?<!there )(?:is|are) no(?! longer\b| more\b| less\b| fewer\b) [a-z]+|are none|none of which|whoever|besides"
+    r"\b(?:(?<!there )(?:is|are) no(?! longer\b| more\b| less\b| fewer\b) [a-z]+|are none|none of "
+    r"which|whoever|besides"
     r"|nobody|somebody|(?:is|are) told|shall|stands? there|of its own|of today's)\b",
     re.IGNORECASE,
 )
@@ -73,11 +88,19 @@ def find_words() -> set[str]:
     found = set()
     for word, homes in HOMES.items():
         exported = "|".join(sorted({name for home in homes for name in names_of(home)})) or "(?!)"
-        # A name counts as one where it is code: imported, called, an attribute, or in quotation marks of some kind.
-        code = re.compile(rf"(?:(?<=[`'\".])|(?<=import )|(?<=, ))(?:{exported})\b|\b(?:{exported})(?=[`'\"(\[.,])")
+        # A name counts as one where it is code: imported, called, an attribute, or in quotation
+        # marks of some kind.
+        code = re.compile(
+            r"(?:(?<=[`'\".])|(?<=import )|(?<=, "
+            rf"))(?:{exported})\b|\b(?:{exported})(?=[`'\"(\[.,])"
+        )
         for path in MODULES:
             text = code.sub("", PROPER_NAMES.sub("", path.read_text(encoding="utf-8")))
-            if path_in_package(path) not in homes and words_of(text) & {word, f"{word}s", f"{word}es"}:
+            if path_in_package(path) not in homes and words_of(text) & {
+                word,
+                f"{word}s",
+                f"{word}es",
+            }:
                 found.add(f"{path_in_package(path)}: {word}")
     return found
 
@@ -102,7 +125,9 @@ def test_classes_are_called_by_nouns() -> None:
 @cache
 def quotable() -> str:
     """Return the words of all sentences of the RFCs that the project quotes."""
-    return plain(" ".join(sentence.text for document in documents() for sentence in document.sentences))
+    return plain(
+        " ".join(sentence.text for document in documents() for sentence in document.sentences)
+    )
 
 
 def plain(text: str) -> str:
@@ -119,7 +144,11 @@ def phrases(text: str) -> Iterator[str]:
 
 
 def pages() -> list[Path]:
-    return [path for path in sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")]) if path.name not in GENERATED]
+    return [
+        path
+        for path in sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+        if path.name not in GENERATED
+    ]
 
 
 def find_phrases() -> set[str]:

@@ -1,5 +1,5 @@
-"""A headless Chromium, one for all tests; each opens pages of its own. It is driven through the driver that comes with
-it, so nothing is fetched, and the pages are files."""
+"""A headless Chromium, one for all tests; each opens pages of its own. It is driven through the
+driver that comes with it, so nothing is fetched, and the pages are files."""
 
 import shutil
 from collections.abc import Iterator

@@ -33,11 +33,18 @@ class Page:
 
     def text(self, selector: str) -> str:
         # In one step: a row that was found may be drawn anew before it is asked.
-        return self.browser.execute_script("return document.querySelector(arguments[0]).textContent", selector) or ""
+        return (
+            self.browser.execute_script(
+                "return document.querySelector(arguments[0]).textContent", selector
+            )
+            or ""
+        )
 
     def until(self, script: str) -> Any:
         """Wait until an expression is true; what it is then."""
-        return WebDriverWait(self.browser, SECONDS, 0.05).until(lambda _: self.run(f"return {script}"))
+        return WebDriverWait(self.browser, SECONDS, 0.05).until(
+            lambda _: self.run(f"return {script}")
+        )
 
     def search(self, text: str) -> None:
         field = self.find("#query")
@@ -54,7 +61,8 @@ class Page:
         ActionChains(self.browser).send_keys(*keys).perform()
 
     def point(self, selector: str, x: float, y: float, click: bool = False) -> None:
-        """Move the mouse to a place of an element, as shares of its width and height, and perhaps click."""
+        """Move the mouse to a place of an element, as shares of its width and height, and perhaps
+        click."""
         target = self.find(selector)
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", target)
         size = target.size
@@ -75,7 +83,9 @@ class Page:
         return found
 
 
-def show(browser: Chrome, page: Path, width: int = 1300, height: int = 1000, scheme: str = "light") -> Page:
+def show(
+    browser: Chrome, page: Path, width: int = 1300, height: int = 1000, scheme: str = "light"
+) -> Page:
     """Open a page in a window of a size and in a colour scheme."""
     device = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
@@ -96,5 +106,12 @@ def view(directory: Path, arrays: dict[str, Any], *words: str, **options: Any) -
     return directory / "model.html"
 
 
-TAB, ENTER, ESCAPE, DOWN, RIGHT, END = Keys.TAB, Keys.ENTER, Keys.ESCAPE, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.END
+TAB, ENTER, ESCAPE, DOWN, RIGHT, END = (
+    Keys.TAB,
+    Keys.ENTER,
+    Keys.ESCAPE,
+    Keys.ARROW_DOWN,
+    Keys.ARROW_RIGHT,
+    Keys.END,
+)
 LEFT = Keys.ARROW_LEFT

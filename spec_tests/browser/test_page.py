@@ -1,4 +1,5 @@
-"""The page of ``shardvar view`` in a browser: searching, clicking, hovering, keys; damage, differences, odd names."""
+"""The page of ``shardvar view`` in a browser: searching, clicking, hovering, keys; damage,
+differences, odd names."""
 
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -62,7 +63,9 @@ GLOBS = (
 def test_a_glob_means_what_it_means_on_the_command_line(page: Page) -> None:
     for glob in GLOBS:
         page.search(glob)
-        assert page.keys() == [key for key in sorted(model(), key=reading_key) if fnmatchcase(key, glob)], glob
+        assert page.keys() == [
+            key for key in sorted(model(), key=reading_key) if fnmatchcase(key, glob)
+        ], glob
 
 
 def test_dtypes_are_picked_by_buttons(page: Page) -> None:
@@ -73,13 +76,21 @@ def test_dtypes_are_picked_by_buttons(page: Page) -> None:
 
 
 def odd_values() -> dict[str, np.ndarray]:
-    values = {"n10": [np.nan, 1], "n9": [np.inf, 0], "zeros": [0, 0], "same": [3, 3], "plain": [1, 2]}
+    values = {
+        "n10": [np.nan, 1],
+        "n9": [np.inf, 0],
+        "zeros": [0, 0],
+        "same": [3, 3],
+        "plain": [1, 2],
+    }
     return {key: np.array(each, np.float32) for key, each in values.items()}
 
 
 def test_odd_values_are_named_marked_and_filtered(chromium: Chrome, tmp_path: Path) -> None:
     page = show(chromium, view(tmp_path, odd_values(), "--stats"))
-    told = "1 tensor with NaN, 1 tensor with infinity, 1 tensor of zeros alone, 1 tensor of one value."
+    told = (
+        "1 tensor with NaN, 1 tensor with infinity, 1 tensor of zeros alone, 1 tensor of one value."
+    )
     assert page.text("header .health").endswith(told)
     chips = {each.text.split()[0]: each for each in page.all("#chips button")}
     assert list(chips) == ["float32", "NaN", "infinity", "zeros", "one"]
@@ -90,8 +101,17 @@ def test_odd_values_are_named_marked_and_filtered(chromium: Chrome, tmp_path: Pa
 def test_values_that_were_not_read_are_not_called_healthy(chromium: Chrome, tmp_path: Path) -> None:
     page = show(chromium, view(tmp_path, odd_values()))
     assert page.text("header .health").startswith("? Not checked Values and checksums: not read. ")
-    told = {each.text.splitlines()[0]: each.text.splitlines()[1] for each in page.all("header .cards > div")}
-    assert told == {"Parameters": "10", "Size": "40 B", "Tensors": "5", "Dtypes": "float32", "Storage": "1 file"}
+    told = {
+        each.text.splitlines()[0]: each.text.splitlines()[1]
+        for each in page.all("header .cards > div")
+    }
+    assert told == {
+        "Parameters": "10",
+        "Size": "40 B",
+        "Tensors": "5",
+        "Dtypes": "float32",
+        "Storage": "1 file",
+    }
 
 
 def test_keys_are_in_natural_order_both_ways(chromium: Chrome, tmp_path: Path) -> None:
@@ -105,14 +125,22 @@ def test_a_click_on_an_area_chooses_its_tensor_and_tells_all_of_it(page: Page) -
     page.point(".map", 0.2, 0.5, click=True)
     assert page.text("#detail-title") == "embedding"
     told = page.text("#detail")
-    assert "float32 [1000, 16]" in told and "64.0 kB" in told and "[334:667, 0:16]" in told and "elements16,000" in told
+    assert (
+        "float32 [1000, 16]" in told
+        and "64.0 kB" in told
+        and "[334:667, 0:16]" in told
+        and "elements16,000" in told
+    )
     assert page.run("return state.item.key") == "embedding"
     assert page.find(".histogram").is_displayed()
     assert page.text("#said").startswith("embedding; float32 [1000, 16]; 64.0 kB")
 
 
 def test_areas_are_in_proportion_to_bytes(page: Page) -> None:
-    areas = page.run("return maps[0].boxes.filter((b) => b.node.item).map((b) => [b.node.nbytes, b.width * b.height])")
+    areas = page.run(
+        "return maps[0].boxes.filter((b) => b.node.item).map((b) => [b.node.nbytes, b.width * "
+        "b.height])"
+    )
     large = [(nbytes, area) for nbytes, area in areas if nbytes > 5000]
     rates = [area / nbytes for nbytes, area in large]
     assert len(large) == 3 and max(rates) / min(rates) < 1.4  # headers of folders take a little
@@ -155,9 +183,9 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
 
 
 def test_screen_readers_are_told_names_and_places(page: Page) -> None:
-    assert page.find(".map").get_attribute("role") == "group" and "Arrow keys" in page.find(".map").get_attribute(
-        "aria-label"
-    )
+    assert page.find(".map").get_attribute("role") == "group" and "Arrow keys" in page.find(
+        ".map"
+    ).get_attribute("aria-label")
     labels = [each.get_attribute("aria-label") for each in page.all(".map .box")]
     assert any(label.startswith("embedding: float32 [1000, 16]; 64.0 kB") for label in labels)
     assert any(label.startswith("Folder dense/: 2 tensors") for label in labels)
@@ -177,13 +205,24 @@ def test_a_column_sorts_both_ways(page: Page) -> None:
     assert page.find("#table [aria-sort=ascending]").text.startswith("size")
 
 
-def test_numbers_of_the_table_are_not_more_exact_than_they_look_nor_cut(chromium: Chrome, tmp_path: Path) -> None:
-    """A count of 123,456 is not shown as 123000, and 2**62 not as its first digits; a long dtype is whole."""
-    arrays = {"count": np.array([7, 123_456]), "large": np.array([1, 2**62]), "w": np.array([0.00012, 1234.56])}
+def test_numbers_of_the_table_are_not_more_exact_than_they_look_nor_cut(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    """A count of 123,456 is not shown as 123000, and 2**62 not as its first digits; a long dtype is
+    whole."""
+    arrays = {
+        "count": np.array([7, 123_456]),
+        "large": np.array([1, 2**62]),
+        "w": np.array([0.00012, 1234.56]),
+    }
     page = show(chromium, view(tmp_path, arrays | {"z": np.zeros(2, "complex128")}, "--stats"))
     cells = page.run("""const columns = ['min', 'max'].map((name) => COLUMNS.find((column) => column.name === name));
         return lines.map(({ item }) => [item.key, ...columns.map((column) => column.text(item))])""")
-    assert cells[:3] == [["count", "7", "123456"], ["large", "1", "4.6e+18"], ["w", "1.2e-4", "1235"]]
+    assert cells[:3] == [
+        ["count", "7", "123456"],
+        ["large", "1", "4.6e+18"],
+        ["w", "1.2e-4", "1235"],
+    ]
     assert (
         page.run("""const cells = [...document.querySelectorAll("#table .row > :not(.key)")];
         return cells.filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent)""")
@@ -194,7 +233,9 @@ def test_numbers_of_the_table_are_not_more_exact_than_they_look_nor_cut(chromium
 def test_a_file_is_drawn_byte_by_byte_and_zoomed(page: Page) -> None:
     page.until("fileMaps[0].bytes.high > 1000")
     page.find("[aria-label='Zoom in']").click()
-    low, high, all_ = page.run("const b = fileMaps[0].bytes; return [b.low, b.high, extentOf(b.side, 0)]")
+    low, high, all_ = page.run(
+        "const b = fileMaps[0].bytes; return [b.low, b.high, extentOf(b.side, 0)]"
+    )
     assert high - low == pytest.approx(all_ / 2)
     page.find("details summary").click()
     page.until("document.querySelectorAll('details tbody tr').length > 0")
@@ -204,11 +245,19 @@ def test_a_file_is_drawn_byte_by_byte_and_zoomed(page: Page) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 800, 1800])
-def test_no_width_needs_scrolling_sideways(chromium: Chrome, tmp_path: Path, width: int, scheme: str) -> None:
+def test_no_width_needs_scrolling_sideways(
+    chromium: Chrome, tmp_path: Path, width: int, scheme: str
+) -> None:
     page = show(chromium, view(tmp_path, model(), "--stats"), width=width, scheme=scheme)
     page.run("actions.choose(ITEMS[0])")
     assert page.run("return document.documentElement.scrollWidth") <= width
-    dark = sum(int(part) for part in page.find("body").value_of_css_property("background-color")[5:-4].split(",")) < 300
+    dark = (
+        sum(
+            int(part)
+            for part in page.find("body").value_of_css_property("background-color")[5:-4].split(",")
+        )
+        < 300
+    )
     assert dark == (scheme == "dark") and page.complaints() == []
 
 
@@ -216,7 +265,8 @@ def test_a_change_of_the_scheme_repaints(chromium: Chrome, tmp_path: Path) -> No
     page = show(chromium, view(tmp_path, model()))
     light = page.colour_at(".map canvas", 0.2, 0.5)
     chromium.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
     )
     page.until("theme.paper !== '#fbfbfa'")
     page.run("maps.forEach((map) => map.drawNow())")
@@ -225,17 +275,24 @@ def test_a_change_of_the_scheme_repaints(chromium: Chrome, tmp_path: Path) -> No
 
 def test_hostile_names_are_shown_and_run_nothing(chromium: Chrome, tmp_path: Path) -> None:
     arrays = {key: np.ones(8) for key in HOSTILE_KEYS}
-    page = show(chromium, view(tmp_path, arrays, "--stats", metadata={HOSTILE_KEYS[0]: HOSTILE_KEYS[1]}))
+    page = show(
+        chromium, view(tmp_path, arrays, "--stats", metadata={HOSTILE_KEYS[0]: HOSTILE_KEYS[1]})
+    )
     assert page.run("return ITEMS.length") == len(HOSTILE_KEYS)
     for number in range(len(HOSTILE_KEYS)):
         page.run(f"actions.choose(ITEMS[{number}])")
-    assert page.run("return document.querySelectorAll('img, svg[onload], script:not([type])').length") == 1
+    assert (
+        page.run("return document.querySelectorAll('img, svg[onload], script:not([type])').length")
+        == 1
+    )
     assert "\u202e" not in page.text("body > main") and "a\\u202eevil" in page.text("#table")
     page.search("<img")
     assert page.keys() == [HOSTILE_KEYS[0]] and page.complaints() == []
 
 
-def test_the_policy_stops_a_script_that_would_have_come_in(chromium: Chrome, tmp_path: Path) -> None:
+def test_the_policy_stops_a_script_that_would_have_come_in(
+    chromium: Chrome, tmp_path: Path
+) -> None:
     """The second line of defence holds alone."""
     path = view(tmp_path, model())
     page = show(chromium, path)
@@ -276,30 +333,61 @@ def test_two_checkpoints_stand_side_by_side(chromium: Chrome, tmp_path: Path) ->
     changed["embedding"][3, 2] += 1
     del changed["step"]
     sv.save(tmp_path / "b.npz", changed)
-    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b.npz"), "--html", str(tmp_path / "d.html")]) == 1
+    assert (
+        main(
+            [
+                "diff",
+                str(tmp_path / "a"),
+                str(tmp_path / "b.npz"),
+                "--html",
+                str(tmp_path / "d.html"),
+            ]
+        )
+        == 1
+    )
     page = show(chromium, tmp_path / "d.html")
-    assert page.text("h1") == "3 equal, 1 changed, 1 only in A, 1 only in B" and len(page.all(".map")) == 1
+    assert (
+        page.text("h1") == "3 equal, 1 changed, 1 only in A, 1 only in B"
+        and len(page.all(".map")) == 1
+    )
     # What has no number comes first, then values by their change, then what is equal.
     assert page.keys()[:3] == ["step", "extra", "embedding"]
     page.run("actions.choose(shown[2])")
     told = page.text("#detail")
-    assert "elements that differ1" in told and "[3, 2]" in told and "A: a" in told and "B: b.npz" in told
+    assert (
+        "elements that differ1" in told
+        and "[3, 2]" in told
+        and "A: a" in told
+        and "B: b.npz" in told
+    )
     assert page.complaints() == []
 
 
-def test_a_hundred_thousand_tensors_are_drawn_and_searched(chromium: Chrome, tmp_path: Path) -> None:
-    names = {f"model/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2 + i % 7, np.int8) for i in range(100_000)}
+def test_a_hundred_thousand_tensors_are_drawn_and_searched(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    names = {
+        f"model/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2 + i % 7, np.int8)
+        for i in range(100_000)
+    }
     page = show(chromium, view(tmp_path, names))
     assert page.run("return [ITEMS.length, maps[0].boxes.length > 100]") == [100_000, True]
-    assert len(page.all("#table .row")) < 60 and page.run("return document.querySelectorAll('*').length") < 1500
+    assert (
+        len(page.all("#table .row")) < 60
+        and page.run("return document.querySelectorAll('*').length") < 1500
+    )
     page.search("block_77/expert_5/")
     assert page.keys() == ["model/block_77/expert_5/kernel"]
     page.search("model/block_9?/*")
     assert len(page.keys()) == 1000
     page.search("")
     # Sizes repeat after seven tensors, so that of each seven blocks none are alike.
-    assert page.run("return lines.length") == 7 and page.text("#table .group .start").startswith("model/block_{0,7,")
+    assert page.run("return lines.length") == 7 and page.text("#table .group .start").startswith(
+        "model/block_{0,7,"
+    )
     page.run("document.querySelectorAll('#fold button')[1].click()")
     page.run("document.querySelector('#table .list').scrollTop = 1e9")
-    page.until("[...document.querySelectorAll('#table .row')].some((row) => row.dataset.row === '99999')")
+    page.until(
+        "[...document.querySelectorAll('#table .row')].some((row) => row.dataset.row === '99999')"
+    )
     assert page.complaints() == []

@@ -1,4 +1,5 @@
-"""The filter of the site's long tables, docs/_static/filter.js, on a page of the site's structure."""
+"""The filter of the site's long tables, docs/_static/filter.js, on a page of the site's
+structure."""
 
 from pathlib import Path
 
@@ -23,7 +24,8 @@ PAGE = """<!doctype html><meta charset="utf-8"><article><section><h1>Specificati
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a page that is filtered, the same one under a name that is not, and the script."""
+    """A folder with a page that is filtered, the same one under a name that is not, and the
+    script."""
     script = (paths.DOCS / "_static" / "filter.js").read_text(encoding="utf-8")
     (tmp_path / "filter.js").write_text(script, encoding="utf-8")
     for name in ("rules.html", "format.html"):
@@ -32,15 +34,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 def shown(chromium: Chrome, selector: str) -> list[str]:
-    return [each.text for each in chromium.find_elements(By.CSS_SELECTOR, selector) if each.is_displayed()]
+    return [
+        each.text
+        for each in chromium.find_elements(By.CSS_SELECTOR, selector)
+        if each.is_displayed()
+    ]
 
 
-def test_rows_with_all_words_stay_and_sections_without_rows_go(chromium: Chrome, folder: Path) -> None:
+def test_rows_with_all_words_stay_and_sections_without_rows_go(
+    chromium: Chrome, folder: Path
+) -> None:
     chromium.get((folder / "rules.html").as_uri())
     assert len(shown(chromium, "tr")) == 4
     field = chromium.find_element(By.CSS_SELECTOR, "input[type=search]")
     field.send_keys("RULE even")
-    assert shown(chromium, "tr") == ["totals", "rule-2 even broken"] and shown(chromium, "output") == ["1 of 3"]
+    assert shown(chromium, "tr") == ["totals", "rule-2 even broken"] and shown(
+        chromium, "output"
+    ) == ["1 of 3"]
     assert shown(chromium, "h2") == ["RFC 000", "About", "Breaches"]
     field.clear()
     field.send_keys("contiguous")
@@ -50,14 +60,18 @@ def test_rows_with_all_words_stay_and_sections_without_rows_go(chromium: Chrome,
     assert len(shown(chromium, "tr")) == 4 and len(shown(chromium, "h2, h3, h4")) == 7
 
 
-def test_the_breaches_stay_that_a_row_links_to_or_that_have_the_words(chromium: Chrome, folder: Path) -> None:
+def test_the_breaches_stay_that_a_row_links_to_or_that_have_the_words(
+    chromium: Chrome, folder: Path
+) -> None:
     chromium.get((folder / "rules.html").as_uri() + "?filter=broken")
     assert shown(chromium, "h4") == ["first"]
     chromium.get((folder / "rules.html").as_uri() + "?filter=policy")
     assert shown(chromium, "h4") == ["second"]
 
 
-def test_the_words_may_be_in_the_address_and_are_never_markup(chromium: Chrome, folder: Path) -> None:
+def test_the_words_may_be_in_the_address_and_are_never_markup(
+    chromium: Chrome, folder: Path
+) -> None:
     chromium.get((folder / "rules.html").as_uri() + "?filter=policy")
     assert shown(chromium, "tr") == ["totals", "policy-1"]
     chromium.get((folder / "rules.html").as_uri() + "?filter=%3Cimg%20src%3Dx%3E")

@@ -1,4 +1,5 @@
-"""Tests of the lines that answer a command: a symbol at a terminal, words everywhere, and numbers that are true."""
+"""Tests of the lines that answer a command: a symbol at a terminal, words everywhere, and numbers
+that are true."""
 
 import io
 import re
@@ -37,7 +38,12 @@ class AsciiTerminal(io.TextIOWrapper):
     ],
 )
 def test_an_answer_begins_with_a_symbol_at_a_terminal_and_is_words_in_a_pipe(
-    words: str, symbol: str, sentence: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    words: str,
+    symbol: str,
+    sentence: str,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A terminal whose encoding lacks the symbol gets the words too."""
     saved(tmp_path, name="good")
@@ -48,15 +54,24 @@ def test_an_answer_begins_with_a_symbol_at_a_terminal_and_is_words_in_a_pipe(
     monkeypatch.chdir(tmp_path)
     assert run(*words.split()).out.splitlines()[0].startswith(sentence)
     with terminal(200):
-        assert run(*words.split()).out.splitlines()[0].startswith(f"{symbol} {sentence.removeprefix('ok: ')}")
+        assert (
+            run(*words.split())
+            .out.splitlines()[0]
+            .startswith(f"{symbol} {sentence.removeprefix('ok: ')}")
+        )
         with patch("sys.stdout", AsciiTerminal(io.BytesIO(), "ascii")) as ascii_terminal:
             run(*words.split())
             ascii_terminal.seek(0)
-            assert ascii_terminal.read().splitlines()[0].startswith("! complete" if symbol == "!" else sentence)
+            assert (
+                ascii_terminal.read()
+                .splitlines()[0]
+                .startswith("! complete" if symbol == "!" else sentence)
+            )
 
 
 def test_the_command_that_keeps_digests_is_offered_where_it_helps(tmp_path: Path, run: Run) -> None:
-    """Only for one checkpoint without damage, in a format without checksums; a shell takes the command as it stands."""
+    """Only for one checkpoint without damage, in a format without checksums; a shell takes the
+    command as it stands."""
     whole = saved(tmp_path, "safetensors", "two words.safetensors")
     cut = saved(tmp_path, "safetensors", "cut.safetensors")
     with cut.open("r+b") as file:
@@ -69,7 +84,9 @@ def test_the_command_that_keeps_digests_is_offered_where_it_helps(tmp_path: Path
     assert run("verify", whole).err == ""
 
 
-@pytest.mark.parametrize("words", [["model"], ["bare.safetensors"], ["model", "--against", "bare.safetensors.sha256"]])
+@pytest.mark.parametrize(
+    "words", [["model"], ["bare.safetensors"], ["model", "--against", "bare.safetensors.sha256"]]
+)
 def test_progress_ends_with_the_last_byte_that_is_read(
     words: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,13 +108,17 @@ def test_progress_ends_with_the_last_byte_that_is_read(
     assert told == [sum(read)] == [5696 * (1 if words == ["model"] else 2)]
 
 
-def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(tmp_path: Path, run: Run) -> None:
+def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(
+    tmp_path: Path, run: Run
+) -> None:
     """The tensors that are there are not named one by one: none of them has a checksum."""
     layers = {f"layer.{number}": np.ones(100, "f4") for number in range(6)}
     sv.save(tmp_path / "set", layers, format="safetensors", policy=sv.MaxShardSizePolicy(1000))
     next(tmp_path.glob("*-00002-of-*")).unlink()
     lines = run("verify", tmp_path / "set").out.splitlines()
-    assert lines[0].startswith("damaged: 2 of 6 tensors in ") and lines[2:] == ["no damage found: 4 tensors"]
+    assert lines[0].startswith("damaged: 2 of 6 tensors in ") and lines[2:] == [
+        "no damage found: 4 tensors"
+    ]
     assert lines[0].endswith(": 1.60 kB read; no checksums in this format: structure only")
 
 
@@ -106,7 +127,8 @@ def test_files_larger_than_their_limit_are_one_line(tmp_path: Path, run: Run) ->
     sv.save(tmp_path / "model", {f"w{number}": np.ones(100 + number) for number in range(9)})
     words = ("reshard", tmp_path / "model", tmp_path / "out.safetensors", "--max-file-size", "801")
     told = (
-        "note: 8 of 9 files larger than --max-file-size 801, up to 864 B: 'w8' can only be held whole by the format.\n"
+        "note: 8 of 9 files larger than --max-file-size 801, up to 864 B: 'w8' can only be held "
+        "whole by the format.\n"
     )
     assert run(*words, "--dry-run").err == told
     assert run(*words).err == told
@@ -125,19 +147,28 @@ def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path
     run("reshard", path, tmp_path / "out", *words)
     for side, place in enumerate((path, tmp_path / "out")):
         told = run("inspect", place, "--json").json
-        assert rows["tensors"][side] == str(told["num_tensors"]) and rows["slices"][side] == str(told["num_slices"])
+        assert rows["tensors"][side] == str(told["num_tensors"]) and rows["slices"][side] == str(
+            told["num_slices"]
+        )
         assert rows["files"][side].split(",")[0] == str(len(told["files"]))
         assert rows["bytes"][side] == f"{told['nbytes']} B"
         assert set(rows["dtypes"][side].split(", ")) == {each["dtype"] for each in told["tensors"]}
 
 
-def test_what_an_unfinished_write_has_left_is_named_by_the_next_one(tmp_path: Path, run: Run) -> None:
-    """No checkpoint has these files, so nothing else names them. JSON on standard output is not touched."""
+def test_what_an_unfinished_write_has_left_is_named_by_the_next_one(
+    tmp_path: Path, run: Run
+) -> None:
+    """No checkpoint has these files, so nothing else names them. JSON on standard output is not
+    touched."""
     path, left = saved(tmp_path), tmp_path / "out.data-00000.0123456789abcdef.tmp"
     left.write_bytes(b"cut")
     for more in ((), ("--json",)):
         outcome = run("reshard", path, tmp_path / "out", "--force", *more)
-        assert outcome.err.startswith("warning: ") and outcome.err.count("\n") == 1 and left.name in outcome.err
+        assert (
+            outcome.err.startswith("warning: ")
+            and outcome.err.count("\n") == 1
+            and left.name in outcome.err
+        )
         assert outcome.code == 0 and sv.verify(tmp_path / "out").ok
 
 
@@ -146,11 +177,17 @@ def test_the_policy_is_named_with_verbose_alone(tmp_path: Path, run: Run) -> Non
     words = ("reshard", saved(tmp_path), tmp_path / "out", "--files", "2")
     for more in (("--dry-run",), ()):
         assert "policy: " not in run(*words, *more).out
-        assert "policy: Balances payload bytes over 2 files.\n" in run(*words, *more, "--force", "-v").out
+        assert (
+            "policy: Balances payload bytes over 2 files.\n"
+            in run(*words, *more, "--force", "-v").out
+        )
 
 
-def test_errors_and_hints_are_folded_between_words_and_commands_stay_whole(tmp_path: Path, run: Run) -> None:
-    """At a terminal; a command that ends in the middle of a line could not be pasted. A pipe has one line of each."""
+def test_errors_and_hints_are_folded_between_words_and_commands_stay_whole(
+    tmp_path: Path, run: Run
+) -> None:
+    """At a terminal; a command that ends in the middle of a line could not be pasted. A pipe has
+    one line of each."""
     whole = saved(tmp_path, "safetensors", "m.safetensors")
     plain = run("verify", whole).err
     command = f"`shardvar digest {whole} --write`"
@@ -159,7 +196,9 @@ def test_errors_and_hints_are_folded_between_words_and_commands_stay_whole(tmp_p
     assert plain.count("\n") == 1 and command in plain
     assert told.splitlines()[0] == f"hint: {command}" and told.count("\n") > 1
     assert "".join(told.split()) == "".join(plain.split())
-    assert all(line.startswith("  ") and len(line) <= len(command) + 8 for line in told.splitlines()[1:])
+    assert all(
+        line.startswith("  ") and len(line) <= len(command) + 8 for line in told.splitlines()[1:]
+    )
 
 
 def test_a_terminal_without_control_codes_has_no_progress_bar(tmp_path: Path, run: Run) -> None:
@@ -170,7 +209,9 @@ def test_a_terminal_without_control_codes_has_no_progress_bar(tmp_path: Path, ru
             assert ("verifying" in run("verify", path).err + run("verify", path).out) == is_shown
 
 
-def test_a_terminal_whose_encoding_lacks_symbols_has_trees_of_ascii_in_columns(tmp_path: Path) -> None:
+def test_a_terminal_whose_encoding_lacks_symbols_has_trees_of_ascii_in_columns(
+    tmp_path: Path,
+) -> None:
     sv.save(tmp_path / "m", {"é/a": np.ones(2), "é/bc": np.ones(2), "q\u2192": np.ones(2)})
     with terminal(80), patch("sys.stdout", AsciiTerminal(io.BytesIO(), "ascii")) as ascii_terminal:
         main(["inspect", str(tmp_path / "m")])
@@ -183,11 +224,20 @@ def test_a_terminal_whose_encoding_lacks_symbols_has_trees_of_ascii_in_columns(t
 def test_what_was_written_is_named_by_its_file_where_it_is_one(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`x.ckpt` in a format of single files is written to `x.ckpt.npz`, which the answer can be copied from."""
+    """`x.ckpt` in a format of single files is written to `x.ckpt.npz`, which the answer can be
+    copied from."""
     saved(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for form, written in (("npz", "x.ckpt.npz"), ("safetensors", "x.ckpt.safetensors"), ("pt", "x.ckpt")):
-        assert run("reshard", "model", "x.ckpt", "--format", form).out.startswith(f"wrote {written} ({form}): ")
+    for form, written in (
+        ("npz", "x.ckpt.npz"),
+        ("safetensors", "x.ckpt.safetensors"),
+        ("pt", "x.ckpt"),
+    ):
+        assert run("reshard", "model", "x.ckpt", "--format", form).out.startswith(
+            f"wrote {written} ({form}): "
+        )
         assert Path(written).is_file()
     for form in ("shardvar", "tensorflow", "zarr"):
-        assert run("reshard", "model", f"of_{form}", "--format", form).out.startswith(f"wrote of_{form} ({form}): ")
+        assert run("reshard", "model", f"of_{form}", "--format", form).out.startswith(
+            f"wrote of_{form} ({form}): "
+        )

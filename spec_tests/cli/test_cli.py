@@ -1,4 +1,5 @@
-"""The command line: what each command prints and with which code it leaves, whatever it is given."""
+"""The command line: what each command prints and with which code it leaves, whatever it is
+given."""
 
 import json
 import os
@@ -75,7 +76,9 @@ def test_no_error_repeats_the_secret_of_a_url(
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_verb_works_on_every_format(form: str, tmp_path: Path, run: Run) -> None:
     path = saved(tmp_path, form)
-    assert [run(*words).code for words in (("inspect", path), ("verify", path), ("diff", path, path))] == [0, 0, 0]
+    assert [
+        run(*words).code for words in (("inspect", path), ("verify", path), ("diff", path, path))
+    ] == [0, 0, 0]
     assert "39." in run("show", path, "dense/kernel", "-1, -1").out
     target = tmp_path / "again" / FORMATS[form]
     assert run("reshard", path, target, "--verify").code == 0
@@ -110,7 +113,9 @@ def test_inspect_shows_each_slice_where_it_lies(tmp_path: Path, run: Run) -> Non
         ["[3:6, 0:5]"],
         ["[6:8, 0:5]"],
     ]
-    slices = run("inspect", path, "--slices", "--json", "--filter", "dense/k*").json["tensors"][0]["slices"]
+    slices = run("inspect", path, "--slices", "--json", "--filter", "dense/k*").json["tensors"][0][
+        "slices"
+    ]
     assert [each["offset"] for each in slices] == [[0, 0], [3, 0], [6, 0]]
     assert list(slices[0]) == "offset shape file start nbytes checksum".split()
 
@@ -141,12 +146,19 @@ def test_inspect_lists_what_a_directory_holds(tmp_path: Path, run: Run) -> None:
         assert outcome.code == 2 and "other" in outcome.err
 
 
-@pytest.mark.parametrize(("case", "mark"), [("slices_overlap", "OVERLAPPING"), ("slices_with_hole", "INCOMPLETE")])
+@pytest.mark.parametrize(
+    ("case", "mark"), [("slices_overlap", "OVERLAPPING"), ("slices_with_hole", "INCOMPLETE")]
+)
 def test_inspect_marks_keys_that_cannot_be_read(case: str, mark: str, run: Run) -> None:
     outcome = run("inspect", GOLDEN / "tensorflow" / case)
     assert outcome.code == 0 and mark in outcome.out and "cannot be read" in outcome.out
-    faults = [each["fault"] for each in run("inspect", GOLDEN / "tensorflow" / case, "--json").json["tensors"]]
-    assert any(fault and list(fault) == "kind key file message cause remedy".split() for fault in faults)
+    faults = [
+        each["fault"]
+        for each in run("inspect", GOLDEN / "tensorflow" / case, "--json").json["tensors"]
+    ]
+    assert any(
+        fault and list(fault) == "kind key file message cause remedy".split() for fault in faults
+    )
 
 
 def golden_cases() -> list[str]:
@@ -164,7 +176,9 @@ def test_golden_checkpoints_leave_with_the_code_that_they_deserve(case: str, run
         assert run("verify", path).code == 1
         assert run("inspect", path, "--json").code in (0, 3)
     else:
-        assert run("verify", path).code == (1 if case in ("slices_overlap", "slices_with_hole") else 0)
+        assert run("verify", path).code == (
+            1 if case in ("slices_overlap", "slices_with_hole") else 0
+        )
         assert run("inspect", path, "--json", "--slices", "--stats").json["num_tensors"] >= 0
 
 
@@ -183,8 +197,13 @@ def test_show_prints_what_numpy_would(tmp_path: Path, run: Run) -> None:
     }
     for index, meant in indexes.items():
         expected = kernel[meant]
-        outcome = run("show", path, "dense/kernel", index) if index else run("show", path, "dense/kernel")
-        assert outcome.out.split("\n", 1)[1] == np.array2string(expected, separator=", ", max_line_width=120) + "\n"
+        outcome = (
+            run("show", path, "dense/kernel", index) if index else run("show", path, "dense/kernel")
+        )
+        assert (
+            outcome.out.split("\n", 1)[1]
+            == np.array2string(expected, separator=", ", max_line_width=120) + "\n"
+        )
         told = run("show", "--json", path, "dense/kernel", index).json
         assert (told["values"], told["shape"]) == (expected.tolist(), list(np.shape(expected)))
         assert told["verified"] is True
@@ -214,7 +233,8 @@ def test_show_leaves_out_what_lies_between_long_steps_and_prints_the_same(
 
 
 def test_show_says_what_it_could_not_verify(tmp_path: Path, run: Run) -> None:
-    """TensorFlow has one checksum a slice: a part of a large one is not verified unless all of it is read."""
+    """TensorFlow has one checksum a slice: a part of a large one is not verified unless all of it
+    is read."""
     sv.save(tmp_path / "big", {"t": np.ones((1_000_000, 2))}, format="tensorflow")
     outcome = run("show", tmp_path / "big", "t", "5")
     assert "1., 1." in outcome.out and "--verify full" in outcome.err
@@ -241,7 +261,8 @@ def test_show_gives_every_dtype_to_json(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "index", ["x", "1:2:3:4", "1:2:0", "0,0,0", "99", "...,...", "1.5", "__import__('os')", "1,,2", ":;"]
+    "index",
+    ["x", "1:2:3:4", "1:2:0", "0,0,0", "99", "...,...", "1.5", "__import__('os')", "1,,2", ":;"],
 )
 def test_an_index_that_is_none_is_wrong_usage(index: str, tmp_path: Path, run: Run) -> None:
     outcome = run("show", saved(tmp_path), "dense/kernel", index)
@@ -267,10 +288,15 @@ def test_an_index_means_what_numpy_means(data: st.DataObject, shape: list[int]) 
             parse_index_text(text, shape)
         return
     axes = [axis if isinstance(axis, range) else [axis] for axis in parse_index_text(text, shape)]
-    assert array[np.ix_(*(np.array(axis, int) for axis in axes))].ravel().tolist() == np.ravel(expected).tolist()
+    assert (
+        array[np.ix_(*(np.array(axis, int) for axis in axes))].ravel().tolist()
+        == np.ravel(expected).tolist()
+    )
 
 
-def test_verify_finds_damage_and_says_structure_only_where_nothing_guards(tmp_path: Path, run: Run) -> None:
+def test_verify_finds_damage_and_says_structure_only_where_nothing_guards(
+    tmp_path: Path, run: Run
+) -> None:
     path = saved(tmp_path)
     assert run("verify", path).out.startswith("ok: ")
     flip_payload(path, "dense/bias")
@@ -296,9 +322,11 @@ def test_diff_says_what_differs_and_where(tmp_path: Path, run: Run) -> None:
         "4 of 5 tensors differ: 2 in values, 1 only in A, 1 only in B",
         "only in A: empty",
         "only in B: new",
-        "differs: dense/kernel: 1 of 40 elements, first at [3, 2], by at most 0.5 (relative 0.0286); "
+        "differs: dense/kernel: 1 of 40 elements, first at [3, 2], by at most 0.5 (relative "
+        "0.0286); "
         "relative norm 0.00349, cosine 0.999994",
-        "differs: step: 1 of 1 element, first at [], by at most 1 (relative 0.000833); relative norm 0.000833, "
+        "differs: step: 1 of 1 element, first at [], by at most 1 (relative 0.000833); relative "
+        "norm 0.000833, "
         "cosine 1",
     ]
     assert run("diff", path, tmp_path / "other.npz", "--json").json["equal"] is False
@@ -313,7 +341,10 @@ def test_diff_of_what_cannot_be_read_is_no_answer(tmp_path: Path, run: Run) -> N
 
 def test_reshard_takes_every_option(tmp_path: Path, run: Run) -> None:
     path = saved(tmp_path)
-    words = "--shards head/*=2 --files 2 --filter dense/* --filter step --rename dense/*=head/* --cast step=int32"
+    words = (
+        "--shards head/*=2 --files 2 --filter dense/* --filter step --rename dense/*=head/* --cast "
+        "step=int32"
+    )
     outcome = run("reshard", path, tmp_path / "out", *words.split(), "--json")
     assert (outcome.code, outcome.json["num_files"], outcome.json["verified"]) == (0, 2, None)
     with sv.open_checkpoint(tmp_path / "out") as reader:
@@ -322,12 +353,22 @@ def test_reshard_takes_every_option(tmp_path: Path, run: Run) -> None:
         assert len(reader.find("head/kernel")) >= 2
 
 
-def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(tmp_path: Path, run: Run) -> None:
-    """Entries name mesh axes, ``-`` leaves an axis whole, ``+`` joins two; a count is for servers."""
-    tensors = {"q": np.arange(32.0).reshape(8, 4), "o": np.arange(32.0).reshape(4, 8), "n": np.ones(4)}
+def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(
+    tmp_path: Path, run: Run
+) -> None:
+    """Entries name mesh axes, ``-`` leaves an axis whole, ``+`` joins two; a count is for
+    servers."""
+    tensors = {
+        "q": np.arange(32.0).reshape(8, 4),
+        "o": np.arange(32.0).reshape(4, 8),
+        "n": np.ones(4),
+    }
     sv.save(tmp_path / "model", tensors)
     words = "--mesh dp=2,tp=2 --shards q=dp+tp,- --shards o=-,tp --files-by device --json"
-    assert run("reshard", tmp_path / "model", tmp_path / "ranks", *words.split()).json["num_files"] == 4
+    assert (
+        run("reshard", tmp_path / "model", tmp_path / "ranks", *words.split()).json["num_files"]
+        == 4
+    )
     with sv.open_checkpoint(tmp_path / "ranks") as reader:
         found = {key: reader.find(key) for key in tensors}
         regions = {
@@ -336,7 +377,10 @@ def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(tmp_path
         }
     assert regions == {
         "q": [("[0:2, 0:4]", 0), ("[2:4, 0:4]", 1), ("[4:6, 0:4]", 2), ("[6:8, 0:4]", 3)],
-        "o": [("[0:4, 0:4]", 0), ("[0:4, 4:8]", 1)],  # replicas on devices 2 and 3 are not stored again
+        "o": [
+            ("[0:4, 0:4]", 0),
+            ("[0:4, 4:8]", 1),
+        ],  # replicas on devices 2 and 3 are not stored again
         "n": [("[0:4]", 0)],
     }
     assert run("diff", tmp_path / "model", tmp_path / "ranks").code == 0
@@ -345,8 +389,13 @@ def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(tmp_path
     assert servers.json["num_files"] == 3
     assert servers.json["num_slices"] == 9
     words = "--mesh tp=2 --shards -,tp --exclude n --json"  # a cut that looks like an option
-    assert run("reshard", tmp_path / "model", tmp_path / "columns", *words.split()).json["num_slices"] == 4
-    uneven = run("reshard", tmp_path / "model", tmp_path / "x", "--mesh", "tp=3", "--shards", "q=tp")
+    assert (
+        run("reshard", tmp_path / "model", tmp_path / "columns", *words.split()).json["num_slices"]
+        == 4
+    )
+    uneven = run(
+        "reshard", tmp_path / "model", tmp_path / "x", "--mesh", "tp=3", "--shards", "q=tp"
+    )
     assert uneven.code == 2 and "'q': Axis 0" in uneven.err
 
 
@@ -354,24 +403,46 @@ def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(tmp_path
     ("given", "name"), [("f2", "float16"), ("half", "float16"), (">i8", "int64"), ("d", "float64")]
 )
 def test_a_dtype_is_written_as_in_numpy(tmp_path: Path, run: Run, given: str, name: str) -> None:
-    assert run("reshard", saved(tmp_path), tmp_path / "out", "--filter", "step", "--cast", f"step={given}").code == 0
+    assert (
+        run(
+            "reshard",
+            saved(tmp_path),
+            tmp_path / "out",
+            "--filter",
+            "step",
+            "--cast",
+            f"step={given}",
+        ).code
+        == 0
+    )
     assert sv.load(tmp_path / "out")["step"].dtype == name
 
 
 def test_a_dry_run_writes_nothing_and_tells_all(tmp_path: Path, run: Run) -> None:
     path = saved(tmp_path)
-    outcome = run("reshard", path, tmp_path / "out" / "model", "--max-file-size", "100", "--dry-run")
+    outcome = run(
+        "reshard", path, tmp_path / "out" / "model", "--max-file-size", "100", "--dry-run"
+    )
     assert outcome.code == 0 and not (tmp_path / "out").exists()
     assert all(
         word in outcome.out
-        for word in ("would write", "source", "target", "reads ", "memory: ", "disk: ", "Nothing was written.")
+        for word in (
+            "would write",
+            "source",
+            "target",
+            "reads ",
+            "memory: ",
+            "disk: ",
+            "Nothing was written.",
+        )
     )
     told = run("reshard", path, tmp_path / "out" / "model", "--dry-run", "--json").json
     assert told["dry_run"] is True and told["free_nbytes"] > 0
 
 
 def test_a_dry_run_says_which_disk_has_room(tmp_path: Path, run: Run) -> None:
-    """A bucket has no free bytes: those are of the disk on which files wait until they are whole."""
+    """A bucket has no free bytes: those are of the disk on which files wait until they are
+    whole."""
     with in_bucket(MemoryBucket()):
         remote = run("reshard", saved(tmp_path), "s3://bucket/model", "--dry-run").out
     local = run("reshard", saved(tmp_path), tmp_path / "target", "--dry-run").out
@@ -379,13 +450,20 @@ def test_a_dry_run_says_which_disk_has_room(tmp_path: Path, run: Run) -> None:
     assert room.endswith("B free for temporary files") and "temporary" not in local
 
 
-def test_errors_have_paths_as_they_were_typed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_have_paths_as_they_were_typed(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of programs are whole."""
     monkeypatch.chdir(tmp_path)
     for name in ("model.npz", "model.safetensors"):
         sv.save(tmp_path / name, {"w": np.ones(2)})
-    assert run("verify", "model").err.startswith("error: model may mean model.npz (npz), model.safetensors (")
-    assert f"{tmp_path / 'model'} may mean {tmp_path / 'model.npz'} (" in run("verify", tmp_path / "model").err
+    assert run("verify", "model").err.startswith(
+        "error: model may mean model.npz (npz), model.safetensors ("
+    )
+    assert (
+        f"{tmp_path / 'model'} may mean {tmp_path / 'model.npz'} ("
+        in run("verify", tmp_path / "model").err
+    )
     assert str(tmp_path / "model.npz") in run("verify", "model", "--json").json["error"]["cause"]
 
 
@@ -396,10 +474,15 @@ def test_a_working_directory_that_was_removed_is_named(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     outcome = run("verify", tmp_path / "absent")
-    assert (outcome.code, outcome.err.splitlines()[0]) == (3, "error: The working directory is gone.")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (
+        3,
+        "error: The working directory is gone.",
+    )
 
 
-def test_what_was_written_is_verified_though_another_format_has_its_prefix(tmp_path: Path, run: Run) -> None:
+def test_what_was_written_is_verified_though_another_format_has_its_prefix(
+    tmp_path: Path, run: Run
+) -> None:
     sv.save(tmp_path / "out.npz", {"w": np.ones(2)})
     outcome = run("reshard", saved(tmp_path), tmp_path / "out", "--verify")
     assert outcome.code == 0 and "ok: " in outcome.out
@@ -459,30 +542,47 @@ def test_a_misspelt_verb_is_guessed(run: Run) -> None:
     assert "Did you mean 'inspect'?" in run("inspct", "x").err
 
 
-@pytest.mark.parametrize(("word", "meant"), [("convert", "reshard"), ("Compare", "diff"), ("ls", "inspect")])
-def test_a_word_for_what_a_command_does_is_told_the_command(word: str, meant: str, run: Run) -> None:
+@pytest.mark.parametrize(
+    ("word", "meant"), [("convert", "reshard"), ("Compare", "diff"), ("ls", "inspect")]
+)
+def test_a_word_for_what_a_command_does_is_told_the_command(
+    word: str, meant: str, run: Run
+) -> None:
     assert f"Did you mean '{meant}'?" in run(word, "x").err
 
 
 def test_no_word_for_a_command_is_a_command_or_means_two() -> None:
     words = [word for words in OTHER_WORDS.values() for word in words]
-    assert {*OTHER_WORDS} <= {*COMMANDS} and not {*words} & {*COMMANDS} and len({*words}) == len(words)
+    assert (
+        {*OTHER_WORDS} <= {*COMMANDS} and not {*words} & {*COMMANDS} and len({*words}) == len(words)
+    )
 
 
-def test_the_hint_about_a_key_that_was_typed_has_nothing_of_the_policy(tmp_path: Path, run: Run) -> None:
+def test_the_hint_about_a_key_that_was_typed_has_nothing_of_the_policy(
+    tmp_path: Path, run: Run
+) -> None:
     """Which file holds a tensor does not explain a name that no tensor has."""
     path = saved(tmp_path, policy=sv.MaxShardSizePolicy(100))
-    assert run("show", path, "zzz").err.splitlines()[1] == "hint: `shardvar inspect` lists the keys."
+    assert (
+        run("show", path, "zzz").err.splitlines()[1] == "hint: `shardvar inspect` lists the keys."
+    )
 
 
-def test_an_ending_of_a_format_that_is_only_read_is_refused_with_a_hint_that_works(tmp_path: Path, run: Run) -> None:
+def test_an_ending_of_a_format_that_is_only_read_is_refused_with_a_hint_that_works(
+    tmp_path: Path, run: Run
+) -> None:
     """`--format` is no way out: it must agree with the ending."""
     path, target = saved(tmp_path), tmp_path / "x.h5"
     for more in ((), ("--format", "npz"), ("--format", "keras")):
         outcome = run("reshard", path, target, *more)
         assert outcome.code == 3 and not target.exists()
-        assert "x.h5 has the ending of the format keras, which is read, and not written." in outcome.err
-        assert outcome.err.endswith("hint: Give the name another ending, such as .safetensors, .npz or .pt.\n")
+        assert (
+            "x.h5 has the ending of the format keras, which is read, and not written."
+            in outcome.err
+        )
+        assert outcome.err.endswith(
+            "hint: Give the name another ending, such as .safetensors, .npz or .pt.\n"
+        )
 
 
 def test_an_error_of_a_file_is_not_told_as_one_of_the_output(
@@ -497,9 +597,14 @@ def test_an_error_of_a_file_is_not_told_as_one_of_the_output(
     with monkeypatch.context() as patched:
         patched.setattr(os.path, "realpath", refused)
         outcome = run("inspect", tmp_path / "m.npz")
-    assert outcome.code == 3 and "m.npz is missing: it is a symbolic link to a file that" in outcome.err
+    assert (
+        outcome.code == 3
+        and "m.npz is missing: it is a symbolic link to a file that" in outcome.err
+    )
     monkeypatch.setattr("shardvar.cli.inspect.execute", lambda _: refused("/data/m"))
-    assert run("inspect", tmp_path / "m.npz").err.startswith("error: Cannot use /data/m: No such file or directory.\n")
+    assert run("inspect", tmp_path / "m.npz").err.startswith(
+        "error: Cannot use /data/m: No such file or directory.\n"
+    )
 
 
 def test_unknown_keys_filters_and_formats_are_wrong_usage(tmp_path: Path, run: Run) -> None:
@@ -526,18 +631,34 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         ): "schema path format writer description metadata num_tensors num_parameters "
         "parameters_by_dtype num_slices nbytes files tensors",
         ("show", path, "step"): "schema key dtype full_shape shape verified values",
-        ("verify", path): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
+        (
+            "verify",
+            path,
+        ): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
         "unguarded_nbytes unverified outcomes",
-        ("diff", path, path): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal "
+        (
+            "diff",
+            path,
+            path,
+        ): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal "
         "tolerance",
-        ("reshard", path, tmp_path / "x", "--dry-run"): "schema path format description num_tensors num_slices nbytes "
-        "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds num_empty_files "
+        (
+            "reshard",
+            path,
+            tmp_path / "x",
+            "--dry-run",
+        ): "schema path format description num_tensors num_slices nbytes "
+        "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds "
+        "num_empty_files "
         "exceeding num_objects num_texts reused_files lost dry_run num_files verified",
     }
     for words, names in expected.items():
         assert list(run(*words, "--json").json) == names.split()
     tensor = run("inspect", path, "--json").json["tensors"][0]
-    assert list(tensor) == "key dtype encoding shape num_parameters nbytes num_slices files fault".split()
+    assert (
+        list(tensor)
+        == "key dtype encoding shape num_parameters nbytes num_slices files fault".split()
+    )
 
 
 @pytest.mark.parametrize("command", ["inspect", "show", "verify", "diff", "reshard"])
@@ -559,7 +680,9 @@ def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> N
     with patch.dict(os.environ, {"COLUMNS": "80"}):
         lines = run("--help").out.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines if line[:2] == "  " and line.split()[0] != "shardvar"] == list(COMMANDS)
+    assert [
+        line.split()[0] for line in lines if line[:2] == "  " and line.split()[0] != "shardvar"
+    ] == list(COMMANDS)
     examples = [line for line in lines if line.startswith("  shardvar ")]
     assert len({parse_arguments(shlex.split(line)[1:]).command for line in examples}) >= 2
 
@@ -572,7 +695,8 @@ def test_examples_of_help_fit_a_terminal_of_80_columns(command: str, run: Run) -
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help_is_filled_to_a_narrow_terminal(command: str | None, run: Run) -> None:
-    """Only an example may be longer, since one could not paste it from two lines; and the usage above."""
+    """Only an example may be longer, since one could not paste it from two lines; and the usage
+    above."""
     with patch.dict(os.environ, {"COLUMNS": "40"}):
         lines = run(*([command] if command else []), "--help").out.partition("\n\n")[2].splitlines()
     assert lines and [line for line in lines if len(line) > 40 and "shardvar" not in line] == []
@@ -580,7 +704,8 @@ def test_help_is_filled_to_a_narrow_terminal(command: str | None, run: Run) -> N
 
 @pytest.mark.parametrize("columns", [20, 40, 64, 80])
 def test_a_narrow_terminal_breaks_no_word(columns: int, tmp_path: Path, run: Run) -> None:
-    """Names and sizes are found whole, other columns whole or not at all; no line is longer than the terminal."""
+    """Names and sizes are found whole, other columns whole or not at all; no line is longer than
+    the terminal."""
     path = saved(tmp_path, partition=3)
     with terminal(columns):
         out = run("inspect", path).out
@@ -610,7 +735,8 @@ def test_no_color_is_none(tmp_path: Path, run: Run) -> None:
 
 
 def test_hostile_keys_are_escaped_and_never_lost(tmp_path: Path, run: Run) -> None:
-    """Neither the terminal nor rich may be told anything by a key; each is shown whole, and found as it is shown."""
+    """Neither the terminal nor rich may be told anything by a key; each is shown whole, and found
+    as it is shown."""
     sv.save(tmp_path / "model", {key: np.ones(1) for key in HOSTILE})
     outcome = run("inspect", tmp_path / "model", "--slices", "--stats")
     assert outcome.out.isascii() or "é" in outcome.out
@@ -639,14 +765,33 @@ def test_at_a_terminal_there_is_a_tree_that_loses_no_name(tmp_path: Path, run: R
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("64MB", 64 * 10**6), ("64MiB", 64 * 2**20), ("4096", 4096), ("1.5k", 1500), ("2 GiB", 2**31), ("1tb", 10**12)],
+    [
+        ("64MB", 64 * 10**6),
+        ("64MiB", 64 * 2**20),
+        ("4096", 4096),
+        ("1.5k", 1500),
+        ("2 GiB", 2**31),
+        ("1tb", 10**12),
+    ],
 )
 def test_sizes_are_read(text: str, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 
 
 @pytest.mark.parametrize(
-    "text", ["", "MB", "-1", "1e6", "0", "1.0001kB", "64 MiBs", "9" * 99, "0x10", "\N{FULLWIDTH DIGIT ONE}"]
+    "text",
+    [
+        "",
+        "MB",
+        "-1",
+        "1e6",
+        "0",
+        "1.0001kB",
+        "64 MiBs",
+        "9" * 99,
+        "0x10",
+        "\N{FULLWIDTH DIGIT ONE}",
+    ],
 )
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(sv.errors.ArgumentError):
@@ -683,12 +828,21 @@ def command(*words: object) -> list[str]:
 
 
 @pytest.mark.smoke
-def test_a_process_prints_results_on_standard_output_and_errors_on_the_other(tmp_path: Path) -> None:
+def test_a_process_prints_results_on_standard_output_and_errors_on_the_other(
+    tmp_path: Path,
+) -> None:
     path = saved(tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(Path(sv.__file__).parent.parent), "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command("inspect", path), capture_output=True, text=True, env=environment, check=False)
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(sv.__file__).parent.parent),
+        "PYTHONIOENCODING": "ascii",
+    }
+    done = subprocess.run(
+        command("inspect", path), capture_output=True, text=True, env=environment, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "") and "dense/kernel" in done.stdout
-    done = subprocess.run(command("verify", tmp_path / "é"), capture_output=True, env=environment, check=False)
+    done = subprocess.run(
+        command("verify", tmp_path / "é"), capture_output=True, env=environment, check=False
+    )
     assert done.returncode == 3 and done.stdout == b"" and done.stderr.startswith(b"error: ")
 
 
@@ -696,7 +850,10 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     sv.save(tmp_path / "model", {f"t{n}": np.ones(1) for n in range(5000)})
     environment = os.environ | {"PYTHONPATH": str(Path(sv.__file__).parent.parent)}
     process = subprocess.Popen(
-        command("inspect", tmp_path / "model"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        command("inspect", tmp_path / "model"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
     )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
@@ -707,9 +864,14 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 
 def modules_after(*words: str) -> set[str]:
     """What a process has loaded once a command is done."""
-    code = f"import sys; from shardvar.cli import main; main({list(words)!r}); print(*sys.modules, file=sys.stderr)"
+    code = (
+        f"import sys; from shardvar.cli import main; main({list(words)!r}); print(*sys.modules, "
+        "file=sys.stderr)"
+    )
     environment = os.environ | {"PYTHONPATH": str(Path(sv.__file__).parent.parent)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
     return set(done.stderr.split())
 
 
@@ -732,7 +894,10 @@ def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, r
     bad.write_bytes(octets)
     both = run("verify", good, bad)
     assert both.code == 1 and both.out.endswith("\n2 checkpoints: 1 ok, 1 damaged\n")
-    assert (run("verify", good, "--quiet").code, run("verify", good, good, "--quiet").out) == (0, "")
+    assert (run("verify", good, "--quiet").code, run("verify", good, good, "--quiet").out) == (
+        0,
+        "",
+    )
     quiet = run("verify", good, bad, lost, "--quiet")
     assert (
         quiet.code == 3
@@ -742,5 +907,8 @@ def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, r
     )
     told = json.loads(run("verify", lost, good, bad, "--json").out)
     assert [each.get("ok") for each in told] == [None, True, False]
-    assert told[0]["error"]["kind"] == "CheckpointNotFound" and run("verify", good, "--json").json["ok"] is True
+    assert (
+        told[0]["error"]["kind"] == "CheckpointNotFound"
+        and run("verify", good, "--json").json["ok"] is True
+    )
     assert run("verify", good, bad, "--against", good).code == 2

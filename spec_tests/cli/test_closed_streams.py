@@ -1,4 +1,5 @@
-"""Standard streams that the caller has closed, as cron jobs and daemons do, and full ones: a code, and no traceback."""
+"""Standard streams that the caller has closed, as cron jobs and daemons do, and full ones: a code,
+and no traceback."""
 
 import subprocess
 import sys
@@ -29,22 +30,38 @@ VERBS = {
 
 
 def execute(directory: Path, words: str, redirected: str) -> "subprocess.CompletedProcess[str]":
-    shell = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "shardvar", *words.split()]
-    return subprocess.run(shell, capture_output=True, text=True, env=ENVIRONMENT, cwd=directory, check=False)
+    shell = [
+        "sh",
+        "-c",
+        f'exec "$@" {redirected}',
+        "sh",
+        sys.executable,
+        "-m",
+        "shardvar",
+        *words.split(),
+    ]
+    return subprocess.run(
+        shell, capture_output=True, text=True, env=ENVIRONMENT, cwd=directory, check=False
+    )
 
 
 @pytest.mark.parametrize("redirected", [">&-", ">/dev/full"])
 @pytest.mark.parametrize("words", VERBS)
-def test_a_result_that_cannot_be_printed_is_an_error(words: str, redirected: str, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_printed_is_an_error(
+    words: str, redirected: str, tmp_path: Path
+) -> None:
     saved(tmp_path)
     done = execute(tmp_path, words, redirected)
     assert (done.returncode, done.stdout) == (VERBS[words], "")
-    assert not any(text in done.stderr for text in ("Traceback", "bug in shardvar", "Exception ignored"))
+    assert not any(
+        text in done.stderr for text in ("Traceback", "bug in shardvar", "Exception ignored")
+    )
     assert not done.stderr or (done.stderr.startswith("error: ") and "\nhint: " in done.stderr)
 
 
 def test_notes_may_be_lost(tmp_path: Path) -> None:
-    """Where standard error is closed or full, the code and the result are those of any other day."""
+    """Where standard error is closed or full, the code and the result are those of any other
+    day."""
     saved(tmp_path)
     for redirected in ("2>&-", "2>/dev/full", "2>&- <&-"):
         assert execute(tmp_path, "verify model", redirected).stdout.startswith("ok: ")
@@ -53,12 +70,15 @@ def test_notes_may_be_lost(tmp_path: Path) -> None:
 
 
 def test_notes_that_are_lost_do_not_change_the_code_when_the_program_ends(tmp_path: Path) -> None:
-    """Python writes what a stream has kept once more at its end: from 3.14 on, standard error keeps what failed."""
+    """Python writes what a stream has kept once more at its end: from 3.14 on, standard error keeps
+    what failed."""
     program = (
         "import sys; from shardvar.cli import main; sys.stderr = open('/dev/full', 'w'); "
         "code = main(['verify', 'none']); sys.stderr.flush(); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=ENVIRONMENT, cwd=tmp_path, check=False
+    )
     assert done.returncode == 3
 
 

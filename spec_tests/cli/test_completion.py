@@ -1,4 +1,5 @@
-"""Tab completes what the parser takes and what the checkpoint holds, in each shell, and never complains."""
+"""Tab completes what the parser takes and what the checkpoint holds, in each shell, and never
+complains."""
 
 import os
 import shutil
@@ -33,7 +34,13 @@ def words(*typed: str) -> list[str]:
 def test_verbs_and_their_options_are_those_of_the_parser() -> None:
     assert words("") == list(COMMANDS) == words()
     assert words("re") == ["reshard"]
-    assert words("reshard", "a", "b", "--f") == ["--format", "--files", "--files-by", "--filter", "--force"]
+    assert words("reshard", "a", "b", "--f") == [
+        "--format",
+        "--files",
+        "--files-by",
+        "--filter",
+        "--force",
+    ]
     assert words("show", "model", "key", "--verify", "") == ["auto", "full"]
     assert words("completion", "") == list(SCRIPTS) == ["bash", "zsh", "fish"]
 
@@ -50,9 +57,15 @@ def test_keys_are_completed_where_a_key_or_a_glob_stands(model: str) -> None:
 def test_a_key_of_a_pair_is_completed_up_to_its_sign(option: str, model: str) -> None:
     """A key alone is a valid value of none of these options, and what follows it is not a key."""
     assert words("reshard", model, "new", option, "de") == [f"{key}=" for key in KEYS[:2]]
-    assert words("reshard", model, "new", option, "dense/bias=") == words("reshard", model, "new", option, "2") == []
+    assert (
+        words("reshard", model, "new", option, "dense/bias=")
+        == words("reshard", model, "new", option, "2")
+        == []
+    )
     assert words("reshard", model, "new", option, "dense/bias", "=", "2") == []
-    parser = next(action for action in make_parser()._actions if isinstance(action, Commands)).choices["reshard"]
+    parser = next(
+        action for action in make_parser()._actions if isinstance(action, Commands)
+    ).choices["reshard"]
     assert next(each for each in parser._actions if option in each.option_strings).metavar in _PAIRS
 
 
@@ -75,20 +88,28 @@ def test_of_many_keys_with_dots_the_modules_are_offered(tmp_path: Path) -> None:
     path = str(tmp_path / "m")
     assert words("inspect", path, "--filter", "") == ["lm_head", "model."]
     assert words("inspect", path, "--filter", "model.") == ["model.layers."]
-    assert words("inspect", path, "--filter", "model.layers.") == [f"model.layers.{n}." for n in range(3)]
+    assert words("inspect", path, "--filter", "model.layers.") == [
+        f"model.layers.{n}." for n in range(3)
+    ]
     assert len(words("inspect", path, "--filter", "model.layers.1.")) == MANY
     assert words("reshard", path, "out", "--rename", "") == ["lm_head=", "model."]
 
 
 def test_of_many_keys_the_folders_are_offered(tmp_path: Path) -> None:
     path = str(tmp_path / "large")
-    sv.save(path, {f"layer{n % 3}/w{n}": np.float32(n) for n in range(MANY + 1)} | {"step": np.int64(1)})
+    sv.save(
+        path, {f"layer{n % 3}/w{n}": np.float32(n) for n in range(MANY + 1)} | {"step": np.int64(1)}
+    )
     assert words("show", path, "") == ["layer0/", "layer1/", "layer2/", "step"]
     assert len(words("show", path, "layer1/")) == 34
 
 
-@pytest.mark.parametrize("typed", [["show", "absent", ""], ["inspect", ""], ["nonsense", ""], ["show", "", "x"], []])
-def test_where_nothing_can_be_said_nothing_is(typed: list[str], model: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "typed", [["show", "absent", ""], ["inspect", ""], ["nonsense", ""], ["show", "", "x"], []]
+)
+def test_where_nothing_can_be_said_nothing_is(
+    typed: list[str], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (Path.cwd() / "broken.svindex").write_bytes(b"no index")
     for line in (typed, ["show", "broken", ""], ["show", "\0", ""]):
         assert main(["__complete", *line]) == 0
@@ -103,7 +124,9 @@ def test_a_key_that_could_move_the_cursor_is_not_offered(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)
-def test_each_shell_finds_its_script_without_fault(shell: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_shell_finds_its_script_without_fault(
+    shell: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert script == SCRIPTS[shell]
@@ -131,13 +154,20 @@ complete -C 'shardvar show model odd'
 def test_bash_completes_and_quotes(model: str) -> None:
     lines = run_shell("bash", [], BASH).stdout.split("\n")
     assert lines[:3] == ["inspect", "dense/bias", "dense/kernel"]
-    quoted = subprocess.run(["bash", "-c", f"printf %s {lines[3]}"], capture_output=True, text=True, check=True)
+    quoted = subprocess.run(
+        ["bash", "-c", f"printf %s {lines[3]}"], capture_output=True, text=True, check=True
+    )
     assert quoted.stdout == KEYS[2]
     assert lines[4] == "step="
 
 
 def test_fish_completes(model: str) -> None:
-    assert run_shell("fish", [], FISH).stdout.splitlines() == ["inspect", "dense/bias", "dense/kernel", KEYS[2]]
+    assert run_shell("fish", [], FISH).stdout.splitlines() == [
+        "inspect",
+        "dense/bias",
+        "dense/kernel",
+        KEYS[2],
+    ]
 
 
 def run_shell(shell: str, options: list[str], script: str) -> "subprocess.CompletedProcess[str]":
@@ -158,7 +188,12 @@ def run_shell(shell: str, options: list[str], script: str) -> "subprocess.Comple
     }
     (Path.cwd() / "script").write_text(script, encoding="utf-8")
     return subprocess.run(
-        [found, *options, "script"], capture_output=True, text=True, env=environment, timeout=60, check=False
+        [found, *options, "script"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+        check=False,
     )
 
 
@@ -168,10 +203,15 @@ def test_a_file_that_is_no_checkpoint_is_not_said_to_be_absent(
     (tmp_path / "model.onnx").write_bytes(b"PK\x03\x04 of another kind")
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 3
     told = capsys.readouterr().err
-    assert "is of no format that shardvar reads" in told and "hint: The formats are shardvar, tensorflow" in told
+    assert (
+        "is of no format that shardvar reads" in told
+        and "hint: The formats are shardvar, tensorflow" in told
+    )
 
 
-def test_a_misspelt_format_is_told_what_it_may_have_meant(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_format_is_told_what_it_may_have_meant(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["reshard", model, model + "-2", "--format", "safetensor"]) == 2
     assert "hint: Did you mean 'safetensors'? The formats are" in capsys.readouterr().err
 
@@ -189,9 +229,15 @@ def test_a_misspelt_option_or_path_is_told_what_it_may_have_meant(
         (["inspect", "runs/dep/modle"], "Did you mean runs/deep/model?"),
         (["inspect", "rnus/deep/quite-another"], "Did you mean runs/deep?"),
         (["inspect", "rnus/"], "Did you mean runs/?"),
-        (["inspect", os.path.abspath("runs/dep/model")], f"Did you mean {os.path.abspath('runs/deep/model')}?"),
+        (
+            ["inspect", os.path.abspath("runs/dep/model")],
+            f"Did you mean {os.path.abspath('runs/deep/model')}?",
+        ),
         (["inspect", "else/where/model"], "Give its prefix"),
-        (["--json", "inspect", model], "Options follow the command, as in `shardvar inspect PATH --json`."),
+        (
+            ["--json", "inspect", model],
+            "Options follow the command, as in `shardvar inspect PATH --json`.",
+        ),
     ]:
         assert main(line) in (2, 3)
         assert hint in capsys.readouterr().err

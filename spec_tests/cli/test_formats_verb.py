@@ -1,4 +1,5 @@
-"""``shardvar formats``: the table says what saving and reading do, in each format that shardvar has."""
+"""``shardvar formats``: the table says what saving and reading do, in each format that shardvar
+has."""
 
 import json
 from pathlib import Path
@@ -44,8 +45,12 @@ def test_what_is_written_can_be_saved_and_what_holds_slices_keeps_them(
             sv.save(tmp_path / "cut", tensors, format=name, partition=2)
 
 
-@pytest.mark.parametrize("name", [each for each in format_names() if each not in ("gguf", "keras", "npy")])
-def test_what_is_written_to_buckets_is_not_refused_there(name: str, rows: dict[str, dict[str, object]]) -> None:
+@pytest.mark.parametrize(
+    "name", [each for each in format_names() if each not in ("gguf", "keras", "npy")]
+)
+def test_what_is_written_to_buckets_is_not_refused_there(
+    name: str, rows: dict[str, dict[str, object]]
+) -> None:
     bucket = SimpleNamespace(local_path=None, path="s3://bucket", names=list)
     with patch.object(locate, "split_place", lambda path: (bucket, "model")):
         try:

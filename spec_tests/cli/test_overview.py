@@ -1,4 +1,5 @@
-"""Tests of the overview that ``inspect`` prints: the tree is exact, it fits the terminal, and what is odd is named."""
+"""Tests of the overview that ``inspect`` prints: the tree is exact, it fits the terminal, and what
+is odd is named."""
 
 import io
 import re
@@ -48,7 +49,9 @@ def test_folded_keys_are_the_keys_and_no_others(keys: list[str]) -> None:
     assert sorted(found) == sorted(keys)
 
 
-def test_keys_of_one_side_share_lines_at_a_terminal_and_are_whole_in_a_pipe(tmp_path: Path, run: Run) -> None:
+def test_keys_of_one_side_share_lines_at_a_terminal_and_are_whole_in_a_pipe(
+    tmp_path: Path, run: Run
+) -> None:
     sv.save(tmp_path / "a", {f"layer.{number}.w": np.zeros(2) for number in range(8, 12)})
     sv.save(tmp_path / "b", {"bias": np.zeros(2)})
     assert run("diff", tmp_path / "a", tmp_path / "b").out.count("only in A: ") == 4
@@ -73,7 +76,9 @@ def test_the_tree_has_every_key_once_and_spells_it(names: list[str]) -> None:
 
 @given(
     st.lists(
-        st.from_regex(r"(l_?[0-9]{1,2}|h[0-9]_w[0-9]|[qkx]_w[0-2]?)(/[wb][0-2]?|/[ab]_w)?", fullmatch=True),
+        st.from_regex(
+            r"(l_?[0-9]{1,2}|h[0-9]_w[0-9]|[qkx]_w[0-2]?)(/[wb][0-2]?|/[ab]_w)?", fullmatch=True
+        ),
         unique=True,
         max_size=40,
     ),
@@ -84,9 +89,14 @@ def test_a_folded_tree_stands_for_exactly_the_keys(keys: list[str], random: obje
     kinds = [random.choice("fffi") for _ in keys]  # type: ignore[attr-defined]
     lines = list(tree_lines(keys, kinds))
     assert sorted(whole_keys(lines)) == sorted(keys)
-    assert sorted(leaf for line in lines if line.level == 1 for leaf in line.leaves) == list(range(len(keys)))
+    assert sorted(leaf for line in lines if line.level == 1 for leaf in line.leaves) == list(
+        range(len(keys))
+    )
     for line in lines:
-        assert line.leaf is None or len({kinds[leaf] for leaf in line.leaves if "/" not in keys[leaf]}) <= 1
+        assert (
+            line.leaf is None
+            or len({kinds[leaf] for leaf in line.leaves if "/" not in keys[leaf]}) <= 1
+        )
 
 
 def test_layers_that_are_alike_share_a_line_of_the_tree() -> None:
@@ -106,15 +116,24 @@ def test_a_range_names_exactly_the_numbers_that_exist() -> None:
     assert drawn(["l0", "l1", "l2", "l9"], "ffff") == ["└─ l{0..2,9}"]
     assert drawn([f"{n:02}" for n in range(12)], "f" * 12) == ["└─ {00..11}"]
     assert drawn([f"b{n}" for n in range(0, 70, 7)], "f" * 10) == ["└─ b{0..63..7}"]
-    assert drawn([f"layer_{n}" for n in range(6)], "abaaba") == ["├─ layer_{0,2,3,5}", "├─ layer_1", "└─ layer_4"]
+    assert drawn([f"layer_{n}" for n in range(6)], "abaaba") == [
+        "├─ layer_{0,2,3,5}",
+        "├─ layer_1",
+        "└─ layer_4",
+    ]
     assert drawn([f"conv2d_{n}.w" for n in range(3)], "fff") == ["└─ conv2d_{0..2}.w"]
     both = [f"h{a}_w{b}" for a in range(2) for b in range(3)]
     assert drawn(both, "f" * 6) == ["├─ h0_w{0..2}", "└─ h1_w{0..2}"]
 
 
 def test_slots_of_pytorch_share_a_line(tmp_path: Path, run: Run) -> None:
-    """With their names and the number of tensors that have them; in the checkpoint of an optimizer each is shown."""
-    slots = {f"optim.state.h.{n}.w.{slot}": np.ones(4, "f4") for n in range(3) for slot in ("exp_avg", "exp_avg_sq")}
+    """With their names and the number of tensors that have them; in the checkpoint of an optimizer
+    each is shown."""
+    slots = {
+        f"optim.state.h.{n}.w.{slot}": np.ones(4, "f4")
+        for n in range(3)
+        for slot in ("exp_avg", "exp_avg_sq")
+    }
     others = {"model.w": np.ones(4, "f4"), "optim.param_groups.lr": np.array(0.1)}
     sv.save(tmp_path / "all", slots | others, format="torch")
     sv.save(tmp_path / "alone", slots, format="torch")
@@ -128,10 +147,17 @@ def test_slots_of_pytorch_share_a_line(tmp_path: Path, run: Run) -> None:
 
 
 def test_siblings_that_differ_in_one_word_share_a_line() -> None:
-    """The line lists the words, in the order that they have by custom; all must have equal tensors below them."""
-    attention = [f"h.{n}.attn.{word}_proj.weight" for n in range(4) for word in ("k", "o", "q", "v")]
+    """The line lists the words, in the order that they have by custom; all must have equal tensors
+    below them."""
+    attention = [
+        f"h.{n}.attn.{word}_proj.weight" for n in range(4) for word in ("k", "o", "q", "v")
+    ]
     assert drawn(attention, "w" * 16) == ["└─ h.{0..3}.attn.{q,k,v,o}_proj.weight"]
-    assert drawn(attention[:4], "wwxw") == ["└─ h.0.attn.", "   ├─ {k,v,o}_proj.weight", "   └─ q_proj.weight"]
+    assert drawn(attention[:4], "wwxw") == [
+        "└─ h.0.attn.",
+        "   ├─ {k,v,o}_proj.weight",
+        "   └─ q_proj.weight",
+    ]
     mlp = [f"mlp.{word}_proj" for word in ("down", "gate", "up")]
     assert drawn(mlp, "dww") == ["└─ mlp.", "   ├─ down_proj", "   └─ {gate,up}_proj"]
     assert drawn(["bias", "weight"], "ff") == ["├─ bias", "└─ weight"]
@@ -140,7 +166,9 @@ def test_siblings_that_differ_in_one_word_share_a_line() -> None:
     assert drawn(["a_b", "a_c.x"], "ff") == ["├─ a_b", "└─ a_c.x"]
     (line,) = tree_lines(["k_w", "q_w"], "ff")
     assert (line.num_alike, line.leaves) == (1, (1, 0))
-    assert drawn([f"{word}_w" for word in "abcdefghi"], "f" * 9) == drawn([f"{word}_w" for word in "abcdefghi"])
+    assert drawn([f"{word}_w" for word in "abcdefghi"], "f" * 9) == drawn(
+        [f"{word}_w" for word in "abcdefghi"]
+    )
 
 
 def test_siblings_are_in_natural_order() -> None:
@@ -156,13 +184,18 @@ def test_a_missing_number_is_a_gap_and_a_sibling_that_differs_is_not() -> None:
 def saved_layers(path: Path, without: int | None = None) -> Path:
     """A checkpoint of twelve layers with two tensors each, an embedding and a step."""
     layers = [number for number in range(12) if number != without]
-    tensors: dict[str, np.ndarray] = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in layers for part in "wb"}
+    tensors: dict[str, np.ndarray] = {
+        f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in layers for part in "wb"
+    }
     sv.save(path, {"embed.weight": np.zeros((10, 4), "f4"), "step": np.int64(7), **tensors})
     return path
 
 
-def test_layers_of_equal_tensors_share_a_line_wherever_they_are_stored(tmp_path: Path, run: Run) -> None:
-    """Its cells are the ranges of the numbers of slices and of the numbers in the names of the files."""
+def test_layers_of_equal_tensors_share_a_line_wherever_they_are_stored(
+    tmp_path: Path, run: Run
+) -> None:
+    """Its cells are the ranges of the numbers of slices and of the numbers in the names of the
+    files."""
     layers = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in range(6) for part in "wb"}
     sv.save(tmp_path / "cut", layers, policy=sv.MaxShardSizePolicy(300), partition=2)
     with terminal(100):
@@ -179,13 +212,17 @@ def test_layers_of_equal_tensors_share_a_line_wherever_they_are_stored(tmp_path:
 
 
 def test_a_line_of_several_tensors_says_how_many_cannot_be_read(tmp_path: Path, run: Run) -> None:
-    """Layers fold whether or not their bytes are there, and a branch counts those below it at any depth."""
+    """Layers fold whether or not their bytes are there, and a branch counts those below it at any
+    depth."""
     layers = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in range(6) for part in "wb"}
     sv.save(tmp_path / "cut", layers, policy=sv.MaxShardSizePolicy(300))
     first, second, *_ = sorted(tmp_path.glob("*.svdata*"))
     first.unlink()
     with terminal(100):
-        whole, shallow = run("inspect", tmp_path / "cut").out, run("inspect", tmp_path / "cut", "--depth", "1").out
+        whole, shallow = (
+            run("inspect", tmp_path / "cut").out,
+            run("inspect", tmp_path / "cut", "--depth", "1").out,
+        )
     rows = whole.splitlines()
     assert [row.rstrip()[-17:].strip() for row in rows if "─ " in row] == [
         "FILE MISSING (x3)",
@@ -211,7 +248,10 @@ def test_totals_count_parameters_and_their_dtypes(tmp_path: Path, run: Run) -> N
 def test_optimizer_state_and_counters_are_no_parameters(run: Run) -> None:
     told = run("inspect", GOLDEN / "tensorflow" / "keras_adam", "--json").json
     counted = {each["key"]: each["num_parameters"] for each in told["tensors"]}
-    assert all(("_trainable_variables" in key or "moving_" in key) == (number > 0) for key, number in counted.items())
+    assert all(
+        ("_trainable_variables" in key or "moving_" in key) == (number > 0)
+        for key, number in counted.items()
+    )
 
 
 def test_a_terminal_shows_the_tree_as_deep_as_it_is_asked_to(tmp_path: Path, run: Run) -> None:
@@ -220,20 +260,29 @@ def test_a_terminal_shows_the_tree_as_deep_as_it_is_asked_to(tmp_path: Path, run
         whole, shallow = run("inspect", path).out, run("inspect", path, "--depth", "1").out
         everything = run("inspect", path, "--all").out
     assert "layers.{0..6,8..11}. (x11)" in whole and "! layers.{0..6,8..11}.: 7 is missing" in whole
-    assert "24 tensors in 3 lines; --depth 2 opens the next level" in shallow and "─ w" not in shallow
+    assert (
+        "24 tensors in 3 lines; --depth 2 opens the next level" in shallow and "─ w" not in shallow
+    )
     assert all(f"{number}." in everything for number in (0, 6, 8, 11)) and "(x" not in everything
     assert run("inspect", path, "--depth", "0").code == 2
 
 
-def test_a_tree_that_is_too_long_for_the_terminal_is_cut_at_a_level(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "model", {f"{a}/{b}": np.ones(ord(a) * ord(b)) for a in "abcd" for b in "efghijklmnopqrst"})
+def test_a_tree_that_is_too_long_for_the_terminal_is_cut_at_a_level(
+    tmp_path: Path, run: Run
+) -> None:
+    sv.save(
+        tmp_path / "model",
+        {f"{a}/{b}": np.ones(ord(a) * ord(b)) for a in "abcd" for b in "efghijklmnopqrst"},
+    )
     with terminal(80):
         out = run("inspect", tmp_path / "model").out
     assert "64 tensors in 4 lines; --depth 2 opens the next level, --all lists every tensor" in out
 
 
 def test_the_largest_tensors_come_first_on_request(tmp_path: Path, run: Run) -> None:
-    out = run("inspect", saved_layers(tmp_path / "model"), "--sort", "size").out.partition("\n\n")[2]
+    out = run("inspect", saved_layers(tmp_path / "model"), "--sort", "size").out.partition("\n\n")[
+        2
+    ]
     keys = [line.split()[0] for line in out.splitlines()[1:]]
     assert (keys[0], keys[-1], len(keys)) == ("embed.weight", "step", 26)
 
@@ -251,23 +300,35 @@ def test_names_of_tensorflow_are_folded_and_said(run: Run) -> None:
     with terminal(100):
         out = run("inspect", GOLDEN / "tensorflow" / "slots_v1_adam").out
     assert re.search(r"optimizer slots m, v +of 1 tensor", out)
-    assert "folded: /.ATTRIBUTES/VARIABLE_VALUE, the object graph, 2 slots (--all shows them)" in out
+    assert (
+        "folded: /.ATTRIBUTES/VARIABLE_VALUE, the object graph, 2 slots (--all shows them)" in out
+    )
 
 
 def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> None:
     """13 rows in five parts are div's 3, 3, 3, 2, 2; in sizes of one's own they are no layout."""
     cut = {"div": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
-    sv.save(tmp_path / "model", {"div": np.ones(13), "odd": np.ones(13), "whole": np.ones(2)}, partition=cut)
+    sv.save(
+        tmp_path / "model",
+        {"div": np.ones(13), "odd": np.ones(13), "whole": np.ones(2)},
+        partition=cut,
+    )
     out = run("inspect", tmp_path / "model", "--slices").out
     told = [line for line in out.splitlines() if "cut as: " in line]
-    assert len(told) == 2 and "mesh (0=5)" in told[0] and told[1] == "1 tensor cut as: no known layout"
-    layouts = [each["layout"] for each in run("inspect", tmp_path / "model", "--slices", "--json").json["tensors"]]
+    assert (
+        len(told) == 2 and "mesh (0=5)" in told[0] and told[1] == "1 tensor cut as: no known layout"
+    )
+    layouts = [
+        each["layout"]
+        for each in run("inspect", tmp_path / "model", "--slices", "--json").json["tensors"]
+    ]
     assert (layouts[0]["mesh"], layouts[1:]) == ([5], [None, None])
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_a_terminal_shows_the_place_of_each_slice(columns: int, tmp_path: Path, run: Run) -> None:
-    """The column that was asked for stays, whatever the width; a file is known by the number in its name."""
+    """The column that was asked for stays, whatever the width; a file is known by the number in its
+    name."""
     tensors = {"a/w": np.ones((40, 8)), "a/b": np.ones(40)}
     sv.save(tmp_path / "cut", tensors, partition=2, policy=sv.MaxShardSizePolicy(1600))
     sv.save(tmp_path / "whole.safetensors", tensors)
@@ -302,7 +363,8 @@ def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "model", {"a": np.array([np.nan, 1.0]), "b": np.array([2.0, 2.0])})
     path = tmp_path / "model"
     codes = {
-        words: run("inspect", path, "--stats", "--fail-on", words).code for words in ("nan", "inf,zero", "CONSTANT")
+        words: run("inspect", path, "--stats", "--fail-on", words).code
+        for words in ("nan", "inf,zero", "CONSTANT")
     }
     assert codes == {"nan": 1, "inf,zero": 0, "CONSTANT": 1}
     assert run("inspect", path, "--stats", "--fail-on", "nan", "--json").code == 1
@@ -311,10 +373,15 @@ def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
         "! 1 tensor of one value: b",
     ]
     assert run("inspect", path, "--fail-on", "nan").code == 2
-    assert "Choose from nan, inf, zero, constant." in run("inspect", path, "--stats", "--fail-on", "naan").err
+    assert (
+        "Choose from nan, inf, zero, constant."
+        in run("inspect", path, "--stats", "--fail-on", "naan").err
+    )
 
 
-def test_a_lost_file_is_one_line_and_all_keys_are_named_on_request(tmp_path: Path, run: Run) -> None:
+def test_a_lost_file_is_one_line_and_all_keys_are_named_on_request(
+    tmp_path: Path, run: Run
+) -> None:
     path = saved_layers(tmp_path / "model")
     for file in tmp_path.glob("*.svdata*"):
         file.unlink()
@@ -324,7 +391,9 @@ def test_a_lost_file_is_one_line_and_all_keys_are_named_on_request(tmp_path: Pat
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_a_long_name_is_cut_in_its_middle_at_a_terminal(columns: int, tmp_path: Path, run: Run) -> None:
+def test_a_long_name_is_cut_in_its_middle_at_a_terminal(
+    columns: int, tmp_path: Path, run: Run
+) -> None:
     key = "a_name_of_a_tensor_" * 20 + "end"
     sv.save(tmp_path / "model", {key: np.ones(3), "b": np.ones(4)})
     with terminal(columns):
@@ -334,7 +403,9 @@ def test_a_long_name_is_cut_in_its_middle_at_a_terminal(columns: int, tmp_path: 
     assert key in run("inspect", tmp_path / "model").out
 
 
-def test_a_name_that_no_terminal_shows_is_whole_in_a_pipe_and_that_is_said(tmp_path: Path, run: Run) -> None:
+def test_a_name_that_no_terminal_shows_is_whole_in_a_pipe_and_that_is_said(
+    tmp_path: Path, run: Run
+) -> None:
     """Findings about values leave out its middle too."""
     key = "x" * 3000
     sv.save(tmp_path / "model", {key: np.zeros(3), "b": np.ones(4)})
@@ -350,13 +421,19 @@ def test_a_name_that_no_terminal_shows_is_whole_in_a_pipe_and_that_is_said(tmp_p
         assert "…" in out and told not in out
 
 
-def test_numbers_stay_on_the_right_of_a_name_in_a_right_to_left_script(tmp_path: Path, run: Run) -> None:
-    """After such letters and spaces a terminal would set digits on their left, unless a mark stands between."""
+def test_numbers_stay_on_the_right_of_a_name_in_a_right_to_left_script(
+    tmp_path: Path, run: Run
+) -> None:
+    """After such letters and spaces a terminal would set digits on their left, unless a mark stands
+    between."""
     names = ["\u05e9\u05db\u05d1\u05d4", "\u0637\u0628\u0642\u0629", "\u5c64"]
     sv.save(tmp_path / "model", {name: np.ones(number + 1) for number, name in enumerate(names)})
     with terminal(80):
         rows = {
-            name: row for row in run("inspect", tmp_path / "model").out.splitlines() for name in names if name in row
+            name: row
+            for row in run("inspect", tmp_path / "model").out.splitlines()
+            for name in names
+            if name in row
         }
     after = [re.split(name, rows[name])[1].strip(" ")[0] for name in names]
     assert after == ["\u200e", "\u200e", "["]
@@ -377,18 +454,27 @@ def test_a_key_is_found_by_a_part_of_it(tmp_path: Path, run: Run) -> None:
 def test_an_interrupted_reshard_says_that_it_can_be_continued(tmp_path: Path, run: Run) -> None:
     path = saved_layers(tmp_path / "model")
     with patch("shardvar.cli.reshard.reshard", side_effect=KeyboardInterrupt):
-        assert run("reshard", path, tmp_path / "x").err == "interrupted; the same command continues\n"
+        assert (
+            run("reshard", path, tmp_path / "x").err == "interrupted; the same command continues\n"
+        )
         assert run("reshard", path, tmp_path / "x", "--dry-run").err == "interrupted\n"
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_progress_is_one_line_whatever_the_width(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_one_line_whatever_the_width(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Screen(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     screen = Screen()
-    for name, value in (("COLUMNS", str(columns)), ("LINES", "24"), ("TERM", "xterm"), ("NO_COLOR", "1")):
+    for name, value in (
+        ("COLUMNS", str(columns)),
+        ("LINES", "24"),
+        ("TERM", "xterm"),
+        ("NO_COLOR", "1"),
+    ):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stderr", screen)
     with progress("resharding", lambda: 9_100_000) as advance:
@@ -398,14 +484,17 @@ def test_progress_is_one_line_whatever_the_width(columns: int, monkeypatch: pyte
     frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", screen.getvalue()).split("\r")
     assert any("resharding" in frame for frame in frames)
     assert not any("9.3" in frame or "102%" in frame for frame in frames)
-    assert all("\n" not in frame.rstrip("\n") and len(frame.rstrip()) <= columns for frame in frames)
+    assert all(
+        "\n" not in frame.rstrip("\n") and len(frame.rstrip()) <= columns for frame in frames
+    )
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_a_lost_file_fits_the_terminal_and_is_named_from_here(
     columns: int, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its name may be longer than a line. Word, tensors and remedy are there, and the remedy once."""
+    """Only its name may be longer than a line. Word, tensors and remedy are there, and the remedy
+    once."""
     monkeypatch.chdir(tmp_path)
     path = saved_layers(tmp_path / "model")
     (lost,) = tmp_path.glob("*.svdata*")
@@ -422,10 +511,17 @@ def test_a_lost_file_fits_the_terminal_and_is_named_from_here(
     assert "layers.11.w" in run("verify", path, "--all").out
 
 
-def test_statistics_of_equal_layers_share_a_line(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds what NumPy says of all their elements together; columns fit, and a pipe has a line a tensor."""
+def test_statistics_of_equal_layers_share_a_line(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds what NumPy says of all their elements together; columns fit, and a pipe has a line a
+    tensor."""
     rng = np.random.default_rng(0)
-    layers = {f"layers.{n}.{name}": rng.normal(size=(8, 3)).astype("f4") for n in range(4) for name in ("q", "up.w")}
+    layers = {
+        f"layers.{n}.{name}": rng.normal(size=(8, 3)).astype("f4")
+        for n in range(4)
+        for name in ("q", "up.w")
+    }
     layers["layers.2.q"][0, 0] = np.nan
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "model"
@@ -436,18 +532,23 @@ def test_statistics_of_equal_layers_share_a_line(tmp_path: Path, run: Run, monke
     (row,) = [line.split() for line in out.splitlines() if re.search("[├└]─ q ", line)]
     told = [float(text) for text in row[-5:]]
     finite = values[~np.isnan(values)].astype(float)
-    assert np.allclose(told, [finite.min(), finite.max(), finite.mean(), finite.std(), 1], rtol=1e-2)
+    assert np.allclose(
+        told, [finite.min(), finite.max(), finite.mean(), finite.std(), 1], rtol=1e-2
+    )
     assert "layers.{0..3}. (x4)" in out and "! 1 tensor with NaN: layers.2.q (1)" in out
     for columns in (40, 80):
         with terminal(columns):
-            assert all(len(line) <= columns for line in run("inspect", path, "--stats").out.splitlines())
+            assert all(
+                len(line) <= columns for line in run("inspect", path, "--stats").out.splitlines()
+            )
     with terminal(120):
         whole = run("inspect", path, "--stats", "--all").out
     assert all(key in whole and key in run("inspect", path, "--stats").out for key in layers)
 
 
 def test_tensors_without_statistics_are_named_at_a_terminal(tmp_path: Path, run: Run) -> None:
-    """Strings hold no numbers, and a tensor of a lost file cannot be read: neither ends the command."""
+    """Strings hold no numbers, and a tensor of a lost file cannot be read: neither ends the
+    command."""
     layers = {f"layers.{n}.norm": np.ones(3) for n in range(4)}
     sv.save(
         tmp_path / "model",
@@ -487,7 +588,15 @@ def test_branches_go_on_beside_the_slices_of_a_tensor(tmp_path: Path, run: Run) 
     sv.save(tmp_path / "m", {"a/b": np.ones(2), "a/c": np.ones(3), "d": np.ones(4)})
     with terminal(80):
         rows = run("inspect", tmp_path / "m", "--slices").out.splitlines()[-7:]
-    assert [row[:7].rstrip() for row in rows] == ["├─ a/", "│  ├─ b", "│  │", "│  └─ c", "│", "└─ d", ""]
+    assert [row[:7].rstrip() for row in rows] == [
+        "├─ a/",
+        "│  ├─ b",
+        "│  │",
+        "│  └─ c",
+        "│",
+        "└─ d",
+        "",
+    ]
     with terminal(24):
         assert not {"│  │", "│"} & {
             line.rstrip() for line in run("inspect", tmp_path / "m", "--slices").out.splitlines()

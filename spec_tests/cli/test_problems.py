@@ -1,4 +1,5 @@
-"""Problems at a terminal: a line for each file, with what happened to it, whatever the number of its tensors."""
+"""Problems at a terminal: a line for each file, with what happened to it, whatever the number of
+its tensors."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,15 +12,26 @@ from spec_tests.helpers.command_line import Run, run, terminal
 
 __all__ = ["run"]
 
-FORMS = {"shardvar": ("model", "model.svdata*"), "tensorflow": ("model", "model.data*"), "torch": ("model", "*.distcp")}
+FORMS = {
+    "shardvar": ("model", "model.svdata*"),
+    "tensorflow": ("model", "model.data*"),
+    "torch": ("model", "*.distcp"),
+}
 
 
 @pytest.fixture(params=FORMS)
-def damaged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of three files: of the first one a bit was changed, the second one was cut, the third one is lost."""
+def damaged(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Names of three files: of the first one a bit was changed, the second one was cut, the third
+    one is lost."""
     monkeypatch.chdir(tmp_path)
     path, glob = FORMS[request.param]
-    tensors = {f"layer{n}.{name}": np.full((40, 20), n, "f4") for n in range(20) for name in ("a", "b", "c", "d")}
+    tensors = {
+        f"layer{n}.{name}": np.full((40, 20), n, "f4")
+        for n in range(20)
+        for name in ("a", "b", "c", "d")
+    }
     sv.save(path, tensors, format=request.param, policy=sv.MaxShardSizePolicy(70_000))
     first, second, third, *_ = sorted(tmp_path.rglob(glob))
     octets = bytearray(first.read_bytes())
@@ -38,35 +50,55 @@ def words(names: list[str], out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_a_file_that_is_changed_cut_or_lost_is_one_paragraph(damaged: list[str], columns: int, run: Run) -> None:
-    """In natural order, with its name, what happened to it, and the number of tensors; a remedy is said once."""
+def test_a_file_that_is_changed_cut_or_lost_is_one_paragraph(
+    damaged: list[str], columns: int, run: Run
+) -> None:
+    """In natural order, with its name, what happened to it, and the number of tensors; a remedy is
+    said once."""
     with terminal(columns):
         verified, compared = run("verify", "model"), run("diff", "model", "model")
         listed = run("inspect", "model")
     for out in (verified.out, compared.out):
         changed, cut, lost = words(damaged, out)
         assert "bytes changed" in changed and "layer" in changed
-        assert "cut short" in cut and "bytes, but the index says" in " ".join(cut.split()) and "tensors" in cut
+        assert (
+            "cut short" in cut
+            and "bytes, but the index says" in " ".join(cut.split())
+            and "tensors" in cut
+        )
         assert "missing" in lost and "tensors" in lost
         assert all(name in out for name in damaged)
     assert verified.out.count("Copy the file again") == 1
     assert "cut short" in listed.out and "missing" in listed.out
 
 
-def test_a_reshard_of_a_damaged_checkpoint_names_the_way_to_save_the_rest(damaged: list[str], run: Run) -> None:
-    """The error has the option; with it, a terminal has a paragraph for each file, and a pipe the name of each key."""
+def test_a_reshard_of_a_damaged_checkpoint_names_the_way_to_save_the_rest(
+    damaged: list[str], run: Run
+) -> None:
+    """The error has the option; with it, a terminal has a paragraph for each file, and a pipe the
+    name of each key."""
     refused = run("reshard", "model", "saved")
-    assert refused.code == 3 and refused.err.rstrip().endswith("Or save all other tensors: --keep-going.")
+    assert refused.code == 3 and refused.err.rstrip().endswith(
+        "Or save all other tensors: --keep-going."
+    )
     with terminal(80):
         saved = run("reshard", "model", "saved", "--keep-going")
-    assert saved.code == 1 and all(name in saved.out for name in damaged) and "could not be read:" in saved.out
+    assert (
+        saved.code == 1
+        and all(name in saved.out for name in damaged)
+        and "could not be read:" in saved.out
+    )
     piped = run("reshard", "model", "again", "--keep-going").out
     assert all(each.key in piped for each in sv.verify("model").damages if each.key)
 
 
 def test_damage_knows_its_file_cause_and_remedy(damaged: list[str], run: Run) -> None:
     """In Python, and in the JSON of each command; the sentence of before is both texts."""
-    kinds = {"CorruptCheckpoint": damaged[0], "IncompleteCheckpoint": damaged[1], "MissingFile": damaged[2]}
+    kinds = {
+        "CorruptCheckpoint": damaged[0],
+        "IncompleteCheckpoint": damaged[1],
+        "MissingFile": damaged[2],
+    }
     found = run("verify", "model", "--json").json["damages"]
     found += run("diff", "model", "model", "--json").json["unreadable"]
     found += run("digest", "model", "--json").json["unreadable"]

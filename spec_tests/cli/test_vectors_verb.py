@@ -18,12 +18,16 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.smoke
-def test_it_writes_every_file_of_the_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_writes_every_file_of_the_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also from the installed wheel, where nothing else of the repository is."""
     target = tmp_path / "some" / "vectors"
     assert main(["vectors", "--out", str(target)]) == 0
     printed = capsys.readouterr().out
-    assert str(target / "README.md") in printed and all(name in printed for name in vectors.groups())
+    assert str(target / "README.md") in printed and all(
+        name in printed for name in vectors.groups()
+    )
     written = contents(target)
     assert written == {name: vectors.read(name) for name in vectors.names()}
     for name in vectors.groups():
@@ -56,23 +60,35 @@ def test_force_replaces_files_of_the_same_names_and_removes_none(tmp_path: Path)
     (tmp_path / "div.json").write_text("mine")
     (tmp_path / "mine.txt").write_text("mine")
     assert main(["vectors", "--out", str(tmp_path), "--force"]) == 0
-    assert contents(tmp_path) == {name: vectors.read(name) for name in vectors.names()} | {"mine.txt": b"mine"}
+    assert contents(tmp_path) == {name: vectors.read(name) for name in vectors.names()} | {
+        "mine.txt": b"mine"
+    }
 
 
 def test_an_empty_directory_is_as_good_as_none(tmp_path: Path) -> None:
     assert main(["vectors", "--out", str(tmp_path)]) == 0
 
 
-def test_json_tells_the_groups_and_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_tells_the_groups_and_what_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["vectors", "--out", str(tmp_path), "--json"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["out"], told["num_files"]) == (1, str(tmp_path), len(vectors.names()))
+    assert (told["schema"], told["out"], told["num_files"]) == (
+        1,
+        str(tmp_path),
+        len(vectors.names()),
+    )
     assert told["nbytes"] == sum(map(len, contents(tmp_path).values()))
     assert [each["group"] for each in told["groups"]] == list(vectors.groups())
-    assert all(each["count"] == len(vectors.group(each["group"])["cases"]) for each in told["groups"])
+    assert all(
+        each["count"] == len(vectors.group(each["group"])["cases"]) for each in told["groups"]
+    )
 
 
-def test_what_cannot_be_a_directory_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_a_directory_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
     assert main(["vectors", "--out", str(file), "--force"]) == 2

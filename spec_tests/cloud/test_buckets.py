@@ -1,4 +1,5 @@
-"""Buckets of S3, Google and Azure, as emulators have them, and behind a proxy that misbehaves (``make cloud``)."""
+"""Buckets of S3, Google and Azure, as emulators have them, and behind a proxy that misbehaves
+(``make cloud``)."""
 
 import gzip
 import os
@@ -46,11 +47,17 @@ SERVICES = ["s3", "gs", "az"]
 
 @pytest.fixture(scope="session")
 def proxies() -> Iterator[dict[str, Proxy]]:
-    """A proxy before the emulator of each service; Azure's is left out where it is not installed."""
+    """A proxy before the emulator of each service; Azure's is left out where it is not
+    installed."""
     for package in ("moto", "obstore"):
         pytest.importorskip(package, reason="make cloud installs it")
     program = find_azurite()
-    with moto() as s3, moto() as gs, proxy_before(s3) as first, proxy_before(gs, is_google=True) as second:
+    with (
+        moto() as s3,
+        moto() as gs,
+        proxy_before(s3) as first,
+        proxy_before(gs, is_google=True) as second,
+    ):
         found = {"s3": first, "gs": second}
         if program is None:
             yield found
@@ -65,7 +72,9 @@ def service(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def proxy(service: str, proxies: dict[str, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def proxy(
+    service: str, proxies: dict[str, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Proxy]:
     """The proxy of a service, which the environment names."""
     if service not in proxies:
         pytest.skip("Azurite is not installed: it needs npm")
@@ -84,7 +93,11 @@ def proxy(service: str, proxies: dict[str, Proxy], monkeypatch: pytest.MonkeyPat
     }[service]  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    patience = {"init_backoff": timedelta(seconds=0.01), "max_backoff": timedelta(seconds=0.1), "base": 2}
+    patience = {
+        "init_backoff": timedelta(seconds=0.01),
+        "max_backoff": timedelta(seconds=0.1),
+        "base": 2,
+    }
     retries = {"max_retries": 3, "retry_timeout": timedelta(seconds=20), "backoff": patience}
     monkeypatch.setattr(objects, "_RETRIES", retries)
     monkeypatch.setattr(objects, "_CLIENT", {"timeout": "3s", "connect_timeout": "2s"})
@@ -111,8 +124,11 @@ def keys_of(url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_checkpoint_is_written_read_and_replaced(form: str, proxy: Proxy, prefix: str, tmp_path: Path) -> None:
-    """Save, load, part, verify, diff, reshard both ways and replacement, on every service; no claim stays."""
+def test_a_checkpoint_is_written_read_and_replaced(
+    form: str, proxy: Proxy, prefix: str, tmp_path: Path
+) -> None:
+    """Save, load, part, verify, diff, reshard both ways and replacement, on every service; no claim
+    stays."""
     url = f"{prefix}/{FORMATS[form]}"
     sv.save(url, OLD, format=form)
     assert is_same(url, OLD)
@@ -137,15 +153,25 @@ def test_a_large_file_goes_up_in_parts(proxy: Proxy, prefix: str) -> None:
 def test_many_small_files_go_up_together(form: str, proxy: Proxy, prefix: str) -> None:
     """The server answers none before twelve are under way, more than the attempts of one."""
     tensors = {f"t{number:02}": np.full(8, number) for number in range(24)}
-    proxy.gate = Gate(12, lambda asked: asked.method == "PUT" and re.search(r"svdata|t\d\d/", asked.path))
-    sv.save(f"{prefix}/{FORMATS[form]}", tensors, format=form, policy=BalancedPolicy(24) if form != "zarr" else None)
+    proxy.gate = Gate(
+        12, lambda asked: asked.method == "PUT" and re.search(r"svdata|t\d\d/", asked.path)
+    )
+    sv.save(
+        f"{prefix}/{FORMATS[form]}",
+        tensors,
+        format=form,
+        policy=BalancedPolicy(24) if form != "zarr" else None,
+    )
     assert is_same(f"{prefix}/{FORMATS[form]}", tensors)
 
 
 @pytest.mark.parametrize("form", ["shardvar", "safetensors", "tensorflow"])
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
-def test_of_writers_at_the_same_time_one_wins(form: str, is_there: bool, proxy: Proxy, prefix: str) -> None:
-    """Four writers race. Those that return were in place at a time, the others got LockHeld, and one is there whole."""
+def test_of_writers_at_the_same_time_one_wins(
+    form: str, is_there: bool, proxy: Proxy, prefix: str
+) -> None:
+    """Four writers race. Those that return were in place at a time, the others got LockHeld, and
+    one is there whole."""
     url = f"{prefix}/{FORMATS[form]}"
     if is_there:
         sv.save(url, OLD, format=form)
@@ -180,8 +206,11 @@ def commits(asked: Asked) -> bool:
 
 
 @pytest.mark.parametrize("fate", ["lose", "hang"])
-def test_a_commit_of_which_the_answer_is_lost_is_found_out(fate: str, proxy: Proxy, prefix: str) -> None:
-    """The index was put, or was not, and no answer came: the save ends well, or with the old checkpoint in place."""
+def test_a_commit_of_which_the_answer_is_lost_is_found_out(
+    fate: str, proxy: Proxy, prefix: str
+) -> None:
+    """The index was put, or was not, and no answer came: the save ends well, or with the old
+    checkpoint in place."""
     url = f"{prefix}/m"
     sv.save(url, OLD)
     lost: list[Asked] = []
@@ -203,7 +232,9 @@ def test_a_commit_of_which_the_answer_is_lost_is_found_out(fate: str, proxy: Pro
 
 
 @pytest.mark.parametrize("fate", [503, "dead", 403])
-def test_a_service_that_refuses_the_commit_leaves_the_old_checkpoint(fate: Any, proxy: Proxy, prefix: str) -> None:
+def test_a_service_that_refuses_the_commit_leaves_the_old_checkpoint(
+    fate: Any, proxy: Proxy, prefix: str
+) -> None:
     """One clear error without secrets; what was uploaded is removed."""
     url = f"{prefix}/m"
     sv.save(url, OLD)
@@ -218,7 +249,8 @@ def test_a_service_that_refuses_the_commit_leaves_the_old_checkpoint(fate: Any, 
 
 
 def test_a_refusal_before_the_commit_is_no_lost_answer(proxy: Proxy, prefix: str) -> None:
-    """The file to be replaced cannot be looked at, so nothing was committed: what was uploaded is removed."""
+    """The file to be replaced cannot be looked at, so nothing was committed: what was uploaded is
+    removed."""
     url = f"{prefix}/m"
     sv.save(url, OLD)
     before = keys_of(prefix)
@@ -241,7 +273,8 @@ def test_a_refusal_before_the_commit_is_no_lost_answer(proxy: Proxy, prefix: str
 def test_a_lease_on_a_file_is_no_damage_of_a_checkpoint(
     kind: str, proxy: Proxy, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is answered with 412: a failed upload leaves the old checkpoint, a deletion the new one and a warning."""
+    """It is answered with 412: a failed upload leaves the old checkpoint, a deletion the new one
+    and a warning."""
     url = f"{prefix}/m"
     sv.save(url, OLD)
     before = keys_of(prefix)
@@ -266,7 +299,8 @@ def test_a_lease_on_a_file_is_no_damage_of_a_checkpoint(
 def test_a_service_that_dies_after_some_uploads_leaves_the_old_checkpoint(
     count: int, proxy: Proxy, prefix: str, tmp_path: Path
 ) -> None:
-    """The files that went up stay, since nothing can be removed; the next save removes them, and a reader sees none."""
+    """The files that went up stay, since nothing can be removed; the next save removes them, and a
+    reader sees none."""
     url = f"{prefix}/m"
     many = sv.MaxShardSizePolicy(500_000)
     sv.save(url, OLD, partition=6, policy=many)
@@ -284,24 +318,33 @@ def test_a_service_that_dies_after_some_uploads_leaves_the_old_checkpoint(
     assert is_same(url, OLD)
     sv.save(url, NEW, partition=6, policy=many)
     assert is_same(url, NEW)
-    generations = {key.partition("svdata-")[2].partition("-")[0] for key in keys_of(prefix) if "svdata" in key}
+    generations = {
+        key.partition("svdata-")[2].partition("-")[0] for key in keys_of(prefix) if "svdata" in key
+    }
     assert len(generations) == 1
 
 
 @pytest.mark.parametrize(
-    ("form", "fate"), [*[(form, 400) for form in [*FORMATS, "safetensors set"]], ("safetensors set", "lie")]
+    ("form", "fate"),
+    [*[(form, 400) for form in [*FORMATS, "safetensors set"]], ("safetensors set", "lie")],
 )
 def test_an_old_file_is_never_taken_for_a_new_one_of_the_same_size(
     form: str, fate: Any, proxy: Proxy, prefix: str
 ) -> None:
-    """A checkpoint of the same shapes is replaced, and each of its files in turn is refused, while all others go up.
+    """A checkpoint of the same shapes is replaced, and each of its files in turn is refused, while
+    all others go up.
 
-    Or the service answers that it has stored the file, and has not. The save fails then. It leaves the old checkpoint,
-    the new one, or, in formats that are not replaced in one step, none, but never a mixture.
+    Or the service answers that it has stored the file, and has not. The save fails then. It leaves
+    the old checkpoint, the new one, or, in formats that are not replaced in one step, none, but
+    never a mixture.
     """
     bare, _, is_set = form.partition(" ")
     url = f"{prefix}/{'m' if is_set else FORMATS[bare]}"
-    options: dict[str, Any] = {"format": bare, "policy": BalancedPolicy(2) if is_set else None, "force": True}
+    options: dict[str, Any] = {
+        "format": bare,
+        "policy": BalancedPolicy(2) if is_set else None,
+        "force": True,
+    }
     old, new = ({"w": np.full(60, fill), "b": np.full(7, fill)} for fill in (1.0, 2.0))
     sv.save(url, old, **options)
     for number in range(20):
@@ -322,7 +365,9 @@ def test_an_old_file_is_never_taken_for_a_new_one_of_the_same_size(
         except StorageError:
             proxy.clear()
             with suppress(CheckpointNotFound):
-                assert len({float(value) for values in sv.load(url).values() for value in values}) == 1
+                assert (
+                    len({float(value) for values in sv.load(url).values() for value in values}) == 1
+                )
             sv.save(url, old, **options)
         else:
             assert is_same(url, new) and len(uploads) == number >= 1
@@ -334,7 +379,8 @@ def test_an_old_file_is_never_taken_for_a_new_one_of_the_same_size(
 def test_an_upload_in_parts_of_which_the_last_answer_is_lost_is_found_out(
     is_there: bool, proxy: Proxy, prefix: str, service: str
 ) -> None:
-    """The service has the whole file, and knows the upload no more when it is asked again: the save ends well."""
+    """The service has the whole file, and knows the upload no more when it is asked again: the save
+    ends well."""
     if service != "s3":
         pytest.skip("only there another request is answered with 404")
     url, tensors = f"{prefix}/m", {key: np.arange(3 << 20, dtype="<u4") for key in "ab"}
@@ -356,9 +402,15 @@ def test_an_upload_in_parts_of_which_the_last_answer_is_lost_is_found_out(
 
 @pytest.mark.parametrize("fate", [None, "lose", 403])
 def test_a_file_that_s3_does_not_copy_in_one_request_goes_up_again(
-    fate: str | int | None, proxy: Proxy, prefix: str, service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fate: str | int | None,
+    proxy: Proxy,
+    prefix: str,
+    service: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    """As those of more than 5 GiB that a worker has written, over an old file of the same size: whole or not at all."""
+    """As those of more than 5 GiB that a worker has written, over an old file of the same size:
+    whole or not at all."""
     if service != "s3":
         pytest.skip("the others copy files of any size")
     monkeypatch.setattr(objects, "MOST_COPIED_NBYTES", 1 << 20)
@@ -385,10 +437,15 @@ def test_a_file_that_s3_does_not_copy_in_one_request_goes_up_again(
     assert len(ends) >= 2 and not any("claim" in key or ".tmp" in key for key in keys_of(prefix))
 
 
-def test_an_upload_that_the_service_has_ended_is_said(proxy: Proxy, prefix: str, service: str) -> None:
-    """By a rule of the bucket, or with the bucket: nothing tells to copy a file again, and nothing is in place."""
+def test_an_upload_that_the_service_has_ended_is_said(
+    proxy: Proxy, prefix: str, service: str
+) -> None:
+    """By a rule of the bucket, or with the bucket: nothing tells to copy a file again, and nothing
+    is in place."""
     proxy.rule = lambda asked: 404 if asked.method in ("PUT", "POST") else None
-    with pytest.raises(StorageError, match=r"bucket or the upload is gone\. Look at the bucket, and") as caught:
+    with pytest.raises(
+        StorageError, match=r"bucket or the upload is gone\. Look at the bucket, and"
+    ) as caught:
         sv.save(f"{prefix}/m", {"w": np.zeros(10 << 20, "u1")})
     assert "copy" not in str(caught.value).lower()
     proxy.clear()
@@ -397,7 +454,8 @@ def test_an_upload_that_the_service_has_ended_is_said(proxy: Proxy, prefix: str,
 
 @pytest.mark.parametrize("form", ["tensorflow", "zarr"])
 def test_a_bucket_that_vanishes_is_said(form: str, proxy: Proxy, prefix: str) -> None:
-    """From each request of a save on, all are answered with 404: the error blames no other writer and no reader."""
+    """From each request of a save on, all are answered with 404: the error blames no other writer
+    and no reader."""
     tensors = {"w": np.zeros(3)}
     for number in range(40):
         proxy.clear()
@@ -415,14 +473,17 @@ def test_a_bucket_that_vanishes_is_said(form: str, proxy: Proxy, prefix: str) ->
 
 
 def test_throttling_and_cut_answers_are_tried_again(proxy: Proxy, prefix: str) -> None:
-    """Every third request is refused with 503, or its answer is cut in half: the values are right all the same."""
+    """Every third request is refused with 503, or its answer is cut in half: the values are right
+    all the same."""
     url = f"{prefix}/m"
     proxy.rule = lambda asked: 503 if asked.number % 3 == 0 else None
     sv.save(url, OLD)
     proxy.rule = lambda asked: "cut" if asked.number % 3 == 0 and asked.method == "GET" else None
     try:
         found = sv.load(url)
-    except StorageError as error:  # a service whose answers have no versions cannot go on where one was cut
+    except (
+        StorageError
+    ) as error:  # a service whose answers have no versions cannot go on where one was cut
         assert "\n" not in str(error)
     else:
         assert np.array_equal(found["w"], OLD["w"])
@@ -431,14 +492,20 @@ def test_throttling_and_cut_answers_are_tried_again(proxy: Proxy, prefix: str) -
 def wrong_total(answer: Answer) -> Answer:
     """Say that the file has another size."""
     status, headers, content = answer
-    return status, {name: re.sub(r"/(\d+)$", r"/9\1", text) for name, text in headers.items()}, content
+    return (
+        status,
+        {name: re.sub(r"/(\d+)$", r"/9\1", text) for name, text in headers.items()},
+        content,
+    )
 
 
 def other_range(answer: Answer) -> Answer:
     """Send another range than was asked for, and say so."""
     status, headers, content = answer
     moved = {
-        name: re.sub(r"(\d+)-(\d+)/", lambda found: f"{int(found[1]) + 1}-{int(found[2]) + 1}/", text)
+        name: re.sub(
+            r"(\d+)-(\d+)/", lambda found: f"{int(found[1]) + 1}-{int(found[2]) + 1}/", text
+        )
         for name, text in headers.items()
     }
     return status, moved, content[1:] + b"?"
@@ -446,7 +513,11 @@ def other_range(answer: Answer) -> Answer:
 
 def whole_file(answer: Answer) -> Answer:
     """Say that the range is the whole file."""
-    return 200, {name: text for name, text in answer[1].items() if name.lower() != "content-range"}, answer[2]
+    return (
+        200,
+        {name: text for name, text in answer[1].items() if name.lower() != "content-range"},
+        answer[2],
+    )
 
 
 def compressed(answer: Answer) -> Answer:
@@ -465,7 +536,8 @@ def replaced(answer: Answer) -> Answer:
 def test_a_service_that_lies_is_an_error_and_never_another_value(
     form: str, lie: Callable[[Answer], Answer], proxy: Proxy, prefix: str
 ) -> None:
-    """From the first read of a file on, and from the third on: one short error, which no other format is tried after.
+    """From the first read of a file on, and from the third on: one short error, which no other
+    format is tried after.
 
     safetensors has no checksums that would notice.
     """
@@ -475,7 +547,9 @@ def test_a_service_that_lies_is_an_error_and_never_another_value(
         proxy.clear()
         reads: list[Asked] = []
 
-        def rule(asked: Asked, start: int = start, reads: list[Asked] = reads) -> Callable[[Answer], Answer] | None:
+        def rule(
+            asked: Asked, start: int = start, reads: list[Asked] = reads
+        ) -> Callable[[Answer], Answer] | None:
             if asked.method != "GET" or not {"range", "x-ms-range"} & asked.headers.keys():
                 return None
             reads.append(asked)
@@ -489,20 +563,27 @@ def test_a_service_that_lies_is_an_error_and_never_another_value(
 
 
 def test_a_missing_bucket_and_missing_rights_are_told_apart(proxy: Proxy, service: str) -> None:
-    with pytest.raises((StorageError, CheckpointNotFound), match="does not exist|There is no checkpoint"):
+    with pytest.raises(
+        (StorageError, CheckpointNotFound), match="does not exist|There is no checkpoint"
+    ):
         sv.load(f"{service}://no-such-bucket/m")
     proxy.rule = lambda asked: 403
     with pytest.raises(StorageError, match=r"permission is denied\. Check the credentials"):
         sv.load(f"{service}://bucket/m")
-    proxy.rule = lambda asked: lambda answer: (403, {}, b"<Error><Code>RequestTimeTooSkewed</Code></Error>")
-    with pytest.raises(StorageError, match=r"permission is denied \(RequestTimeTooSkewed\).*clock of this machine"):
+    proxy.rule = lambda asked: (
+        lambda answer: (403, {}, b"<Error><Code>RequestTimeTooSkewed</Code></Error>")
+    )
+    with pytest.raises(
+        StorageError, match=r"permission is denied \(RequestTimeTooSkewed\).*clock of this machine"
+    ):
         sv.load(f"{service}://bucket/m")
 
 
 def test_a_slice_transfers_what_the_disk_reads_and_little_more(
     proxy: Proxy, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open, list and one slice, counted in bodies of answers, listings included: at most 2 MiB more."""
+    """Open, list and one slice, counted in bodies of answers, listings included: at most 2 MiB
+    more."""
     tensors = {f"t{i}": np.full((1000, 500), i, "<f4") for i in range(8)}
     sv.save(tmp_path / "m", tensors, partition=4)
     sv.save(f"{prefix}/m", tensors, partition=4)
@@ -524,7 +605,9 @@ def test_a_slice_transfers_what_the_disk_reads_and_little_more(
     assert len(proxy.asked) <= 12
 
 
-def test_a_failed_upload_leaves_no_unfinished_parts(proxy: Proxy, prefix: str, service: str) -> None:
+def test_a_failed_upload_leaves_no_unfinished_parts(
+    proxy: Proxy, prefix: str, service: str
+) -> None:
     """S3 charges for the parts of an upload that was not ended: an upload that fails is aborted."""
     if service != "s3":
         pytest.skip("only S3 keeps them")
@@ -569,11 +652,14 @@ def save_share(url: str, run: str, process: int, count: int) -> None:
     """Save what one process of several holds of ``OLD``."""
     start, stop = sv.div(len(OLD["w"]), count)[process]
     rows = sv.LocalShard(OLD["w"][start:stop], (start, 0), OLD["w"].shape)
-    sv.save_shards(url, {"w": rows, "b": OLD["b"]}, process=process, num_processes=count, run=run, timeout=60)
+    sv.save_shards(
+        url, {"w": rows, "b": OLD["b"]}, process=process, num_processes=count, run=run, timeout=60
+    )
 
 
 def test_spawned_processes_save_one_checkpoint(proxy: Proxy, prefix: str) -> None:
-    """Each is a process of its own, and all of them commit; twice under one name, and nothing else stays."""
+    """Each is a process of its own, and all of them commit; twice under one name, and nothing else
+    stays."""
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as executor:
         for run in ("1", "2"):
             list(executor.map(save_share, [f"{prefix}/m"] * 3, [run] * 3, range(3), [3] * 3))
@@ -582,27 +668,41 @@ def test_spawned_processes_save_one_checkpoint(proxy: Proxy, prefix: str) -> Non
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_workers_write_every_format(form: str, proxy: Proxy, prefix: str, tmp_path: Path) -> None:
-    """Each uploads its files under temporary names, copied within the bucket then; nothing else stays."""
+    """Each uploads its files under temporary names, copied within the bucket then; nothing else
+    stays."""
     sv.save(tmp_path / "m", OLD)
     url = f"{prefix}/{FORMATS[form]}"
     policy = None if form in ("npz", "pt", "zarr", "orbax") else BalancedPolicy(2)
     with ThreadPoolExecutor(2) as executor:
         for _ in range(2):
-            sv.reshard(tmp_path / "m", url, format=form, policy=policy, force=True, executor=executor)
+            sv.reshard(
+                tmp_path / "m", url, format=form, policy=policy, force=True, executor=executor
+            )
             count = {"npz": 1, "pt": 1, "zarr": 5, "orbax": 6}.get(form, 3)
             assert is_same(url, OLD) and len(keys_of(prefix)) == count
 
 
 @pytest.mark.parametrize("form", ["tensorflow", "torch", "safetensors"])
 def test_processes_save_in_the_format_of_a_framework(form: str, proxy: Proxy, prefix: str) -> None:
-    """At the same time, and all of them commit; again under another run, which replaces the checkpoint."""
+    """At the same time, and all of them commit; again under another run, which replaces the
+    checkpoint."""
     url = f"{prefix}/{FORMATS[form]}"
 
     def share(process: int, run: str) -> None:
-        rows = sv.LocalShard(OLD["w"][1000 * process : 1000 * (process + 1)], (1000 * process, 0), OLD["w"].shape)
-        mine = {"w": rows} if form != "safetensors" else {"w": OLD["w"]} if process == 1 else {f"x{process}": OLD["b"]}
+        rows = sv.LocalShard(
+            OLD["w"][1000 * process : 1000 * (process + 1)], (1000 * process, 0), OLD["w"].shape
+        )
+        mine = (
+            {"w": rows}
+            if form != "safetensors"
+            else {"w": OLD["w"]}
+            if process == 1
+            else {f"x{process}": OLD["b"]}
+        )
         options: dict[str, Any] = {"format": form, "force": True, "timeout": 60}
-        sv.save_shards(url, {**mine, "b": OLD["b"]}, process=process, num_processes=3, run=run, **options)
+        sv.save_shards(
+            url, {**mine, "b": OLD["b"]}, process=process, num_processes=3, run=run, **options
+        )
 
     with ThreadPoolExecutor(3) as executor:
         for run in ("1", "2"):
@@ -617,7 +717,9 @@ def test_numbered_checkpoints_are_kept_and_restored(proxy: Proxy, prefix: str) -
         variable.assign([float(value)])
         manager.save()
     variable.assign([9.0])
-    assert sv.CheckpointManager(sv.Checkpoint(w=variable), prefix, max_to_keep=2).restore_or_initialize()
+    assert sv.CheckpointManager(
+        sv.Checkpoint(w=variable), prefix, max_to_keep=2
+    ).restore_or_initialize()
     assert variable.numpy().tolist() == [3.0] and sv.latest_checkpoint(prefix) == f"{prefix}/ckpt-4"
     assert len(keys_of(prefix)) == 5
 
@@ -629,11 +731,16 @@ def test_workers_of_a_cluster_write_a_bucket_and_one_that_is_killed_loses_nothin
     if service != "s3":
         pytest.skip("the same for each service")
     distributed = pytest.importorskip("distributed", reason="make cloud installs it")
-    model = {f"w{number}": np.random.default_rng(number).standard_normal((300, 200)) for number in range(12)}
+    model = {
+        f"w{number}": np.random.default_rng(number).standard_normal((300, 200))
+        for number in range(12)
+    }
     sv.save(f"{prefix}/m", model, partition=3)
     done: list[int] = []
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         pids = list(client.run(os.getpid).values())

@@ -31,7 +31,8 @@ sys.exit(main())
 
 @pytest.fixture
 def silent() -> Iterator[tuple[int, threading.Event]]:
-    """A server that accepts connections and never answers: its port, and an event that is set by a connection."""
+    """A server that accepts connections and never answers: its port, and an event that is set by a
+    connection."""
     connected, kept = threading.Event(), []
 
     def accept() -> None:
@@ -55,11 +56,14 @@ def silent() -> Iterator[tuple[int, threading.Event]]:
 
 
 @pytest.mark.parametrize("interrupts", [1, 2])
-@pytest.mark.parametrize("command", ["inspect", "verify", "digest", "diff", "reshard from", "reshard to"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "verify", "digest", "diff", "reshard from", "reshard to"]
+)
 def test_a_server_that_never_answers_is_not_waited_for(
     command: str, interrupts: int, silent: tuple[int, threading.Event], tmp_path: Path
 ) -> None:
-    """The command exits with 130 and says that it was interrupted; the directory is as it was before."""
+    """The command exits with 130 and says that it was interrupted; the directory is as it was
+    before."""
     port, connected = silent
     source, url, copy = str(tmp_path / "source"), "s3://bucket/m", str(tmp_path / "copy")
     sv.save(source, {"w": np.arange(1000)})

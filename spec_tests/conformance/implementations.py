@@ -1,4 +1,5 @@
-"""The implementations that `make peers` judges, and where their reports and expected failures lie."""
+"""The implementations that `make peers` judges, and where their reports and expected failures
+lie."""
 
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,7 +27,8 @@ class Implementation:
     distributions: tuple[str, ...]
     """The distributions with versions to report."""
     examples: int = 30
-    """Cases a rule, the same ones in every run: as many as its expected failures take, or as time allows."""
+    """Cases a rule, the same ones in every run: as many as its expected failures take, or as time
+    allows."""
 
     @property
     def spec(self) -> str:
@@ -50,7 +52,9 @@ class Implementation:
 
     def missing(self) -> list[str]:
         """Return the missing modules, and "adapter" if the adapter is missing."""
-        return [module for module in self.modules if find_spec(module) is None] + ["adapter"] * (not self.has_adapter)
+        return [module for module in self.modules if find_spec(module) is None] + ["adapter"] * (
+            not self.has_adapter
+        )
 
     def versions(self) -> dict[str, str]:
         """The versions that are installed, by distribution."""
@@ -60,8 +64,12 @@ class Implementation:
 IMPLEMENTATIONS = (
     Implementation("numpy", "NumPy", ("numpy",), ("numpy",)),
     Implementation("shardvar", "shardvar", ("shardvar",), ()),
-    Implementation("tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras"), examples=40),
+    Implementation(
+        "tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras"), examples=40
+    ),
     Implementation("torch", "PyTorch", ("torch",), ("torch",), examples=60),
     # JAX compiles its functions for each shape that it meets.
-    Implementation("jax", "JAX with Orbax", ("jax", "orbax"), ("jax", "orbax-checkpoint"), examples=12),
+    Implementation(
+        "jax", "JAX with Orbax", ("jax", "orbax"), ("jax", "orbax-checkpoint"), examples=12
+    ),
 )

@@ -1,4 +1,5 @@
-"""docs/conformance.json, from the reports of the implementations, and docs/conformance.md, from that."""
+"""docs/conformance.json, from the reports of the implementations, and docs/conformance.md, from
+that."""
 
 import ast
 import re
@@ -9,9 +10,15 @@ from typing import Any
 from spec_tests.conformance.implementations import Implementation
 
 SOMETIMES = "broken in some runs"
-OUTCOMES = {"kept": "kept", "expected failure": "broken", "broken": "broken", "unexpected pass": "kept"}
+OUTCOMES = {
+    "kept": "kept",
+    "expected failure": "broken",
+    "broken": "broken",
+    "unexpected pass": "kept",
+}
 OUTCOMES |= {SOMETIMES: SOMETIMES}
-"""The result for the implementation, whatever was expected; all other outcomes are ``not claimed``."""
+"""The result for the implementation, whatever was expected; all other outcomes are ``not
+claimed``."""
 
 LONGEST = 1000
 """Characters of a line of a counterexample."""
@@ -56,7 +63,10 @@ def combined(reports: dict[str, Data], implementations: Sequence[Implementation]
             for one in present
         ],
         "rules": [
-            {key: rule[key] for key in ("id", "sentence_id", "level", "rfc", "source", "sentence", "law")}
+            {
+                key: rule[key]
+                for key in ("id", "sentence_id", "level", "rfc", "source", "sentence", "law")
+            }
             | {"verdicts": {name: verdict(rules[rule["id"]]) for name, rules in rows.items()}}
             for rule in first["rules"]
         ],
@@ -68,17 +78,28 @@ def verdict(rule: Data) -> Data:
     outcome = OUTCOMES.get(rule["outcome"], "not claimed")
     if outcome == SOMETIMES:  # all else differs from run to run
         return {"outcome": outcome, "reason": rule["reason"]}
-    found: Data = {"outcome": outcome, "cases": rule["cases"], "unclaimed_cases": rule["unclaimed_cases"]}
+    found: Data = {
+        "outcome": outcome,
+        "cases": rule["cases"],
+        "unclaimed_cases": rule["unclaimed_cases"],
+    }
     if outcome == "broken":
-        found |= {"reason": rule["reason"], "came": shortened(lasting(rule["counterexample"]["came"]))}
-        found |= {"must": rule["counterexample"]["must"], "program": shortened(lasting(rule["program"]))}
+        found |= {
+            "reason": rule["reason"],
+            "came": shortened(lasting(rule["counterexample"]["came"])),
+        }
+        found |= {
+            "must": rule["counterexample"]["must"],
+            "program": shortened(lasting(rule["program"])),
+        }
     else:
         found["unclaimed"] = rule["unclaimed"] or [rule["reason"]] * (outcome == "not claimed")
     return found
 
 
 def lasting(text: str) -> str:
-    """Remove from a text what differs from run to run: addresses of objects, directories, tracebacks in messages.
+    """Remove from a text what differs from run to run: addresses of objects, directories,
+    tracebacks in messages.
 
     >>> lasting("It returned <Variable object at 0x7f>."), lasting("No file /tmp/x-1/model. Detected at node A (File")
     ('It returned <Variable object>.', 'No file …/model. …')
@@ -96,12 +117,16 @@ def shortened(text: str) -> str:
 
 def outcomes(data: Data) -> dict[tuple[str, str], str]:
     """The outcomes by implementation and rule."""
-    return {(name, rule["id"]): found["outcome"] for rule in data["rules"] for name, found in rule["verdicts"].items()}
+    return {
+        (name, rule["id"]): found["outcome"]
+        for rule in data["rules"]
+        for name, found in rule["verdicts"].items()
+    }
 
 
 def scripts_of(folder: Path) -> dict[tuple[str, str], Path]:
-    """The scripts that show a breach, by implementation and rule: their names begin with the first, and their
-    docstrings name the second."""
+    """The scripts that show a breach, by implementation and rule: their names begin with the first,
+    and their docstrings name the second."""
     found = {}
     for path in sorted(folder.glob("*.py")):
         told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -121,7 +146,9 @@ def _head(data: Data) -> Iterator[str]:
     yield f"|---|---|{'---|' * len(_WHAT)}---|"
     found = outcomes(data)
     for one in data["implementations"]:
-        counts = [sum(key[0] == one["name"] and it == what for key, it in found.items()) for what in _WHAT]
+        counts = [
+            sum(key[0] == one["name"] and it == what for key, it in found.items()) for what in _WHAT
+        ]
         versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
         module = one["adapter"].partition(":")[0]
         link = f"[{one['name']}.py](../{module.replace('.', '/')}.py)"
@@ -158,7 +185,11 @@ def _cell(rule: Data, name: str) -> str:
 def _breaches(data: Data, scripts: dict[tuple[str, str], Path]) -> Iterator[str]:
     yield _BREACHES
     for one in data["implementations"]:
-        broken = [rule for rule in data["rules"] if rule["verdicts"][one["name"]]["outcome"] in ("broken", SOMETIMES)]
+        broken = [
+            rule
+            for rule in data["rules"]
+            if rule["verdicts"][one["name"]]["outcome"] in ("broken", SOMETIMES)
+        ]
         if broken:
             yield ""
             yield f"### {one['title']}"

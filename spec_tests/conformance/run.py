@@ -1,10 +1,12 @@
-"""Judge implementations, write docs/conformance.json and .md: ``python -m spec_tests.conformance.run [NAME ...]``.
+"""Judge implementations, write docs/conformance.json and .md: ``python -m
+spec_tests.conformance.run [NAME ...]``.
 
-Each implementation is judged in a process of its own, two at a time. One that is not installed is skipped, and said to
-be. Reports lie in build/conformance, where those of other names may be left from earlier runs. The page is written if
-there is one of each implementation that has an adapter: from these alone, so that it changes where an adapter or a
-framework does. The exit code is 1 where a rule is broken that is not among the expected failures, where one of them is
-kept after all, or where, in continuous integration, the verdicts are not the page's.
+Each implementation is judged in a process of its own, two at a time. One that is not installed is
+skipped, and said to be. Reports lie in build/conformance, where those of other names may be left
+from earlier runs. The page is written if there is one of each implementation that has an adapter:
+from these alone, so that it changes where an adapter or a framework does. The exit code is 1 where
+a rule is broken that is not among the expected failures, where one of them is kept after all, or
+where, in continuous integration, the verdicts are not the page's.
 """
 
 import argparse
@@ -18,7 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shardvar.conformance.registry import all_rules
-from spec_tests.conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE, Implementation
+from spec_tests.conformance.implementations import (
+    BREACHES,
+    DATA,
+    IMPLEMENTATIONS,
+    PAGE,
+    Implementation,
+)
 from spec_tests.conformance.page import combined, outcomes, page
 from spec_tests.helpers.paths import ROOT
 
@@ -27,7 +35,8 @@ PATIENCE = 3600.0
 
 
 def judge(implementation: Implementation, examples: int | None) -> int:
-    """Write the report of an implementation, of its own number of cases unless one is given; pytest's exit code."""
+    """Write the report of an implementation, of its own number of cases unless one is given;
+    pytest's exit code."""
     began = time.monotonic()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -37,30 +46,70 @@ def judge(implementation: Implementation, examples: int | None) -> int:
     report = implementation.report
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "shardvar.conformance.plugin"]
-    command += ["-W", "ignore", "--pyargs", "shardvar.conformance", "--adapter", implementation.spec]
-    command += ["--conformance-json", str(report), "--conformance-examples", str(examples or implementation.examples)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "shardvar.conformance.plugin",
+    ]
+    command += [
+        "-W",
+        "ignore",
+        "--pyargs",
+        "shardvar.conformance",
+        "--adapter",
+        implementation.spec,
+    ]
+    command += [
+        "--conformance-json",
+        str(report),
+        "--conformance-examples",
+        str(examples or implementation.examples),
+    ]
     if implementation.expected.is_file():
         command += ["--expected-failures", str(implementation.expected)]
-    with tempfile.TemporaryDirectory(prefix="conformance-") as directory:  # no settings of pytest are found from there
-        done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    counts = {} if not report.is_file() else json.loads(report.read_text(encoding="utf-8"))["counts"]
+    with tempfile.TemporaryDirectory(
+        prefix="conformance-"
+    ) as directory:  # no settings of pytest are found from there
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    counts = (
+        {} if not report.is_file() else json.loads(report.read_text(encoding="utf-8"))["counts"]
+    )
     told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
-    print(f"{implementation.name}: {told or 'no report'} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(
+        f"{implementation.name}: {told or 'no report'} ({time.monotonic() - began:.0f} s)",
+        flush=True,
+    )
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", flush=True)
     return done.returncode
 
 
 def reports() -> dict[str, dict[str, Any]]:
-    """The reports that there are, by implementation; an earlier run's count where they are about the same rules."""
+    """The reports that there are, by implementation; an earlier run's count where they are about
+    the same rules."""
     found = {
         one.name: json.loads(one.report.read_text(encoding="utf-8"))
         for one in IMPLEMENTATIONS
         if one.has_adapter and one.report.is_file()
     }
     known = [rule.id for rule in all_rules()]
-    return {name: report for name, report in found.items() if [rule["id"] for rule in report["rules"]] == known}
+    return {
+        name: report
+        for name, report in found.items()
+        if [rule["id"] for rule in report["rules"]] == known
+    }
 
 
 def publish(found: dict[str, dict[str, Any]]) -> bool:
@@ -69,7 +118,11 @@ def publish(found: dict[str, dict[str, Any]]) -> bool:
     before = json.loads(DATA.read_text(encoding="utf-8")) if DATA.is_file() else None
     DATA.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(data, BREACHES), encoding="utf-8")
-    changed = [] if before is None else sorted(set(outcomes(data).items()) ^ set(outcomes(before).items()))
+    changed = (
+        []
+        if before is None
+        else sorted(set(outcomes(data).items()) ^ set(outcomes(before).items()))
+    )
     for (name, rule), outcome in changed:
         print(f"changed in docs/conformance.md: {name} {rule} {outcome}")
     return before is not None and not changed
@@ -77,9 +130,13 @@ def publish(found: dict[str, dict[str, Any]]) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--examples", type=int, help="cases a rule, instead of each implementation's own number")
+    parser.add_argument(
+        "--examples", type=int, help="cases a rule, instead of each implementation's own number"
+    )
     options = parser.parse_args(arguments)
     unknown = set(options.names) - {implementation.name for implementation in IMPLEMENTATIONS}
     if unknown:
@@ -90,13 +147,17 @@ def main(arguments: list[str] | None = None) -> int:
         if one not in present:
             print(f"{one.name}: SKIPPED, there is no {', '.join(one.missing())}", flush=True)
     with ThreadPoolExecutor(2) as pool:
-        # TensorFlow, the last one, takes as long as all others together: it begins first, beside them.
+        # TensorFlow, the last one, takes as long as all others together: it begins first, beside
+        # them.
         failed = any(list(pool.map(lambda one: judge(one, options.examples), reversed(present))))
     found = reports()
     if len(found) < sum(one.has_adapter for one in IMPLEMENTATIONS):
         print("docs/conformance.md is not written: it is about all of them.")
     elif not failed and not publish(found) and os.environ.get("CI"):
-        print("The verdicts are not those of docs/conformance.md: run make peers and commit what it writes.")
+        print(
+            "The verdicts are not those of docs/conformance.md: run make peers and commit what it "
+            "writes."
+        )
         failed = True
     return int(failed)
 

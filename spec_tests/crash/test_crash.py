@@ -1,7 +1,9 @@
-"""What is left behind by a writer that is killed, interrupted or refused by the disk, at every step of every format.
+"""What is left behind by a writer that is killed, interrupted or refused by the disk, at every step
+of every format.
 
-The steps are those of ``faulty``: each call that changes the directory. For every step one run ends there; the old
-checkpoint or the new one must stand, whole, and whoever writes next must find the way free.
+The steps are those of ``faulty``: each call that changes the directory. For every step one run ends
+there; the old checkpoint or the new one must stand, whole, and whoever writes next must find the
+way free.
 """
 
 import os
@@ -72,7 +74,8 @@ def steps(
     after: bool = False,
     in_threads: bool = False,
 ) -> Iterator[Any]:
-    """For each step of ``run``: the directory in which one run came to its end there, and that run's fault.
+    """For each step of ``run``: the directory in which one run came to its end there, and that
+    run's fault.
 
     A write in which it dies comes several times, with more and more of its bytes written.
     """
@@ -106,7 +109,9 @@ def old_of(form: str) -> Run:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean(form: str, tmp_path: Path) -> None:
+def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean(
+    form: str, tmp_path: Path
+) -> None:
     seen = set()
     save_new = partial(save, form=form, tensors=NEW, force=form == "safetensors set")
     for directory, fault in steps(tmp_path, save_new, old_of(form), Killed):
@@ -118,14 +123,22 @@ def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_cl
     assert seen == {"old", "new"} if form in ATOMIC else {"old", "new", "CheckpointNotFound"}
 
 
-@pytest.mark.parametrize(("before", "after"), [("safetensors set", "safetensors"), ("safetensors", "safetensors set")])
-def test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for(before: str, after: str, tmp_path: Path) -> None:
-    """And the other way round: between them there are both, each whole by its own name, and then the new one alone."""
+@pytest.mark.parametrize(
+    ("before", "after"), [("safetensors set", "safetensors"), ("safetensors", "safetensors set")]
+)
+def test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    """And the other way round: between them there are both, each whole by its own name, and then
+    the new one alone."""
     save(tmp_path, before, OLD)
     with pytest.raises(TargetExists, match="force"):
         save(tmp_path, after, NEW)
     assert state(tmp_path, before) == "old"
-    old, new = {"safetensors": "ck.safetensors", "safetensors set": "ck.safetensors.index.json"}, set()
+    old, new = (
+        {"safetensors": "ck.safetensors", "safetensors set": "ck.safetensors.index.json"},
+        set(),
+    )
     run = partial(save, form=after, tensors=NEW, force=True)
     for directory, fault in steps(tmp_path, run, old_of(before), Killed):
         names = [old[form] for form in (before, after) if (directory / old[form]).exists()]
@@ -142,13 +155,16 @@ def test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for(before: st
 def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(
     form: str, is_there: bool, in_threads: bool, source: Path, tmp_path: Path
 ) -> None:
-    """Files whose journal was written are not written again, and the result is that of an undisturbed run.
+    """Files whose journal was written are not written again, and the result is that of an
+    undisturbed run.
 
     In whichever order threads, each at a file, come to their steps.
     """
     run = partial(reshard, source, form=form, force=is_there)
     seen, reused = set(), set()
-    for directory, fault in steps(tmp_path, run, old_of(form) if is_there else nothing, Killed, in_threads=in_threads):
+    for directory, fault in steps(
+        tmp_path, run, old_of(form) if is_there else nothing, Killed, in_threads=in_threads
+    ):
         seen.add(state(directory, form))
         journals = sum(line.startswith("close") and line.endswith(".done") for line in fault.log)
         is_committing = any(line.startswith(("move", "rename")) for line in fault.log)
@@ -165,7 +181,11 @@ def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(
         assert_clean(directory, form, tmp_path / "clean")
     assert in_threads or reused >= set(range(FORMATS[form][2] + 1))
     assert {"new", "old" if is_there else "CheckpointNotFound"} <= seen
-    allowed = {"old", "new", "CheckpointNotFound", "MissingFile"} if form == "safetensors set" else {"old", "new"}
+    allowed = (
+        {"old", "new", "CheckpointNotFound", "MissingFile"}
+        if form == "safetensors set"
+        else {"old", "new"}
+    )
     assert seen <= (allowed if is_there else {"new", "CheckpointNotFound", "MissingFile"}), seen
 
 
@@ -175,7 +195,8 @@ def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(
 def test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it(
     form: str, is_there: bool, after: bool, source: Path, tmp_path: Path
 ) -> None:
-    """A full disk and its like. All of it only where the failure came after the step that made it visible."""
+    """A full disk and its like. All of it only where the failure came after the step that made it
+    visible."""
     run = partial(reshard, source, form=form, force=is_there)
     prepare = old_of(form) if is_there else nothing
     for directory, fault in steps(tmp_path, run, prepare, full, after):
@@ -192,13 +213,23 @@ def test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_interrupt_keeps_what_a_second_run_can_use_and_nothing_else(form: str, source: Path, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_what_a_second_run_can_use_and_nothing_else(
+    form: str, source: Path, tmp_path: Path
+) -> None:
     """Ctrl-C: a reshard can be taken up, a save cannot."""
-    for directory, fault in steps(tmp_path, partial(reshard, source, form=form), nothing, KeyboardInterrupt):
-        found, finished = state(directory, form), sum("close" in line and ".done" in line for line in fault.log)
+    for directory, fault in steps(
+        tmp_path, partial(reshard, source, form=form), nothing, KeyboardInterrupt
+    ):
+        found, finished = (
+            state(directory, form),
+            sum("close" in line and ".done" in line for line in fault.log),
+        )
         is_committing = len(fault.log) > 0 and finished == FORMATS[form][2]
         assert found == "CheckpointNotFound" or (found == "new" and is_committing)
-        assert is_committing or sum(name.endswith(".done") for name in os.listdir(directory)) >= finished
+        assert (
+            is_committing
+            or sum(name.endswith(".done") for name in os.listdir(directory)) >= finished
+        )
     save_new = partial(save, form=form, tensors=NEW, force=True)
     for directory, _ in steps(tmp_path, save_new, old_of(form), KeyboardInterrupt):
         found = state(directory, form)
@@ -209,8 +240,11 @@ def test_an_interrupt_keeps_what_a_second_run_can_use_and_nothing_else(form: str
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
 def test_what_a_killed_writer_left_is_no_checkpoint_to_anybody(form: str, tmp_path: Path) -> None:
-    """Neither the directory nor the prefix means more than before, and no leftover is taken for a checkpoint."""
-    for directory, fault in steps(tmp_path, partial(save, form=form, tensors=NEW), old_of(form), Killed):
+    """Neither the directory nor the prefix means more than before, and no leftover is taken for a
+    checkpoint."""
+    for directory, fault in steps(
+        tmp_path, partial(save, form=form, tensors=NEW), old_of(form), Killed
+    ):
         assert is_same(sv.load(directory), OLD) or is_same(sv.load(directory), NEW), fault.log
         report = sv.verify(directory)
         assert report.ok, report.damages
@@ -218,8 +252,8 @@ def test_what_a_killed_writer_left_is_no_checkpoint_to_anybody(form: str, tmp_pa
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_first_save_that_was_killed_is_said_to_be_unfinished(form: str, tmp_path: Path) -> None:
-    """As long as a file tells of it, the error of the path and that of its folder name the file, or the index that the
-    native format lacks, and what to do.
+    """As long as a file tells of it, the error of the path and that of its folder name the file, or
+    the index that the native format lacks, and what to do.
     """
     name, seen = FORMATS[form][1], 0
     for directory, fault in steps(tmp_path, partial(save, form=form, tensors=NEW), nothing, Killed):
@@ -243,14 +277,19 @@ def test_a_first_save_that_was_killed_is_said_to_be_unfinished(form: str, tmp_pa
 def test_an_error_takes_back_its_own_run_and_not_what_an_earlier_one_had_finished(
     form: str, after: bool, source: Path, tmp_path: Path
 ) -> None:
-    """The first run is killed with one file finished and one begun, the second fails at any step, the third goes on."""
+    """The first run is killed with one file finished and one begun, the second fails at any step,
+    the third goes on."""
     run = partial(reshard, source, form=form, force=True)
     undisturbed, resumed = Fault(-1), Fault(-1)
     for name in ("undisturbed", "resumed"):
         (tmp_path / name).mkdir()
     with failing(tmp_path / "undisturbed", undisturbed):
         run(tmp_path / "undisturbed")
-    finished = next(step for step, line in enumerate(undisturbed.log) if line.startswith("close") and ".done" in line)
+    finished = next(
+        step
+        for step, line in enumerate(undisturbed.log)
+        if line.startswith("close") and ".done" in line
+    )
 
     def prepare(directory: Path) -> None:
         save(directory, form, OLD)
@@ -260,24 +299,38 @@ def test_an_error_takes_back_its_own_run_and_not_what_an_earlier_one_had_finishe
     prepare(tmp_path / "resumed")
     with failing(tmp_path / "resumed", resumed):
         run(tmp_path / "resumed")
-    journals = [step for step, line in enumerate(resumed.log) if line.startswith("close") and ".done" in line]
+    journals = [
+        step
+        for step, line in enumerate(resumed.log)
+        if line.startswith("close") and ".done" in line
+    ]
     assert len(journals) == FORMATS[form][2] - 1
     for directory, fault in steps(tmp_path, run, prepare, full, after):
-        is_moving = fault.at <= max(journals, default=-1)  # and not yet committing, where an error takes all back
+        is_moving = fault.at <= max(
+            journals, default=-1
+        )  # and not yet committing, where an error takes all back
         assert state(directory, form) == "old" or not is_moving
         assert run(directory).reused_files == 1 or not is_moving, fault.log
         assert state(directory, form) == "new"
         assert_clean(directory, form, tmp_path / "clean")
 
 
-REAL = [("shardvar", 3), ("shardvar", 12), ("shardvar", 21), ("tensorflow", 16), ("tensorflow", 21), ("npz", 4)]
+REAL = [
+    ("shardvar", 3),
+    ("shardvar", 12),
+    ("shardvar", 21),
+    ("tensorflow", 16),
+    ("tensorflow", 21),
+    ("npz", 4),
+]
 
 
 @pytest.mark.parametrize(("form", "at"), REAL)
 def test_a_process_that_is_really_killed_leaves_the_old_or_the_new(
     form: str, at: int, source: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL by itself, in the midst of a reshard; its lock dies with it, and the second run takes its files up."""
+    """SIGKILL by itself, in the midst of a reshard; its lock dies with it, and the second run takes
+    its files up."""
     save(tmp_path, form, OLD)
     program = command_of("helpers.faulty_storage", source, tmp_path, form)
     died = subprocess.run([*program, str(at)], capture_output=True, env=ENVIRONMENT)
@@ -285,7 +338,10 @@ def test_a_process_that_is_really_killed_leaves_the_old_or_the_new(
     assert state(tmp_path, form) in ("old", "new") and strays(tmp_path)
     journals = sum(name.endswith(".done") for name in os.listdir(tmp_path))
     report = reshard(source, tmp_path, form, force=True)
-    assert report.reused_files in (journals - 1, journals)  # the last one may have been half written
+    assert report.reused_files in (
+        journals - 1,
+        journals,
+    )  # the last one may have been half written
     assert state(tmp_path, form) == "new"
     assert_clean(tmp_path, form, tmp_path.parent / f"{tmp_path.name}-clean")
 
@@ -296,7 +352,9 @@ def test_a_second_writer_is_refused_at_once_by_whatever_name_it_calls_the_target
 ) -> None:
     """While the first writes; and the first comes to its end as if there had been no other."""
     bare, name, _ = FORMATS[form]
-    ending = {"shardvar": ".svindex", "tensorflow": ".index", "npz": ".npz"}.get(form, ".safetensors")
+    ending = {"shardvar": ".svindex", "tensorflow": ".index", "npz": ".npz"}.get(
+        form, ".safetensors"
+    )
     refused = []
 
     def write_too(nbytes: int) -> None:
@@ -311,20 +369,26 @@ def test_a_second_writer_is_refused_at_once_by_whatever_name_it_calls_the_target
 
 
 @pytest.mark.parametrize(
-    "change", ["flip", "rot", "cut", "touch", "journal", "nested", "huge", "huge numbers", "other pieces"]
+    "change",
+    ["flip", "rot", "cut", "touch", "journal", "nested", "huge", "huge numbers", "other pieces"],
 )
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors set"])
 def test_a_finished_file_that_is_no_longer_what_its_journal_says_is_written_again(
     form: str, change: str, source: Path, tmp_path: Path
 ) -> None:
-    """Neither the file nor the journal is believed unseen, and no journal makes the second run fail."""
+    """Neither the file nor the journal is believed unseen, and no journal makes the second run
+    fail."""
     (tmp_path / "undisturbed").mkdir()
     directory = tmp_path / "target"
     directory.mkdir()
     fault = Fault(-1)
     with failing(tmp_path / "undisturbed", fault):
         reshard(source, tmp_path / "undisturbed", form)
-    last = max(step for step, line in enumerate(fault.log) if line.startswith("close") and line.endswith(".done"))
+    last = max(
+        step
+        for step, line in enumerate(fault.log)
+        if line.startswith("close") and line.endswith(".done")
+    )
     with pytest.raises(Killed), failing(directory, Fault(last + 1)):
         reshard(source, directory, form)
     journal = sorted(directory.glob("*.done"))[0]
@@ -335,7 +399,8 @@ def test_a_finished_file_that_is_no_longer_what_its_journal_says_is_written_agai
             octets = bytearray(file.read_bytes())
             octets[-1] ^= 1
             file.write_bytes(octets)
-        case "rot":  # the disk's own doing, of which no time of change tells; without checksums nobody can know
+        # the disk's own doing, of which no time of change tells; without checksums nobody can know
+        case "rot":
             if form == "safetensors set":
                 return
             octets = bytearray(file.read_bytes())
@@ -366,7 +431,8 @@ def test_a_finished_file_that_is_no_longer_what_its_journal_says_is_written_agai
 def test_a_source_that_changed_is_resharded_anew(form: str, tmp_path: Path) -> None:
     """The files of the first run are of another source, so none of them is reused, and none stays.
 
-    A source that is one file keeps its name, and one of safetensors has no checksums to tell other values by.
+    A source that is one file keeps its name, and one of safetensors has no checksums to tell other
+    values by.
     """
     directory = tmp_path / "target"
     directory.mkdir()
@@ -382,7 +448,8 @@ def test_a_source_that_changed_is_resharded_anew(form: str, tmp_path: Path) -> N
 
 
 def test_a_damaged_source_leaves_no_target(source: Path, tmp_path: Path) -> None:
-    """Not even the directory's name is taken: what was written before the damage was found is removed."""
+    """Not even the directory's name is taken: what was written before the damage was found is
+    removed."""
     copy = tmp_path / "source"
     copy.mkdir()
     for path in source.parent.glob("source.*"):
@@ -415,7 +482,9 @@ except sv.errors.StorageError as error:
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
-def test_a_file_that_may_not_grow_is_a_storage_error_that_leaves_nothing(form: str, tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_is_a_storage_error_that_leaves_nothing(
+    form: str, tmp_path: Path
+) -> None:
     """The operating system's own refusal, in the midst of a write."""
     (tmp_path / "target").mkdir()
     sv.save(tmp_path / "source", {"big": np.ones(9000)})
@@ -443,19 +512,33 @@ except sv.errors.StorageError as error:
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
-def test_a_disk_that_fills_up_is_a_storage_error_that_leaves_nothing(form: str, tmp_path: Path) -> None:
-    """A file system that has room for the payloads, which is looked at before, and not for what comes with them.
+def test_a_disk_that_fills_up_is_a_storage_error_that_leaves_nothing(
+    form: str, tmp_path: Path
+) -> None:
+    """A file system that has room for the payloads, which is looked at before, and not for what
+    comes with them.
 
     It is mounted where this process alone sees it, and goes with it.
     """
     (tmp_path / "disk").mkdir()
-    program = ["unshare", "-rm", sys.executable, "-c", FILLED, tmp_path / "source", tmp_path / "disk", form]
+    program = [
+        "unshare",
+        "-rm",
+        sys.executable,
+        "-c",
+        FILLED,
+        tmp_path / "source",
+        tmp_path / "disk",
+        form,
+    ]
     if shutil.which("unshare") is None:
         pytest.skip("file systems cannot be mounted here")
     done = subprocess.run(program, capture_output=True, text=True, env=ENVIRONMENT)
     if done.returncode == 77 or done.stderr.startswith("unshare:"):
         pytest.skip("file systems cannot be mounted here")
-    assert "the disk is full" in done.stdout and done.stdout.endswith("True ['old']\n"), done.stdout + done.stderr
+    assert "the disk is full" in done.stdout and done.stdout.endswith("True ['old']\n"), (
+        done.stdout + done.stderr
+    )
 
 
 def test_a_disk_without_room_is_refused_before_a_byte_is_written(

@@ -1,7 +1,9 @@
-"""Every call of the operating system's under a save and a reshard fails once, or for good: the old or the new stands.
+"""Every call of the operating system's under a save and a reshard fails once, or for good: the old
+or the new stands.
 
-Where ``test_crash`` fails one storage call after the other, here each call fails of which these are made (``disk``):
-of a write also after some of its bytes, of a rename each of its two syncs, and those of the lock and the directory.
+Where ``test_crash`` fails one storage call after the other, here each call fails of which these are
+made (``disk``): of a write also after some of its bytes, of a rename each of its two syncs, and
+those of the lock and the directory.
 """
 
 import errno
@@ -16,7 +18,17 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import ShardvarError, StorageError
-from spec_tests.helpers.faulty_storage import ATOMIC, CUTS, FORMATS, NEW, OLD, assert_clean, reshard, save, state
+from spec_tests.helpers.faulty_storage import (
+    ATOMIC,
+    CUTS,
+    FORMATS,
+    NEW,
+    OLD,
+    assert_clean,
+    reshard,
+    save,
+    state,
+)
 from spec_tests.helpers.killed_writers import rotating_series
 from spec_tests.helpers.system_calls import Disk, snapshot
 
@@ -41,14 +53,19 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def failed(old: Path, place: Path, run: Run, stays: bool) -> Iterator[tuple[Path, Disk, ShardvarError | None]]:
-    """For every call and, of a write, every length: the directory after a run that failed there, and the error."""
+def failed(
+    old: Path, place: Path, run: Run, stays: bool
+) -> Iterator[tuple[Path, Disk, ShardvarError | None]]:
+    """For every call and, of a write, every length: the directory after a run that failed there,
+    and the error."""
     at, cuts = 0, list(CUTS)
     while True:
         directory = place / "run"
         shutil.copytree(old, directory)
         number = REASONS[at % 2 if stays else at % 3]
-        disk = Disk(str(directory), at, partial(OSError, number, os.strerror(number)), cuts[0], stays)
+        disk = Disk(
+            str(directory), at, partial(OSError, number, os.strerror(number)), cuts[0], stays
+        )
         caught = None
         try:
             with disk.meeting():
@@ -76,8 +93,13 @@ def failed(old: Path, place: Path, run: Run, stays: bool) -> Iterator[tuple[Path
 def test_a_call_that_fails_leaves_the_old_or_the_new_and_the_next_write_is_clean(
     verb: str, form: str, stays: bool, source: Path, tmp_path: Path
 ) -> None:
-    """``StorageError`` tells whoever called; the files of an old checkpoint that stands are what they were."""
-    run = partial(save, form=form, tensors=NEW) if verb == "save" else partial(reshard, source, form=form)
+    """``StorageError`` tells whoever called; the files of an old checkpoint that stands are what
+    they were."""
+    run = (
+        partial(save, form=form, tensors=NEW)
+        if verb == "save"
+        else partial(reshard, source, form=form)
+    )
     old, seen = tmp_path / "old", set()
     save(old, form, OLD)
     before = snapshot(old)
@@ -98,7 +120,8 @@ def test_a_call_that_fails_leaves_the_old_or_the_new_and_the_next_write_is_clean
 def test_a_call_that_fails_in_a_save_with_rotation_leaves_what_the_state_file_names_whole(
     form: str, stays: bool, tmp_path: Path
 ) -> None:
-    """A manager's version 4 beside 2 and 3, of which 2 is to go; then version 5 leaves nothing but itself and 4 or 3.
+    """A manager's version 4 beside 2 and 3, of which 2 is to go; then version 5 leaves nothing but
+    itself and 4 or 3.
 
     A lock file that cannot be removed is the one thing that stays: empty, and held by nobody.
     """
@@ -106,7 +129,9 @@ def test_a_call_that_fails_in_a_save_with_rotation_leaves_what_the_state_file_na
     (tmp_path / "old").mkdir()
     for version in (1, 2, 3):
         series.write(tmp_path / "old", version)
-    for directory, disk, error in failed(tmp_path / "old", tmp_path, partial(series.write, version=4), stays):
+    for directory, disk, error in failed(
+        tmp_path / "old", tmp_path, partial(series.write, version=4), stays
+    ):
         where = f"{disk.at}: {disk.log[disk.at :]}"
         found = series.find(directory)
         seen.add(found)

@@ -1,7 +1,9 @@
-"""Each system call of a small save, with each error: the old or the new checkpoint is whole, and nothing else is left.
+"""Each system call of a small save, with each error: the old or the new checkpoint is whole, and
+nothing else is left.
 
-``test_disk_faults`` looks at what the next write makes of a failure; this looks at the directory right after it. The
-scope is small and complete: one tiny checkpoint of each format, replaced by another.
+``test_disk_faults`` looks at what the next write makes of a failure; this looks at the directory
+right after it. The scope is small and complete: one tiny checkpoint of each format, replaced by
+another.
 """
 
 import errno
@@ -29,7 +31,8 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 def fail_each_call(
     old: Path, place: Path, form: str, fault: Callable[[], BaseException], after: bool
 ) -> Iterator[tuple[Disk, BaseException | None]]:
-    """For each call of a save: the calls that were made, and the error; ``place`` is the directory."""
+    """For each call of a save: the calls that were made, and the error; ``place`` is the
+    directory."""
     at = 0
     while True:
         shutil.copytree(old, place)
@@ -57,7 +60,8 @@ def names_after(old: Path, place: Path, form: str) -> tuple[set[str], int]:
 
 
 def may_stay(disk: Disk, found: str) -> Callable[[str], bool]:
-    """Whether a file may be left because the call that failed was to remove it, or to find it after the commit."""
+    """Whether a file may be left because the call that failed was to remove it, or to find it after
+    the commit."""
     call, _, path = disk.log[disk.at].partition(" ")
     if call == "unlink":
         return lambda name: name == path
@@ -66,7 +70,12 @@ def may_stay(disk: Disk, found: str) -> Callable[[str], bool]:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
-    ("kind", "after"), [*((number, False) for number in ERRORS), (KeyboardInterrupt, False), (KeyboardInterrupt, True)]
+    ("kind", "after"),
+    [
+        *((number, False) for number in ERRORS),
+        (KeyboardInterrupt, False),
+        (KeyboardInterrupt, True),
+    ],
 )
 def test_a_failing_call_leaves_one_whole_checkpoint_and_nothing_else(
     form: str, kind: int | type[KeyboardInterrupt], after: bool, tmp_path: Path
@@ -84,7 +93,8 @@ def test_a_failing_call_leaves_one_whole_checkpoint_and_nothing_else(
         assert error is None or isinstance(error, StorageError) == isinstance(kind, int), where
         there = {name for name in os.listdir(place) if not may_stay(disk, found)(name)}
         if found == "old":
-            # A set of safetensors loses its index before its files are replaced, and is not replaced without ``force``.
+            # A set of safetensors loses its index before its files are replaced, and is not
+            # replaced without ``force``.
             assert there == old_names or (form not in ATOMIC and there <= old_names), (there, where)
         else:
             assert not [name for name in strays(place) if name in there], where

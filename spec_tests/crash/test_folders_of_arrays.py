@@ -1,7 +1,8 @@
-"""Folders of arrays, Zarr and Orbax: what is left of them when a writer dies, fails or is interrupted at any step.
+"""Folders of arrays, Zarr and Orbax: what is left of them when a writer dies, fails or is
+interrupted at any step.
 
-Such a folder is not replaced in one step. So a reader may also find that there is no checkpoint, and never a
-mixture: no array of another checkpoint, and no fill value in the place of a lost chunk.
+Such a folder is not replaced in one step. So a reader may also find that there is no checkpoint,
+and never a mixture: no array of another checkpoint, and no fill value in the place of a lost chunk.
 """
 
 import os
@@ -24,7 +25,11 @@ from spec_tests.helpers.system_calls import Disk, snapshot, survivors
 FOLDERS = ("zarr", "orbax")
 OLD = {"old/u": np.arange(4, dtype=np.int8), "w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 NEW = {"new.v": np.float64(7), "w": np.arange(6, 12, dtype=np.float32).reshape(2, 3)}
-FOREIGN = {"notes.txt": b"mine", "old/u/notes.txt": b"mine too", "logs/1": b"a log, and not a chunk"}
+FOREIGN = {
+    "notes.txt": b"mine",
+    "old/u/notes.txt": b"mine too",
+    "logs/1": b"a log, and not a chunk",
+}
 """Files of the user, which stay. (``logs/1`` is named like a chunk of Orbax.)"""
 
 
@@ -38,7 +43,9 @@ def state(path: Path) -> str:
         read = sv.load(path)
     except CheckpointError:
         return "nothing"
-    assert is_same(read, OLD) or is_same(read, NEW), {key: array.tolist() for key, array in read.items()}
+    assert is_same(read, OLD) or is_same(read, NEW), {
+        key: array.tolist() for key, array in read.items()
+    }
     return "old" if is_same(read, OLD) else "new"
 
 
@@ -64,7 +71,12 @@ def clean(form: str, tmp_path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("kind", [Killed, full, KeyboardInterrupt])
 def test_a_save_that_ends_at_any_step_leaves_old_or_new_or_nothing_and_the_next_save_is_clean(
-    form: str, is_there: bool, after: bool, kind: Callable[[], BaseException], tmp_path: Path, clean: dict[str, bytes]
+    form: str,
+    is_there: bool,
+    after: bool,
+    kind: Callable[[], BaseException],
+    tmp_path: Path,
+    clean: dict[str, bytes],
 ) -> None:
     """The next save leaves nothing of the one that ended, and each file of the user."""
     mine = FOREIGN if is_there else {}
@@ -140,7 +152,9 @@ def test_arrays_without_an_index_are_somebody_elses_and_nothing_is_written_among
 ) -> None:
     """A new index would make them a part of the checkpoint."""
     save(tmp_path / "run" / "other", form, OLD)
-    (tmp_path / "run" / "other" / format_named(form).capabilities.folder_index).rename(tmp_path / "aside")
+    (tmp_path / "run" / "other" / format_named(form).capabilities.folder_index).rename(
+        tmp_path / "aside"
+    )
     before = snapshot(tmp_path)
     with pytest.raises(TargetExists, match="other"):
         save(tmp_path / "run", form, NEW)
@@ -161,7 +175,9 @@ def test_nothing_is_written_or_removed_behind_a_link(form: str, tmp_path: Path) 
 
 def test_a_lost_chunk_is_damage_and_never_the_fill_value(form: str, tmp_path: Path) -> None:
     save(tmp_path / "ck", form, NEW)
-    for name in [name for name in snapshot(tmp_path / "ck") if name.startswith("w/") and name[-1].isdigit()]:
+    for name in [
+        name for name in snapshot(tmp_path / "ck") if name.startswith("w/") and name[-1].isdigit()
+    ]:
         (tmp_path / "ck" / name).rename(tmp_path / "aside")
         with pytest.raises(CheckpointError, match="is missing"):
             sv.load(tmp_path / "ck")

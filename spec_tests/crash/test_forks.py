@@ -1,4 +1,5 @@
-"""Forked processes, as data loaders make them: a child that reads, saves or assigns works or gets a clear error.
+"""Forked processes, as data loaders make them: a child that reads, saves or assigns works or gets a
+clear error.
 
 Each child has an alarm, so one that hangs is a failure and not a test run without an end.
 """
@@ -45,7 +46,9 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 def start_child(work: Callable[[], object]) -> int:
     """Fork, do the work in the child, and return the child's number."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, of a process with threads
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # from 3.12 on, of a process with threads
         child = os.fork()
     if child:
         return child
@@ -199,13 +202,16 @@ def test_a_child_sees_an_assignment_whole_or_not_at_all() -> None:
         first, second = (read_variable_op(resource) for resource in resources)
         assert first == second
 
-    with in_threads(lambda: commit([Write((resource,), partial(add, resource)) for resource in resources])):
+    with in_threads(
+        lambda: commit([Write((resource,), partial(add, resource)) for resource in resources])
+    ):
         for _ in range(FORKS):
             in_child(check)
 
 
 def test_children_of_a_busy_process_read_assign_and_save(tmp_path: Path) -> None:
-    """While other threads assign, add, look up, read a checkpoint and save; no child sees an assignment by half."""
+    """While other threads assign, add, look up, read a checkpoint and save; no child sees an
+    assignment by half."""
     sharded = sv.ShardedVariable([sv.Variable(np.zeros((10_000, 8), np.float32)) for _ in range(3)])
     single = sv.Variable(np.zeros((100, 3)))
     checkpoint = sv.Checkpoint(sharded=sharded, single=single)
@@ -247,7 +253,8 @@ def test_children_of_a_busy_process_read_assign_and_save(tmp_path: Path) -> None
 def test_a_child_that_is_forked_within_a_save_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It saves, writes and restores by itself. The pending save is not its own, and it is told so at once."""
+    """It saves, writes and restores by itself. The pending save is not its own, and it is told so
+    at once."""
     begun, gate = threading.Event(), threading.Event()
     from shardvar.verbs import writing
 
@@ -269,7 +276,9 @@ def test_a_child_that_is_forked_within_a_save_in_the_background(
 
     def child() -> None:
         for ask in (pending[0].join, pending[0].done, lambda: pending[0].join(timeout=0)):
-            with pytest.raises(StillSaving, match=r"is being written by process \d+.*Join it there"):
+            with pytest.raises(
+                StillSaving, match=r"is being written by process \d+.*Join it there"
+            ):
                 ask()
         with pytest.raises(LockHeld):
             checkpoint.save(tmp_path / "ck")  # the same number, which the parent is writing
@@ -291,7 +300,11 @@ def test_a_child_that_is_forked_within_a_save_in_the_background(
 def test_parent_and_children_read_through_one_open_reader(tmp_path: Path) -> None:
     """They share its descriptors, and no position in them."""
     values = {f"t{number}": np.full((500, 16), number) for number in range(20)}
-    for name, options in (("ck", {"partition": 3}), ("ck.npz", {}), ("tf", {"format": "tensorflow"})):
+    for name, options in (
+        ("ck", {"partition": 3}),
+        ("ck.npz", {}),
+        ("tf", {"format": "tensorflow"}),
+    ):
         sv.save(tmp_path / name, values, **options)  # type: ignore[arg-type]
         with sv.open_checkpoint(tmp_path / name) as reader:
 

@@ -1,8 +1,10 @@
-"""Processes that are killed, interrupted or refused by the disk while they save one checkpoint together.
+"""Processes that are killed, interrupted or refused by the disk while they save one checkpoint
+together.
 
-Of two processes the first has saved its share; the second dies at each call that it makes of the operating system,
-from the first byte of its share to the end of the commit. The old checkpoint or the new one is there, whole, whoever
-looks; the same run goes on where the second process died, and any other save finds the way free.
+Of two processes the first has saved its share; the second dies at each call that it makes of the
+operating system, from the first byte of its share to the end of the commit. The old checkpoint or
+the new one is there, whole, whoever looks; the same run goes on where the second process died, and
+any other save finds the way free.
 """
 
 import errno
@@ -18,7 +20,13 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, CheckpointError, CheckpointNotFound, IncompleteCheckpoint, StorageError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    StorageError,
+)
 from spec_tests.helpers.faulty_storage import kill_myself
 from spec_tests.helpers.killed_writers import in_child
 from spec_tests.helpers.shared_saves import demo_share, demo_tensors
@@ -36,7 +44,15 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 def save_share(place: Path, seed: int, process: int, *, commit: bool) -> None:
     """Save what one of two processes holds, as the run whose name is the seed."""
     share = demo_share(seed, process, 2)
-    sv.save_shards(place / "ck", share, process=process, num_processes=2, run=str(seed), commit=commit, timeout=0)
+    sv.save_shards(
+        place / "ck",
+        share,
+        process=process,
+        num_processes=2,
+        run=str(seed),
+        commit=commit,
+        timeout=0,
+    )
 
 
 def prepare(place: Path, *, is_there: bool) -> None:
@@ -55,7 +71,9 @@ def state(place: Path) -> int:
     except CheckpointNotFound:
         return 0
     seed = int(read["step"])
-    assert all(np.array_equal(read[key], array) for key, array in demo_tensors(seed).items()), "a mixture"
+    assert all(np.array_equal(read[key], array) for key, array in demo_tensors(seed).items()), (
+        "a mixture"
+    )
     return seed
 
 
@@ -73,8 +91,11 @@ def assert_clean(place: Path, files: int = 2) -> None:
     assert all(FINISHED.fullmatch(name) for name in os.listdir(place)), os.listdir(place)
 
 
-def ends(tmp_path: Path, *, is_there: bool, end: Callable[[Path, int], bool]) -> Iterator[tuple[Path, int]]:
-    """For each call of the second process: the directory in which it came to its end there, and the call's number."""
+def ends(
+    tmp_path: Path, *, is_there: bool, end: Callable[[Path, int], bool]
+) -> Iterator[tuple[Path, int]]:
+    """For each call of the second process: the directory in which it came to its end there, and the
+    call's number."""
     prepare(tmp_path / "prepared", is_there=is_there)
     for at in range(1000):
         place = tmp_path / "place"

@@ -1,7 +1,9 @@
-"""A process that is killed while it saves its share, or commits, in a format other than the native one.
+"""A process that is killed while it saves its share, or commits, in a format other than the native
+one.
 
-The old checkpoint or the new one is there, whole, and another run finds the way free. Formats whose commit is not one
-step, and those whose files are named only then, lose the run; they do not lose the checkpoint.
+The old checkpoint or the new one is there, whole, and another run finds the way free. Formats whose
+commit is not one step, and those whose files are named only then, lose the run; they do not lose
+the checkpoint.
 """
 
 import os
@@ -32,7 +34,15 @@ def save_share(place: Path, form: str, seed: int, process: int) -> None:
     start = 2 * process
     share = {"w": sv.LocalShard(np.full((2, 3), seed), (start, 0), (4, 3)), "x": np.full(5, seed)}
     commit = process == 1
-    sv.save_shards(place / "ck", share, process=process, num_processes=2, run=str(seed), format=form, commit=commit)
+    sv.save_shards(
+        place / "ck",
+        share,
+        process=process,
+        num_processes=2,
+        run=str(seed),
+        format=form,
+        commit=commit,
+    )
 
 
 def state(place: Path) -> int:

@@ -1,4 +1,5 @@
-"""sv.CheckpointManager: whatever stops a save, at whichever step, the old checkpoints stand or the new ones."""
+"""sv.CheckpointManager: whatever stops a save, at whichever step, the old checkpoints stand or the
+new ones."""
 
 import os
 import shutil

@@ -1,9 +1,11 @@
-"""What is left when the power fails at any moment of a save or a reshard: the old checkpoint or the new one, whole.
+"""What is left when the power fails at any moment of a save or a reshard: the old checkpoint or the
+new one, whole.
 
-The calls that a writer makes are recorded and then read as a strict disk reads them (``disk.survivors``): names reach
-it in any order but across a sync of their directory, bytes not at all but by a sync of their file. Each sync that the
-library asks for is also left out, by the line that asks for it, and then some power cut must show the loss: no sync is
-missing, and none is there for nothing.
+The calls that a writer makes are recorded and then read as a strict disk reads them
+(``disk.survivors``): names reach it in any order but across a sync of their directory, bytes not at
+all but by a sync of their file. Each sync that the library asks for is also left out, by the line
+that asks for it, and then some power cut must show the loss: no sync is missing, and none is there
+for nothing.
 """
 
 import json
@@ -18,14 +20,24 @@ import pytest
 
 import shardvar as sv
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.faulty_storage import ATOMIC, FORMATS, NEW, OLD, assert_clean, reshard, save, state
+from spec_tests.helpers.faulty_storage import (
+    ATOMIC,
+    FORMATS,
+    NEW,
+    OLD,
+    assert_clean,
+    reshard,
+    save,
+    state,
+)
 from spec_tests.helpers.killed_writers import Series, object_series, rotating_series
 from spec_tests.helpers.system_calls import Disk, Event, snapshot, survivors
 
 Run = Callable[[Path], Any]
 
 LOST = {"CheckpointNotFound", "MissingFile"}
-"""What a reader may be told of a set of safetensors that is being replaced, and of what was never there."""
+"""What a reader may be told of a set of safetensors that is being replaced, and of what was never
+there."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +66,8 @@ def record(directory: Path, prepare: Run | None, run: Run) -> tuple[dict[str, by
 
 
 def put(directory: Path, files: dict[str, bytes]) -> None:
-    """Lay files out; journals are to believe in the files beside them, as they would if these were the same files."""
+    """Lay files out; journals are to believe in the files beside them, as they would if these were
+    the same files."""
     directory.mkdir()
     for path, octets in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
@@ -72,12 +85,17 @@ def put(directory: Path, files: dict[str, bytes]) -> None:
 
 
 def find_loss(
-    place: Path, before: dict[str, bytes], events: list[Event], form: str, again: Run | None = None, inner: str = "."
+    place: Path,
+    before: dict[str, bytes],
+    events: list[Event],
+    form: str,
+    again: Run | None = None,
+    inner: str = ".",
 ) -> str:
     """The first power cut after which a law is broken; empty where there is none.
 
-    Where an old checkpoint stood, it or the new one stands, and the new one once all was done; ``again`` writes the new
-    one and leaves nothing else. ``inner`` is the directory that it is in.
+    Where an old checkpoint stood, it or the new one stands, and the new one once all was done;
+    ``again`` writes the new one and leaves nothing else. ``inner`` is the directory that it is in.
     """
     allowed = {"old", "new"} if before and form in ATOMIC else {"old", "new", *LOST}
     for is_done, files in survivors(before, events):
@@ -110,7 +128,9 @@ def test_a_power_cut_in_a_save_leaves_the_old_or_the_new_and_the_next_save_is_cl
 ) -> None:
     """And the new, once the save has returned."""
     run = partial(save, form=form, tensors=NEW, force=form == "safetensors set")
-    before, events = record(tmp_path / "run", partial(save, form=form, tensors=OLD) if is_there else None, run)
+    before, events = record(
+        tmp_path / "run", partial(save, form=form, tensors=OLD) if is_there else None, run
+    )
     assert not find_loss(tmp_path, before, events, form, partial(run, force=True))
 
 
@@ -118,7 +138,8 @@ def test_a_power_cut_in_a_save_leaves_the_old_or_the_new_and_the_next_save_is_cl
 def test_a_reshard_is_taken_up_after_a_power_cut_and_believes_no_file_that_did_not_reach_the_disk(
     form: str, source: Path, tmp_path: Path
 ) -> None:
-    """Journals that outlive their files, or files that kept their lengths alone, are seen through."""
+    """Journals that outlive their files, or files that kept their lengths alone, are seen
+    through."""
     run = partial(reshard, source, form=form, force=True)
     before, events = record(tmp_path / "run", partial(save, form=form, tensors=OLD), run)
     assert not find_loss(tmp_path, before, events, form, run)
@@ -151,7 +172,8 @@ def test_a_power_cut_in_a_save_of_objects_leaves_what_the_state_file_names_whole
 def test_a_set_syncs_its_directory_once_for_all_its_files(
     is_there: bool, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then once for its index; a set that has the names of the old one also syncs that the old index is gone."""
+    """Then once for its index; a set that has the names of the old one also syncs that the old
+    index is gone."""
     if is_there:
         save(tmp_path, "safetensors set", OLD)
     syncs: list[str] = []
@@ -168,7 +190,9 @@ def test_each_sync_is_needed(tmp_path: Path) -> None:
         place.mkdir()
         prepare = partial(save, form=form, tensors=OLD) if inner == "." else None
         before, events = record(
-            place / "run", prepare, lambda at, form=form, inner=inner: save(at / inner, form, NEW, force=True)
+            place / "run",
+            prepare,
+            lambda at, form=form, inner=inner: save(at / inner, form, NEW, force=True),
         )
         assert not find_loss(place, before, events, form, inner=inner)
         for site in sorted({event.site for event in events if event.site}):

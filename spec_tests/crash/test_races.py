@@ -1,4 +1,5 @@
-"""Real processes at one checkpoint: writers that are killed, writers that meet, and readers that look meanwhile."""
+"""Real processes at one checkpoint: writers that are killed, writers that meet, and readers that
+look meanwhile."""
 
 import os
 import re
@@ -22,16 +23,23 @@ KILLS, SEED = 200, 20201116
 def run(program: str, *arguments: str) -> str:
     """Return the output of a program among the helpers; it must come to its end."""
     command = command_of(f"helpers.{program}", *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT | {"OPENBLAS_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=ENVIRONMENT | {"OPENBLAS_NUM_THREADS": "1"}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_200_writers_killed_at_random_calls_leave_the_old_or_the_new() -> None:
-    """Every verb in every format, checkpoints of objects, rotations; and each was really killed before and after."""
+    """Every verb in every format, checkpoints of objects, rotations; and each was really killed
+    before and after."""
     said = run("killed_writers", str(KILLS), str(SEED))
     counts = re.findall(r"'(old|new|none)': (\d+)", said)
-    assert sum(int(count) for _, count in counts) == KILLS and {kind for kind, _ in counts} == {"old", "new", "none"}
+    assert sum(int(count) for _, count in counts) == KILLS and {kind for kind, _ in counts} == {
+        "old",
+        "new",
+        "none",
+    }
     assert len(said.splitlines()) == 1 + 16, said
 
 
@@ -39,12 +47,17 @@ def test_200_writers_killed_at_random_calls_leave_the_old_or_the_new() -> None:
 def test_readers_and_writers_that_meet_see_one_checkpoint_whole(form: str, tmp_path: Path) -> None:
     """Two writers overwrite one checkpoint as fast as they can, while two readers open and load it.
 
-    A writer who comes while the other is at it is told so at once, and the other's checkpoint is whole. A reader gets
-    one writer's values, never some of each; where the format replaces a checkpoint in one step it always gets them,
-    else it may be told that there is none at the moment.
+    A writer who comes while the other is at it is told so at once, and the other's checkpoint is
+    whole. A reader gets one writer's values, never some of each; where the format replaces a
+    checkpoint in one step it always gets them, else it may be told that there is none at the
+    moment.
     """
-    said = dict(line.split(": ") for line in run("racing_processes", str(tmp_path), form).splitlines())
-    assert int(said["saves"]) > 0 and int(said["saves"]) + int(said["refused"]) == 2 * int(said["attempts"])
+    said = dict(
+        line.split(": ") for line in run("racing_processes", str(tmp_path), form).splitlines()
+    )
+    assert int(said["saves"]) > 0 and int(said["saves"]) + int(said["refused"]) == 2 * int(
+        said["attempts"]
+    )
     assert int(said["loads"]) > 0
     assert int(said["nothing"]) == 0 or form not in ATOMIC
     assert os.listdir(tmp_path)
@@ -52,8 +65,11 @@ def test_readers_and_writers_that_meet_see_one_checkpoint_whole(form: str, tmp_p
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_reader_keeps_the_checkpoint_that_it_opened(form: str, times: int, tmp_path: Path) -> None:
-    """However often it is overwritten, its files are open; TensorFlow's names are the same again every other time."""
+def test_a_reader_keeps_the_checkpoint_that_it_opened(
+    form: str, times: int, tmp_path: Path
+) -> None:
+    """However often it is overwritten, its files are open; TensorFlow's names are the same again
+    every other time."""
     save(tmp_path, form, OLD)
     with sv.open_checkpoint(tmp_path / FORMATS[form][1]) as reader:
         for number in range(times):
@@ -67,7 +83,8 @@ def test_a_reader_keeps_the_checkpoint_that_it_opened(form: str, times: int, tmp
 def test_a_reader_that_comes_between_index_and_data_files_begins_anew(
     form: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time that it opens a data file, two writers have been there; who is never left in peace is told so."""
+    """Each time that it opens a data file, two writers have been there; who is never left in peace
+    is told so."""
     save(tmp_path, form, OLD)
     opens, written = LocalStorage.open, 0
 

@@ -1,7 +1,9 @@
-"""A reshard that goes on where another was killed: what the journals say is compared with what the source says now.
+"""A reshard that goes on where another was killed: what the journals say is compared with what the
+source says now.
 
-In each test a first run is killed when one of its two files is finished. Then something changes, and the second run
-writes the files anew or refuses. What it commits is what an undisturbed run would have written.
+In each test a first run is killed when one of its two files is finished. Then something changes,
+and the second run writes the files anew or refuses. What it commits is what an undisturbed run
+would have written.
 """
 
 import os
@@ -19,14 +21,15 @@ from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing, is_same
 
 STEPS = {"shardvar": 6, "safetensors": 7}
-"""Steps until one file is finished: create it, write it (payloads, then a header if it has one), close it; and the same
-of its journal, which is written at once."""
+"""Steps until one file is finished: create it, write it (payloads, then a header if it has one),
+close it; and the same of its journal, which is written at once."""
 
 TABLE = np.arange(4000, dtype=np.float32).reshape(1000, 4)
 
 
 def kill_after_one_file(source: Path, target: Path, form: str = "shardvar", **options: Any) -> None:
-    """Reshard into two files, one after the other, until the journal of the first one is on the disk."""
+    """Reshard into two files, one after the other, until the journal of the first one is on the
+    disk."""
     target.parent.mkdir()
     with pytest.raises(Killed), failing(target.parent, Fault(STEPS[form])):
         sv.reshard(source, target, format=form, **{"policy": BalancedPolicy(2)} | options)
@@ -40,7 +43,8 @@ def go_on(source: Path, target: Path, form: str = "shardvar", **options: Any) ->
 
 @dataclass(frozen=True)
 class Shared:
-    """A source with one payload, of which two files need a half each: neither file has the whole, or its checksum."""
+    """A source with one payload, of which two files need a half each: neither file has the whole,
+    or its checksum."""
 
     path: Path
     file: Path
@@ -67,10 +71,14 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
     return Shared(path, path.parent / entry.file, entry.start)
 
 
-def test_what_the_first_run_read_is_compared_with_the_checksum_of_the_payload(shared: Shared, tmp_path: Path) -> None:
-    """The first run read a wrong byte, and could not know it; when the second one comes, the source is right again.
+def test_what_the_first_run_read_is_compared_with_the_checksum_of_the_payload(
+    shared: Shared, tmp_path: Path
+) -> None:
+    """The first run read a wrong byte, and could not know it; when the second one comes, the source
+    is right again.
 
-    The journal has the checksum of what was read. Combined with that of the other half it shows the damage.
+    The journal has the checksum of what was read. Combined with that of the other half it shows the
+    damage.
     """
     target = tmp_path / "target" / "ck"
     shared.flip(0)
@@ -84,7 +92,9 @@ def test_what_the_first_run_read_is_compared_with_the_checksum_of_the_payload(sh
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_a_source_that_became_corrupt_is_refused_or_was_read_before(shared: Shared, half: int, tmp_path: Path) -> None:
+def test_a_source_that_became_corrupt_is_refused_or_was_read_before(
+    shared: Shared, half: int, tmp_path: Path
+) -> None:
     """A half that was read before the damage came is right in its file, and is not read again."""
     target = tmp_path / "target" / "ck"
     kill_after_one_file(shared.path, target)
@@ -100,7 +110,8 @@ def test_a_source_that_became_corrupt_is_refused_or_was_read_before(shared: Shar
 
 @pytest.fixture
 def same_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two saves name their data files alike, so that the index of one fits the files of the other."""
+    """Two saves name their data files alike, so that the index of one fits the files of the
+    other."""
     monkeypatch.setattr("shardvar.verbs.writing.secrets.token_hex", lambda nbytes: "alike")
 
 
@@ -108,7 +119,8 @@ PAIR = {"a": TABLE, "b": TABLE + 1}
 
 
 def exchange_index(source: Path, tensors: dict[str, Any], **options: Any) -> None:
-    """Give a native source the index of another save, whose data files have the same bytes; its own stay in place."""
+    """Give a native source the index of another save, whose data files have the same bytes; its own
+    stay in place."""
     other = source.parent / "other" / source.name
     sv.save(other, tensors, **options)
     for theirs in other.parent.glob("*.svdata-*"):
@@ -119,7 +131,8 @@ def exchange_index(source: Path, tensors: dict[str, Any], **options: Any) -> Non
 
 @pytest.mark.usefixtures("same_names")
 def test_files_of_other_metadata_are_written_anew(tmp_path: Path) -> None:
-    """Files of safetensors hold the metadata themselves: a reused one would say what is no longer so."""
+    """Files of safetensors hold the metadata themselves: a reused one would say what is no longer
+    so."""
     source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
     sv.save(source, PAIR, metadata={"step": "1"})
     kill_after_one_file(source, target, "safetensors")
@@ -137,7 +150,8 @@ class Described(BalancedPolicy):
 
 
 def test_files_of_another_description_are_written_anew(tmp_path: Path) -> None:
-    """R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint"."""
+    """R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the
+    checkpoint"."""
     source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
     sv.save(source, PAIR)
     kill_after_one_file(source, target, "safetensors")
@@ -161,21 +175,28 @@ def test_files_of_another_description_are_written_anew(tmp_path: Path) -> None:
         ({"partition": (1, 2)}, {"partition": 2}),
     ],
 )
-def test_other_options_are_another_reshard(first: dict[str, Any], second: dict[str, Any], tmp_path: Path) -> None:
+def test_other_options_are_another_reshard(
+    first: dict[str, Any], second: dict[str, Any], tmp_path: Path
+) -> None:
     """No file of the first is in the second, and none is left."""
-    source, target, undisturbed = (tmp_path / name / "ck" for name in ("source", "target", "undisturbed"))
+    source, target, undisturbed = (
+        tmp_path / name / "ck" for name in ("source", "target", "undisturbed")
+    )
     sv.save(source, PAIR)
     kill_after_one_file(source, target, **first)
     assert go_on(source, target, **second).reused_files == 0
     go_on(source, undisturbed, **second)
     found, expected = sv.load(target), sv.load(undisturbed)
-    assert is_same(found, expected) and all(found[key].dtype == expected[key].dtype for key in expected)
+    assert is_same(found, expected) and all(
+        found[key].dtype == expected[key].dtype for key in expected
+    )
     assert len(os.listdir(target.parent)) == len(os.listdir(undisturbed.parent)) == 3
 
 
 @pytest.mark.usefixtures("same_names")
 def test_a_source_whose_bytes_mean_other_numbers_now_is_another_source(tmp_path: Path) -> None:
-    """Its index says int32 where it said float32; the bytes, their places and their checksums are what they were."""
+    """Its index says int32 where it said float32; the bytes, their places and their checksums are
+    what they were."""
     source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
     sv.save(source, PAIR)
     kill_after_one_file(source, target, cast={"*": "float64"})
@@ -186,7 +207,8 @@ def test_a_source_whose_bytes_mean_other_numbers_now_is_another_source(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("form", "index"), [("shardvar", "ck.svindex"), ("tensorflow", "ck.index"), ("safetensors", "ck.safetensors")]
+    ("form", "index"),
+    [("shardvar", "ck.svindex"), ("tensorflow", "ck.index"), ("safetensors", "ck.safetensors")],
 )
 def test_a_damaged_checkpoint_beside_a_journal_is_not_taken_for_unfinished(
     form: str, index: str, tmp_path: Path

@@ -1,4 +1,5 @@
-"""Devices: limits are enforced, bytes are given back, and the ledger counts what was copied and nothing else."""
+"""Devices: limits are enforced, bytes are given back, and the ledger counts what was copied and
+nothing else."""
 
 import copy
 import gc
@@ -41,15 +42,25 @@ def floats(count: int) -> np.ndarray:
 
 def test_names_are_completed_and_two_devices_of_one_name_are_two_memories() -> None:
     full = "/job:ps/replica:0/task:1/device:CPU:0"
-    for name in ("ps:1", "/job:ps/task:1", "/job:ps/replica:0/task:1", "/job:ps/task:1/cpu:0", full):
+    for name in (
+        "ps:1",
+        "/job:ps/task:1",
+        "/job:ps/replica:0/task:1",
+        "/job:ps/task:1/cpu:0",
+        full,
+    ):
         assert full_name(name) == full
-    assert Device(full).short_name == "ps:1" and Device("worker:3/GPU:2").short_name == "worker:3/GPU:2"
+    assert (
+        Device(full).short_name == "ps:1"
+        and Device("worker:3/GPU:2").short_name == "worker:3/GPU:2"
+    )
     assert Device("worker:3/gpu:2").host_name == full_name("worker:3")
     assert Device("ps:1") != Device("ps:1")
 
 
 @pytest.mark.parametrize(
-    "name", ["", "ps", "ps:", "ps:x", "/job:", "ps:1/", "ps:1\n", "/device", "ps:-1", "CPU", "ps:\u0661"]
+    "name",
+    ["", "ps", "ps:", "ps:x", "/job:", "ps:1/", "ps:1\n", "/device", "ps:-1", "CPU", "ps:\u0661"],
 )
 def test_what_names_no_device_is_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="Invalid device name"):
@@ -63,7 +74,9 @@ def test_a_short_name_names_the_same_device_as_the_full_one() -> None:
     assert full_name(other.short_name) == other.name
 
 
-def test_an_allocation_past_the_limit_names_device_limit_used_and_requested_bytes_and_changes_nothing() -> None:
+def test_an_allocation_past_the_limit_names_device_limit_used_and_requested_bytes_and_changes_nothing() -> (
+    None
+):
     device = Device("ps:1", memory_limit=100)
     held = place(floats(20), device)
     for attempt in (
@@ -123,7 +136,9 @@ def test_buffers_in_a_cycle_make_room_before_an_allocation_is_refused() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=40),
     st.integers(0, 200),
 )
-def test_used_is_the_sum_of_what_lives_and_never_passes_the_limit(steps: list[tuple[bool, int]], limit: int) -> None:
+def test_used_is_the_sum_of_what_lives_and_never_passes_the_limit(
+    steps: list[tuple[bool, int]], limit: int
+) -> None:
     device, living = Device("ps:0", limit), []
     for is_new, number in steps:
         if not is_new:
@@ -177,7 +192,11 @@ def test_a_deep_copy_lives_on_the_same_device_in_other_memory() -> None:
     device = Device("ps:0")
     buffer = place(floats(3), device)
     twin = copy.deepcopy({"a": buffer})["a"]
-    assert twin.device is device and not np.shares_memory(twin.array, buffer.array) and device.used == 24
+    assert (
+        twin.device is device
+        and not np.shares_memory(twin.array, buffer.array)
+        and device.used == 24
+    )
 
 
 def test_only_what_crosses_between_devices_is_counted() -> None:
@@ -216,30 +235,48 @@ def test_gather_into_is_numpy_indexing_and_moves_the_rows_that_it_touches(rows: 
 def test_gather_parts_is_indexing_of_their_concatenation_and_one_message_from_each(
     sizes: list[int], is_text: bool, data: st.DataObject
 ) -> None:
-    """Parts of any sizes, empty ones included, of numbers and of strings; the rows in any order, some of them twice."""
+    """Parts of any sizes, empty ones included, of numbers and of strings; the rows in any order,
+    some of them twice."""
     count = sum(sizes)
     whole = np.arange(2 * count).reshape(count, 2)
-    whole = np.array([b"%d" % (100 * value) for value in whole.flat], object).reshape(count, 2) if is_text else whole
+    whole = (
+        np.array([b"%d" % (100 * value) for value in whole.flat], object).reshape(count, 2)
+        if is_text
+        else whole
+    )
     bounds = np.cumsum([0, *sizes])
-    parts = [place(whole[start:stop], Device(f"ps:{number}")) for number, (start, stop) in enumerate(pairwise(bounds))]
-    rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=30)) if count else [], np.int64)
+    parts = [
+        place(whole[start:stop], Device(f"ps:{number}"))
+        for number, (start, stop) in enumerate(pairwise(bounds))
+    ]
+    rows = np.array(
+        data.draw(st.lists(st.integers(0, count - 1), max_size=30)) if count else [], np.int64
+    )
     out = np.empty((len(rows), 2), whole.dtype)
     with track_transfers() as ledger:
         gather_parts(out, parts, rows, RowLayout.of_sizes(sizes).split_rows, Device("worker:0"))
     np.testing.assert_array_equal(out, whole[rows], strict=True)
     owner = np.searchsorted(bounds[1:], rows, side="right")
     expected = {
-        parts[number].device.name: (value_nbytes(whole[rows[owner == number]]), 1) for number in set(owner.tolist())
+        parts[number].device.name: (value_nbytes(whole[rows[owner == number]]), 1)
+        for number in set(owner.tolist())
     }
     assert {row.source: (row.nbytes, row.messages) for row in ledger.transfers} == expected
 
 
 @pytest.mark.parametrize("order", ["any", "ascending", "one part"])
 @pytest.mark.parametrize("num_parts", [1, 3, 9])
-def test_many_rows_of_many_parts_which_two_threads_gather_are_those_of_the_whole(num_parts: int, order: str) -> None:
+def test_many_rows_of_many_parts_which_two_threads_gather_are_those_of_the_whole(
+    num_parts: int, order: str
+) -> None:
     whole = np.arange(3 * 70_000, dtype=np.float64).reshape(70_000, 3)
-    parts = [place(part, Device(f"ps:{number}")) for number, part in enumerate(np.array_split(whole, num_parts))]
-    rows = np.random.default_rng(1).integers(0, len(parts[0].array) if order == "one part" else len(whole), 100_000)
+    parts = [
+        place(part, Device(f"ps:{number}"))
+        for number, part in enumerate(np.array_split(whole, num_parts))
+    ]
+    rows = np.random.default_rng(1).integers(
+        0, len(parts[0].array) if order == "one part" else len(whole), 100_000
+    )
     rows = np.sort(rows) if order == "ascending" else rows
     out = np.empty((len(rows), 3))
     with track_transfers() as ledger:
@@ -256,7 +293,9 @@ def test_a_gather_in_the_middle_of_another_does_not_touch_its_rows() -> None:
 
     def gather(values: np.ndarray, split: Callable[[np.ndarray], Iterable]) -> np.ndarray:
         out = np.empty((4, 2))
-        gather_parts(out, [place(part, Device("ps:0")) for part in np.split(values, 2)], rows, split, target)
+        gather_parts(
+            out, [place(part, Device("ps:0")) for part in np.split(values, 2)], rows, split, target
+        )
         return out
 
     def interrupted(block: np.ndarray) -> Iterator:
@@ -272,7 +311,13 @@ def test_rows_without_elements_are_a_message_of_no_bytes() -> None:
     parts = [place(np.empty((2, 0)), Device(f"ps:{number}")) for number in range(2)]
     out = np.empty((3, 0))
     with track_transfers() as ledger:
-        gather_parts(out, parts, np.array([3, 0, 1]), RowLayout.of_sizes([2, 2]).split_rows, Device("worker:0"))
+        gather_parts(
+            out,
+            parts,
+            np.array([3, 0, 1]),
+            RowLayout.of_sizes([2, 2]).split_rows,
+            Device("worker:0"),
+        )
     assert (ledger.nbytes, ledger.messages) == (0, 2)
 
 
@@ -312,7 +357,12 @@ def test_threads_that_track_nothing_are_seen_and_threads_that_track_see_their_ow
 
 def test_scopes_end_with_their_block_whatever_happens_inside() -> None:
     default, device = current_device(), Device("ps:0")
-    with pytest.raises(KeyError), track_transfers() as ledger, device_scope(device), operation_scope("x"):
+    with (
+        pytest.raises(KeyError),
+        track_transfers() as ledger,
+        device_scope(device),
+        operation_scope("x"),
+    ):
         assert current_device() is device
         raise KeyError
     assert current_device() is default
@@ -322,15 +372,23 @@ def test_scopes_end_with_their_block_whatever_happens_inside() -> None:
         pass
 
 
-@pytest.mark.parametrize("counts", [(10**9,), (0, 10**9), (0, 10**5, np.int32(10**5)), (1, 2**19, 1)])
-def test_a_cluster_of_more_devices_than_memory_holds_is_refused_before_one_is_made(counts: tuple[int, ...]) -> None:
-    with pytest.raises(ArgumentError, match=r"cluster of \d+ devices is asked for.*At most 1048576"):
+@pytest.mark.parametrize(
+    "counts", [(10**9,), (0, 10**9), (0, 10**5, np.int32(10**5)), (1, 2**19, 1)]
+)
+def test_a_cluster_of_more_devices_than_memory_holds_is_refused_before_one_is_made(
+    counts: tuple[int, ...],
+) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"cluster of \d+ devices is asked for.*At most 1048576"
+    ):
         make_cluster(*counts)
 
 
 def test_a_cluster_finds_its_devices_by_either_name() -> None:
     cluster = make_cluster(2, 2, 2, ps_memory_limit=7)
-    assert [d.short_name for d in cluster.servers] == ["ps:0", "ps:1"] and cluster["ps:1"].memory_limit == 7
+    assert [d.short_name for d in cluster.servers] == ["ps:0", "ps:1"] and cluster[
+        "ps:1"
+    ].memory_limit == 7
     assert [d.short_name for d in cluster.hosts] == ["worker:0", "worker:1"]
     assert [d.short_name for d in cluster.replicas][1:3] == ["worker:0/GPU:1", "worker:1/GPU:0"]
     assert [d.short_name for d in make_cluster(1, 2).replicas] == ["worker:0", "worker:1"]

@@ -1,4 +1,5 @@
-"""Redistribution carried out: every element ends where it must, and the ledger counts what the plan says."""
+"""Redistribution carried out: every element ends where it must, and the ledger counts what the plan
+says."""
 
 from functools import reduce as fold
 from itertools import product
@@ -28,7 +29,10 @@ CUTS: tuple[DTensorPlacement, ...] = (R, Shard(0), Shard(1), StridedShard(0, 3))
 
 def parts_of(whole: np.ndarray[Any, Any], layout: Layout) -> list[list[np.ndarray[Any, Any]]]:
     """Return what each device holds: its regions of the whole array."""
-    return [[whole[region.slices] for region in layout.regions(device)] for device in range(layout.mesh.size)]
+    return [
+        [whole[region.slices] for region in layout.regions(device)]
+        for device in range(layout.mesh.size)
+    ]
 
 
 def lists(parts: Any) -> list[list[Any]]:
@@ -36,10 +40,14 @@ def lists(parts: Any) -> list[list[Any]]:
 
 
 def test_every_element_ends_where_it_must_and_the_ledger_counts_the_plan() -> None:
-    """From every layout to every other on small meshes: the arrays of the target, the plan's bytes and messages."""
+    """From every layout to every other on small meshes: the arrays of the target, the plan's bytes
+    and messages."""
     for shape, mesh in product(((5, 3), (2, 4)), ((1,), (3,), (2, 2), (3, 2))):
         whole = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
-        layouts = [dtensor(shape, sv.Mesh(mesh), placements) for placements in product(CUTS, repeat=len(mesh))]
+        layouts = [
+            dtensor(shape, sv.Mesh(mesh), placements)
+            for placements in product(CUTS, repeat=len(mesh))
+        ]
         for source, target in product(layouts, layouts):
             with sv.track_transfers() as ledger:
                 result = sv.redistribute(parts_of(whole, source), source, target)
@@ -54,14 +62,19 @@ def test_the_ledger_counts_each_pair_of_devices() -> None:
     devices = [Device(f"worker:{number}/GPU:0") for number in range(3)]
     with sv.track_transfers() as ledger:
         sv.redistribute(parts_of(np.zeros((6, 4)), source), source, target, devices=devices)
-    assert {(row.operation, row.source, row.target, row.nbytes, row.messages) for row in ledger.transfers} == {
+    assert {
+        (row.operation, row.source, row.target, row.nbytes, row.messages)
+        for row in ledger.transfers
+    } == {
         ("redistribute", a.name, b.name, 64, 1) for a, b in product(devices, devices) if a is not b
     }
 
 
 @pytest.mark.parametrize("op", ["sum", "avg", "min", "max"])
 @pytest.mark.parametrize("after", list(product((R, Shard(0), Shard(1)), repeat=2)), ids=str)
-def test_terms_become_values_by_the_named_reduction(op: str, after: tuple[DTensorPlacement, ...]) -> None:
+def test_terms_become_values_by_the_named_reduction(
+    op: str, after: tuple[DTensorPlacement, ...]
+) -> None:
     """The value is the reduction of the terms of all devices along the axis, by NumPy."""
     mesh = sv.Mesh((3, 2))
     source, target = dtensor((5, 4), mesh, [Partial(op), Shard(0)]), dtensor((5, 4), mesh, after)
@@ -79,7 +92,12 @@ def test_reductions_that_dtensor_does_not_distribute(op: str) -> None:
     mesh, rows = sv.Mesh((2,)), (np.array([0, 1]), np.zeros((2, 1)), np.full((2, 1), 4))
     source, target = Layout((4,), mesh, "terms", *rows, ((0, op),)), dtensor((4,), mesh, [Shard(0)])
     terms = np.array([[1, 2, 3, 4], [5, 6, 7, 9]])
-    function = {"product": np.multiply, "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}[op]
+    function = {
+        "product": np.multiply,
+        "band": np.bitwise_and,
+        "bor": np.bitwise_or,
+        "bxor": np.bitwise_xor,
+    }[op]
     result = sv.redistribute(list(terms), source, target, reduce=op)
     assert np.concatenate([arrays[0] for arrays in result]).tolist() == function(*terms).tolist()
 
@@ -88,20 +106,32 @@ def test_terms_are_combined_in_their_order() -> None:
     """Sums of float32 depend on their order: it is that of the terms, on every device."""
     mesh = sv.Mesh((4,))
     source, target = (dtensor((3,), mesh, [each]) for each in (Partial(), R))
-    terms = np.array([[1e8, 1, 3]] * 2 + [[-1e8, 1, 3]] * 2, np.float32) + np.arange(4, dtype=np.float32)[:, None]
+    terms = (
+        np.array([[1e8, 1, 3]] * 2 + [[-1e8, 1, 3]] * 2, np.float32)
+        + np.arange(4, dtype=np.float32)[:, None]
+    )
     result = sv.redistribute(list(terms), source, target, reduce="sum")
     assert lists(result) == [[fold(np.add, terms).tolist()]] * 4
 
 
 def test_memory_is_that_of_the_plan_and_is_given_back() -> None:
-    """The peak of each device is source and target together; afterwards only the target is counted."""
-    source, target = (dtensor((7, 4), sv.Mesh((2, 2)), each) for each in ([Shard(0), Shard(1)], [Shard(1), R]))
+    """The peak of each device is source and target together; afterwards only the target is
+    counted."""
+    source, target = (
+        dtensor((7, 4), sv.Mesh((2, 2)), each) for each in ([Shard(0), Shard(1)], [Shard(1), R])
+    )
     plan = plan_redistribution(source, target)
-    devices = [Device(f"GPU:{number}", memory_limit=int(plan.peak(8)[number])) for number in range(4)]
-    parts = parts_of(np.arange(28.0).reshape(7, 4), source)  # which live on here, and not on the devices
+    devices = [
+        Device(f"GPU:{number}", memory_limit=int(plan.peak(8)[number])) for number in range(4)
+    ]
+    parts = parts_of(
+        np.arange(28.0).reshape(7, 4), source
+    )  # which live on here, and not on the devices
     result = sv.redistribute(parts, source, target, devices=devices)
     assert [device.peak for device in devices] == plan.peak(8).tolist()
-    assert [device.used for device in devices] == [sum(array.nbytes for array in arrays) for arrays in result]
+    assert [device.used for device in devices] == [
+        sum(array.nbytes for array in arrays) for arrays in result
+    ]
     del result
     assert [device.used for device in devices] == [0] * 4
 
@@ -116,11 +146,16 @@ def test_a_device_that_is_too_small_is_full_before_anything_moves() -> None:
 
 
 def test_servers_of_another_number_get_their_rows() -> None:
-    """Elastic: the third of three servers gives its rows to the fourth and the fifth, who held nothing."""
+    """Elastic: the third of three servers gives its rows to the fourth and the fifth, who held
+    nothing."""
     whole = np.arange(26).reshape(13, 2)
     three, five = (parameter_servers((13, 2), sv.Mesh((count,))) for count in (3, 5))
-    assert lists(sv.redistribute(parts_of(whole, three), three, five)) == lists(parts_of(whole, five))
-    assert lists(sv.redistribute(parts_of(whole, five), five, three)) == lists(parts_of(whole, three))
+    assert lists(sv.redistribute(parts_of(whole, three), three, five)) == lists(
+        parts_of(whole, five)
+    )
+    assert lists(sv.redistribute(parts_of(whole, five), five, three)) == lists(
+        parts_of(whole, three)
+    )
 
 
 def test_the_values_that_are_given_are_not_changed_and_not_shared() -> None:
@@ -134,7 +169,9 @@ def test_the_values_that_are_given_are_not_changed_and_not_shared() -> None:
 def test_scalars_and_empty_shards() -> None:
     mesh = sv.Mesh((3,))
     rows, whole = (dtensor((2, 2), mesh, [each]) for each in (Shard(0), R))
-    assert lists(sv.redistribute([np.array([[1, 2]]), np.array([[3, 4]]), []], rows, whole))[2] == [[[1, 2], [3, 4]]]
+    assert lists(sv.redistribute([np.array([[1, 2]]), np.array([[3, 4]]), []], rows, whole))[2] == [
+        [[1, 2], [3, 4]]
+    ]
     terms, value = (dtensor((), mesh, [each]) for each in (Partial(), R))
     scalars = [np.array(1.0), np.array(2.0), np.array(4.0)]
     assert lists(sv.redistribute(scalars, terms, value, reduce="sum")) == [[7.0]] * 3
@@ -147,26 +184,43 @@ HALVES = [np.zeros((2, 2)), np.zeros((2, 2))]
     ("parts", "options", "error", "words"),
     [
         (HALVES[:1], {}, LayoutError, "Parts of 1 devices"),
-        ([HALVES[0], np.zeros((2, 3))], {}, LayoutError, r"Device 1 is given arrays of the shapes \[\(2, 3\)\]"),
+        (
+            [HALVES[0], np.zeros((2, 3))],
+            {},
+            LayoutError,
+            r"Device 1 is given arrays of the shapes \[\(2, 3\)\]",
+        ),
         ([HALVES[0], []], {}, LayoutError, "Device 1"),
         ([HALVES[0], HALVES[1].astype(np.int8)], {}, LayoutError, "dtypes"),
-        (HALVES, {"devices": [Device("GPU:0")]}, ArgumentError, "1 devices are given for meshes of 2"),
+        (
+            HALVES,
+            {"devices": [Device("GPU:0")]},
+            ArgumentError,
+            "1 devices are given for meshes of 2",
+        ),
         (HALVES, {"devices": [Device("GPU:0")] * 2}, ArgumentError, "1 devices"),
         (HALVES, {"devices": ["GPU:0", "GPU:1"]}, ArgumentTypeError, "'GPU:0' is not a device"),
         (HALVES, {"reduce": "sum"}, LayoutError, "not pending"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(parts: Any, options: Any, error: type[Exception], words: str) -> None:
+def test_parts_that_do_not_fit_are_refused(
+    parts: Any, options: Any, error: type[Exception], words: str
+) -> None:
     source, target = (dtensor((4, 2), sv.Mesh((2,)), [each]) for each in (Shard(0), R))
     with pytest.raises(error, match=words):
         sv.redistribute(parts, source, target, **options)
 
 
-@pytest.mark.parametrize(("op", "dtype"), [("avg", np.int32), ("band", np.float32), ("sum", object)])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("avg", np.int32), ("band", np.float32), ("sum", object)]
+)
 def test_a_reduction_that_needs_another_dtype_is_refused(op: str, dtype: type) -> None:
     mesh, rows = sv.Mesh((2,)), (np.array([0, 1]), np.zeros((2, 1)), np.full((2, 1), 4))
     source, target = Layout((4,), mesh, "terms", *rows, ((0, op),)), dtensor((4,), mesh, [R])
     with pytest.raises(ArgumentError, match="not of that dtype"):
         sv.redistribute(
-            [np.full(4, b"", dtype) if dtype is object else np.zeros(4, dtype)] * 2, source, target, reduce=op
+            [np.full(4, b"", dtype) if dtype is object else np.zeros(4, dtype)] * 2,
+            source,
+            target,
+            reduce=op,
         )

@@ -30,12 +30,19 @@ def report(*rules: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_page_is_made_of_the_data() -> None:
     data = json.loads(DATA.read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == page(data, BREACHES), "Run make peers, or python -m conformance.page."
+    assert PAGE.read_text(encoding="utf-8") == page(data, BREACHES), (
+        "Run make peers, or python -m conformance.page."
+    )
 
 
 def test_an_expected_failure_is_broken_and_is_shown_with_its_program(tmp_path: Path) -> None:
     found = {"came": "It gave 1.", "must": "It must give 2."}
-    broken = rule("expected failure", reason="by design", counterexample=found, program="    adapter.div(1, 2)")
+    broken = rule(
+        "expected failure",
+        reason="by design",
+        counterexample=found,
+        program="    adapter.div(1, 2)",
+    )
     data = combined({"numpy": report(broken), "shardvar": report(rule("kept"))}, [NUMPY, SHARDVAR])
     assert outcomes(data) == {("numpy", "R-DIV-1"): "broken", ("shardvar", "R-DIV-1"): "kept"}
     text = page(data, tmp_path)
@@ -45,10 +52,20 @@ def test_an_expected_failure_is_broken_and_is_shown_with_its_program(tmp_path: P
 
 
 @pytest.mark.parametrize("example", [None, {"came": "It gave 1.", "must": "It must give 2."}])
-def test_what_is_broken_in_some_runs_is_the_same_on_the_page_in_all(tmp_path: Path, example: Any) -> None:
-    varying = rule("broken in some runs", reason="random names", counterexample=example, program=example and "    1")
+def test_what_is_broken_in_some_runs_is_the_same_on_the_page_in_all(
+    tmp_path: Path, example: Any
+) -> None:
+    varying = rule(
+        "broken in some runs",
+        reason="random names",
+        counterexample=example,
+        program=example and "    1",
+    )
     data = combined({"numpy": report(varying), "shardvar": report(rule("kept"))}, [NUMPY, SHARDVAR])
-    assert data["rules"][0]["verdicts"]["numpy"] == {"outcome": "broken in some runs", "reason": "random names"}
+    assert data["rules"][0]["verdicts"]["numpy"] == {
+        "outcome": "broken in some runs",
+        "reason": "random names",
+    }
     text = page(data, tmp_path)
     assert "| R-DIV-1 | It divides | [**broken in some runs**](#numpy-r-div-1) | kept |" in text
     assert "random names" in text
@@ -63,12 +80,19 @@ def test_a_large_array_that_came_is_cut_short_and_a_call_with_one_is_not(tmp_pat
     verdict = data["rules"][0]["verdicts"]["numpy"]
     assert len(verdict["came"]) < 1100 and verdict["came"].endswith(" …")
     call, came, must = verdict["program"].split("\n")
-    assert call == f"    adapter.assign({large})" and len(came) < 1100 and must == "    # It must give 2."
+    assert (
+        call == f"    adapter.assign({large})"
+        and len(came) < 1100
+        and must == "    # It must give 2."
+    )
 
 
 def test_what_is_not_claimed_is_not_kept(tmp_path: Path) -> None:
     data = combined(
-        {"numpy": report(rule("not claimed", reason="no div")), "shardvar": report(rule("kept", unclaimed_cases=2))},
+        {
+            "numpy": report(rule("not claimed", reason="no div")),
+            "shardvar": report(rule("kept", unclaimed_cases=2)),
+        },
         [NUMPY, SHARDVAR],
     )
     assert "| R-DIV-1 | It divides | - | kept\\* |" in page(data, tmp_path)
@@ -76,7 +100,9 @@ def test_what_is_not_claimed_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_script_belongs_to_the_rules_that_its_docstring_names(tmp_path: Path) -> None:
-    (tmp_path / "numpy_wrong.py").write_text('"""R-DIV-1, R-INIT-5-again: both."""\n', encoding="utf-8")
+    (tmp_path / "numpy_wrong.py").write_text(
+        '"""R-DIV-1, R-INIT-5-again: both."""\n', encoding="utf-8"
+    )
     assert set(scripts_of(tmp_path)) == {("numpy", "R-DIV-1"), ("numpy", "R-INIT-5-again")}
 
 
@@ -84,6 +110,8 @@ def test_every_script_is_of_an_implementation_and_of_a_rule_that_it_is_expected_
     known = {rule.id for rule in all_rules()}
     expected = {one.name: one.expected for one in IMPLEMENTATIONS if one.expected.is_file()}
     declared = {
-        (name, rule) for name, path in expected.items() for rule in read_expected(path.read_text("utf-8"), known)
+        (name, rule)
+        for name, path in expected.items()
+        for rule in read_expected(path.read_text("utf-8"), known)
     }
     assert set(scripts_of(BREACHES)) <= declared

@@ -40,20 +40,27 @@ LANGUAGES = {
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(sv.__file__).parent.parent))
     assert run_page(read(page)) > 0
 
 
-@pytest.mark.parametrize("wrong", ["$ shardvar --version\nx\n", "$ shardvar inspect x\n...\n", "$ rm x\n"])
+@pytest.mark.parametrize(
+    "wrong", ["$ shardvar --version\nx\n", "$ shardvar inspect x\n...\n", "$ rm x\n"]
+)
 def test_a_page_that_is_wrong_does_not_run(wrong: str) -> None:
     with pytest.raises(AssertionError):
         run_page(f"```console\n{wrong}```\n")
 
 
 def test_a_page_may_show_what_fails_if_it_says_how() -> None:
-    assert run_page("```console\n$ shardvar inspect x\nerror: ...\nhint: ...\n$ echo $?\n3\n```\n") == 1
+    assert (
+        run_page("```console\n$ shardvar inspect x\nerror: ...\nhint: ...\n$ echo $?\n3\n```\n")
+        == 1
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -89,9 +96,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         address = urlsplit(link)
         target = (page.parent / address.path).resolve() if address.path else page
         if address.scheme:
-            is_right = address.scheme == "https" and re.fullmatch(r"[\w-]+(\.[\w-]+)+", address.netloc) is not None
+            is_right = (
+                address.scheme == "https"
+                and re.fullmatch(r"[\w-]+(\.[\w-]+)+", address.netloc) is not None
+            )
         else:
-            is_right = target.exists() and (not address.fragment or address.fragment in anchors(read(target)))
+            is_right = target.exists() and (
+                not address.fragment or address.fragment in anchors(read(target))
+            )
         broken += [] if is_right else [link]
     assert broken == []
 
@@ -112,7 +124,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     """The directive ``names`` lists some or all names of a module."""
     listed: set[str] = set()
     for page in sorted((ROOT / "docs" / "api").glob("*.md")):
-        for module, names in re.findall(r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", read(page), flags=re.MULTILINE):
-            listed |= {module.removeprefix("shardvar."), *(names.split() or resolve_name(module).__all__)}
+        for module, names in re.findall(
+            r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", read(page), flags=re.MULTILINE
+        ):
+            listed |= {
+                module.removeprefix("shardvar."),
+                *(names.split() or resolve_name(module).__all__),
+            }
         listed |= set(re.findall(r"automodule:: shardvar\.(\w+)$", read(page), flags=re.MULTILINE))
     assert sorted(set(sv.__all__) - listed) == []

@@ -44,7 +44,8 @@ def quoted_wrongly(places: tuple[Mention, ...]) -> list[str]:
         wrong.extend(
             f"{place.path}:{place.line}: {place.rule} does not say {quote!r}"
             for quote in place.quotes
-            if len(quote.split()) >= FEWEST_WORDS and not any(spoken(quote) in text for text in texts.values())
+            if len(quote.split()) >= FEWEST_WORDS
+            and not any(spoken(quote) in text for text in texts.values())
         )
     return wrong
 
@@ -54,15 +55,21 @@ def test_every_rule_has_a_function_that_obeys_it() -> None:
 
 
 def test_every_rule_has_a_test_that_holds_it() -> None:
-    """One that runs here, and that nothing can skip: those that need another framework, and the kit's, come on top."""
+    """One that runs here, and that nothing can skip: those that need another framework, and the
+    kit's, come on top."""
     assert sentences_by_rule().keys() - {place.rule for place in running_tests()} == set()
 
 
 def test_a_sentence_is_kept_only_where_a_test_of_it_runs() -> None:
-    """Its test quotes it, or it is all that the rule says; a test that may be skipped, or of the rule, is less."""
-    rule, (_, first), *_ = next([r, *found] for r, found in sentences_by_rule().items() if len(found) > 1)
+    """Its test quotes it, or it is all that the rule says; a test that may be skipped, or of the
+    rule, is less."""
+    rule, (_, first), *_ = next(
+        [r, *found] for r, found in sentences_by_rule().items() if len(found) > 1
+    )
     quoting = Mention(rule, "spec_tests/a/test_a.py", 1, "test_a", (first.text,))
-    silent = Mention(rule, "spec_tests/a/test_a.py", 1, "test_a", ("something else entirely", "two words"))
+    silent = Mention(
+        rule, "spec_tests/a/test_a.py", 1, "test_a", ("something else entirely", "two words")
+    )
     assert status_of(first, [quoting]) == status_of(first, [silent, quoting]) == KEPT
     assert status_of(first, [silent]) == RULE_KEPT and status_of(first, []) == NOT_TESTED
     alone = next([r, *found] for r, found in sentences_by_rule().items() if len(found) == 1)
@@ -71,18 +78,22 @@ def test_a_sentence_is_kept_only_where_a_test_of_it_runs() -> None:
 
 
 def test_the_page_calls_a_sentence_kept_only_where_a_test_of_it_runs() -> None:
-    """Read from the page itself: each row that ends in "kept" quotes a sentence that a running test quotes."""
+    """Read from the page itself: each row that ends in "kept" quotes a sentence that a running test
+    quotes."""
     kept_texts = {
         spoken(row.split("| ")[2].replace("\\|", "|").replace("\\*", "*").replace("&lt;", "<"))
         for row in page().splitlines()
-        if re.search(r"\| kept(:[^|]*)? \|$", row) and "the same sentence" not in row and " \\| " not in row
+        if re.search(r"\| kept(:[^|]*)? \|$", row)
+        and "the same sentence" not in row
+        and " \\| " not in row
     }
     by_rule = sentences_by_rule()
     tested = {
         spoken(sentence.text)
         for test in running_tests()
         for _, sentence in by_rule[test.rule]
-        if len(by_rule[test.rule]) == 1 or any(spoken(quote) in spoken(sentence.text) for quote in test.quotes)
+        if len(by_rule[test.rule]) == 1
+        or any(spoken(quote) in spoken(sentence.text) for quote in test.quotes)
     }
     assert len(kept_texts) > 60 and kept_texts - tested == set()
 
@@ -107,12 +118,18 @@ def test_sentences_that_the_page_once_called_kept_without_a_test_have_one(rule: 
 )
 def test_a_test_that_may_be_skipped_keeps_nothing(text: str) -> None:
     assert running_names(f"{text}\ndef helper(): pass") == set()
-    assert running_names("@pytest.mark.parametrize('skip', [1])\ndef test_a(skip): skip + 1") == {"test_a"}
+    assert running_names("@pytest.mark.parametrize('skip', [1])\ndef test_a(skip): skip + 1") == {
+        "test_a"
+    }
 
 
 def test_every_id_in_the_code_is_in_the_table() -> None:
     places = [*mentions.functions(), *mentions.tests()]
-    strangers = [f"{each.path}:{each.line}: {each.rule}" for each in places if each.rule not in sentences_by_rule()]
+    strangers = [
+        f"{each.path}:{each.line}: {each.rule}"
+        for each in places
+        if each.rule not in sentences_by_rule()
+    ]
     assert strangers == []
 
 
@@ -121,9 +138,11 @@ def test_what_is_quoted_beside_an_id_is_a_sentence_of_that_rule() -> None:
 
 
 def test_the_kit_checks_rules_of_the_table_and_quotes_them() -> None:
-    """One registry: the kit's rules are some of these, each with a sentence of its RFC that stands in the table.
+    """One registry: the kit's rules are some of these, each with a sentence of its RFC that stands
+    in the table.
 
-    Rules whose ids begin with V are of sentences of the documentation (kit/test_conformance_rules.py).
+    Rules whose ids begin with V are of sentences of the documentation
+    (kit/test_conformance_rules.py).
     """
     by_rule = sentences_by_rule()
     strangers = [
@@ -139,7 +158,9 @@ def test_the_kit_checks_rules_of_the_table_and_quotes_them() -> None:
 
 
 def test_the_page_is_the_one_that_make_rules_writes() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "docs/rules.md is out of date: run `make rules`."
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "docs/rules.md is out of date: run `make rules`."
+    )
 
 
 def test_sentences_stand_once_and_each_has_one_fate() -> None:
@@ -160,8 +181,13 @@ def test_sentences_stand_once_and_each_has_one_fate() -> None:
 
 
 def test_a_sentence_that_the_data_lacks_or_makes_up_is_told() -> None:
-    text = "# Goals\n\nShards **will** be even,\ne.g. 3 and 3. They are few.\n\n* no [hole](x.md) is allowed to stay\n"
-    right = Document("000", "", "", (Sentence("Goals", "Shards will be even, e.g. 3 and 3.", rules=("R-A-1",)),))
+    text = (
+        "# Goals\n\nShards **will** be even,\ne.g. 3 and 3. They are few.\n\n* no [hole](x.md) is "
+        "allowed to stay\n"
+    )
+    right = Document(
+        "000", "", "", (Sentence("Goals", "Shards will be even, e.g. 3 and 3.", rules=("R-A-1",)),)
+    )
     told = list(faults_of(right, text))
     assert told == ["RFC 000, Goals: not in the table: no hole is allowed to stay"]
     wrong = Document("000", "", "", (Sentence("Goals", "Shards will be odd.", out_of_scope="no"),))
@@ -178,7 +204,14 @@ def test_the_words_of_demands_are_seen(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "phrase", ["is not supported", "are only going to support", "need to be one", "don't plan to", "we'll mirror"]
+    "phrase",
+    [
+        "is not supported",
+        "are only going to support",
+        "need to be one",
+        "don't plan to",
+        "we'll mirror",
+    ],
 )
 def test_the_phrases_of_refusals_and_promises_are_seen(phrase: str) -> None:
     assert is_normative(f"These {phrase}.")
@@ -210,7 +243,9 @@ def test_ids_are_seen_with_the_function_around_them_and_what_is_quoted(
         '        return "R-D-4-more"\n'
     )
     monkeypatch.setattr(mentions, "ROOT", tmp_path)
-    found = [(each.rule, each.line, each.name, each.quotes) for each in mentions_of(tmp_path / "m.py")]
+    found = [
+        (each.rule, each.line, each.name, each.quotes) for each in mentions_of(tmp_path / "m.py")
+    ]
     assert found == [
         ("R-A-1", 1, "", ("one two three",)),
         ("R-B-2", 7, "C.f", ('a "b"', "c")),
@@ -220,7 +255,9 @@ def test_ids_are_seen_with_the_function_around_them_and_what_is_quoted(
 
 def test_a_false_quotation_is_told() -> None:
     rule, [(_, sentence), *_] = next(iter(sentences_by_rule().items()))
-    place = Mention(rule, "shardvar/a.py", 1, "f", (sentence.text, "what no RFC would ever say", "two words"))
+    place = Mention(
+        rule, "shardvar/a.py", 1, "f", (sentence.text, "what no RFC would ever say", "two words")
+    )
     assert [told.split(": ")[1] for told in quoted_wrongly((place,))] == [
         f"{rule} does not say 'what no RFC would ever say'"
     ]
@@ -233,10 +270,17 @@ def test_one_broken_check_breaks_a_rule() -> None:
 
 
 def test_what_the_kit_found_is_told_of_each_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As spec_tests/conformance writes it; before it ran nothing is claimed, and no rule that it does not check."""
-    outcomes = [{"a": "kept", "b": "kept", "c": "not claimed"}, {"a": "kept", "b": "broken", "c": "not claimed"}]
+    """As spec_tests/conformance writes it; before it ran nothing is claimed, and no rule that it
+    does not check."""
+    outcomes = [
+        {"a": "kept", "b": "kept", "c": "not claimed"},
+        {"a": "kept", "b": "broken", "c": "not claimed"},
+    ]
     rules = [
-        {"sentence_id": "R-DIV-1", "verdicts": {name: {"outcome": outcome} for name, outcome in row.items()}}
+        {
+            "sentence_id": "R-DIV-1",
+            "verdicts": {name: {"outcome": outcome} for name, outcome in row.items()},
+        }
         for row in outcomes
     ]
     names = [{"name": name, "title": name.upper()} for name in "abc"]
@@ -247,5 +291,11 @@ def test_what_the_kit_found_is_told_of_each_implementation(monkeypatch: pytest.M
 
 def test_the_data_is_held_against_a_folder_of_rfcs_by_hand(tmp_path: Path) -> None:
     (tmp_path / "000-x.md").write_text("# X\n\nIt must.\n")
-    done = subprocess.run(command_of("rules", "--rfc", tmp_path), capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 1 and "another text" in done.stdout and "RFC 001: no 001-*.md" in done.stdout
+    done = subprocess.run(
+        command_of("rules", "--rfc", tmp_path), capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert (
+        done.returncode == 1
+        and "another text" in done.stdout
+        and "RFC 001: no 001-*.md" in done.stdout
+    )

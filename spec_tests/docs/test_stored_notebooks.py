@@ -1,6 +1,8 @@
-"""Tests of the notebooks of docs/notebooks as they are stored: outputs, structure, quotations, alt texts, scratch.
+"""Tests of the notebooks of docs/notebooks as they are stored: outputs, structure, quotations, alt
+texts, scratch.
 
-spec_tests/notebook executes them from top to bottom (``make tour``) and compares what they show with what is stored.
+spec_tests/notebook executes them from top to bottom (``make tour``) and compares what they show
+with what is stored.
 """
 
 import ast
@@ -10,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from spec_tests.helpers.notebooks import NAMES, Cell, path_of, pictures, printed, source, stored_cells, tags
+from spec_tests.helpers.notebooks import (
+    NAMES,
+    Cell,
+    path_of,
+    pictures,
+    printed,
+    source,
+    stored_cells,
+    tags,
+)
 from spec_tests.rules.extract import plain, sentences
 from spec_tests.rules.sentences import documents
 
@@ -22,7 +33,8 @@ SHAPE = (
     ("code", r"^# Scratch: "),
     ("markdown", r"^<details><summary>Answer</summary>"),
 )
-"""The structure of a section, in order: NumPy, a picture, a law, something to change, where, and the answer."""
+"""The structure of a section, in order: NumPy, a picture, a law, something to change, where, and
+the answer."""
 
 UNLIKE = {"4. The same in other words", "6. Your own checkpoint"}
 """Sections of another structure: a table of words, and the reader's own file."""
@@ -44,7 +56,9 @@ SECTIONS = [(name, title) for name in NAMES for title in sections(name)]
 CODE = [cell for name in NAMES for cell in stored_cells(name) if cell["cell_type"] == "code"]
 
 
-@pytest.mark.parametrize(("name", "title"), [section for section in SECTIONS if section[1] not in UNLIKE])
+@pytest.mark.parametrize(
+    ("name", "title"), [section for section in SECTIONS if section[1] not in UNLIKE]
+)
 def test_each_section_has_one_structure(name: str, title: str) -> None:
     section = sections(name)[title]
     places = []
@@ -61,7 +75,9 @@ def test_each_section_has_one_structure(name: str, title: str) -> None:
 
 def test_sections_are_counted_from_one() -> None:
     for name in NAMES:
-        assert [int(title.split(".")[0]) for title in sections(name)] == list(range(1, len(sections(name)) + 1))
+        assert [int(title.split(".")[0]) for title in sections(name)] == list(
+            range(1, len(sections(name)) + 1)
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,7 +88,8 @@ def test_each_notebook_begins_with_its_time_and_ends_with_what_was_learned(name:
 
 
 def test_pictures_are_stored() -> None:
-    """So they show where a notebook is rendered without being executed. Cells that ask for an answer draw too."""
+    """So they show where a notebook is rendered without being executed. Cells that ask for an
+    answer draw too."""
     drawing = [cell for cell in CODE if "mystnb" in cell["metadata"] or "scratch" in tags(cell)]
     without = [cell["id"] for cell in drawing if not pictures(cell) and not printed(cell)]
     assert without == []
@@ -83,8 +100,13 @@ def test_what_is_stored_depends_on_no_machine_and_no_time() -> None:
     for cell in CODE:
         text = str(cell["outputs"])
         assert cell["execution_count"] is None and "execution" not in cell["metadata"], cell["id"]
-        assert not re.search(r"/tmp/|/home/|/root/|/Users/| at 0x[0-9a-f]+|dc:date", text), cell["id"]
-        assert not any(each["output_type"] == "error" or each.get("name") == "stderr" for each in cell["outputs"])
+        assert not re.search(r"/tmp/|/home/|/root/|/Users/| at 0x[0-9a-f]+|dc:date", text), cell[
+            "id"
+        ]
+        assert not any(
+            each["output_type"] == "error" or each.get("name") == "stderr"
+            for each in cell["outputs"]
+        )
 
 
 def test_notebooks_stay_small() -> None:
@@ -101,14 +123,22 @@ def test_one_law_is_broken_on_purpose_and_says_by_what() -> None:
 
 def quotations() -> list[tuple[str, str]]:
     """The quotations of the notebooks as pairs (RFC, text), with their lines joined."""
-    texts = [source(cell) for name in NAMES for cell in stored_cells(name) if cell["cell_type"] == "markdown"]
+    texts = [
+        source(cell)
+        for name in NAMES
+        for cell in stored_cells(name)
+        if cell["cell_type"] == "markdown"
+    ]
     prose = "\n\n".join(re.sub(r"^> ", "", text, flags=re.MULTILINE) for text in texts)
     return re.findall(r'RFC (00\d): "(.+?)"(?=\n\n| `AllIn|$)', prose, re.DOTALL)
 
 
 def test_what_is_quoted_is_said_there() -> None:
     """Each quoted sentence, or quoted part of one, occurs in the table of the RFCs' sentences."""
-    said = {document.number: [sentence.text for sentence in document.sentences] for document in documents()}
+    said = {
+        document.number: [sentence.text for sentence in document.sentences]
+        for document in documents()
+    }
     assert len(quotations()) >= 25
     made_up = [
         (number, part)
@@ -120,9 +150,12 @@ def test_what_is_quoted_is_said_there() -> None:
 
 
 def test_each_picture_is_told_in_words() -> None:
-    """The alt text serves readers who cannot see the picture; scratch cells draw what their reader chooses."""
+    """The alt text serves readers who cannot see the picture; scratch cells draw what their reader
+    chooses."""
     drawing = [cell for cell in CODE if pictures(cell) and "scratch" not in tags(cell)]
-    assert [cell["id"] for cell in drawing if len(cell["metadata"]["mystnb"]["image"]["alt"]) < 40] == []
+    assert [
+        cell["id"] for cell in drawing if len(cell["metadata"]["mystnb"]["image"]["alt"]) < 40
+    ] == []
 
 
 def test_what_is_shown_is_in_the_package() -> None:
@@ -137,8 +170,14 @@ def test_what_is_shown_is_in_the_package() -> None:
 
 def bound(tree: ast.AST) -> set[str]:
     """The names that a cell gives a value, at any depth."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return names | {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return names | {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -164,9 +203,13 @@ def test_each_exercise_is_in_its_section_with_a_folded_solution_behind_it(name: 
     for number in numbers:
         first = order.index(f"exercise-{number}")
         kinds = ("", "-check", "-answer")
-        assert order[first : first + 4] == [f"exercise-{number}{kind}" for kind in kinds] + [f"solution-{number}"]
+        assert order[first : first + 4] == [f"exercise-{number}{kind}" for kind in kinds] + [
+            f"solution-{number}"
+        ]
         solution = stored_cells(name)[first + 3]
-        assert solution["metadata"]["jupyter"] == {"source_hidden": True} and "hide-input" in tags(solution)
+        assert solution["metadata"]["jupyter"] == {"source_hidden": True} and "hide-input" in tags(
+            solution
+        )
         assert f"assert check_{number}(solved_" in source(solution)
         assert printed(solution).startswith("Right, in ")
         answer = stored_cells(name)[first + 2]

@@ -38,12 +38,15 @@ def is_kept(value: Any, after: Any, source: str, target: str) -> bool:
         return False
     parts = [(value.real, after.real)] + [(value.imag, after.imag)] * ("complex" in target)
     return all(
-        np.isnan(a) == np.isnan(b) and np.isinf(a) == np.isinf(b) and (not np.isinf(a) or a == b) for a, b in parts
+        np.isnan(a) == np.isnan(b) and np.isinf(a) == np.isinf(b) and (not np.isinf(a) or a == b)
+        for a, b in parts
     )
 
 
 @given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.data())
-def test_a_conversion_is_numpys_or_is_refused(source: str, target: str, data: st.DataObject) -> None:
+def test_a_conversion_is_numpys_or_is_refused(
+    source: str, target: str, data: st.DataObject
+) -> None:
     array = data.draw(values(numpy_dtype(source), 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +76,9 @@ def test_what_a_type_can_say_is_never_refused(name: str) -> None:
 
 @pytest.mark.parametrize("source", [name for name in EXACT if name != "bool"])
 @pytest.mark.parametrize("target", [name for name in EXACT if name != "bool"])
-def test_the_largest_and_the_smallest_integer_of_two_types_go_from_one_to_the_other(source: str, target: str) -> None:
+def test_the_largest_and_the_smallest_integer_of_two_types_go_from_one_to_the_other(
+    source: str, target: str
+) -> None:
     """Up to 2**63 - 1 and 2**64 - 1, which no float64 has."""
     ranges = [ml_dtypes.iinfo(numpy_dtype(name)) for name in (source, target)]
     for value in (min(int(each.max) for each in ranges), max(int(each.min) for each in ranges)):
@@ -96,7 +101,9 @@ def test_the_largest_and_the_smallest_integer_of_two_types_go_from_one_to_the_ot
 )  # fmt: skip
 def test_losses_are_refused_by_value(value: Any, source: str, target: str) -> None:
     if (value, target) == (449, "float8_e4m3fn"):
-        assert convert(np.array([value], np.float32), numpy_dtype(target), "k") == 448, "rounding is no loss"
+        assert convert(np.array([value], np.float32), numpy_dtype(target), "k") == 448, (
+            "rounding is no loss"
+        )
         return
     with pytest.raises(UnsupportedError, match="'w/b' has no place in"):
         convert(np.array([0, value], numpy_dtype(source)), numpy_dtype(target), "w/b")
@@ -117,41 +124,64 @@ def test_rounding_is_no_loss(value: Any, source: str, target: str) -> None:
 
 def source_and_entries(writer: MemoryWriter) -> Any:
     rng = np.random.default_rng(0)
-    named = {"a": rng.normal(size=(6, 5)), "b": np.arange(12, dtype=np.int32), "c": np.ones(3, np.float32)}
+    named = {
+        "a": rng.normal(size=(6, 5)),
+        "b": np.arange(12, dtype=np.int32),
+        "c": np.ones(3, np.float32),
+    }
     tensors = TensorTable.of([(key, array.dtype.name, array.shape) for key, array in named.items()])
     source = checkpoint_of(named, tensors.whole(), np.zeros(3, np.int64), writer=writer)
     return named, source
 
 
-@pytest.mark.parametrize("writer", [MemoryWriter(), MemoryWriter(None), MemoryWriter(run_nbytes=16)], ids=str)
-def test_a_cast_checkpoint_reads_as_the_cast_arrays_and_is_verified_as_stored(writer: MemoryWriter) -> None:
+@pytest.mark.parametrize(
+    "writer", [MemoryWriter(), MemoryWriter(None), MemoryWriter(run_nbytes=16)], ids=str
+)
+def test_a_cast_checkpoint_reads_as_the_cast_arrays_and_is_verified_as_stored(
+    writer: MemoryWriter,
+) -> None:
     named, source = source_and_entries(writer)
     stored = source.index.entries
     entries = cast_entries(stored, {"a": "bfloat16", "b": "float32"})
     cast = CastSource.of(source, stored)
-    expected = {"a": named["a"].astype(ml_dtypes.bfloat16), "b": named["b"].astype(np.float32), "c": named["c"]}
+    expected = {
+        "a": named["a"].astype(ml_dtypes.bfloat16),
+        "b": named["b"].astype(np.float32),
+        "c": named["c"],
+    }
     found = read_arrays(plan_copies(entries.slices, entries.slices.tensors.whole()), cast, entries)
     for key, array in zip(expected, found, strict=True):
         assert (array.dtype, array.tobytes()) == (expected[key].dtype, expected[key].tobytes())
     again, _, _ = write(cast, entries, entries.slices, np.zeros(3, np.int64), MemoryWriter())
-    assert [again.index.entries.slices.dtype(row) for row in range(3)] == ["bfloat16", "float32", "float32"]
+    assert [again.index.entries.slices.dtype(row) for row in range(3)] == [
+        "bfloat16",
+        "float32",
+        "float32",
+    ]
     if writer.crc is not None:
         for row in range(3):
             place = int(stored.start[row]) + 5
             source.files[0][place] ^= 1
             with pytest.raises(CorruptCheckpoint):
                 read_arrays(
-                    plan_copies(entries.slices, entries.slices.tensors.whole()), CastSource.of(source, stored), entries
+                    plan_copies(entries.slices, entries.slices.tensors.whole()),
+                    CastSource.of(source, stored),
+                    entries,
                 )
             source.files[0][place] ^= 1
 
 
 @pytest.mark.parametrize(
-    ("key", "dtype"), [("s", "float32"), ("a", "string"), ("q", "float32"), ("a", "qint8"), ("a", "float33")]
+    ("key", "dtype"),
+    [("s", "float32"), ("a", "string"), ("q", "float32"), ("a", "qint8"), ("a", "float33")],
 )
 def test_only_numbers_are_cast_and_only_to_numbers(key: str, dtype: str) -> None:
     tensors = TensorTable.of([("s", "string", (2,)), ("a", "float32", (2,)), ("q", "qint8", (2,))])
-    named = {"s": np.array([b"a", b"b"], object), "a": np.ones(2, np.float32), "q": np.zeros(2, np.int8)}
+    named = {
+        "s": np.array([b"a", b"b"], object),
+        "a": np.ones(2, np.float32),
+        "q": np.zeros(2, np.int8),
+    }
     entries = checkpoint_of(named, tensors.whole(), np.zeros(3, np.int64)).index.entries
     with pytest.raises(UnsupportedError):
         cast_entries(entries, {key: dtype})

@@ -1,7 +1,9 @@
-"""The engine: any cut to any other is what NumPy says, on every path, and no byte that was read goes unverified.
+"""The engine: any cut to any other is what NumPy says, on every path, and no byte that was read
+goes unverified.
 
-Everything runs twice: with the engine's own sizes, and with blocks of 64 bytes, so that small data take the paths that
-are there for large ones: blocks, runs, boxes that are halved, batches that are full.
+Everything runs twice: with the engine's own sizes, and with blocks of 64 bytes, so that small data
+take the paths that are there for large ones: blocks, runs, boxes that are halved, batches that are
+full.
 """
 
 import pkgutil
@@ -24,7 +26,13 @@ from shardvar.engine.evidence import Evidence, ReadTable, check_entry
 from shardvar.engine.moves import lower
 from shardvar.engine.pool import WORKERS, in_this_thread, map_ahead, run_all
 from shardvar.engine.units import Unit, place_of_unit, plan_units
-from shardvar.errors import CheckpointError, CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, StorageError
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    StorageError,
+)
 from shardvar.layout import Region
 from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.partition import div
@@ -81,7 +89,9 @@ def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
                 for name in TINY.keys() & vars(module).keys():
                     patch.setattr(module, name, TINY[name])
                     patched.add(name)
-            assert patched == TINY.keys(), "a constant has another name now, and some path is not taken"
+            assert patched == TINY.keys(), (
+                "a constant has another name now, and some path is not taken"
+            )
         yield
 
 
@@ -89,17 +99,26 @@ def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
 def files_for(draw: st.DrawFn, slices: SliceTable) -> Ints:
     """The file of every slice: several at times, and some without any slice."""
     count = draw(st.integers(1, 3))
-    return np.array(draw(st.lists(st.integers(0, count - 1), min_size=len(slices), max_size=len(slices))), np.int64)
+    return np.array(
+        draw(st.lists(st.integers(0, count - 1), min_size=len(slices), max_size=len(slices))),
+        np.int64,
+    )
 
 
 @st.composite
 def named_arrays(draw: st.DrawFn) -> dict[str, Array]:
     numbers = arrays(NUMBERS, max_rank=3, max_extent=7)
-    return draw(st.dictionaries(st.sampled_from("abcd"), st.one_of(numbers, numbers, string_arrays()), max_size=3))
+    return draw(
+        st.dictionaries(
+            st.sampled_from("abcd"), st.one_of(numbers, numbers, string_arrays()), max_size=3
+        )
+    )
 
 
 def tensors_of(named: dict[str, Array]) -> TensorTable:
-    return TensorTable.of([(key, dtype_name(array.dtype), array.shape) for key, array in named.items()])
+    return TensorTable.of(
+        [(key, dtype_name(array.dtype), array.shape) for key, array in named.items()]
+    )
 
 
 @st.composite
@@ -112,12 +131,16 @@ def checkpoints(draw: st.DrawFn) -> tuple[dict[str, Array], MemorySource]:
     writer = draw(st.sampled_from(WRITERS))
     if writer.run_nbytes:
         coded = set()
-    source = checkpoint_of(named, slices, draw(files_for(slices)), writer=writer, coded=coded.__contains__)
+    source = checkpoint_of(
+        named, slices, draw(files_for(slices)), writer=writer, coded=coded.__contains__
+    )
     return named, source
 
 
 @given(checkpoints())
-def test_loading_any_checkpoint_gives_the_arrays(checkpoint: tuple[dict[str, Array], MemorySource]) -> None:
+def test_loading_any_checkpoint_gives_the_arrays(
+    checkpoint: tuple[dict[str, Array], MemorySource],
+) -> None:
     named, source = checkpoint
     for key, found in zip(named, load(source), strict=True):
         assert same(found, named[key])
@@ -132,7 +155,9 @@ def test_loading_any_parts_gives_the_parts(
     tensors = source.index.entries.slices.tensors
     rows = []
     for row, array in enumerate(named.values()):
-        anything = st.just(Region.whole(array.shape)) if array.dtype == object else regions_in(array.shape)
+        anything = (
+            st.just(Region.whole(array.shape)) if array.dtype == object else regions_in(array.shape)
+        )
         rows.extend((row, region) for region in data.draw(st.lists(anything, max_size=2)))
     found = load(source, table_of(tensors, rows))
     for (row, region), part in zip(rows, found, strict=True):
@@ -149,7 +174,9 @@ def test_saving_any_arrays_in_any_slices_loads_back(
     sizes = dict(zip(named, entries.slices.nbytes.tolist(), strict=True))
     nbytes = np.array([sizes[cut.key(row)] for row in range(len(cut))], np.int64)
     targets = SliceTable.of(cut.tensors, cut.tensor, cut.offset, cut.shape, nbytes)
-    stored, written, _ = write(source, entries, targets, data.draw(files_for(targets)), writer, gap=gap)
+    stored, written, _ = write(
+        source, entries, targets, data.draw(files_for(targets)), writer, gap=gap
+    )
     assert written.nbytes == targets.nbytes.sum()
     for key, found in zip(named, load(stored), strict=True):
         assert same(found, named[key])
@@ -157,12 +184,17 @@ def test_saving_any_arrays_in_any_slices_loads_back(
 
 @given(checkpoints(), st.sampled_from(WRITERS), st.integers(0, 9), st.data())
 def test_resharding_any_checkpoint_to_any_other_gives_the_arrays(
-    checkpoint: tuple[dict[str, Array], MemorySource], writer: MemoryWriter, gap: int, data: st.DataObject
+    checkpoint: tuple[dict[str, Array], MemorySource],
+    writer: MemoryWriter,
+    gap: int,
+    data: st.DataObject,
 ) -> None:
     named, source = checkpoint
     entries = source.index.entries
     cut = data.draw(cut_tables(entries.slices.tensors))
-    sizes = {entries.slices.key(row): int(entries.slices.nbytes[row]) for row in range(len(entries))}
+    sizes = {
+        entries.slices.key(row): int(entries.slices.nbytes[row]) for row in range(len(entries))
+    }
     nbytes = np.array([sizes.get(cut.key(row), 0) for row in range(len(cut))], np.int64)
     targets = SliceTable.of(cut.tensors, cut.tensor, cut.offset, cut.shape, nbytes)
     file = data.draw(files_for(targets))
@@ -174,8 +206,11 @@ def test_resharding_any_checkpoint_to_any_other_gives_the_arrays(
 
 
 @given(checkpoints())
-def test_what_the_source_decodes_is_read_in_order(checkpoint: tuple[dict[str, Array], MemorySource]) -> None:
-    """Whole payloads, that is; for many formats another order would mean to begin anew each time."""
+def test_what_the_source_decodes_is_read_in_order(
+    checkpoint: tuple[dict[str, Array], MemorySource],
+) -> None:
+    """Whole payloads, that is; for many formats another order would mean to begin anew each
+    time."""
     _, source = checkpoint
     entries = source.index.entries
     coded = entries.take(np.flatnonzero(~entries.plain))
@@ -188,7 +223,8 @@ def test_what_the_source_decodes_is_read_in_order(checkpoint: tuple[dict[str, Ar
 
 
 def table() -> dict[str, Array]:
-    """Small data that takes every path: tiny, small and large tensors, slices, strings, a bool, bytes of all kinds."""
+    """Small data that takes every path: tiny, small and large tensors, slices, strings, a bool,
+    bytes of all kinds."""
     rng = np.random.default_rng(5)
     strings = np.empty((2,), object)
     strings[:] = [b"ab\0", b""]
@@ -225,12 +261,22 @@ def grids(count_0: int, count_1: int) -> SliceTable:
     for row, array in enumerate(named.values()):
         parts = [Region.whole(array.shape)]
         if array.ndim and array.dtype != object:
-            cuts = [np.array_split(np.arange(n), c) for n, c in zip(array.shape, (count_0, count_1), strict=False)]
-            parts = [Region(*zip(*((int(i[0]), len(i)) for i in each), strict=True)) for each in _product(cuts)]
+            cuts = [
+                np.array_split(np.arange(n), c)
+                for n, c in zip(array.shape, (count_0, count_1), strict=False)
+            ]
+            parts = [
+                Region(*zip(*((int(i[0]), len(i)) for i in each), strict=True))
+                for each in _product(cuts)
+            ]
         rows.extend((row, part) for part in parts)
     slices = table_of(tensors, rows)
-    nbytes = np.where([slices.dtype(row) == "string" for row in range(len(slices))], 9, slices.nbytes)
-    return SliceTable.of(tensors, slices.tensor, slices.offset, slices.shape, nbytes.astype(np.int64))
+    nbytes = np.where(
+        [slices.dtype(row) == "string" for row in range(len(slices))], 9, slices.nbytes
+    )
+    return SliceTable.of(
+        tensors, slices.tensor, slices.offset, slices.shape, nbytes.astype(np.int64)
+    )
 
 
 def _product(cuts: list[list[Ints]]) -> list[tuple[Ints, ...]]:
@@ -241,8 +287,12 @@ GUARDED = [writer for writer in WRITERS if writer.crc is not None]
 
 
 @pytest.mark.parametrize("writer", GUARDED, ids=str)
-@pytest.mark.parametrize("counts", [(1, 1), (3, 1), (1, 3), (2, 2)], ids=["whole", "rows", "columns", "grid"])
-def test_every_flipped_byte_is_found_in_loading(writer: MemoryWriter, counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "counts", [(1, 1), (3, 1), (1, 3), (2, 2)], ids=["whole", "rows", "columns", "grid"]
+)
+def test_every_flipped_byte_is_found_in_loading(
+    writer: MemoryWriter, counts: tuple[int, int]
+) -> None:
     source, targets = small_checkpoint(writer), grids(*counts)
     load(source, targets)
     for row, file, place in list(payloads(source)):
@@ -281,7 +331,8 @@ def test_an_error_names_key_region_file_and_bytes() -> None:
         load(source)
     start, nbytes = int(entries.start[row]), int(entries.slices.nbytes[row])
     assert caught.value.cause == (
-        f"data-{entries.file[row]}: the bytes {start} to {start + nbytes}, which hold [0:5, 0:2] of 'cut', do not have "
+        f"data-{entries.file[row]}: the bytes {start} to {start + nbytes}, which hold [0:5, 0:2] "
+        "of 'cut', do not have "
         "the checksum that the index gives."
     )
     assert "verify" in caught.value.remedy
@@ -296,12 +347,19 @@ def test_with_checksums_of_runs_the_damaged_run_is_named() -> None:
         load(source)
 
 
-@pytest.mark.parametrize("part", [np.s_[0:1], np.s_[3:7], np.s_[11:12], np.s_[2:5, 3:4], np.s_[:, 4:6]])
-def test_of_a_part_only_its_runs_are_read_and_every_one_is_verified(part: tuple[slice, ...]) -> None:
-    """A flipped byte within the runs that are touched is found, one outside is none of the part's business."""
+@pytest.mark.parametrize(
+    "part", [np.s_[0:1], np.s_[3:7], np.s_[11:12], np.s_[2:5, 3:4], np.s_[:, 4:6]]
+)
+def test_of_a_part_only_its_runs_are_read_and_every_one_is_verified(
+    part: tuple[slice, ...],
+) -> None:
+    """A flipped byte within the runs that are touched is found, one outside is none of the part's
+    business."""
     named = {"t": np.random.default_rng(1).integers(0, 255, (12, 10), np.uint8)}
     tensors = tensors_of(named)
-    source = checkpoint_of(named, tensors.whole(), np.zeros(1, np.int64), writer=MemoryWriter(CRC32C, 16))
+    source = checkpoint_of(
+        named, tensors.whole(), np.zeros(1, np.int64), writer=MemoryWriter(CRC32C, 16)
+    )
     index = part if isinstance(part, tuple) else (part, np.s_[:])
     axes = [item.indices(extent) for item, extent in zip(index, (12, 10), strict=True)]
     region = Region((a for a, _, _ in axes), (b - a for a, b, _ in axes))
@@ -318,7 +376,9 @@ def test_of_a_part_only_its_runs_are_read_and_every_one_is_verified(part: tuple[
         source.files[file][place] ^= 0x40
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 1), (500, 3), (997, 3), (100, 400), (0, 1000)])
+@pytest.mark.parametrize(
+    ("start", "count"), [(0, 1), (1, 1), (500, 3), (997, 3), (100, 400), (0, 1000)]
+)
 def test_a_part_of_rows_reads_its_own_bytes_and_two_runs_more(start: int, count: int) -> None:
     named = {"t": np.arange(16_000, dtype=np.float32).reshape(1000, 16)}
     tensors = tensors_of(named)
@@ -331,8 +391,12 @@ def test_a_part_of_rows_reads_its_own_bytes_and_two_runs_more(start: int, count:
 
 
 @pytest.mark.parametrize("after", range(7))
-@pytest.mark.parametrize("failure", [StorageError("The disk is gone."), IncompleteCheckpoint("It ends.")])
-def test_a_read_that_fails_in_any_thread_is_the_error_and_nothing_is_left(after: int, failure: Exception) -> None:
+@pytest.mark.parametrize(
+    "failure", [StorageError("The disk is gone."), IncompleteCheckpoint("It ends.")]
+)
+def test_a_read_that_fails_in_any_thread_is_the_error_and_nothing_is_left(
+    after: int, failure: Exception
+) -> None:
     source = small_checkpoint(MemoryWriter())
     source.fail_after, source.failure = after, failure
     with pytest.raises(type(failure)) as caught:
@@ -347,7 +411,8 @@ def test_a_read_that_fails_in_any_thread_is_the_error_and_nothing_is_left(after:
 
 
 def test_a_bool_of_a_byte_that_is_none_is_invalid_and_a_damaged_one_corrupt() -> None:
-    """NumPy would not survive a bool of 2; where its checksum is wrong, too, the damage is what is told."""
+    """NumPy would not survive a bool of 2; where its checksum is wrong, too, the damage is what is
+    told."""
     named = {"flags": np.ones(100, np.bool)}
     tensors = tensors_of(named)
     whole = np.zeros(1, np.int64)
@@ -355,7 +420,9 @@ def test_a_bool_of_a_byte_that_is_none_is_invalid_and_a_damaged_one_corrupt() ->
         source = checkpoint_of(named, tensors.whole(), whole, writer=writer)
         source.files[0][50] = 2
         for targets in (tensors.whole(), table_of(tensors, [(0, Region((30,), (30,)))])):
-            with pytest.raises(CorruptCheckpoint if writer.crc else InvalidCheckpoint, match="'flags'"):
+            with pytest.raises(
+                CorruptCheckpoint if writer.crc else InvalidCheckpoint, match="'flags'"
+            ):
                 load(source, targets)
 
 
@@ -370,7 +437,8 @@ def test_strings_that_were_read_are_verified_before_they_are_decoded() -> None:
 
 @st.composite
 def pieces(draw: st.DrawFn, nbytes: int) -> list[tuple[int, int]]:
-    """(first byte, size) of pieces of one payload: tiling it or not, repeated, overlapping, in any order."""
+    """(first byte, size) of pieces of one payload: tiling it or not, repeated, overlapping, in any
+    order."""
     cuts = sorted({0, nbytes, *draw(st.lists(st.integers(0, nbytes), max_size=4))})
     tiles = [(a, b - a) for a, b in pairwise(cuts)]
     extra = draw(st.lists(st.integers(0, nbytes - 1).flatmap(
@@ -389,8 +457,11 @@ def check(source: MemorySource, pieces: list[tuple[int, int, int, int]]) -> None
 
 
 @given(st.data())
-def test_evidence_holds_for_what_is_whole_and_for_nothing_that_is_damaged(data: st.DataObject) -> None:
-    """Pieces in any order, repeated, overlapping, partial, with and without checksums of their own."""
+def test_evidence_holds_for_what_is_whole_and_for_nothing_that_is_damaged(
+    data: st.DataObject,
+) -> None:
+    """Pieces in any order, repeated, overlapping, partial, with and without checksums of their
+    own."""
     payload = np.random.default_rng(3).integers(0, 255, 150, np.uint8)
     named = {"a": payload, "b": payload[:40]}
     tensors = tensors_of(named)
@@ -419,7 +490,8 @@ def test_evidence_holds_for_what_is_whole_and_for_nothing_that_is_damaged(data: 
 
 @pytest.mark.parametrize("first", [0, 5])
 def test_wrong_evidence_of_a_whole_file_is_not_believed(first: int) -> None:
-    """Pieces that tile a payload and whose checksums do not add up are damage, even if the file is right by now."""
+    """Pieces that tile a payload and whose checksums do not add up are damage, even if the file is
+    right by now."""
     named = {"a": np.arange(100, dtype=np.uint8)}
     source = checkpoint_of(named, tensors_of(named).whole(), np.zeros(1, np.int64))
     payload = bytes(range(100))
@@ -433,7 +505,9 @@ def test_wrong_evidence_of_a_whole_file_is_not_believed(first: int) -> None:
 def test_an_entry_without_a_checksum_is_read_to_its_end_all_the_same() -> None:
     """Verifying it finds a file that is too short."""
     named = {"a": np.arange(200, dtype=np.uint8)}
-    source = checkpoint_of(named, tensors_of(named).whole(), np.zeros(1, np.int64), writer=MemoryWriter(None))
+    source = checkpoint_of(
+        named, tensors_of(named).whole(), np.zeros(1, np.int64), writer=MemoryWriter(None)
+    )
     check_entry(source, source.index.entries, 0)
     assert source.nbytes_read == 200
     del source.files[0][-1:]
@@ -442,7 +516,9 @@ def test_an_entry_without_a_checksum_is_read_to_its_end_all_the_same() -> None:
 
 
 @given(st.data())
-def test_a_copy_is_a_run_of_bytes_exactly_if_its_bytes_follow_each_other(data: st.DataObject) -> None:
+def test_a_copy_is_a_run_of_bytes_exactly_if_its_bytes_follow_each_other(
+    data: st.DataObject,
+) -> None:
     """Lowered against the definition: the positions of the box's elements in both payloads."""
     shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=3)))
     tensors = TensorTable.of([("t", "float32", shape), ("other", "int8", (2, 2, 2, 2))])
@@ -457,7 +533,12 @@ def test_a_copy_is_a_run_of_bytes_exactly_if_its_bytes_follow_each_other(data: s
             order = np.arange(region.size).reshape(region.shape)
             inside = order[copy.region.relative_to(region).slices].ravel()
             ends.append((int(inside[0]), bool((np.diff(inside) == 1).all())))
-        expected[copy.source, copy.target] = (ends[0][0], ends[1][0], copy.region.size, ends[0][1] and ends[1][1])
+        expected[copy.source, copy.target] = (
+            ends[0][0],
+            ends[1][0],
+            copy.region.size,
+            ends[0][1] and ends[1][1],
+        )
     for target in range(len(targets)):
         mine = {key: value for key, value in expected.items() if key[1] == target}
         assert bool(is_run[target]) == all(value[3] for value in mine.values())
@@ -468,7 +549,8 @@ def test_a_copy_is_a_run_of_bytes_exactly_if_its_bytes_follow_each_other(data: s
         itemsize = int(targets.nbytes[target]) // max(targets.region(target).size, 1)
         found = {
             (int(moves.source[row]), target): tuple(
-                int(column[row]) for column in (moves.source_start, moves.target_start, moves.nbytes)
+                int(column[row])
+                for column in (moves.source_start, moves.target_start, moves.nbytes)
             )
             for row in rows
         }
@@ -491,7 +573,8 @@ def test_work_comes_back_in_order_and_an_error_stops_what_has_not_begun() -> Non
 
 
 def test_only_a_bounded_number_of_pieces_is_drawn_ahead() -> None:
-    """Work is drawn from a generator: a checkpoint of a million blocks is not a list of a million."""
+    """Work is drawn from a generator: a checkpoint of a million blocks is not a list of a
+    million."""
     drawn = 0
     finished = 0
 
@@ -511,7 +594,8 @@ def test_only_a_bounded_number_of_pieces_is_drawn_ahead() -> None:
 
 
 def test_work_ahead_of_its_caller_comes_in_order_with_errors_in_their_places() -> None:
-    """At most a thread's worth of items and one more are drawn ahead; a task that is itself a thread starts none."""
+    """At most a thread's worth of items and one more are drawn ahead; a task that is itself a
+    thread starts none."""
     drawn = 0
 
     def items() -> Iterator[int]:
@@ -541,19 +625,25 @@ def test_a_plan_between_tables_of_different_rank_is_carried_out() -> None:
     named = {"t": np.arange(24, dtype=np.int16).reshape(4, 6), "cube": np.zeros((2, 2, 2), np.int8)}
     tensors = tensors_of(named)
     sources = table_of(
-        tensors, [(0, Region((0, 0), (4, 3))), (0, Region((0, 3), (4, 3))), (1, Region.whole((2, 2, 2)))]
+        tensors,
+        [(0, Region((0, 0), (4, 3))), (0, Region((0, 3), (4, 3))), (1, Region.whole((2, 2, 2)))],
     )
     source = checkpoint_of(named, sources, np.zeros(3, np.int64))
     narrow = tensors_of({"t": named["t"]})
     targets = table_of(narrow, [(0, Region((0, 0), (3, 6))), (0, Region((3, 0), (1, 6)))])
-    again, _, _ = write(source, source.index.entries, targets, np.zeros(2, np.int64), MemoryWriter())
+    again, _, _ = write(
+        source, source.index.entries, targets, np.zeros(2, np.int64), MemoryWriter()
+    )
     np.testing.assert_array_equal(load(again)[0], named["t"])
     np.testing.assert_array_equal(load(source, narrow.whole())[0], named["t"])
 
 
 @given(regions_in((4, 5, 6)).filter(lambda region: region.size > 0), st.data())
-def test_a_unit_begins_where_its_first_element_lies_in_the_whole_tensor(region: Region, data: st.DataObject) -> None:
-    """By this place units are sorted, so that those whose sources lie side by side are read together."""
+def test_a_unit_begins_where_its_first_element_lies_in_the_whole_tensor(
+    region: Region, data: st.DataObject
+) -> None:
+    """By this place units are sorted, so that those whose sources lie side by side are read
+    together."""
     targets = table_of(TensorTable.of([("t", "int16", (4, 5, 6))]), [(0, region)])
     first = data.draw(st.integers(0, region.size - 1))
     numbers = np.arange(4 * 5 * 6).reshape(4, 5, 6)[region.slices].ravel()
@@ -561,13 +651,18 @@ def test_a_unit_begins_where_its_first_element_lies_in_the_whole_tensor(region: 
 
 
 @given(st.data(), st.sampled_from([0, 4, 16, 64]))
-def test_units_hold_each_byte_of_each_payload_once_and_in_order(data: st.DataObject, run: int) -> None:
-    """Whole payloads, blocks and bands; one range of the file each, or the same bytes of every target."""
+def test_units_hold_each_byte_of_each_payload_once_and_in_order(
+    data: st.DataObject, run: int
+) -> None:
+    """Whole payloads, blocks and bands; one range of the file each, or the same bytes of every
+    target."""
     shape = data.draw(st.tuples(st.integers(1, 2), st.integers(1, 40), st.integers(1, 12)))
     tensors = TensorTable.of([("t", "int16", shape), ("u", "int8", shape)])
     targets = data.draw(cut_tables(tensors))
     start = np.cumsum(targets.nbytes + 3) - targets.nbytes
-    is_range = np.array(data.draw(st.lists(st.booleans(), min_size=len(targets), max_size=len(targets))))
+    is_range = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(targets), max_size=len(targets)))
+    )
     reached = np.zeros(len(targets), np.int64)
     for unit in plan_units(targets, start, is_range, run):
         places = unit.places(start)
@@ -576,27 +671,40 @@ def test_units_hold_each_byte_of_each_payload_once_and_in_order(data: st.DataObj
             assert unit.start == reached[row] or (unit.start == 0 and reached[row] == 0)
             assert 0 <= place + unit.start <= place + unit.start + size <= unit.nbytes
             reached[row] += size
-        assert unit.nbytes <= max(units.BATCH_NBYTES, int(targets.nbytes[unit.first : unit.last].sum()))
+        assert unit.nbytes <= max(
+            units.BATCH_NBYTES, int(targets.nbytes[unit.first : unit.last].sum())
+        )
     assert reached.tolist() == targets.nbytes.tolist()
 
 
 @pytest.mark.parametrize("writer", WRITERS, ids=str)
 @pytest.mark.parametrize("counts", [(1, 24), (1, 36), (2, 16), (3, 48)], ids=str)
-def test_bands_are_written_with_the_checksums_of_their_payloads(writer: MemoryWriter, counts: tuple[int, int]) -> None:
-    """Columns of a table of 3,840 bytes, twenty batches of ``TINY``: cut, loaded, verified, joined again."""
+def test_bands_are_written_with_the_checksums_of_their_payloads(
+    writer: MemoryWriter, counts: tuple[int, int]
+) -> None:
+    """Columns of a table of 3,840 bytes, twenty batches of ``TINY``: cut, loaded, verified, joined
+    again."""
     table = {"t": np.arange(40 * 48, dtype=np.int16).reshape(40, 48)}
     tensors = tensors_of(table)
     source = checkpoint_of(table, tensors.whole(), np.zeros(1, np.int64), writer=writer)
-    rows, columns = (list(div(length, count)) for length, count in zip((40, 48), counts, strict=True))
+    rows, columns = (
+        list(div(length, count)) for length, count in zip((40, 48), counts, strict=True)
+    )
     cut = [Region((a, c), (b - a, d - c)) for a, b in rows for c, d in columns]
     targets = table_of(tensors, [(0, region) for region in cut])
-    units_of_columns = plan_units(targets, np.cumsum(targets.nbytes), np.zeros(len(cut), np.bool), writer.run_nbytes)
+    units_of_columns = plan_units(
+        targets, np.cumsum(targets.nbytes), np.zeros(len(cut), np.bool), writer.run_nbytes
+    )
     assert any(unit.share for unit in units_of_columns) == (table["t"].nbytes > units.BATCH_NBYTES)
-    stored, _, _ = write(source, source.index.entries, targets, np.zeros(len(cut), np.int64), writer, gap=5)
+    stored, _, _ = write(
+        source, source.index.entries, targets, np.zeros(len(cut), np.int64), writer, gap=5
+    )
     for row in range(len(targets)):
         check_entry(stored, stored.index.entries, row)
     assert same(load(stored)[0], table["t"])
-    again, _, _ = write(stored, stored.index.entries, tensors.whole(), np.zeros(1, np.int64), writer)
+    again, _, _ = write(
+        stored, stored.index.entries, tensors.whole(), np.zeros(1, np.int64), writer
+    )
     assert same(load(again)[0], table["t"])
 
 
@@ -613,15 +721,27 @@ class InterruptedStorage(MemoryStorage):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_file_that_an_interrupted_run_had_finished_is_reused_if_both_runs_resume(resume: bool) -> None:
+def test_a_file_that_an_interrupted_run_had_finished_is_reused_if_both_runs_resume(
+    resume: bool,
+) -> None:
     source, targets = small_checkpoint(MemoryWriter()), grids(2, 2)
     file, storage = np.arange(len(targets)) % 2, InterruptedStorage(most=3 if resume else 1)
     with pytest.raises(KeyboardInterrupt):
-        write(source, source.index.entries, targets, file, MemoryWriter(), storage=storage, resume=resume)
+        write(
+            source,
+            source.index.entries,
+            targets,
+            file,
+            MemoryWriter(),
+            storage=storage,
+            resume=resume,
+        )
     left = dict(storage.files)
     assert len(left) == (3 if resume else 0), "two files, and the journal of one"
     again = MemoryStorage(storage.files)
-    found, summary, _ = write(source, source.index.entries, targets, file, MemoryWriter(), storage=again, resume=resume)
+    found, summary, _ = write(
+        source, source.index.entries, targets, file, MemoryWriter(), storage=again, resume=resume
+    )
     assert (summary.num_files, summary.reused) == (2, int(resume))
     for array, expected in zip(load(found), table().values(), strict=True):
         assert same(array, expected)
@@ -636,7 +756,8 @@ def test_any_error_of_a_checkpoint_is_one_of_the_tree() -> None:
 
 
 def test_a_part_of_a_strided_array_is_copied_and_no_more() -> None:
-    """Its elements have other places in memory than in the payload, so they are copied; the array is never copied."""
+    """Its elements have other places in memory than in the payload, so they are copied; the array
+    is never copied."""
     whole = np.arange(1 << 20, dtype=np.float64).reshape(1024, 1024)
     source, expected = source_of({"t": whole.T}), whole.T.tobytes()
     buffer = bytearray(100_001)

@@ -1,4 +1,5 @@
-"""Several files of one write: which are written at the same time, and how many bytes a write has."""
+"""Several files of one write: which are written at the same time, and how many bytes a write
+has."""
 
 import tracemalloc
 from itertools import pairwise
@@ -21,7 +22,8 @@ TABLE = np.arange(6 * BLOCK_NBYTES // 8, dtype=np.int64).reshape(-1, 8)
 
 
 class Writes:
-    """The data writes to the local disk, in order, as pairs of the file's name and the number of bytes."""
+    """The data writes to the local disk, in order, as pairs of the file's name and the number of
+    bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -50,7 +52,8 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 
 
 def test_threads_write_several_files_side_by_side(tmp_path: Path, writes: Writes) -> None:
-    """On a local disk, a file begins before the one before it is finished, and every byte arrives."""
+    """On a local disk, a file begins before the one before it is finished, and every byte
+    arrives."""
     tensors = {f"w{number}": TABLE + number for number in range(WORKERS + 2)}
     report = sv.save(tmp_path / "ck", tensors, policy=sv.MaxShardSizePolicy(TABLE.nbytes))
     assert report.num_files == len(tensors)
@@ -59,9 +62,11 @@ def test_threads_write_several_files_side_by_side(tmp_path: Path, writes: Writes
     assert all(np.array_equal(loaded[key], tensor) for key, tensor in tensors.items())
 
 
-def test_writes_are_small_where_files_are_read_and_several_written(tmp_path: Path, writes: Writes) -> None:
-    """A save, and a file that threads share, are written in blocks; files of a reshard that are written side by side in
-    512 KiB at a time."""
+def test_writes_are_small_where_files_are_read_and_several_written(
+    tmp_path: Path, writes: Writes
+) -> None:
+    """A save, and a file that threads share, are written in blocks; files of a reshard that are
+    written side by side in 512 KiB at a time."""
     sv.save(tmp_path / "ck", {"w": TABLE})
     sv.reshard(tmp_path / "ck", tmp_path / "one", partition=2)
     assert {nbytes for _, nbytes in writes.payloads} == {BLOCK_NBYTES}
@@ -77,7 +82,13 @@ def test_files_of_payloads_that_are_read_in_order_are_written_one_after_the_othe
 ) -> None:
     """A compressed payload that two files need is read from its beginning to its end once."""
     np.savez_compressed(tmp_path / "ck.npz", w=TABLE)
-    sv.reshard(tmp_path / "ck.npz", tmp_path / "out", partition=2, format="shardvar", policy=BalancedPolicy(2))
+    sv.reshard(
+        tmp_path / "ck.npz",
+        tmp_path / "out",
+        partition=2,
+        format="shardvar",
+        policy=BalancedPolicy(2),
+    )
     assert len({name for name, _ in writes.payloads}) == 2
     assert writes.turns() == 1
     assert np.array_equal(sv.load(tmp_path / "out")["w"], TABLE)
@@ -88,7 +99,8 @@ def test_files_of_payloads_that_are_read_in_order_are_written_one_after_the_othe
 def test_planning_one_file_takes_memory_for_its_own_slices_and_not_for_those_of_the_checkpoint(
     dtype: str, is_range: bool
 ) -> None:
-    """There may be as many files as tensors, so that what each file takes for all tensors would be their square."""
+    """There may be as many files as tensors, so that what each file takes for all tensors would be
+    their square."""
     slices = TensorTable.of((f"w{row}", dtype, (4, 8)) for row in range(100_000)).whole()
     plan = plan_copies(slices, slices.take(np.arange(40, 44)))
     tracemalloc.start()

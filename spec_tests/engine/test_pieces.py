@@ -1,7 +1,8 @@
 """Each fast way to read payloads gives what the plain one gives: read the whole payload, then cut.
 
-Ranges side by side in one span, long ranges in blocks, parts by the runs that hold them, payloads that are decoded,
-arrays in memory, regions alone and interleaved: all against ``plain``, with sizes so small that each way is taken.
+Ranges side by side in one span, long ranges in blocks, parts by the runs that hold them, payloads
+that are decoded, arrays in memory, regions alone and interleaved: all against ``plain``, with sizes
+so small that each way is taken.
 """
 
 import cProfile
@@ -35,7 +36,8 @@ from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 
 
 def set_sizes(patch: pytest.MonkeyPatch, **sizes: int) -> None:
-    """Give the constants of these names other values, in every module of the engine that has them."""
+    """Give the constants of these names other values, in every module of the engine that has
+    them."""
     for info in pkgutil.iter_modules(shardvar.engine.__path__, "shardvar.engine."):
         module = import_module(info.name)
         for name in sizes.keys() & vars(module).keys():
@@ -61,9 +63,13 @@ def plain(source: Any, row: int) -> bytes:
 
 @st.composite
 def sources(draw: st.DrawFn) -> Any:
-    """Payloads of 0 to 150 bytes in one file or two, guarded in any way, some coded; or arrays in memory."""
+    """Payloads of 0 to 150 bytes in one file or two, guarded in any way, some coded; or arrays in
+    memory."""
     sizes = draw(st.lists(st.integers(0, 150), min_size=1, max_size=5))
-    arrays = {str(row): (np.arange(size) * (row + 3) % 251).astype(np.uint8) for row, size in enumerate(sizes)}
+    arrays = {
+        str(row): (np.arange(size) * (row + 3) % 251).astype(np.uint8)
+        for row, size in enumerate(sizes)
+    }
     if draw(st.booleans()):
         turned = {key: np.repeat(array.astype(">u2"), 2)[::2] for key, array in arrays.items()}
         return source_of(turned if draw(st.booleans()) else arrays)
@@ -84,7 +90,9 @@ def moves_of(draw: st.DrawFn, source: Any) -> MoveTable:
         stop = draw(st.one_of(st.just(sizes[row]), st.integers(start, sizes[row])))
         rows.append(row), starts.append(start), nbytes.append(stop - start)
     count = np.arange(len(rows))
-    return MoveTable(*(np.array(each, np.int64) for each in (rows, starts, count, count * 0, nbytes)))
+    return MoveTable(
+        *(np.array(each, np.int64) for each in (rows, starts, count, count * 0, nbytes))
+    )
 
 
 @given(st.data(), st.booleans(), st.booleans())
@@ -93,28 +101,38 @@ def test_ranges_are_what_is_cut_from_the_whole_payload(
 ) -> None:
     source = data.draw(sources())
     entries, moves = source.index.entries, data.draw(moves_of(source))
-    buffers = {target: memoryview(bytearray(nbytes)) for target, nbytes in enumerate(moves.nbytes.tolist())}
+    buffers = {
+        target: memoryview(bytearray(nbytes)) for target, nbytes in enumerate(moves.nbytes.tolist())
+    }
     told: list[int] = []
     reading = Reading(Evidence(source, entries), told.append, in_threads)
     read_moves(reading, moves, buffers, by_runs=by_runs)
     reading.evidence.check()
-    for row, start, target, _, nbytes in zip(*(column.tolist() for column in moves.columns()), strict=True):
+    for row, start, target, _, nbytes in zip(
+        *(column.tolist() for column in moves.columns()), strict=True
+    ):
         assert bytes(buffers[target]) == plain(source, row)[start : start + nbytes]
 
 
 @given(st.data())
-def test_small_ranges_are_what_is_cut_from_the_whole_payload(tiny: None, data: st.DataObject) -> None:
+def test_small_ranges_are_what_is_cut_from_the_whole_payload(
+    tiny: None, data: st.DataObject
+) -> None:
     source = data.draw(sources())
     entries, moves = source.index.entries, data.draw(moves_of(source))
     moves = moves.where(entries.plain[moves.source])
     received: dict[int, bytes] = {}
 
     def receive(some: MoveTable, span: memoryview, begins: list[int]) -> None:
-        for target, nbytes, begin in zip(some.target.tolist(), some.nbytes.tolist(), begins, strict=True):
+        for target, nbytes, begin in zip(
+            some.target.tolist(), some.nbytes.tolist(), begins, strict=True
+        ):
             received[target] = bytes(span[begin : begin + nbytes])
 
     read_small(Reading(Evidence(source, entries), in_threads=False), moves, receive)
-    for row, start, target, _, nbytes in zip(*(column.tolist() for column in moves.columns()), strict=True):
+    for row, start, target, _, nbytes in zip(
+        *(column.tolist() for column in moves.columns()), strict=True
+    ):
         assert received[target] == plain(source, row)[start : start + nbytes]
 
 
@@ -125,7 +143,9 @@ def test_without_buffers_every_payload_is_compared_and_every_error_kept(
     """What ``verify`` does: the rows with an error are those that the plain way finds one of."""
     writer = data.draw(st.sampled_from([MemoryWriter(), MemoryWriter(CRC32C, 16)]))
     sizes = data.draw(st.lists(st.integers(1, 150), min_size=1, max_size=6))
-    arrays = {str(row): (np.arange(size) * 7 % 251).astype(np.uint8) for row, size in enumerate(sizes)}
+    arrays = {
+        str(row): (np.arange(size) * 7 % 251).astype(np.uint8) for row, size in enumerate(sizes)
+    }
     tensors = TensorTable.of([(key, "uint8", array.shape) for key, array in arrays.items()])
     source = checkpoint_of(arrays, tensors.whole(), np.zeros(len(sizes), np.int64), writer=writer)
     entries = source.index.entries
@@ -147,7 +167,8 @@ def test_without_buffers_every_payload_is_compared_and_every_error_kept(
 
 
 def test_parts_that_make_a_payload_are_read_once_and_others_again() -> None:
-    """A payload that two files share is compared by its two parts; of half a payload, the other half is read for it."""
+    """A payload that two files share is compared by its two parts; of half a payload, the other
+    half is read for it."""
     arrays = {"a": np.arange(200, dtype=np.uint8)}
     tensors = TensorTable.of([("a", "uint8", (200,))])
     source = checkpoint_of(arrays, tensors.whole(), np.zeros(1, np.int64))
@@ -183,12 +204,23 @@ class Counted:
 
 
 @st.composite
-def several_regions(draw: st.DrawFn) -> tuple[np.dtype[Any], tuple[int, ...], list[tuple[int, Region]]]:
+def several_regions(
+    draw: st.DrawFn,
+) -> tuple[np.dtype[Any], tuple[int, ...], list[tuple[int, Region]]]:
     shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
-    ranges = [st.integers(0, n - 1).flatmap(lambda a, n=n: st.tuples(st.just(a), st.integers(1, n - a))) for n in shape]
-    region = st.tuples(*ranges).map(lambda pairs: Region((a for a, _ in pairs), (n for _, n in pairs)))
+    ranges = [
+        st.integers(0, n - 1).flatmap(lambda a, n=n: st.tuples(st.just(a), st.integers(1, n - a)))
+        for n in shape
+    ]
+    region = st.tuples(*ranges).map(
+        lambda pairs: Region((a for a, _ in pairs), (n for _, n in pairs))
+    )
     dtype = draw(st.sampled_from(["i1", "i2", "f4", "f8", "c16"]))
-    return np.dtype(dtype), shape, draw(st.lists(st.tuples(st.integers(0, 1), region), min_size=1, max_size=8))
+    return (
+        np.dtype(dtype),
+        shape,
+        draw(st.lists(st.tuples(st.integers(0, 1), region), min_size=1, max_size=8)),
+    )
 
 
 def wanted_by(entries: Any, regions: list[tuple[int, Region]], outs: list[Any]) -> RegionTable:
@@ -211,13 +243,20 @@ def wanted_by(entries: Any, regions: list[tuple[int, Region]], outs: list[Any]) 
 @given(several_regions(), st.sampled_from([16, 64, 256]), st.sampled_from([1, 32]), st.booleans())
 @example((np.dtype("f4"), (8, 8), [(0, Region((0, c), (8, 1))) for c in range(8)]), 64, 1, False)
 @example((np.dtype("f4"), (8, 8), [(0, Region((0, 3), (8, 1)))]), 64, 1, False)
-def test_regions_read_together_are_the_regions(given: Any, block: int, small: int, turned: bool) -> None:
+def test_regions_read_together_are_the_regions(
+    given: Any, block: int, small: int, turned: bool
+) -> None:
     dtype, shape, regions = given
     size = int(np.prod(shape))
-    tables = {str(row): (np.arange(size) * (row + 3) % 251).astype(dtype).reshape(shape) for row in (0, 1)}
+    tables = {
+        str(row): (np.arange(size) * (row + 3) % 251).astype(dtype).reshape(shape) for row in (0, 1)
+    }
     source = source_of(tables)
     regions.sort(key=lambda each: each[0])
-    outs = [np.zeros(region.shape, word_of(dtype.itemsize), order="F" if turned else "C") for _, region in regions]
+    outs = [
+        np.zeros(region.shape, word_of(dtype.itemsize), order="F" if turned else "C")
+        for _, region in regions
+    ]
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=small)
         counted = Counted(source)
@@ -255,7 +294,9 @@ def test_a_block_that_regions_want_to_its_last_byte_is_read_once() -> None:
 
 def test_of_a_block_of_which_little_is_wanted_no_more_than_that_is_read() -> None:
     """Two times eight of 400 columns: 4 stretches of 32 bytes each, out of 6400."""
-    assert reads_of((4, 400), [Region((0, 0), (4, 8)), Region((0, 8), (4, 8))], 6400, 256) == [32] * 8
+    assert (
+        reads_of((4, 400), [Region((0, 0), (4, 8)), Region((0, 8), (4, 8))], 6400, 256) == [32] * 8
+    )
 
 
 @pytest.fixture
@@ -276,7 +317,8 @@ def read_nbytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_columns_are_cut_in_a_few_readings_however_many_they_are(
     form: str, count: int, tmp_path: Path, read_nbytes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns lie interleaved: read one after the other, each of them would read all of the table."""
+    """Columns lie interleaved: read one after the other, each of them would read all of the
+    table."""
     set_sizes(monkeypatch, BLOCK_NBYTES=1 << 20, BATCH_NBYTES=3 << 20)
     table = np.arange(1 << 22, dtype=np.int32).reshape(-1, 64)  # 16 MiB, and each of 16 columns one
     sv.save(tmp_path / "rows", {"w": table}, format=form, partition=3)
@@ -293,7 +335,8 @@ def test_columns_are_cut_in_a_few_readings_however_many_they_are(
 def test_a_table_of_many_columns_is_read_once_however_large_it_is(
     tmp_path: Path, read_nbytes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """256 columns of 16 KiB with batches of a quarter of the table: bands of all columns, not all rows of some."""
+    """256 columns of 16 KiB with batches of a quarter of the table: bands of all columns, not all
+    rows of some."""
     set_sizes(monkeypatch, BLOCK_NBYTES=1 << 18, BATCH_NBYTES=1 << 20, SMALL_NBYTES=1 << 14)
     table = np.arange(1 << 20, dtype=np.int32).reshape(-1, 256)
     sv.save(tmp_path / "whole", {"w": table})
@@ -306,7 +349,8 @@ def test_a_table_of_many_columns_is_read_once_however_large_it_is(
 
 @given(st.data())
 def test_a_series_of_regions_is_copied_as_its_regions_are(data: st.DataObject) -> None:
-    """Columns of a block, some at equal distances, to any disjoint places of two buffers; elements of 1 to 16 bytes."""
+    """Columns of a block, some at equal distances, to any disjoint places of two buffers; elements
+    of 1 to 16 bytes."""
     rows, size = data.draw(st.integers(1, 4)), data.draw(st.sampled_from([1, 2, 4, 8, 16]))
     cuts = data.draw(st.lists(st.sampled_from([1, 2, 2, 3]), min_size=1, max_size=12))
     order = data.draw(st.permutations(range(len(cuts))))
@@ -315,7 +359,9 @@ def test_a_series_of_regions_is_copied_as_its_regions_are(data: st.DataObject) -
     first, starts, place = np.cumsum(cuts) - cuts, [0] * len(cuts), 0
     for number in order:
         starts[number], place = place, place + rows * cuts[number] * size
-    target = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(cuts), max_size=len(cuts))))
+    target = np.array(
+        data.draw(st.lists(st.integers(0, 1), min_size=len(cuts), max_size=len(cuts)))
+    )
     shape = np.array([(rows, cut) for cut in cuts])
     table = RegionTable(
         np.zeros(len(cuts), np.int64),
@@ -328,7 +374,11 @@ def test_a_series_of_regions_is_copied_as_its_regions_are(data: st.DataObject) -
         np.column_stack([shape[:, 1] * size, np.full(len(cuts), size)]),
     )
     buffers = [np.zeros(place, np.uint8) for _ in range(2)]
-    table.copy(bytes_of(block), table.starts(), {number: bytes_of(buffer) for number, buffer in enumerate(buffers)})
+    table.copy(
+        bytes_of(block),
+        table.starts(),
+        {number: bytes_of(buffer) for number, buffer in enumerate(buffers)},
+    )
     expected = np.zeros((2, place), np.uint8)
     elements = block.reshape(rows, width, size)
     for number, (at, cut) in enumerate(zip(first.tolist(), cuts, strict=True)):
@@ -341,10 +391,19 @@ def test_a_series_of_regions_is_copied_as_its_regions_are(data: st.DataObject) -
 def test_many_columns_take_no_more_steps_of_python_than_many_rows(
     shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Function calls are counted, cutting and joining 256 parts: NumPy moves the elements of a few bytes."""
-    set_sizes(monkeypatch, BLOCK_NBYTES=1 << 18, BATCH_NBYTES=3 << 18, SMALL_NBYTES=1 << 14, _GAP_NBYTES=4096)
+    """Function calls are counted, cutting and joining 256 parts: NumPy moves the elements of a few
+    bytes."""
+    set_sizes(
+        monkeypatch,
+        BLOCK_NBYTES=1 << 18,
+        BATCH_NBYTES=3 << 18,
+        SMALL_NBYTES=1 << 14,
+        _GAP_NBYTES=4096,
+    )
     # The profiler sees one thread.
-    monkeypatch.setattr("shardvar.engine.files.run_all", lambda function, items, *_: run_in_order(function, items))
+    monkeypatch.setattr(
+        "shardvar.engine.files.run_all", lambda function, items, *_: run_in_order(function, items)
+    )
     sv.save(tmp_path / "whole", {"w": np.arange(1 << 18, dtype=np.int32).reshape(shape)})
 
     def calls(source: str, target: str, partition: Any) -> int:
@@ -353,7 +412,9 @@ def test_many_columns_take_no_more_steps_of_python_than_many_rows(
         return sum(each.callcount for each in profile.getstats())
 
     calls("whole", "warm", 2)
-    cut = {name: calls("whole", name, cut) for name, cut in (("rows", (256, 1)), ("columns", (1, 256)))}
+    cut = {
+        name: calls("whole", name, cut) for name, cut in (("rows", (256, 1)), ("columns", (1, 256)))
+    }
     joined = {name: calls(name, f"{name} joined", 1) for name in cut}
     for counts in (cut, joined):
         assert counts["columns"] < 2 * counts["rows"]
@@ -361,11 +422,14 @@ def test_many_columns_take_no_more_steps_of_python_than_many_rows(
 
 
 def test_a_task_that_is_one_of_several_threads_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs its items itself, in their order, so that its buffer is its own; alone, it lets a pool run them."""
+    """It runs its items itself, in their order, so that its buffer is its own; alone, it lets a
+    pool run them."""
     source = source_of({"t": np.zeros(3)})
     evidence = Evidence(source, source.index.entries)
     pooled = []
-    monkeypatch.setattr(pieces, "run_all", lambda function, items, workers: pooled.append((list(items), workers)))
+    monkeypatch.setattr(
+        pieces, "run_all", lambda function, items, workers: pooled.append((list(items), workers))
+    )
     assert Reading(evidence, in_threads=False).run(lambda item: -item, [1, 2, 3], 8) == [-1, -2, -3]
     assert pooled == []
     Reading(evidence).run(abs, [1, 2, 3], 8)

@@ -1,6 +1,8 @@
-"""Reads of remote files, planned by the cost of a request: what is compared is read once, and requests are few.
+"""Reads of remote files, planned by the cost of a request: what is compared is read once, and
+requests are few.
 
-The requests are counted at a bucket in memory; how many are under way at a time is held by a barrier, not by a clock.
+The requests are counted at a bucket in memory; how many are under way at a time is held by a
+barrier, not by a clock.
 """
 
 import threading
@@ -34,7 +36,13 @@ from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 WRITERS = [MemoryWriter(), MemoryWriter(None), MemoryWriter(CRC32C, 16)]
 
 
-@given(several_regions(), st.sampled_from(WRITERS), st.sampled_from([16, 64, 256]), st.booleans(), st.booleans())
+@given(
+    several_regions(),
+    st.sampled_from(WRITERS),
+    st.sampled_from([16, 64, 256]),
+    st.booleans(),
+    st.booleans(),
+)
 @example((np.dtype("f4"), (8, 8), [(0, Region((0, 3), (8, 1)))]), WRITERS[2], 64, False, True)
 def test_regions_that_are_compared_at_once_are_the_regions(
     given: Any, writer: MemoryWriter, block: int, turned: bool, in_threads: bool
@@ -42,10 +50,15 @@ def test_regions_that_are_compared_at_once_are_the_regions(
     """Whatever guards the payloads; no byte of them is read twice, the comparison included."""
     dtype, shape, regions = given
     size = int(np.prod(shape))
-    tables = {str(row): (np.arange(size) * (row + 3) % 251).astype(dtype).reshape(shape) for row in (0, 1)}
+    tables = {
+        str(row): (np.arange(size) * (row + 3) % 251).astype(dtype).reshape(shape) for row in (0, 1)
+    }
     tensors = TensorTable.of([(key, dtype.name, shape) for key in tables])
     source = checkpoint_of(tables, tensors.whole(), np.zeros(2, np.int64), writer=writer)
-    outs = [np.zeros(region.shape, word_of(dtype.itemsize), order="F" if turned else "C") for _, region in regions]
+    outs = [
+        np.zeros(region.shape, word_of(dtype.itemsize), order="F" if turned else "C")
+        for _, region in regions
+    ]
     buffers = {number: bytes_of(out.T if turned else out) for number, out in enumerate(outs)}
     told: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -68,14 +81,20 @@ def test_regions_that_are_compared_at_once_are_the_regions(
 def test_units_are_what_checksums_cover_of_the_bytes(
     ranges: list[tuple[int, int, int]], writer: MemoryWriter, block: int
 ) -> None:
-    """Byte by byte: those of each run, each payload, or each range that holds a byte which is wanted, each once."""
+    """Byte by byte: those of each run, each payload, or each range that holds a byte which is
+    wanted, each once."""
     sizes = [45, 100, 139]
     arrays = {str(row): np.zeros(nbytes, np.uint8) for row, nbytes in enumerate(sizes)}
     tensors = TensorTable.of([(key, "uint8", array.shape) for key, array in arrays.items()])
     source = checkpoint_of(arrays, tensors.whole(), np.zeros(3, np.int64), writer=writer)
-    wanted = [(row, min(start, sizes[row] - 1), min(start + nbytes, sizes[row])) for row, start, nbytes in ranges]
+    wanted = [
+        (row, min(start, sizes[row] - 1), min(start + nbytes, sizes[row]))
+        for row, start, nbytes in ranges
+    ]
     rows, starts, stops = (
-        (np.array(column, np.int64) for column in zip(*wanted, strict=True)) if wanted else [np.zeros(0, np.int64)] * 3
+        (np.array(column, np.int64) for column in zip(*wanted, strict=True))
+        if wanted
+        else [np.zeros(0, np.int64)] * 3
     )
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, BLOCK_NBYTES=block)
@@ -97,13 +116,23 @@ def test_units_are_what_checksums_cover_of_the_bytes(
     assert not len(units) or units.nbytes.max() <= (writer.run_nbytes or block)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=9))
-def test_the_gaps_that_are_read_along_are_the_widest_that_are_affordable(steps: list[tuple[int, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=9
+    )
+)
+def test_the_gaps_that_are_read_along_are_the_widest_that_are_affordable(
+    steps: list[tuple[int, int, int]],
+) -> None:
     file = np.sort(np.array([step[0] for step in steps]))
     start = np.cumsum([gap + nbytes for _, gap, nbytes in steps])
     nbytes = np.array([nbytes for _, _, nbytes in steps])
     traits = Traits(small_nbytes=1, gap_nbytes=9, waste_nbytes=20, requests=2)
-    gaps = [int(start[at + 1] - start[at] - nbytes[at]) for at in range(len(steps) - 1) if file[at] == file[at + 1]]
+    gaps = [
+        int(start[at + 1] - start[at] - nbytes[at])
+        for at in range(len(steps) - 1)
+        if file[at] == file[at + 1]
+    ]
 
     def waste(width: int) -> int:
         return sum(gap for gap in gaps if 0 < gap <= width)
@@ -118,7 +147,8 @@ def test_the_gaps_that_are_read_along_are_the_widest_that_are_affordable(steps: 
 
 @dataclass
 class CountedBucket(MemoryBucket):
-    """A bucket that says what was read of data files, and can keep answers back until enough requests are under way."""
+    """A bucket that says what was read of data files, and can keep answers back until enough
+    requests are under way."""
 
     reads: list[int] = field(default_factory=list)
     barrier: threading.Barrier | None = None
@@ -142,10 +172,17 @@ class CountedBucket(MemoryBucket):
 
 @pytest.mark.parametrize(
     ("form", "count"),
-    [("shardvar", 1), ("shardvar", 100), ("tensorflow", 1), ("tensorflow", 100), ("safetensors", None)],
+    [
+        ("shardvar", 1),
+        ("shardvar", 100),
+        ("tensorflow", 1),
+        ("tensorflow", 100),
+        ("safetensors", None),
+    ],
 )
 def test_a_column_is_read_in_a_few_requests_and_once(form: str, count: int | None) -> None:
-    """Of a table of 8 MiB in one slice or a hundred: as many requests as blocks, and each byte once."""
+    """Of a table of 8 MiB in one slice or a hundred: as many requests as blocks, and each byte
+    once."""
     table = np.arange(1 << 21, dtype="<f4").reshape(1 << 11, 1 << 10)
     bucket = CountedBucket()
     url = "s3://bucket/run/model" + (".safetensors" if form == "safetensors" else "")
@@ -158,10 +195,15 @@ def test_a_column_is_read_in_a_few_requests_and_once(form: str, count: int | Non
     assert sum(bucket.reads) <= table.nbytes + AHEAD_NBYTES and len(bucket.reads) <= 5
 
 
-def test_as_many_requests_are_under_way_as_the_storage_bears(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen small tensors among others that are not wanted: two rounds of eight, and no ninth meanwhile."""
+def test_as_many_requests_are_under_way_as_the_storage_bears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixteen small tensors among others that are not wanted: two rounds of eight, and no ninth
+    meanwhile."""
     monkeypatch.setattr(remote, "AHEAD_NBYTES", 0)
-    monkeypatch.setattr(remote, "TRAITS", Traits(small_nbytes=1 << 20, gap_nbytes=99, waste_nbytes=99, requests=8))
+    monkeypatch.setattr(
+        remote, "TRAITS", Traits(small_nbytes=1 << 20, gap_nbytes=99, waste_nbytes=99, requests=8)
+    )
     tensors = {f"t{i:02}": np.full(20_000 if i % 2 else 25, i, "<f4") for i in range(32)}
     bucket = CountedBucket()
     with in_bucket(bucket):
@@ -174,7 +216,8 @@ def test_as_many_requests_are_under_way_as_the_storage_bears(monkeypatch: pytest
 
 
 def test_neighbours_come_with_one_request_and_little_is_wasted() -> None:
-    """Sixteen small tensors with 4 KB between each two of them come together; with 400 KB, apart."""
+    """Sixteen small tensors with 4 KB between each two of them come together; with 400 KB,
+    apart."""
     for size, most in ((1000, 1), (100_000, 16)):
         bucket = CountedBucket()
         tensors = {f"t{i:02}": np.full(size if i % 2 else 25, i, "<f4") for i in range(32)}
@@ -188,7 +231,14 @@ def test_neighbours_come_with_one_request_and_little_is_wasted() -> None:
 
 def test_the_bytes_under_way_are_bounded() -> None:
     """Small reads use all requests, blocks fewer; on a disk the processors decide."""
-    on_disk, in_bucket = (Reading(Evidence(SimpleNamespace(traits=traits), None)) for traits in (None, TRAITS))  # type: ignore[arg-type]
+    on_disk, in_bucket = (
+        Reading(Evidence(SimpleNamespace(traits=traits), None)) for traits in (None, TRAITS)
+    )  # type: ignore[arg-type]
     sizes = [1, 1 << 20, BLOCK_NBYTES, 1 << 30]
     assert [on_disk.threads(nbytes) for nbytes in sizes] == [WORKERS, WORKERS, WORKERS, 2]
-    assert [in_bucket.threads(nbytes) for nbytes in sizes] == [64, 64, IN_FLIGHT_NBYTES // BLOCK_NBYTES, 2]
+    assert [in_bucket.threads(nbytes) for nbytes in sizes] == [
+        64,
+        64,
+        IN_FLIGHT_NBYTES // BLOCK_NBYTES,
+        2,
+    ]

@@ -1,9 +1,11 @@
-"""The cost of reading is bounded by the size of the files: `n` and `2n` of each construct, by every verb that reads.
+"""The cost of reading is bounded by the size of the files: `n` and `2n` of each construct, by every
+verb that reads.
 
-The oracle is CPU time and peak memory. A cost that is in proportion to the files doubles; the square of them is four
-times as large. Other programs of the machine disturb the time, so the least of several runs counts, times that are too
-short to be compared pass, and a ratio that is too large is measured again at twice the size, and at four times: a cost
-in proportion to the square is found at each, a disturbance is not.
+The oracle is CPU time and peak memory. A cost that is in proportion to the files doubles; the
+square of them is four times as large. Other programs of the machine disturb the time, so the least
+of several runs counts, times that are too short to be compared pass, and a ratio that is too large
+is measured again at twice the size, and at four times: a cost in proportion to the square is found
+at each, a disturbance is not.
 """
 
 import gc
@@ -58,7 +60,8 @@ def construct(request: pytest.FixtureRequest) -> Construct:
 
 
 def write(construct: Construct, count: int, directory: Path) -> tuple[str, int]:
-    """Return the path of a checkpoint with ``count`` of the construct, and the size of its files."""
+    """Return the path of a checkpoint with ``count`` of the construct, and the size of its
+    files."""
     directory.mkdir()
     files = construct.files(count)
     for name, octets in files.items():
@@ -91,12 +94,16 @@ def is_doubled(verb: Callable[[str], object], small: str, large: str) -> bool:
 
 
 def is_in_proportion(verb: Callable[[str], object], sized: Callable[[int], str]) -> bool:
-    """Return True if a doubling of ``sized(1)`` or, where that was disturbed, of a larger size doubles the cost."""
+    """Return True if a doubling of ``sized(1)`` or, where that was disturbed, of a larger size
+    doubles the cost."""
     return any(is_doubled(verb, sized(2**k), sized(2 ** (k + 1))) for k in range(DOUBLINGS))
 
 
 def test_twice_as_much_takes_about_twice_as_long(
-    construct: Construct, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    construct: Construct,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL, "shardvar")
 
@@ -111,7 +118,8 @@ def test_twice_as_much_takes_about_twice_as_long(
 def test_memory_is_a_documented_multiple_of_the_files(
     construct: Construct, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For each verb by itself, and about twice as much for twice the size; half the size of the times is enough."""
+    """For each verb by itself, and about twice as much for twice the size; half the size of the
+    times is enough."""
     peaks = []
     for count in (construct.count // 2, construct.count):
         path, nbytes = write(construct, count, tmp_path / str(count))
@@ -133,11 +141,18 @@ def test_every_error_of_a_construct_is_ours_and_short(construct: Construct, tmp_
         try:
             VERBS[name](path)
         except ShardvarError as error:
-            assert max(len(error.cause), len(error.remedy)) <= MAX_MESSAGE_LENGTH and str(error).isprintable()
+            assert (
+                max(len(error.cause), len(error.remedy)) <= MAX_MESSAGE_LENGTH
+                and str(error).isprintable()
+            )
 
 
 def test_the_table_of_limits_is_that_of_the_security_page() -> None:
-    rows = [line.split("|")[1:3] for line in (paths.ROOT / "SECURITY.md").read_text().splitlines() if "| `MAX_" in line]
+    rows = [
+        line.split("|")[1:3]
+        for line in (paths.ROOT / "SECURITY.md").read_text().splitlines()
+        if "| `MAX_" in line
+    ]
     assert {name.strip(" `"): int(value.replace(",", "")) for name, value in rows} == dict(LIMITS)
 
 

@@ -1,4 +1,5 @@
-"""What every format promises, held against each through the protocol alone: no verb, no engine, no knowledge of files.
+"""What every format promises, held against each through the protocol alone: no verb, no engine, no
+knowledge of files.
 
 A format that another package adds is held to the same sentences by being in the table.
 """
@@ -59,16 +60,28 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def called(form: Format, name: str) -> str:
-    """The name of a checkpoint in its directory: a folder's only checkpoint is called by its index."""
+    """The name of a checkpoint in its directory: a folder's only checkpoint is called by its
+    index."""
     return form.capabilities.folder_index or name
 
 
 def sample(form: Format) -> list[Piece]:
-    """A tensor of every dtype that the format says it holds, and of every shape that anybody trips over."""
+    """A tensor of every dtype that the format says it holds, and of every shape that anybody trips
+    over."""
     held = form.capabilities.dtypes
-    pieces = [whole(f"dtypes/{name}", np.arange(4) % 2, name) for name in NAMES if name in held and is_number(name)]
+    pieces = [
+        whole(f"dtypes/{name}", np.arange(4) % 2, name)
+        for name in NAMES
+        if name in held and is_number(name)
+    ]
     pieces += [
-        Piece(f"opaque/{name}", name, (2,), Region((0,), (2,)), bytes(range(2 * int(ITEMSIZES[code(name)]))))
+        Piece(
+            f"opaque/{name}",
+            name,
+            (2,),
+            Region((0,), (2,)),
+            bytes(range(2 * int(ITEMSIZES[code(name)]))),
+        )
         for name in NAMES
         if name in held and is_opaque(name) and name != VARIANT
     ]
@@ -78,7 +91,10 @@ def sample(form: Format) -> list[Piece]:
     if VARIANT in held:
         pieces += [Piece(VARIANT, VARIANT, (), Region((), ()), b"\x02hi\x00\x00\x00\x00")]
     pieces += [whole("scalar", np.float64(2.5)), whole("empty", np.zeros((0, 3), np.float32))]
-    pieces += [whole("long", np.arange(70000, dtype=np.int64)), whole("odd é name .-0", np.ones((1, 1, 2), np.uint8))]
+    pieces += [
+        whole("long", np.arange(70000, dtype=np.int64)),
+        whole("odd é name .-0", np.ones((1, 1, 2), np.uint8)),
+    ]
     return pieces
 
 
@@ -91,16 +107,24 @@ def halves(dtype: str, key: str = "halves") -> list[Piece]:
     table = whole(key, np.arange(12).reshape(4, 3) % 2, dtype)
     size = len(table.payload) // 2
     return [
-        Piece(key, dtype, (4, 3), Region((start, 0), (2, 3)), table.payload[start // 2 * size :][:size])
+        Piece(
+            key,
+            dtype,
+            (4, 3),
+            Region((start, 0), (2, 3)),
+            table.payload[start // 2 * size :][:size],
+        )
         for start in (0, 2)
     ]
 
 
 def spread(form: Format, count: int = 3) -> list[Piece]:
-    """Tensors of the same size and different bytes in several files, two in each, or in one where one is all."""
+    """Tensors of the same size and different bytes in several files, two in each, or in one where
+    one is all."""
     files = count if form.capabilities.many_files else 1
     return [
-        whole(f"t{number}", np.full((5, 4), number + 1, np.float32), file=number % files) for number in range(2 * count)
+        whole(f"t{number}", np.full((5, 4), number + 1, np.float32), file=number % files)
+        for number in range(2 * count)
     ]
 
 
@@ -112,11 +136,18 @@ def dealt(form: Format, pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def write_files(
-    form: Format, storage: LocalStorage, name: str, pieces: Sequence[Piece], generation: str, files: int | None = None
+    form: Format,
+    storage: LocalStorage,
+    name: str,
+    pieces: Sequence[Piece],
+    generation: str,
+    files: int | None = None,
 ) -> tuple[Sink, list[FileChecksums], Assignment]:
     """Everything that comes before the commit, as the engine does it."""
     assignment = assignment_of(dealt(form, pieces), files)
-    sink = form.create(storage, called(form, name), assignment, Metadata("d", "w", {"k": "v"}), generation)
+    sink = form.create(
+        storage, called(form, name), assignment, Metadata("d", "w", {"k": "v"}), generation
+    )
     checksums = []
     for number in range(assignment.num_files):
         rows = np.flatnonzero(assignment.file == number)
@@ -141,9 +172,13 @@ def take_checksums(sink: Sink, pieces: Sequence[Piece]) -> FileChecksums:
             continue
         is_whole = not ITEMSIZES[code(piece.dtype)] and not run
         payload.append(
-            sink.writer.checksum_whole(piece.dtype, piece.region.size, octets) if is_whole else crc.compute(octets)
+            sink.writer.checksum_whole(piece.dtype, piece.region.size, octets)
+            if is_whole
+            else crc.compute(octets)
         )
-        runs += [crc.compute(octets[at : at + run]) for at in range(0, len(octets), run)] if run else []
+        runs += (
+            [crc.compute(octets[at : at + run]) for at in range(0, len(octets), run)] if run else []
+        )
     return FileChecksums(np.array(payload, np.int64), np.array(runs, np.uint32))
 
 
@@ -178,7 +213,9 @@ def contents(source: Source) -> Payloads:
 
 
 def expected(pieces: Sequence[Piece]) -> Payloads:
-    return {(piece.key, piece.region): (piece.dtype, piece.shape, piece.payload) for piece in pieces}
+    return {
+        (piece.key, piece.region): (piece.dtype, piece.shape, piece.payload) for piece in pieces
+    }
 
 
 def outcome(source: Source, key: str) -> bytes | Exception:
@@ -192,7 +229,9 @@ def outcome(source: Source, key: str) -> bytes | Exception:
 
 
 @pytest.mark.parametrize("name", READ_ONLY)
-def test_a_format_that_is_only_read_refuses_to_write_and_to_remove(name: str, storage: LocalStorage) -> None:
+def test_a_format_that_is_only_read_refuses_to_write_and_to_remove(
+    name: str, storage: LocalStorage
+) -> None:
     form = format_named(name)
     with pytest.raises(UnsupportedError, match=name):
         form.create(storage, "ck", assignment_of([whole("t", np.arange(3))]), Metadata(), "g1")
@@ -218,7 +257,19 @@ def test_a_checkpoint_of_nothing_is_a_checkpoint(form: Format, storage: LocalSto
 
 
 NAMES_OF_FILES = st.lists(
-    st.sampled_from(["a", "ck", ".npz", ".index", ".svindex", ".svdata-1f", ".data", ".safetensors", ".index.json"])
+    st.sampled_from(
+        [
+            "a",
+            "ck",
+            ".npz",
+            ".index",
+            ".svindex",
+            ".svdata-1f",
+            ".data",
+            ".safetensors",
+            ".index.json",
+        ]
+    )
     | st.sampled_from(["-00000-of-00001", "-00001-of-00002", "-", "/"]),
     min_size=1,
     max_size=4,
@@ -233,7 +284,8 @@ NAMES_OF_FILES = st.lists(
 def test_a_format_that_is_not_asked_would_find_nothing(files: list[str], name: str) -> None:
     with TemporaryDirectory() as directory:
         for file in files:
-            # The end of TensorFlow's V1 files and the beginning of a safetensors file: bytes that formats look for.
+            # The end of TensorFlow's V1 files and the beginning of a safetensors file: bytes that
+            # formats look for.
             content = b"\x02\0\0\0\0\0\0\0{}" + TABLE_MAGIC
             Path(directory, file).write_bytes(content)
         storage = LocalStorage(directory)
@@ -259,7 +311,9 @@ def test_files_are_as_many_as_the_capabilities_allow(form: Format, storage: Loca
     source.close()
 
 
-def test_what_cannot_be_held_is_refused_before_a_byte_is_written(form: Format, storage: LocalStorage) -> None:
+def test_what_cannot_be_held_is_refused_before_a_byte_is_written(
+    form: Format, storage: LocalStorage
+) -> None:
     """Each dtype that the capabilities do not name, named in the error."""
     for name in set(NAMES) - form.capabilities.dtypes:
         nbytes = max(1, int(ITEMSIZES[code(name)]))
@@ -287,7 +341,9 @@ def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(
         assert storage.names() == []
 
 
-def test_slices_have_as_many_axes_as_the_capabilities_allow(form: Format, storage: LocalStorage) -> None:
+def test_slices_have_as_many_axes_as_the_capabilities_allow(
+    form: Format, storage: LocalStorage
+) -> None:
     most = form.capabilities.max_slice_rank
     for rank in {1, most, most + 1} if form.capabilities.slice_dtypes else {1}:
         if not 0 < rank <= MAX_RANK:
@@ -296,7 +352,10 @@ def test_slices_have_as_many_axes_as_the_capabilities_allow(form: Format, storag
         rest = (0,) * (rank - 1), (1,) * (rank - 1)
         first = 3 if form.capabilities.is_grid else 1
         pieces = cut(
-            "k", array, Region((0, *rest[0]), (first, *rest[1])), Region((first, *rest[0]), (4 - first, *rest[1]))
+            "k",
+            array,
+            Region((0, *rest[0]), (first, *rest[1])),
+            Region((first, *rest[0]), (4 - first, *rest[1])),
         )
         if rank <= most:
             source = write(form, storage, f"ck{rank}", pieces)
@@ -319,8 +378,11 @@ def test_empty_slices_are_held_or_refused(form: Format, storage: LocalStorage) -
             form.create(storage, "ck", assignment_of(pieces), Metadata(), "g1")
 
 
-def test_placements_are_disjoint_and_rise_and_lie_within_the_file(form: Format, storage: LocalStorage) -> None:
-    """Payloads and what frames them: no byte of a file is claimed twice, and none lies past its end."""
+def test_placements_are_disjoint_and_rise_and_lie_within_the_file(
+    form: Format, storage: LocalStorage
+) -> None:
+    """Payloads and what frames them: no byte of a file is claimed twice, and none lies past its
+    end."""
     pieces = [*sample(form), *spread(form)]
     sink, checksums, assignment = write_files(form, storage, "ck", pieces, "g1")
     for number in range(assignment.num_files):
@@ -328,7 +390,10 @@ def test_placements_are_disjoint_and_rise_and_lie_within_the_file(form: Format, 
         start, nbytes = sink.start[rows], assignment.slices.nbytes[rows]
         assert (np.diff(start) >= 0).all() and (start >= 0).all()
         frames = sink.writer.frame(assignment.slices.take(rows), start, checksums[number])
-        spans = [*zip(start.tolist(), nbytes.tolist(), strict=True), *((at, len(octets)) for at, octets in frames)]
+        spans = [
+            *zip(start.tolist(), nbytes.tolist(), strict=True),
+            *((at, len(octets)) for at, octets in frames),
+        ]
         stops = [0, *(begin + size for begin, size in sorted(span for span in spans if span[1]))]
         begins = sorted(begin for begin, size in spans if size)
         assert all(stop <= begin for stop, begin in zip(stops, begins, strict=False))
@@ -339,7 +404,8 @@ def test_placements_are_disjoint_and_rise_and_lie_within_the_file(form: Format, 
 
 
 def test_nothing_is_there_before_the_commit(form: Format, storage: LocalStorage) -> None:
-    """Neither to who knows the name nor to who lists the directory; and an old checkpoint stays what it is."""
+    """Neither to who knows the name nor to who lists the directory; and an old checkpoint stays
+    what it is."""
     write_files(form, storage, "ck", spread(form), "g1")
     assert form.locate(storage, called(form, "ck")) == form.locate(storage, "") == []
     for name in storage.names():
@@ -355,8 +421,11 @@ def test_nothing_is_there_before_the_commit(form: Format, storage: LocalStorage)
     source.close()
 
 
-def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(form: Format, storage: LocalStorage) -> None:
-    """The files of the directory are those that one clean write makes, and whatever else was there before.
+def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(
+    form: Format, storage: LocalStorage
+) -> None:
+    """The files of the directory are those that one clean write makes, and whatever else was there
+    before.
 
     Other checkpoints stay, and so do copies that somebody made of files of this one.
     """
@@ -379,14 +448,20 @@ def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(form: Form
         assert contents(reopen(form, storage, beside)) == expected(spread(form))
 
 
-def test_a_checkpoint_is_found_by_every_name_and_by_no_other(form: Format, storage: LocalStorage) -> None:
+def test_a_checkpoint_is_found_by_every_name_and_by_no_other(
+    form: Format, storage: LocalStorage
+) -> None:
     """The name that it was given, each of its files, and none for all that are there."""
     write(form, storage, "ck", spread(form)).close()
     (found,) = form.locate(storage, called(form, "ck"))
     for name in (found, "", *storage.names()):
         assert form.locate(storage, name) == [found], name
     strays = ["c", "ck2", "k", "ck.", ".ck", "ck-", "CK", *(name + "x" for name in storage.names())]
-    strays += [name[1:] for name in storage.names()] + [f".{found}.lock", f"{found}.done", f"{found}.g9.tmp"]
+    strays += [name[1:] for name in storage.names()] + [
+        f".{found}.lock",
+        f"{found}.done",
+        f"{found}.g9.tmp",
+    ]
     for name in strays:
         assert form.locate(storage, name) == [], name
         if name not in storage.names():
@@ -430,11 +505,16 @@ def test_equal_input_makes_equal_bytes(form: Format, tmp_path: Path) -> None:
     assert {name.replace("gen1", "gen2") for name in first} == other.keys()
     for name, octets in first.items():
         twin = other[name.replace("gen1", "gen2")]
-        assert octets == twin or (b"gen1" in octets and b"gen2" in twin and len(octets) == len(twin))
+        assert octets == twin or (
+            b"gen1" in octets and b"gen2" in twin and len(octets) == len(twin)
+        )
 
 
 def test_finding_a_key_is_taking_its_rows_of_a_scan(form: Format, storage: LocalStorage) -> None:
-    pieces = [*sample(form), *(halves("float32") if "float32" in form.capabilities.slice_dtypes else [])]
+    pieces = [
+        *sample(form),
+        *(halves("float32") if "float32" in form.capabilities.slice_dtypes else []),
+    ]
     source = write(form, storage, "ck", pieces)
     seen: set[str] = set()
     for entries in source.index.scan():
@@ -453,18 +533,36 @@ def test_finding_a_key_is_taking_its_rows_of_a_scan(form: Format, storage: Local
 
 def described(entries: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
     return [
-        (entries.slices[row], entries.file[row], entries.start[row], entries.checksum[row], entries.plain[row])
+        (
+            entries.slices[row],
+            entries.file[row],
+            entries.start[row],
+            entries.checksum[row],
+            entries.plain[row],
+        )
         for row in rows
     ]
 
 
-def test_spans_of_a_file_and_its_map_are_what_payloads_are_read_from(form: Format, storage: LocalStorage) -> None:
-    """For every plain entry, in any part: ``read_span`` and ``map`` at its place give what ``read_into`` gives."""
+def test_spans_of_a_file_and_its_map_are_what_payloads_are_read_from(
+    form: Format, storage: LocalStorage
+) -> None:
+    """For every plain entry, in any part: ``read_span`` and ``map`` at its place give what
+    ``read_into`` gives."""
     source = write(form, storage, "ck", sample(form))
     for entries in source.index.scan():
         for row in np.flatnonzero(entries.plain).tolist():
-            nbytes, file, begin = int(entries.slices.nbytes[row]), int(entries.file[row]), int(entries.start[row])
-            for start, stop in ((0, nbytes), (nbytes // 3, nbytes), (1, 2), (nbytes // 2, nbytes // 2 + 1)):
+            nbytes, file, begin = (
+                int(entries.slices.nbytes[row]),
+                int(entries.file[row]),
+                int(entries.start[row]),
+            )
+            for start, stop in (
+                (0, nbytes),
+                (nbytes // 3, nbytes),
+                (1, 2),
+                (nbytes // 2, nbytes // 2 + 1),
+            ):
                 if start >= stop or stop > nbytes:
                     continue
                 one, two = bytearray(stop - start), bytearray(stop - start)
@@ -491,7 +589,8 @@ def test_any_part_of_any_payload_is_read_in_any_order(form: Format, storage: Loc
 
 
 def test_closing_gives_files_back_and_leaves_maps(form: Format, storage: LocalStorage) -> None:
-    """No descriptor stays open, a map that was handed out stays, nothing is read any more, and twice is as once."""
+    """No descriptor stays open, a map that was handed out stays, nothing is read any more, and
+    twice is as once."""
     before = len(os.listdir("/dev/fd"))
     source = write(form, storage, "ck", [whole("t", np.arange(5))])
     entries = next(iter(source.index.scan()))
@@ -507,7 +606,9 @@ def test_closing_gives_files_back_and_leaves_maps(form: Format, storage: LocalSt
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_missing_data_file_is_a_fault_of_its_own_keys(form: Format, storage: LocalStorage) -> None:
+def test_a_missing_data_file_is_a_fault_of_its_own_keys(
+    form: Format, storage: LocalStorage
+) -> None:
     """``MissingFile`` names the file; the keys of other files are read."""
     for number in range(len(reopened(form, storage).index.files)):
         source = reopened(form, storage)
@@ -529,7 +630,9 @@ def test_a_missing_data_file_is_a_fault_of_its_own_keys(form: Format, storage: L
             if piece.key in lost:
                 # A chunk is named in its folder, whose index tells that it is lost.
                 error = IncompleteCheckpoint if form.capabilities.is_grid else MissingFile
-                assert isinstance(found, error) and all(step in str(found) for step in name.split("/")), found
+                assert isinstance(found, error) and all(
+                    step in str(found) for step in name.split("/")
+                ), found
             else:
                 assert found == piece.payload
         source.close()
@@ -540,15 +643,20 @@ def reopened(form: Format, storage: LocalStorage) -> Source:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 9, -1, -9, -85])
-def test_a_truncated_data_file_is_never_a_value(form: Format, storage: LocalStorage, keep: int) -> None:
-    """The keys that need what was cut off get an error that names the file; no key gets other bytes."""
+def test_a_truncated_data_file_is_never_a_value(
+    form: Format, storage: LocalStorage, keep: int
+) -> None:
+    """The keys that need what was cut off get an error that names the file; no key gets other
+    bytes."""
     pieces = spread(form)
 
     def cut_short(path: Path) -> None:
         os.truncate(path, keep if keep >= 0 else max(0, path.stat().st_size + keep))
 
     hit = damage(form, storage, pieces, lambda paths: cut_short(paths[0]))
-    assert any(isinstance(error, IncompleteCheckpoint | MalformedCheckpoint) for error in hit.values()), hit
+    assert any(
+        isinstance(error, IncompleteCheckpoint | MalformedCheckpoint) for error in hit.values()
+    ), hit
 
 
 def test_swapped_data_files_are_never_a_value(form: Format, storage: LocalStorage) -> None:
@@ -565,7 +673,9 @@ def test_swapped_data_files_are_never_a_value(form: Format, storage: LocalStorag
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", bytes(4096)])
-def test_a_foreign_data_file_is_never_a_value(form: Format, storage: LocalStorage, content: bytes) -> None:
+def test_a_foreign_data_file_is_never_a_value(
+    form: Format, storage: LocalStorage, content: bytes
+) -> None:
     assert damage(form, storage, spread(form), lambda paths: paths[0].write_bytes(content))
 
 
@@ -585,7 +695,8 @@ def test_what_is_no_file_in_the_place_of_a_data_file_is_an_error_at_once(
 def damage(
     form: Format, storage: LocalStorage, pieces: list[Piece], change: Callable[[list[Path]], object]
 ) -> dict[str, Exception]:
-    """Change data files and read every key: the errors; whatever is read all the same is what was written."""
+    """Change data files and read every key: the errors; whatever is read all the same is what was
+    written."""
     source = write(form, storage, "ck", pieces)
     paths = [Path(storage.path) / name for name in source.index.files]
     source.close()
@@ -602,7 +713,9 @@ def damage(
         found = outcome(source, piece.key)
         if isinstance(found, Exception):
             assert isinstance(found, DAMAGED), found
-            assert any(path.name in str(found) for path in paths) or isinstance(found, CorruptCheckpoint), found
+            assert any(path.name in str(found) for path in paths) or isinstance(
+                found, CorruptCheckpoint
+            ), found
             errors[piece.key] = found
         else:
             assert found == piece.payload

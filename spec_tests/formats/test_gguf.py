@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import ArgumentError, CheckpointNotFound, InvalidCheckpoint, MissingFile, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointNotFound,
+    InvalidCheckpoint,
+    MissingFile,
+    UnsupportedError,
+)
 from shardvar.formats.gguf import FORMAT
 from shardvar.formats.gguf.source import DequantizedSource
 from shardvar.storage.local import LocalStorage
@@ -21,7 +27,18 @@ from shardvar.wire.ggml import BLOCKS, dequantize
 from shardvar.wire.iq_points import codebook
 from spec_tests.helpers import ggml_blocks
 from spec_tests.helpers.format_protocol import GOLDEN, Array, expectation, golden_cases, read_whole
-from spec_tests.hostile.gguf import ARRAY, Q4_0, Q8_0, STRING, Field, Info, gguf, number, split, text
+from spec_tests.hostile.gguf import (
+    ARRAY,
+    Q4_0,
+    Q8_0,
+    STRING,
+    Field,
+    Info,
+    gguf,
+    number,
+    split,
+    text,
+)
 
 TYPES = GOLDEN / "gguf" / "every_type" / "m.gguf"
 
@@ -38,7 +55,8 @@ def described(array: Array) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", golden_cases("gguf"))
 def test_a_golden_file_is_read(case: str) -> None:
-    """Numbers of every type and byte order, blocks as bytes, and the numbers of blocks where they are asked for."""
+    """Numbers of every type and byte order, blocks as bytes, and the numbers of blocks where they
+    are asked for."""
     expected, path = expectation("gguf", case), GOLDEN / "gguf" / case / "m"
     assert sv.verify(path).ok
     for key, array in sv.load(path).items():
@@ -57,7 +75,10 @@ def test_the_metadata_are_shown_and_arrays_are_cut_short() -> None:
             "llama.attention.layer_norm_rms_epsilon": "1e-05",
             "tokenizer.ggml.tokens": f"[{', '.join(repr(f'token {n}') for n in range(8))}, ... 40 of string]",
         }
-        assert reader.encodings["blocks.IQ2_XS"] == "IQ2_XS" and "numbers.float16" not in reader.encodings
+        assert (
+            reader.encodings["blocks.IQ2_XS"] == "IQ2_XS"
+            and "numbers.float16" not in reader.encodings
+        )
 
 
 def test_numbers_are_read_in_place_and_mapped() -> None:
@@ -75,7 +96,9 @@ def test_a_part_of_a_payload_is_a_part_of_the_whole(data: st.DataObject) -> None
     source = data.draw(st.sampled_from([stored, stored.dequantized()]))
     arrays, _ = read_whole(source)
     (entries,) = source.index.scan()
-    row = data.draw(st.sampled_from([row for row in range(len(entries)) if entries.slices.key(row) in arrays]))
+    row = data.draw(
+        st.sampled_from([row for row in range(len(entries)) if entries.slices.key(row) in arrays])
+    )
     octets = arrays[entries.slices.key(row)].tobytes()
     start, stop = sorted(data.draw(st.integers(0, len(octets))) for _ in range(2))
     part = bytearray(stop - start)
@@ -86,7 +109,9 @@ def test_a_part_of_a_payload_is_a_part_of_the_whole(data: st.DataObject) -> None
 
 def scale_of(name: str) -> st.SearchStrategy[bytes]:
     """The bytes of a small scale, with which products are exact."""
-    return st.floats(-4, 4, width=16).map(lambda d: struct.pack("<f" if name in ("Q8_1", "Q8_K") else "<e", d))
+    return st.floats(-4, 4, width=16).map(
+        lambda d: struct.pack("<f" if name in ("Q8_1", "Q8_K") else "<e", d)
+    )
 
 
 @given(name=st.sampled_from(ggml_blocks.TYPES), data=st.data())
@@ -100,20 +125,27 @@ def test_blocks_are_what_their_layout_says(name: str, data: st.DataObject) -> No
 
 @given(st.binary(min_size=52, max_size=52), st.floats(-4, 4, width=16))
 def test_ternary_blocks_are_their_digits_in_base_3(octets: bytes, scale: float) -> None:
-    numbers = dequantize(np.frombuffer(octets + struct.pack("<e", scale), np.uint8), "TQ1_0").tolist()
+    numbers = dequantize(
+        np.frombuffer(octets + struct.pack("<e", scale), np.uint8), "TQ1_0"
+    ).tolist()
     # The byte is a fraction of 256. A digit is what multiplying by 3 carries out of it.
     expected = [0.0] * 256
     for at, octet in enumerate(octets):
-        begin, step, count = (at, 32, 5) if at < 32 else (160 + at - 32, 16, 5) if at < 48 else (240 + at - 48, 4, 4)
+        begin, step, count = (
+            (at, 32, 5) if at < 32 else (160 + at - 32, 16, 5) if at < 48 else (240 + at - 48, 4, 4)
+        )
         for place in range(count):
             octet, digit = octet * 3 % 256, octet * 3 // 256
             expected[begin + place * step] = scale * (digit - 1)
     assert numbers == expected
 
 
-@pytest.mark.parametrize("name, length", [("IQ1_S", 2048), ("IQ2_XXS", 256), ("IQ2_XS", 512), ("IQ2_S", 1024)])
+@pytest.mark.parametrize(
+    "name, length", [("IQ1_S", 2048), ("IQ2_XXS", 256), ("IQ2_XS", 512), ("IQ2_S", 1024)]
+)
 def test_a_codebook_has_distinct_points_in_ascending_order(name: str, length: int) -> None:
-    """The first value of a point is the lowest digit. The number of points is what the bits of a block can tell."""
+    """The first value of a point is the lowest digit. The number of points is what the bits of a
+    block can tell."""
     points = [tuple(reversed(point)) for point in codebook(name).tolist()]
     assert len(points) == length and points == sorted(set(points))
 
@@ -122,7 +154,9 @@ def test_any_bytes_are_blocks() -> None:
     """Also with scales that are infinite or NaN; no warning is given."""
     for block in BLOCKS.values():
         for octet in (0x7C, 0x7F, 0xFF):
-            assert dequantize(np.full(2 * block.nbytes, octet, np.uint8), block.name).shape == (2 * block.length,)
+            assert dequantize(np.full(2 * block.nbytes, octet, np.uint8), block.name).shape == (
+                2 * block.length,
+            )
 
 
 def test_a_row_of_blocks_keeps_its_axes() -> None:
@@ -141,7 +175,9 @@ def write(path: Path, *infos: Info, **how: Any) -> Path:
 
 
 def test_extents_are_listed_with_the_last_axis_first_in_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.gguf", Info(dims=(3, 2)), data=struct.pack("<6f", *range(6)) + bytes(8))
+    path = write(
+        tmp_path / "m.gguf", Info(dims=(3, 2)), data=struct.pack("<6f", *range(6)) + bytes(8)
+    )
     assert sv.load(path)["t"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -161,7 +197,10 @@ def test_the_alignment_of_the_metadata_counts(tmp_path: Path) -> None:
     infos = Info("a"), Info("b", offset=128)
     data = struct.pack("<4f", *range(4)).ljust(128, b"\0") + struct.pack("<4f", *range(4, 8))
     path = write(tmp_path / "m.gguf", *infos, data=data, fields=fields, alignment=128)
-    assert {key: array.tolist() for key, array in sv.load(path).items()} == {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}
+    assert {key: array.tolist() for key, array in sv.load(path).items()} == {
+        "a": [0, 1, 2, 3],
+        "b": [4, 5, 6, 7],
+    }
     report = sv.verify(path)
     assert report.ok and not report.notes
 
@@ -181,7 +220,12 @@ def test_bytes_of_no_tensor_are_noted(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_one_tensor_leaves_the_others_readable(tmp_path: Path) -> None:
-    infos = Info("good"), Info("far", offset=1 << 20), Info("old", kind=4), Info("odd", (33,), Q8_0, 32)
+    infos = (
+        Info("good"),
+        Info("far", offset=1 << 20),
+        Info("old", kind=4),
+        Info("odd", (33,), Q8_0, 32),
+    )
     with sv.open_checkpoint(write(tmp_path / "m.gguf", *infos)) as reader:
         assert reader.read("good").tolist() == [0, 0, 0, 0]
         assert {key: type(error).__name__ for key, error in reader.faults.items()} == {
@@ -224,7 +268,9 @@ def test_blocks_are_resharded_with_their_encoding_or_as_numbers(tmp_path: Path) 
     path = write(tmp_path / "m.gguf", Info("q", (32, 1), Q8_0), data=block + bytes(30))
     sv.reshard(path, tmp_path / "blocks.safetensors", rename={"q": "w"})
     with sv.open_checkpoint(tmp_path / "blocks.safetensors") as reader:
-        assert reader.read("w").tobytes() == block and json.loads(reader.metadata.user["encodings"]) == {"w": "Q8_0"}
+        assert reader.read("w").tobytes() == block and json.loads(
+            reader.metadata.user["encodings"]
+        ) == {"w": "Q8_0"}
     sv.reshard(path, tmp_path / "numbers.safetensors", dequantize=True, cast={"q": "float16"})
     assert sv.load(tmp_path / "numbers.safetensors")["q"].tolist() == [[n / 2 for n in range(32)]]
     with pytest.raises(ArgumentError, match="blocks of Q8_0"):
@@ -234,7 +280,9 @@ def test_blocks_are_resharded_with_their_encoding_or_as_numbers(tmp_path: Path) 
     assert not (tmp_path / "wrong.safetensors").exists()
 
 
-def test_commands_name_the_type_of_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_name_the_type_of_blocks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(tmp_path / "m.gguf", Info("q", (32, 2), Q4_0), data=bytes(64))
     assert main(["inspect", str(path)]) == 0 and "uint8 Q4_0" in capsys.readouterr().out
     assert main(["show", str(path), "q", "0, :2", "--dequantize"]) == 0

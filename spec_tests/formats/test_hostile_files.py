@@ -1,7 +1,8 @@
-"""Hostile and broken files through every verb: the right error, in bounded memory and time, and nothing left behind.
+"""Hostile and broken files through every verb: the right error, in bounded memory and time, and
+nothing left behind.
 
-The verbs run in one process of their own (``hostile.run_verbs``), which may have little memory and is killed if it
-hangs: a reader that believes a claim, recurses or loops ends there, and not here.
+The verbs run in one process of their own (``hostile.run_verbs``), which may have little memory and
+is killed if it hangs: a reader that believes a claim, recurses or loops ends there, and not here.
 """
 
 import json
@@ -60,21 +61,33 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def test_the_committed_files_are_those_that_the_script_makes(case: Case) -> None:
     """Byte for byte, and no file more."""
-    assert {name: (HERE / case.name / name).read_bytes() for name in names_below(HERE / case.name)} == case.files
+    assert {
+        name: (HERE / case.name / name).read_bytes() for name in names_below(HERE / case.name)
+    } == case.files
 
 
 def test_every_directory_has_its_line() -> None:
-    assert {path.name for path in HERE.iterdir() if path.is_dir()} - {"__pycache__"} == {case.name for case in CASES}
+    assert {path.name for path in HERE.iterdir() if path.is_dir()} - {"__pycache__"} == {
+        case.name for case in CASES
+    }
     assert (HERE / "README.md").read_text(encoding="utf-8") == readme()
 
 
-def test_every_verb_that_reads_raises_the_class_that_is_said(case: Case, reports: dict[str, Report]) -> None:
-    """Opening may succeed, where only a tensor is at fault; nothing that is no error of ours is ever raised."""
+def test_every_verb_that_reads_raises_the_class_that_is_said(
+    case: Case, reports: dict[str, Report]
+) -> None:
+    """Opening may succeed, where only a tensor is at fault; nothing that is no error of ours is
+    ever raised."""
     report = reports[case.name]
-    assert {verb: raised(report[verb]) for verb in READING} == dict.fromkeys(READING, case.error), report
+    assert {verb: raised(report[verb]) for verb in READING} == dict.fromkeys(READING, case.error), (
+        report
+    )
     assert raised(report["open"]) in (None, case.error), report["open"]
-    # A map is not verified, and says so; what does not need the bytes to be known wrong is refused in it, too.
-    assert raised(report["map"]) == (None if case.error == "CorruptCheckpoint" else case.error), report["map"]
+    # A map is not verified, and says so; what does not need the bytes to be known wrong is refused
+    # in it, too.
+    assert raised(report["map"]) == (None if case.error == "CorruptCheckpoint" else case.error), (
+        report["map"]
+    )
     assert raised(report["diff"]) == case.error or report["diff"] is False
 
 
@@ -84,10 +97,14 @@ def test_verify_reports_the_same_as_damage(case: Case, reports: dict[str, Report
     if case.error == "UnsupportedError":
         assert not verified["damages"] and verified["unverified"]
     else:
-        assert not verified["ok"] and case.error in {damage["kind"] for damage in verified["damages"]}, verified
+        assert not verified["ok"] and case.error in {
+            damage["kind"] for damage in verified["damages"]
+        }, verified
 
 
-def test_an_error_names_the_file_and_says_what_to_do(case: Case, reports: dict[str, Report]) -> None:
+def test_an_error_names_the_file_and_says_what_to_do(
+    case: Case, reports: dict[str, Report]
+) -> None:
     """In messages of a length that a person reads, whatever the names in the file are."""
     error = reports[case.name]["load"]
     assert any(name in error["cause"] for name in (*case.files, "ck", "'t'", "'a'")), error
@@ -95,7 +112,8 @@ def test_an_error_names_the_file_and_says_what_to_do(case: Case, reports: dict[s
 
 
 def test_nothing_is_left_behind(case: Case, reports: dict[str, Report]) -> None:
-    """Neither half a target, nor what a pickle would have made, nor another file beside those that were read."""
+    """Neither half a target, nor what a pickle would have made, nor another file beside those that
+    were read."""
     assert reports[case.name]["left"] == []
     assert names_below(HERE / case.name) == case.files.keys()
 
@@ -104,10 +122,15 @@ def test_the_command_line_prints_no_traceback(case: Case, reports: dict[str, Rep
     for command in COMMANDS:
         ran = reports[case.name][command]
         assert ran["code"] in (0, 1, 2, 3), (command, ran)
-        assert "Traceback" not in ran["out"] + ran["err"] and "bug in shardvar" not in ran["err"], (command, ran)
+        assert "Traceback" not in ran["out"] + ran["err"] and "bug in shardvar" not in ran["err"], (
+            command,
+            ran,
+        )
     assert reports[case.name]["shardvar reshard"]["code"] != 0
     # 3: some bytes were not compared, since this release cannot read them.
-    assert reports[case.name]["shardvar verify"]["code"] in ((0, 3) if case.error == "UnsupportedError" else (1,))
+    assert reports[case.name]["shardvar verify"]["code"] in (
+        (0, 3) if case.error == "UnsupportedError" else (1,)
+    )
 
 
 def test_a_real_command_line_gives_an_exit_code_and_no_traceback(tmp_path: Path) -> None:
@@ -115,7 +138,9 @@ def test_a_real_command_line_gives_an_exit_code_and_no_traceback(tmp_path: Path)
     for name, code in (("npz_foreign", 3), ("native_nested", 3), ("tensorflow_overlap", 0)):
         path = next(HERE / case.name / case.path for case in CASES if case.name == name)
         program = [sys.executable, "-m", "shardvar", "inspect", path]
-        done = subprocess.run(program, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+        done = subprocess.run(
+            program, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path
+        )
         assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
 
 
@@ -127,7 +152,12 @@ def device(path: Path) -> None:
     os.symlink("/dev/zero", path)
 
 
-THINGS: dict[str, Callable[[Path], object]] = {"fifo": os.mkfifo, "circle": circle, "device": device, "dir": os.mkdir}
+THINGS: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "circle": circle,
+    "device": device,
+    "dir": os.mkdir,
+}
 PLACES = {
     "ck.svindex": "shardvar",
     "ck.svdata-g1-00000-of-00001": "shardvar",
@@ -137,11 +167,13 @@ PLACES = {
     "ck.safetensors.index.json": "safetensors",
     "ck.npz": "npz",
 }
-"""Files in the place of each of which something stands that is none, and whose checkpoint is damaged by it."""
+"""Files in the place of each of which something stands that is none, and whose checkpoint is
+damaged by it."""
 
 
 def test_what_is_no_file_neither_hangs_nor_is_read_for_ever(tmp_path: Path) -> None:
-    """A fifo that nobody writes to, a link to itself, a device that never ends, a directory, under every name."""
+    """A fifo that nobody writes to, a link to itself, a device that never ends, a directory, under
+    every name."""
     whole = {case.name: case for case in CASES}
     files = whole["native_swapped"].files | whole["tensorflow_data_swapped"].files
     paths = []
@@ -158,12 +190,20 @@ def test_what_is_no_file_neither_hangs_nor_is_read_for_ever(tmp_path: Path) -> N
     (tmp_path / "scratch").mkdir()
     for report in run_all(paths, tmp_path / "scratch"):
         for verb in READING:
-            assert raised(report[verb]) in ("CheckpointNotFound", "MalformedCheckpoint", "MissingFile"), report
-        assert report["left"] == [] and all(report[command]["code"] in (0, 1, 3) for command in COMMANDS), report
+            assert raised(report[verb]) in (
+                "CheckpointNotFound",
+                "MalformedCheckpoint",
+                "MissingFile",
+            ), report
+        assert report["left"] == [] and all(
+            report[command]["code"] in (0, 1, 3) for command in COMMANDS
+        ), report
         assert not any("Traceback" in report[command]["err"] for command in COMMANDS), report
 
 
-@pytest.mark.parametrize("name", ["native_swapped", "tensorflow_data_swapped", "safetensors_truncated", "npz_swapped"])
+@pytest.mark.parametrize(
+    "name", ["native_swapped", "tensorflow_data_swapped", "safetensors_truncated", "npz_swapped"]
+)
 def test_a_broken_file_in_a_directory_is_found_there_and_refused(name: str, tmp_path: Path) -> None:
     """By the directory's path as by its own."""
     case = next(case for case in CASES if case.name == name)

@@ -1,4 +1,5 @@
-"""Folders as Hugging Face's libraries leave them, and PyTorch's writer for these: variants, neighbours, shards."""
+"""Folders as Hugging Face's libraries leave them, and PyTorch's writer for these: variants,
+neighbours, shards."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +30,11 @@ def file_of(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] = {}) 
 def write_shard(path: Path, slices: Mapping[str, tuple[tuple[int, ...], np.ndarray]]) -> None:
     info = {key: {"saved_offsets": list(offset)} for key, (offset, _) in slices.items()}
     arrays = {key: np.ascontiguousarray(array) for key, (_, array) in slices.items()}
-    path.write_bytes(file_of(arrays, {"DCP_SHARDING_INFO": json.dumps(info), "DCP_VERSION": "1.0", "format": "pt"}))
+    path.write_bytes(
+        file_of(
+            arrays, {"DCP_SHARDING_INFO": json.dumps(info), "DCP_VERSION": "1.0", "format": "pt"}
+        )
+    )
 
 
 @pytest.mark.parametrize("case", golden_cases("huggingface"))
@@ -41,7 +46,9 @@ def test_a_golden_folder_is_read_as_a_careful_reader_does(case: str) -> None:
         arrays = {key: reader.read(key) for key in reader if key not in reader.faults}
         faults = reader.faults
     for key, array in arrays.items():
-        assert described(array, expected["tensors"][key]).items() <= expected["tensors"][key].items(), key
+        assert (
+            described(array, expected["tensors"][key]).items() <= expected["tensors"][key].items()
+        ), key
     assert arrays.keys().isdisjoint(expected.get("bad_keys", ()))
     if expected["verdict"] == "refuse":
         assert faults and not sv.verify(path).ok
@@ -50,7 +57,9 @@ def test_a_golden_folder_is_read_as_a_careful_reader_does(case: str) -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 7), max_size=3), other=st.integers(0, 5))
-def test_shards_are_joined_wherever_they_were_cut(cuts: list[int], other: int, tmp_path_factory) -> None:
+def test_shards_are_joined_wherever_they_were_cut(
+    cuts: list[int], other: int, tmp_path_factory
+) -> None:
     """Empty slices are among them."""
     folder = tmp_path_factory.mktemp("shards")
     rows, table = np.arange(7, dtype=np.int16), np.arange(35, dtype=np.float32).reshape(7, 5)
@@ -68,14 +77,19 @@ def test_shards_are_joined_wherever_they_were_cut(cuts: list[int], other: int, t
 
 def test_the_shards_of_a_folder_are_one_checkpoint_under_the_name_of_each(tmp_path: Path) -> None:
     for rank in (1, 2):
-        write_shard(tmp_path / f"shard-{rank:05}-model-00001-of-00001.safetensors", {"w": ((rank - 1,), np.ones(1))})
+        write_shard(
+            tmp_path / f"shard-{rank:05}-model-00001-of-00001.safetensors",
+            {"w": ((rank - 1,), np.ones(1))},
+        )
     names = sorted(path.name for path in tmp_path.iterdir())
     for typed in ("", *names):
         assert FORMAT.locate(LocalStorage(str(tmp_path)), typed) == names[:1]
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_no_tensor_is_read_while_a_shard_is_missing_between_others(lost: int, tmp_path: Path) -> None:
+def test_no_tensor_is_read_while_a_shard_is_missing_between_others(
+    lost: int, tmp_path: Path
+) -> None:
     """A tensor whose last slice is lost would look smaller, and whole."""
     for rank in (1, 2, 3):
         if rank != lost:
@@ -88,12 +102,21 @@ def test_no_tensor_is_read_while_a_shard_is_missing_between_others(lost: int, tm
 
 
 def test_what_the_numbers_of_shards_cannot_show_is_said(tmp_path: Path) -> None:
-    write_shard(tmp_path / "shard-00001-model-00001-of-00003.safetensors", {"a": ((0,), np.ones(2))})
-    write_shard(tmp_path / "shard-00002-model-00001-of-00003.safetensors", {"a": ((2,), np.ones(2))})
-    write_shard(tmp_path / "shard-00001-model-00002-of-00003.safetensors", {"b": ((0,), np.ones(2))})
+    write_shard(
+        tmp_path / "shard-00001-model-00001-of-00003.safetensors", {"a": ((0,), np.ones(2))}
+    )
+    write_shard(
+        tmp_path / "shard-00002-model-00001-of-00003.safetensors", {"a": ((2,), np.ones(2))}
+    )
+    write_shard(
+        tmp_path / "shard-00001-model-00002-of-00003.safetensors", {"b": ((0,), np.ones(2))}
+    )
     report = sv.verify(tmp_path)
     notes = " ".join(report.notes)
-    assert "a lost last shard cannot be noticed" in notes and "1 of 2 shards have a file 2 of 3" in notes
+    assert (
+        "a lost last shard cannot be noticed" in notes
+        and "1 of 2 shards have a file 2 of 3" in notes
+    )
     assert ["imply 3 files" in each.message for each in report.damages] == [True]
 
 
@@ -108,12 +131,17 @@ def write_set(folder: Path, index: str, part: str) -> None:
     for number, name in enumerate(names):
         (folder / name).write_bytes(file_of({f"w{number}": np.full(2, number, np.float32)}))
     weight_map = {f"w{number}": name for number, name in enumerate(names)}
-    (folder / index).write_text(json.dumps({"metadata": {"total_size": 16}, "weight_map": weight_map}))
+    (folder / index).write_text(
+        json.dumps({"metadata": {"total_size": 16}, "weight_map": weight_map})
+    )
 
 
 VARIANTS = [
     ("model.safetensors.index.fp16.json", "model.fp16-{:05}-of-00002.safetensors"),
-    ("diffusion_pytorch_model.safetensors.index.fp16.json", "diffusion_pytorch_model.fp16-{:05}-of-00002.safetensors"),
+    (
+        "diffusion_pytorch_model.safetensors.index.fp16.json",
+        "diffusion_pytorch_model.fp16-{:05}-of-00002.safetensors",
+    ),
     ("model.safetensors.fp16.index.json", "model-{:05}-of-00002.fp16.safetensors"),
     ("model.fp16.safetensors.index.json", "model.fp16-{:05}-of-00002.safetensors"),
 ]
@@ -140,7 +168,13 @@ def test_a_variant_keeps_its_index_when_it_is_replaced(tmp_path: Path) -> None:
     index, part = VARIANTS[0]
     write_set(tmp_path, index, part)
     policy = BalancedPolicy(3)
-    sv.save(tmp_path / index, {key: np.zeros(4) for key in "abc"}, format="safetensors", policy=policy, force=True)
+    sv.save(
+        tmp_path / index,
+        {key: np.zeros(4) for key in "abc"},
+        format="safetensors",
+        policy=policy,
+        force=True,
+    )
     names = [f"model.fp16-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, index])
     assert sorted(sv.load(tmp_path)) == ["a", "b", "c"]
@@ -161,19 +195,25 @@ def test_a_set_is_written_into_a_folder_under_the_names_of_save_pretrained(tmp_p
     policy = sv.MaxShardSizePolicy(200)
     sv.reshard(tmp_path / "ck", f"{tmp_path}/hf/", format="safetensors", policy=policy)
     parts = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
-    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == [*parts, "model.safetensors.index.json"]
+    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == [
+        *parts,
+        "model.safetensors.index.json",
+    ]
     assert json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text()) == {
         "metadata": {"total_parameters": 100, "total_size": 400},
         "weight_map": {"a": parts[0], "b": parts[0], "c": parts[1], "d": parts[1]},
     }
-    sv.reshard(tmp_path / "ck", f"{tmp_path}/one/", format="safetensors", policy=sv.MaxShardSizePolicy(400))
+    sv.reshard(
+        tmp_path / "ck", f"{tmp_path}/one/", format="safetensors", policy=sv.MaxShardSizePolicy(400)
+    )
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["model.safetensors"]
     with pytest.raises(ArgumentError, match="is a directory"):
         sv.reshard(tmp_path / "ck", f"{tmp_path}/hf/", format="npz")
 
 
 def twin_of_save_pretrained(sizes: list[int], limit: int) -> list[list[int]]:
-    """The tensors of each file, as ``split_torch_state_dict_into_shards`` of huggingface_hub gives them."""
+    """The tensors of each file, as ``split_torch_state_dict_into_shards`` of huggingface_hub gives
+    them."""
     files: list[list[int]] = []
     current: list[int] = []
     for number, size in enumerate(sizes):
@@ -188,10 +228,14 @@ def twin_of_save_pretrained(sizes: list[int], limit: int) -> list[list[int]]:
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(1, 9))
-def test_files_have_the_tensors_and_the_numbers_that_save_pretrained_gives_them(sizes: list[int], limit: int) -> None:
+def test_files_have_the_tensors_and_the_numbers_that_save_pretrained_gives_them(
+    sizes: list[int], limit: int
+) -> None:
     """Also those of tensors that are larger than a file may be."""
     keys, shapes = [str(number) for number in range(len(sizes))], np.array(sizes)[:, None]
-    tensors = TensorTable(keys, np.full(len(sizes), code("int8")), np.ones(len(sizes), np.int64), shapes)
+    tensors = TensorTable(
+        keys, np.full(len(sizes), code("int8")), np.ones(len(sizes), np.int64), shapes
+    )
     found = sv.MaxShardSizePolicy(limit).assign(tensors.whole(), FORMAT.capabilities)
     files: list[list[int]] = [[] for _ in range(found.num_files)]
     for row, file in enumerate(found.file.tolist()):
@@ -200,10 +244,14 @@ def test_files_have_the_tensors_and_the_numbers_that_save_pretrained_gives_them(
 
 
 def test_every_file_says_that_its_tensors_are_as_of_pytorch(tmp_path: Path) -> None:
-    """Hugging Face's ``from_pretrained`` refuses a file whose metadata lack it; the user's metadata do not gain it."""
+    """Hugging Face's ``from_pretrained`` refuses a file whose metadata lack it; the user's metadata
+    do not gain it."""
     sv.save(tmp_path / "m.safetensors", {"w": np.ones(2)})
     header = (tmp_path / "m.safetensors").read_bytes()
-    assert json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]["format"] == "pt"
+    assert (
+        json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]["format"]
+        == "pt"
+    )
     with sv.open_checkpoint(tmp_path / "m.safetensors") as reader:
         assert dict(reader.metadata.user) == {}
 
@@ -212,7 +260,10 @@ def test_a_consolidated_file_beside_a_set_is_listed_and_not_chosen(tmp_path: Pat
     write_set(tmp_path, "model.safetensors.index.json", "model-{:05}-of-00002.safetensors")
     (tmp_path / "consolidated.safetensors").write_bytes(file_of({"w": np.ones(1)}))
     storage = LocalStorage(str(tmp_path))
-    assert FORMAT.locate(storage, "") == ["consolidated.safetensors", "model.safetensors.index.json"]
+    assert FORMAT.locate(storage, "") == [
+        "consolidated.safetensors",
+        "model.safetensors.index.json",
+    ]
     with pytest.raises(AmbiguousPath, match=r"consolidated\.safetensors"):
         sv.load(tmp_path)
 
@@ -226,7 +277,9 @@ def test_files_of_a_set_may_have_any_names_and_belong_to_it(tmp_path: Path) -> N
     assert FORMAT.locate(storage, "") == ["model.safetensors.index.json"]
 
 
-def test_a_folder_is_listed_without_a_read_where_names_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_listed_without_a_read_where_names_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_set(tmp_path, "model.safetensors.index.json", "model-{:05}-of-00002.safetensors")
     monkeypatch.setattr(LocalStorage, "open", lambda *_: pytest.fail("a file was opened"))
     assert FORMAT.locate(LocalStorage(str(tmp_path)), "") == ["model.safetensors.index.json"]

@@ -1,4 +1,5 @@
-"""docs/reader.mjs, written in another language from docs/format.md alone, reads what this package writes, and no less.
+"""docs/reader.mjs, written in another language from docs/format.md alone, reads what this package
+writes, and no less.
 
 It stands for everybody who has only the page: where the two disagree, the page does not suffice.
 """
@@ -23,7 +24,9 @@ from spec_tests.vector_answers.judge import decode, is_array
 READER = paths.DOCS / "reader.mjs"
 NODE = shutil.which("node")
 
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed, so nobody else's reader was tried")
+pytestmark = pytest.mark.skipif(
+    NODE is None, reason="node is not installed, so nobody else's reader was tried"
+)
 
 READ_ALL = """
 const attempt = async (action) => {
@@ -116,14 +119,21 @@ def run(script: str, **constants: Any) -> Any:
     lines = [f"const {name} = {json.dumps(value)};" for name, value in constants.items()]
     program = "\n".join([f"import {names} from {json.dumps(READER.as_uri())};", *lines, script])
     done = subprocess.run(
-        [str(NODE), "--input-type=module", "-"], input=program, capture_output=True, text=True, timeout=120, check=False
+        [str(NODE), "--input-type=module", "-"],
+        input=program,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def expectation(case: str) -> dict[str, Any]:
-    expected: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text(encoding="utf-8"))
+    expected: dict[str, Any] = json.loads(
+        (GOLDEN / case / "expected.json").read_text(encoding="utf-8")
+    )
     return expected
 
 
@@ -139,7 +149,9 @@ def keys_of(case: str) -> list[str] | None:
 
 
 VECTORS = Path(vectors.__file__).parent / "data"
-PUBLISHED = [case for case in vectors.group("checkpoints")["cases"] if case["inputs"]["format"] == "shardvar"]
+PUBLISHED = [
+    case for case in vectors.group("checkpoints")["cases"] if case["inputs"]["format"] == "shardvar"
+]
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +168,11 @@ def published() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["id"])
-def test_the_published_checkpoints_are_what_the_vectors_say(case: dict[str, Any], published: dict[str, Any]) -> None:
-    """Bit for bit where they are sound, and refused, whole or key by key, where they are damaged."""
+def test_the_published_checkpoints_are_what_the_vectors_say(
+    case: dict[str, Any], published: dict[str, Any]
+) -> None:
+    """Bit for bit where they are sound, and refused, whole or key by key, where they are
+    damaged."""
     answer = published[str(VECTORS / case["inputs"]["path"])]
     if "error" in case:
         refused = isinstance(answer, str) or any(isinstance(each, str) for each in answer.values())
@@ -195,7 +210,9 @@ def test_the_published_arrays_are_the_same_bits_in_javascript() -> None:
     def arrays(value: Any) -> list[str]:
         if is_array(value):
             return [decode(value).tobytes().hex()] if value["dtype"] in known else []
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        parts = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        )
         return [found for part in parts for found in arrays(part)]
 
     ours = {
@@ -209,13 +226,16 @@ def test_the_published_arrays_are_the_same_bits_in_javascript() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """Every golden checkpoint as the reader sees it: an error, or by key an error or bytes and values."""
+    """Every golden checkpoint as the reader sees it: an error, or by key an error or bytes and
+    values."""
     answer: dict[str, Any] = run(READ_ALL, KEYS={prefix(case): keys_of(case) for case in CASES})
     return answer
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "bad" not in case])
-def test_both_readers_find_the_same_bits_in_the_golden_checkpoints(case: str, found: dict[str, Any]) -> None:
+def test_both_readers_find_the_same_bits_in_the_golden_checkpoints(
+    case: str, found: dict[str, Any]
+) -> None:
     with sv.open_checkpoint(prefix(case)) as reader:
         assert set(found[prefix(case)]) == set(reader.keys())
         for key in sorted(found[prefix(case)]):
@@ -252,7 +272,9 @@ def test_damage_is_refused_by_both_readers(case: str, found: dict[str, Any]) -> 
     if "error" in expected:
         assert isinstance(answer, str)
         return
-    assert {key for key, value in answer.items() if isinstance(value, str)} == set(expected["errors"])
+    assert {key for key, value in answer.items() if isinstance(value, str)} == set(
+        expected["errors"]
+    )
     with sv.open_checkpoint(prefix(case)) as reader:
         for key in set(answer) - set(expected["errors"]):
             check_same(reader.read(key), *answer[key])
@@ -260,7 +282,9 @@ def test_damage_is_refused_by_both_readers(case: str, found: dict[str, Any]) -> 
 
 def test_no_flipped_bit_gives_a_wrong_value() -> None:
     """Each bit of each file of a checkpoint: refused, or one of the zeros between two payloads."""
-    files = sorted(str(path) for path in (GOLDEN / "tiny").iterdir() if path.name != "expected.json")
+    files = sorted(
+        str(path) for path in (GOLDEN / "tiny").iterdir() if path.name != "expected.json"
+    )
     counts = run(FLIP_ALL, PREFIX=prefix("tiny"), NAMES=files)
     gap = {(f"{prefix('tiny')}.svdata-a1-00000-of-00002", at) for at in range(16, 64)}
     assert {tuple(each) for each in counts["harmless"]} == gap
@@ -269,13 +293,21 @@ def test_no_flipped_bit_gives_a_wrong_value() -> None:
 
 def test_the_command_line_lists_prints_and_refuses() -> None:
     def node(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run([str(NODE), str(READER), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(NODE), str(READER), *arguments], capture_output=True, text=True, check=False
+        )
         return done.returncode, done.stdout + done.stderr
 
     code, listing = node(prefix("tiny"))
     assert code == 0 and [each["key"] for each in json.loads(listing)["tensors"]] == ["n", "t"]
-    assert node(prefix("tiny"), "t") == (0, '{"dtype": "float32", "shape": [3, 2], "values": [0, 1, 2, 3, 4, 5]}\n')
-    assert node(prefix("tiny"), "n", "--hex") == (0, '{"dtype": "int64", "shape": [], "hex": "0500000000000000"}\n')
+    assert node(prefix("tiny"), "t") == (
+        0,
+        '{"dtype": "float32", "shape": [3, 2], "values": [0, 1, 2, 3, 4, 5]}\n',
+    )
+    assert node(prefix("tiny"), "n", "--hex") == (
+        0,
+        '{"dtype": "int64", "shape": [], "hex": "0500000000000000"}\n',
+    )
     code, listing = node(prefix("bad_hole"))
     assert code == 1 and "incomplete" in json.loads(listing)["tensors"][0]["fault"]
     assert node(prefix("bad_index_footer"))[0] == 1

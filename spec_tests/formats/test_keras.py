@@ -1,4 +1,5 @@
-"""Keras' files: the golden ones by Keras, through the verbs; and files of h5py with what Keras never writes."""
+"""Keras' files: the golden ones by Keras, through the verbs; and files of h5py with what Keras
+never writes."""
 
 import json
 import os
@@ -29,7 +30,13 @@ from shardvar.errors import (
 from shardvar.formats.files import OPEN_FILES
 from shardvar.formats.keras import FORMAT
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases, read_whole
+from spec_tests.helpers.format_protocol import (
+    GOLDEN,
+    described,
+    expectation,
+    golden_cases,
+    read_whole,
+)
 from spec_tests.hostile.keras import MEMBER, WEIGHTS
 from spec_tests.hostile.npz import Member, archive
 
@@ -52,18 +59,25 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
             sv.load(path)
     else:
         assert not sv.verify(path).damages
-        assert [each.key for each in sv.verify(path).uncompared] == (["external"] if case == "links" else [])
+        assert [each.key for each in sv.verify(path).uncompared] == (
+            ["external"] if case == "links" else []
+        )
         with sv.open_checkpoint(path) as reader:
             assert set(reader) - set(reader.faults) == tensors.keys()
             for key in tensors:
-                assert described(reader.read(key), tensors[key]).items() <= tensors[key].items(), key
+                assert described(reader.read(key), tensors[key]).items() <= tensors[key].items(), (
+                    key
+                )
             assert reader.faults.keys() == ({"external"} if case == "links" else set())
     assert list(tmp_path.iterdir()) == [], "something was run"
 
 
 def test_contiguous_arrays_are_read_in_place_and_mapped() -> None:
     """In an archive too."""
-    for path in (GOLDEN / "keras" / "weights_mlp" / "m.weights.h5", GOLDEN / "keras" / "keras_file" / "m.keras"):
+    for path in (
+        GOLDEN / "keras" / "weights_mlp" / "m.weights.h5",
+        GOLDEN / "keras" / "keras_file" / "m.keras",
+    ):
         with sv.open_checkpoint(path) as reader:
             assert reader.entries().plain.all()
         mapped, loaded = sv.load(path, mmap=True), sv.load(path)
@@ -73,8 +87,17 @@ def test_contiguous_arrays_are_read_in_place_and_mapped() -> None:
 STORED: dict[str, dict[str, Any]] = {
     "big_endian": {"data": np.arange(60).reshape(5, 12).astype(">i4")},
     "chunked": {"data": np.arange(60.0).reshape(5, 12), "chunks": (2, 5)},
-    "deflated": {"data": np.arange(60.0).reshape(5, 12), "chunks": (5, 1), "compression": "gzip", "shuffle": True},
-    "lzf": {"data": np.arange(60, dtype=">u2").reshape(3, 4, 5), "chunks": (2, 3, 2), "compression": "lzf"},
+    "deflated": {
+        "data": np.arange(60.0).reshape(5, 12),
+        "chunks": (5, 1),
+        "compression": "gzip",
+        "shuffle": True,
+    },
+    "lzf": {
+        "data": np.arange(60, dtype=">u2").reshape(3, 4, 5),
+        "chunks": (2, 3, 2),
+        "compression": "lzf",
+    },
     "guarded": {"data": np.arange(60).astype(">c16"), "chunks": (7,), "fletcher32": True},
     "scalar": {"data": np.float32(2.5)},
     "bool": {"data": np.array([True, False])},
@@ -103,7 +126,11 @@ def test_arrays_are_read_however_they_are_stored(many: Path) -> None:
     for name, how in STORED.items():
         expected = how["data"].astype(how["data"].dtype.newbyteorder("<"))
         found = loaded[f"a/{name}"]
-        assert (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes()), name
+        assert (found.dtype, found.shape, found.tobytes()) == (
+            expected.dtype,
+            expected.shape,
+            expected.tobytes(),
+        ), name
     sv.reshard(many, many.parent / "m.npz")
     assert sv.diff(many, many.parent / "m.npz").equal
 
@@ -114,7 +141,11 @@ def test_a_part_of_a_payload_is_a_part_of_the_whole(
 ) -> None:
     directory = tmp_path_factory.mktemp("keras")
     shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
-    array = np.arange(np.prod(shape)).reshape(shape).astype(data.draw(st.sampled_from([">f4", "<u2", ">i8"])))
+    array = (
+        np.arange(np.prod(shape))
+        .reshape(shape)
+        .astype(data.draw(st.sampled_from([">f4", "<u2", ">i8"])))
+    )
     parts = tuple(data.draw(st.integers(1, extent)) for extent in shape)
     with h5py.File(directory / "m.h5", "w") as file:
         file.create_dataset("x", data=array, chunks=parts)
@@ -150,7 +181,11 @@ def test_large_rows_are_decoded_in_units(tmp_path: Path) -> None:
 
 def test_checksums_of_hdf5_are_compared_and_count(many: Path) -> None:
     report = sv.verify(many)
-    assert report.ok and report.outcomes["a/guarded"] == "ok" and report.outcomes["a/chunked"] == "not verifiable"
+    assert (
+        report.ok
+        and report.outcomes["a/guarded"] == "ok"
+        and report.outcomes["a/chunked"] == "not verifiable"
+    )
     data = bytearray(many.read_bytes())
     place = data.index(np.arange(7).astype(">c16").tobytes())
     data[place + 3] ^= 1
@@ -168,7 +203,11 @@ def test_the_checksum_of_an_archive_is_compared_before_its_arrays_are_read(tmp_p
         data[int(reader.entries().start[0])] ^= 1
     (tmp_path / "m.keras").write_bytes(data)
     report = sv.verify(tmp_path / "m.keras")
-    assert not report.ok and "CRC" in report.damages[0].message and set(report.outcomes.values()) == {"damaged"}
+    assert (
+        not report.ok
+        and "CRC" in report.damages[0].message
+        and set(report.outcomes.values()) == {"damaged"}
+    )
     with pytest.raises(CorruptCheckpoint, match="CRC"):
         sv.load(tmp_path / "m.keras")
     assert len(sv.load(tmp_path / "m.keras", mmap=True)) == 22
@@ -180,7 +219,8 @@ def error_of(path: Path, key: str) -> ShardvarError:
 
 
 def test_data_in_other_files_are_refused_and_the_files_not_opened(tmp_path: Path) -> None:
-    """External storage, external links and virtual datasets, whose files are fifos: opening one would hang."""
+    """External storage, external links and virtual datasets, whose files are fifos: opening one
+    would hang."""
     (tmp_path / "raw").write_bytes(bytes(80))
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = np.arange(10.0)
@@ -216,7 +256,9 @@ def test_what_cannot_be_read_is_a_fault_of_its_key(tmp_path: Path) -> None:
         assert {key: type(error) for key, error in reader.faults.items()} == {
             "never": IncompleteCheckpoint,
             "in_part": IncompleteCheckpoint,
-            **dict.fromkeys(("text", "compound", "empty", "huge_chunk", "opaque", "nbit"), UnsupportedError),
+            **dict.fromkeys(
+                ("text", "compound", "empty", "huge_chunk", "opaque", "nbit"), UnsupportedError
+            ),
         }
         assert reader.read("good").tolist() == [0, 1, 2]
 
@@ -233,9 +275,13 @@ def test_a_claim_of_elements_that_are_not_stored_is_refused(tmp_path: Path) -> N
             stored = h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F64LE, space, plist)
             stored.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(77.0))
         data = (tmp_path / "m.h5").read_bytes()
-        (tmp_path / "m.h5").write_bytes(data.replace(struct.pack("<Q", 77), struct.pack("<Q", 1 << 40)))
+        (tmp_path / "m.h5").write_bytes(
+            data.replace(struct.pack("<Q", 77), struct.pack("<Q", 1 << 40))
+        )
         error = error_of(tmp_path / "m.h5", "x")
-        assert isinstance(error, (InvalidCheckpoint, MalformedCheckpoint, IncompleteCheckpoint)), error
+        assert isinstance(error, (InvalidCheckpoint, MalformedCheckpoint, IncompleteCheckpoint)), (
+            error
+        )
 
 
 def test_integers_that_do_not_fill_their_bytes_are_not_read_in_place(tmp_path: Path) -> None:
@@ -290,7 +336,9 @@ def test_a_set_is_one_checkpoint_by_any_of_its_names(tmp_path: Path) -> None:
         sv.load(tmp_path)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list open files")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="the system does not list open files"
+)
 def test_a_set_of_many_files_holds_few_of_them_open(tmp_path: Path) -> None:
     """Also where h5py decodes their arrays."""
     layers = {}
@@ -301,7 +349,9 @@ def test_a_set_of_many_files_holds_few_of_them_open(tmp_path: Path) -> None:
     (tmp_path / "m.weights.json").write_text(json.dumps({"weight_map": layers}))
     before = len(os.listdir("/proc/self/fd"))
     with sv.open_checkpoint(tmp_path) as reader:
-        assert all((reader.read(f"layers/{number}/vars/0") == number).all() for number in range(150))
+        assert all(
+            (reader.read(f"layers/{number}/vars/0") == number).all() for number in range(150)
+        )
         assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES
 
 
@@ -317,8 +367,12 @@ def test_an_array_in_two_files_of_a_set_is_refused(tmp_path: Path) -> None:
         files[:] = ["m_00000.weights.h5", "m_00001.weights.h5"]
     shutil.copy(tmp_path / "m_00000.weights.h5", tmp_path / "m_00001.weights.h5")
     (tmp_path / "m.weights.json").write_text(json.dumps(index))
-    assert isinstance(error_of(tmp_path / "m.weights.json", "layers/dense/vars/0"), InvalidCheckpoint)
-    assert isinstance(error_of(tmp_path / "m.weights.json", "layers/dense_2/vars"), IncompleteCheckpoint)
+    assert isinstance(
+        error_of(tmp_path / "m.weights.json", "layers/dense/vars/0"), InvalidCheckpoint
+    )
+    assert isinstance(
+        error_of(tmp_path / "m.weights.json", "layers/dense_2/vars"), IncompleteCheckpoint
+    )
 
 
 def test_a_file_of_another_name_is_known_by_its_first_bytes(tmp_path: Path) -> None:
@@ -344,7 +398,9 @@ def test_a_compressed_archive_is_refused_with_a_remedy(tmp_path: Path) -> None:
         sv.load(tmp_path / "m.keras")
 
 
-def test_without_h5py_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_h5py_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "m.h5").write_bytes(WEIGHTS)
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtra, match=r"pip install 'shardvar\[keras\]'"):

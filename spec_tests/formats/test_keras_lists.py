@@ -1,4 +1,5 @@
-"""The lists of names in files of Keras 2: what a file has lost is named, and lists that lie cost little."""
+"""The lists of names in files of Keras 2: what a file has lost is named, and lists that lie cost
+little."""
 
 import struct
 import tracemalloc
@@ -13,17 +14,27 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import CheckpointError, IncompleteCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.errors import (
+    CheckpointError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+)
 from shardvar.wire.hdf5_texts import Hdf5Texts
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 
 LIBVERS = ("earliest", "v108", "v110", "latest")
-LAYERS = {"dense": ("dense/kernel:0", "dense/bias:0"), "outer": ("outer/inner/kernel:0",), "drop": ()}
+LAYERS = {
+    "dense": ("dense/kernel:0", "dense/bias:0"),
+    "outer": ("outer/inner/kernel:0",),
+    "drop": (),
+}
 
 
 def names(texts: Sequence[str], kind: str) -> Any:
-    """Names as the value of an attribute: of one size, of any size as Keras writes few, or of any size and UTF-8."""
+    """Names as the value of an attribute: of one size, of any size as Keras writes few, or of any
+    size and UTF-8."""
     octets = [text.encode() for text in texts]
     if not texts:
         return []
@@ -66,7 +77,9 @@ def test_a_weight_that_a_list_names_and_the_file_lacks_is_damage(
         del file[KEY]
     report = sv.verify(path)
     assert [(each.kind, each.key) for each in report.damages] == [("IncompleteCheckpoint", KEY)]
-    with pytest.raises(IncompleteCheckpoint, match=r"bias:0.*The file lacks it.*'model_weights/dense/weight_names'"):
+    with pytest.raises(
+        IncompleteCheckpoint, match=r"bias:0.*The file lacks it.*'model_weights/dense/weight_names'"
+    ):
         sv.load(path)
     assert sv.load(path, [key for key in whole if key != KEY]).keys() == whole.keys() - {KEY}
     main(["inspect", str(path)])
@@ -110,10 +123,26 @@ def test_what_a_name_reaches_in_any_way_is_not_lost(tmp_path: Path) -> None:
         group["soft"] = h5py.SoftLink("/real/x")
         group["deep"] = h5py.SoftLink("/real")
         group["group"] = file["real"]
-        group.attrs["weight_names"] = ["hard", "soft", "deep/x", "group/x", "/real/x", "/alias/x", "./hard", ".//hard"]
+        group.attrs["weight_names"] = [
+            "hard",
+            "soft",
+            "deep/x",
+            "group/x",
+            "/real/x",
+            "/alias/x",
+            "./hard",
+            ".//hard",
+        ]
     assert faults(tmp_path / "m.h5") == {} and sv.verify(tmp_path / "m.h5").ok
     with h5py.File(tmp_path / "m.h5", "a") as file:
-        file["listed"].attrs["weight_names"] = ["/alias/y", "group/y", "hard/y", "group/x/y", "./lost", "lost"]
+        file["listed"].attrs["weight_names"] = [
+            "/alias/y",
+            "group/y",
+            "hard/y",
+            "group/x/y",
+            "./lost",
+            "lost",
+        ]
     assert faults(tmp_path / "m.h5").keys() == {
         "alias/y",
         *(f"listed/{name}" for name in ("group/y", "hard/y", "group/x/y", "lost")),
@@ -135,7 +164,9 @@ def test_a_name_that_is_not_a_path_is_a_fault_of_its_list(tmp_path: Path) -> Non
     [("earliest", [1, 2]), ("earliest", h5py.Empty("f4")), ("latest", ["w"])],
     ids=["numbers", "empty", "elsewhere"],
 )
-def test_a_list_that_is_not_read_is_noted_and_not_damage(libver: str, value: Any, tmp_path: Path) -> None:
+def test_a_list_that_is_not_read_is_noted_and_not_damage(
+    libver: str, value: Any, tmp_path: Path
+) -> None:
     """Numbers, and texts of any size among so many attributes that HDF5 keeps them elsewhere."""
     with h5py.File(tmp_path / "m.h5", "w", libver=libver) as file:
         file["x"] = np.arange(3.0)
@@ -160,7 +191,10 @@ def test_offsets_of_other_sizes_are_noted(tmp_path: Path) -> None:
     assert report.ok and "'weight_names'" in str(report.notes[0])
 
 
-TEXTS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40), max_size=30)
+TEXTS = st.lists(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40),
+    max_size=30,
+)
 
 
 @given(
@@ -170,7 +204,11 @@ TEXTS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categori
     ordered=st.booleans(),
 )
 def test_texts_are_those_that_h5py_reads(
-    libver: str, texts: list[list[str]], numbers: int, ordered: bool, tmp_path_factory: pytest.TempPathFactory
+    libver: str,
+    texts: list[list[str]],
+    numbers: int,
+    ordered: bool,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.mktemp("texts") / "m.h5"
     with h5py.File(path, "w", libver=libver) as file:

@@ -1,4 +1,5 @@
-"""The native format: what goes in comes out, lies where the page says, and is found by reading little."""
+"""The native format: what goes in comes out, lies where the page says, and is found by reading
+little."""
 
 import dataclasses
 import itertools
@@ -13,7 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, StorageError, UnknownKey, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CorruptCheckpoint,
+    MissingFile,
+    StorageError,
+    UnknownKey,
+    UnsupportedError,
+)
 from shardvar.formats.native import FORMAT
 from shardvar.formats.native.entries import RUN_NBYTES
 from shardvar.formats.native.sink import PAYLOAD_ALIGNMENT, NativeWriter, plan_places
@@ -26,12 +34,20 @@ from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import native_checkpoints
-from spec_tests.helpers.native_checkpoints import Piece, assignment_of, checksums_of, cut, read_payload, whole, write
+from spec_tests.helpers.native_checkpoints import (
+    Piece,
+    assignment_of,
+    checksums_of,
+    cut,
+    read_payload,
+    whole,
+    write,
+)
 
 FIXED = NAMES[: NAMES.index(STRING)]
-KEYS = st.text(st.characters(codec="utf-8") | st.sampled_from("/\0é\U0001f600\ue000"), max_size=6) | st.binary(
-    max_size=4
-).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
+KEYS = st.text(
+    st.characters(codec="utf-8") | st.sampled_from("/\0é\U0001f600\ue000"), max_size=6
+) | st.binary(max_size=4).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
 
 
 @st.composite
@@ -41,7 +57,9 @@ def cuts(draw: st.DrawFn, shape: tuple[int, ...]) -> list[Region]:
     for extent in shape:
         points = sorted(draw(st.lists(st.integers(0, extent), max_size=2)))
         axes.append(list(itertools.pairwise([0, *points, extent])))
-    cells = [Region([a for a, _ in cell], [b - a for a, b in cell]) for cell in itertools.product(*axes)]
+    cells = [
+        Region([a for a, _ in cell], [b - a for a, b in cell]) for cell in itertools.product(*axes)
+    ]
     return draw(st.permutations(cells))
 
 
@@ -58,10 +76,13 @@ def tensors(draw: st.DrawFn, key: str) -> list[Piece]:
         array[:] = elements
         return [whole(key, array.reshape(shape), STRING, draw(file))]
     size = numpy_dtype(dtype).itemsize
-    octets = np.frombuffer(draw(st.binary(min_size=count * size, max_size=count * size)), np.dtype((np.void, size)))
+    octets = np.frombuffer(
+        draw(st.binary(min_size=count * size, max_size=count * size)), np.dtype((np.void, size))
+    )
     array = octets.reshape(shape)
     return [
-        Piece(key, dtype, shape, region, array[region.slices].tobytes(), draw(file)) for region in draw(cuts(shape))
+        Piece(key, dtype, shape, region, array[region.slices].tobytes(), draw(file))
+        for region in draw(cuts(shape))
     ]
 
 
@@ -76,7 +97,9 @@ def pieces_of(source: NativeSource, entries: EntryTable) -> Iterator[Piece]:
     """The entries with their payloads, each checked against its checksum and those of its runs."""
     for row in range(len(entries)):
         piece, payload = entries.slices[row], read_payload(source, entries, row)
-        yield Piece(piece.key, piece.dtype, piece.full_shape, piece.region, payload, int(entries.file[row]))
+        yield Piece(
+            piece.key, piece.dtype, piece.full_shape, piece.region, payload, int(entries.file[row])
+        )
 
 
 def stored_order(pieces: list[Piece]) -> list[Piece]:
@@ -93,13 +116,18 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @given(pieces=checkpoints())
 def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
-    """Scanned, found key by key, or read by the book: the same slices, in the order of keys and offsets."""
+    """Scanned, found key by key, or read by the book: the same slices, in the order of keys and
+    offsets."""
     write(scratch, "ck", pieces, files=3)
     source = FORMAT.open(LocalStorage(str(scratch)), "ck")
     expected = stored_order(pieces)
-    assert [piece for table in source.index.scan() for piece in pieces_of(source, table)] == expected
+    assert [
+        piece for table in source.index.scan() for piece in pieces_of(source, table)
+    ] == expected
     for key in {piece.key for piece in pieces}:
-        assert list(pieces_of(source, source.index.find(key))) == [piece for piece in expected if piece.key == key]
+        assert list(pieces_of(source, source.index.find(key))) == [
+            piece for piece in expected if piece.key == key
+        ]
         assert key not in source.index.faults
     assert not source.index.faults and not source.findings()
     by_the_book = [
@@ -111,10 +139,18 @@ def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
     source.close()
 
 
-@given(sizes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 63, 64, 65, 1000])), max_size=12))
+@given(
+    sizes=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 63, 64, 65, 1000])), max_size=12
+    )
+)
 def test_payloads_are_aligned_disjoint_and_in_order(sizes: list[tuple[int, int]]) -> None:
-    """Within a file places do not fall, a payload begins at a multiple of 64, and the file ends with its last byte."""
-    pieces = [whole(str(row), np.zeros(nbytes, np.uint8), file=file) for row, (file, nbytes) in enumerate(sizes)]
+    """Within a file places do not fall, a payload begins at a multiple of 64, and the file ends
+    with its last byte."""
+    pieces = [
+        whole(str(row), np.zeros(nbytes, np.uint8), file=file)
+        for row, (file, nbytes) in enumerate(sizes)
+    ]
     start, file_nbytes = plan_places(assignment_of(pieces, 4))
     for file in range(4):
         rows = [row for row, piece in enumerate(pieces) if piece.file == file]
@@ -129,12 +165,23 @@ def test_payloads_are_aligned_disjoint_and_in_order(sizes: list[tuple[int, int]]
 
 
 @given(pieces=checkpoints(), data=st.data())
-def test_the_same_input_has_the_same_bytes(scratch: Path, pieces: list[Piece], data: st.DataObject) -> None:
-    """The index does not depend on the order of the tensors in memory beyond the places that follow from it."""
+def test_the_same_input_has_the_same_bytes(
+    scratch: Path, pieces: list[Piece], data: st.DataObject
+) -> None:
+    """The index does not depend on the order of the tensors in memory beyond the places that follow
+    from it."""
     contents = []
     for _ in range(2):
-        write(scratch, "same", pieces, metadata=Metadata("d", "w", {"b": "1", "a": "2"}), generation="g")
-        contents.append({name: (scratch / name).read_bytes() for name in os.listdir(scratch) if "same" in name})
+        write(
+            scratch,
+            "same",
+            pieces,
+            metadata=Metadata("d", "w", {"b": "1", "a": "2"}),
+            generation="g",
+        )
+        contents.append(
+            {name: (scratch / name).read_bytes() for name in os.listdir(scratch) if "same" in name}
+        )
         for name in contents[-1]:
             (scratch / name).unlink()
     assert contents[0] == contents[1]
@@ -147,7 +194,9 @@ def test_metadata_is_kept(tmp_path: Path) -> None:
     found = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index.metadata
     assert found == Metadata("a policy", "a writer", dict(sorted(user.items())), generation="g1")
     write(tmp_path, "policy", [], metadata=Metadata())
-    assert FORMAT.open(LocalStorage(str(tmp_path)), "policy").index.metadata.description == "by hand"
+    assert (
+        FORMAT.open(LocalStorage(str(tmp_path)), "policy").index.metadata.description == "by hand"
+    )
 
 
 def long_key(number: int) -> str:
@@ -158,7 +207,8 @@ def long_key(number: int) -> str:
     "counts", [[1, 20_000, 1], [20_000], [5_000, 5_000, 5_000, 5_000], [1] * 3 + [9_000] + [1] * 3]
 )
 def test_tensors_go_on_over_blocks(tmp_path: Path, counts: list[int]) -> None:
-    """However many entries a tensor has, one table has all of them, found or scanned, and no block is large."""
+    """However many entries a tensor has, one table has all of them, found or scanned, and no block
+    is large."""
     pieces = [
         Piece(long_key(number), "uint8", (count,), Region((row,), (1,)), bytes([row % 251]))
         for number, count in enumerate(counts)
@@ -169,13 +219,15 @@ def test_tensors_go_on_over_blocks(tmp_path: Path, counts: list[int]) -> None:
     blocks = source.index.blocks
     assert len(blocks) > 1 and int(blocks.nbytes.max()) <= 256 << 10
     tables = list(source.index.scan())
-    assert [key for table in tables for key in table.slices.tensors.keys] == [long_key(n) for n in range(len(counts))]
+    assert [key for table in tables for key in table.slices.tensors.keys] == [
+        long_key(n) for n in range(len(counts))
+    ]
     assert sum(map(len, tables)) == len(pieces) and not source.index.faults
     for number, count in enumerate(counts):
         found = source.index.find(long_key(number))
-        assert found.slices.offset[:, 0].tolist() == list(range(count)) and found.slices.tensors.keys == [
-            long_key(number)
-        ]
+        assert found.slices.offset[:, 0].tolist() == list(
+            range(count)
+        ) and found.slices.tensors.keys == [long_key(number)]
         assert found.checksum[count - 1] == CRC32C.compute(bytes([(count - 1) % 251]))
 
 
@@ -190,7 +242,8 @@ def test_a_hole_in_a_tensor_over_many_blocks_is_found(tmp_path: Path) -> None:
 
 
 def test_a_long_payload_has_a_block_of_its_own(tmp_path: Path) -> None:
-    """The runs of a payload may need more than a block has; no block with other entries grows for it."""
+    """The runs of a payload may need more than a block has; no block with other entries grows for
+    it."""
     nbytes = (70_000 * RUN_NBYTES) + 1
     piece = Piece("long", "uint8", (nbytes,), Region((0,), (nbytes,)), b"")
     assignment = assignment_of([whole("a", [1]), piece, whole("z", [1])])
@@ -199,8 +252,14 @@ def test_a_long_payload_has_a_block_of_its_own(tmp_path: Path) -> None:
     runs = np.arange(70_003, dtype=np.uint32)
     sink.commit([dataclasses.replace(checksums_of([b"", b"", b""]), runs=runs)])
     entries = FORMAT.open(storage, "ck").index.find("long")
-    assert entries.runs is not None and entries.runs.of(0, nbytes).tolist() == list(range(1, 70_002))
-    assert [int(n) > 256 << 10 for n in FORMAT.open(storage, "ck").index.blocks.nbytes] == [False, True, False]
+    assert entries.runs is not None and entries.runs.of(0, nbytes).tolist() == list(
+        range(1, 70_002)
+    )
+    assert [int(n) > 256 << 10 for n in FORMAT.open(storage, "ck").index.blocks.nbytes] == [
+        False,
+        True,
+        False,
+    ]
 
 
 class CountingStorage(LocalStorage):
@@ -227,9 +286,12 @@ class CountingFile:
 
 
 def test_one_key_of_many_is_found_by_reading_few_bytes(tmp_path: Path) -> None:
-    """Of 100,000 keys one is found in the index's end and two blocks of 256 KiB; no data file is read."""
+    """Of 100,000 keys one is found in the index's end and two blocks of 256 KiB; no data file is
+    read."""
     count = 100_000
-    pieces = [Piece(f"layer/{row:06d}/w", "int8", (1,), Region((0,), (1,)), b"") for row in range(count)]
+    pieces = [
+        Piece(f"layer/{row:06d}/w", "int8", (1,), Region((0,), (1,)), b"") for row in range(count)
+    ]
     storage = CountingStorage(str(tmp_path))
     sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
     with_no_bytes = checksums_of([])
@@ -259,7 +321,8 @@ def test_unknown_keys_are_refused_with_their_neighbours(tmp_path: Path) -> None:
 
 
 def test_a_path_means_what_a_person_has_at_hand(tmp_path: Path) -> None:
-    """The prefix, the index, a data file or the directory; never a file that only looks like one."""
+    """The prefix, the index, a data file or the directory; never a file that only looks like
+    one."""
     storage = LocalStorage(str(tmp_path))
     write(tmp_path, "b", [whole("t", [1])])
     write(tmp_path, "a", [whole("t", [1])])
@@ -277,11 +340,14 @@ def test_a_checkpoint_is_renamed_by_renaming_its_files(tmp_path: Path) -> None:
     for name in os.listdir(tmp_path):
         (tmp_path / name).rename(tmp_path / name.replace("old", "new"))
     source = FORMAT.open(LocalStorage(str(tmp_path)), "new")
-    assert [piece.key for piece in pieces_of(source, source.index.find("t"))] == ["t"] and not source.findings()
+    assert [piece.key for piece in pieces_of(source, source.index.find("t"))] == [
+        "t"
+    ] and not source.findings()
 
 
 def test_maps_are_the_files_and_outlive_them(tmp_path: Path) -> None:
-    """A payload in a map is the array, without a copy, also after the source is closed and the file removed."""
+    """A payload in a map is the array, without a copy, also after the source is closed and the file
+    removed."""
     array = np.arange(1000.0)
     write(tmp_path, "ck", [whole("pad", [1]), whole("t", array)])
     source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
@@ -306,7 +372,8 @@ def test_many_files_are_read_with_few_open(tmp_path: Path) -> None:
 
 
 def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -> None:
-    """Older generations, files of writers that died, journals; never another prefix's files or strange ones."""
+    """Older generations, files of writers that died, journals; never another prefix's files or
+    strange ones."""
     write(tmp_path, "ck", [whole("t", [1])], generation="g1")
     strange = [
         "ck.svdata-g1",
@@ -323,14 +390,20 @@ def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -
     assert sorted(finding.place for finding in source.findings()) == sorted(dead)
     assert not any(finding.is_damage for finding in source.findings())
     write(tmp_path, "ck", [whole("t", [2])], generation="g2")
-    assert sorted(os.listdir(tmp_path)) == sorted([*strange, "ck.svindex", "ck.svdata-g2-00000-of-00001"])
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        [*strange, "ck.svindex", "ck.svdata-g2-00000-of-00001"]
+    )
 
 
 def test_the_generation_that_is_there_is_not_written_again(tmp_path: Path) -> None:
-    """Files that an index names are never written: the same generation again gets another name, and back."""
+    """Files that an index names are never written: the same generation again gets another name, and
+    back."""
     for expected in ("g", "gx", "g", "gx"):
         write(tmp_path, "ck", [whole("t", [1])], generation="g")
-        assert sorted(os.listdir(tmp_path)) == [f"ck.svdata-{expected}-00000-of-00001", "ck.svindex"]
+        assert sorted(os.listdir(tmp_path)) == [
+            f"ck.svdata-{expected}-00000-of-00001",
+            "ck.svindex",
+        ]
     (tmp_path / "ck.svindex").write_bytes(b"no index")
     write(tmp_path, "ck", [whole("t", [1])], generation="g")
     assert "ck.svdata-g-00000-of-00001" in os.listdir(tmp_path)
@@ -341,7 +414,8 @@ STEPS = ["create", "write", "close", "rename", "remove"]
 
 @pytest.mark.parametrize("step", range(12))
 def test_a_writer_that_dies_leaves_the_old_or_the_new(tmp_path: Path, step: int) -> None:
-    """At whichever call to the storage the writer stops, the checkpoint is the old one or the new one, whole."""
+    """At whichever call to the storage the writer stops, the checkpoint is the old one or the new
+    one, whole."""
     write(tmp_path, "ck", [whole("t", [1, 1]), whole("u", [1], file=1)], generation="g1")
     calls = itertools.count()
 
@@ -370,12 +444,18 @@ def test_a_writer_that_dies_leaves_the_old_or_the_new(tmp_path: Path, step: int)
         died = True
     assert died == (step < 6)  # two data files, the index aside, its rename, two removals
     source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
-    values = {p.key: np.frombuffer(p.payload, np.int64)[0] for t in source.index.scan() for p in pieces_of(source, t)}
+    values = {
+        p.key: np.frombuffer(p.payload, np.int64)[0]
+        for t in source.index.scan()
+        for p in pieces_of(source, t)
+    }
     assert set(values.values()) == {1 if step < 4 else 2} and not source.index.faults
     assert not any(finding.is_damage for finding in source.findings())
 
 
-def test_a_full_disk_at_the_commit_leaves_no_index_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_the_commit_leaves_no_index_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, "ck", [whole("t", [1])], generation="g1")
     before = sorted(os.listdir(tmp_path))
 
@@ -422,9 +502,13 @@ def test_errors_name_the_key_and_the_file(tmp_path: Path) -> None:
     native_checkpoints.build("bad_data_cut", tmp_path)
     source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
     entries = source.index.find("t")
-    with pytest.raises(Exception, match="'t'.*ck.svdata-a1-00000-of-00002 has 71 bytes, but the index says 72"):
+    with pytest.raises(
+        Exception, match="'t'.*ck.svdata-a1-00000-of-00002 has 71 bytes, but the index says 72"
+    ):
         source.read_into(entries, 0, 0, memoryview(bytearray(1)))
-    assert [(f.place, f.is_damage) for f in source.findings()] == [("ck.svdata-a1-00000-of-00002", True)]
+    assert [(f.place, f.is_damage) for f in source.findings()] == [
+        ("ck.svdata-a1-00000-of-00002", True)
+    ]
     source.read_into(entries, 0, 0, memoryview(bytearray(0)))  # no byte of it is needed
 
 
@@ -454,7 +538,9 @@ def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="runs"):
         pieces = [whole("t", np.zeros(RUN_NBYTES + 1, np.uint8))]
         sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
-        sink.commit([dataclasses.replace(checksums_of([pieces[0].payload]), runs=np.zeros(1, np.uint32))])
+        sink.commit(
+            [dataclasses.replace(checksums_of([pieces[0].payload]), runs=np.zeros(1, np.uint32))]
+        )
     assert os.listdir(tmp_path) == []
 
 
@@ -470,7 +556,9 @@ def test_what_goes_to_other_processes_is_picklable() -> None:
         assert pickle.loads(pickle.dumps(value)) == value
     writer = NativeWriter()
     assert writer.checksum_whole(STRING, 1, memoryview(b"abc")) == CRC32C.compute(b"abc")
-    assert list(writer.frame(assignment_of([]).slices, np.zeros(0, np.int64), checksums_of([]))) == []
+    assert (
+        list(writer.frame(assignment_of([]).slices, np.zeros(0, np.int64), checksums_of([]))) == []
+    )
 
 
 def test_a_flipped_bit_of_any_payload_is_found(tmp_path: Path) -> None:
@@ -486,7 +574,10 @@ def test_a_flipped_bit_of_any_payload_is_found(tmp_path: Path) -> None:
     found = bytearray(int(entries.slices.nbytes[1]))
     source.read_into(entries, 1, 0, memoryview(found))
     assert source.crc.compute(found) != entries.checksum[1]
-    runs = [CRC32C.compute(found[start : start + RUN_NBYTES]) for start in range(0, len(found), RUN_NBYTES)]
+    runs = [
+        CRC32C.compute(found[start : start + RUN_NBYTES])
+        for start in range(0, len(found), RUN_NBYTES)
+    ]
     stored = entries.runs.of(1, len(found)).tolist() if entries.runs else []
     assert [a == b for a, b in zip(runs, stored, strict=True)] == [True, True, False]
 
@@ -517,7 +608,8 @@ def test_files_of_the_protocol_are_all_that_is_needed(tmp_path: Path) -> None:
 
 
 def test_a_corrupt_block_leaves_the_others_readable(tmp_path: Path) -> None:
-    """Blocks are checked one by one: keys of other blocks are found, those of this one raise, and so does a scan."""
+    """Blocks are checked one by one: keys of other blocks are found, those of this one raise, and
+    so does a scan."""
     write(tmp_path, "ck", [whole(long_key(number), [number]) for number in range(400)])
     path = tmp_path / "ck.svindex"
     octets = bytearray(path.read_bytes())

@@ -19,7 +19,9 @@ HEX_LINE = re.compile(r"(?P<offset>[0-9a-f]{4})  (?P<bytes>[0-9a-f]{2}( [0-9a-f]
 
 
 def expectation(case: str) -> dict[str, Any]:
-    expected: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text(encoding="utf-8"))
+    expected: dict[str, Any] = json.loads(
+        (GOLDEN / case / "expected.json").read_text(encoding="utf-8")
+    )
     return expected
 
 
@@ -29,9 +31,14 @@ def opened(case: str) -> NativeSource:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_writer_writes_the_golden_bytes_again(case: str, tmp_path: Path) -> None:
-    """Another byte would be another format: it needs another version, and keeps the old ones readable."""
+    """Another byte would be another format: it needs another version, and keeps the old ones
+    readable."""
     native_checkpoints.build(case, tmp_path)
-    golden = {path.name: path.read_bytes() for path in (GOLDEN / case).iterdir() if path.name != "expected.json"}
+    golden = {
+        path.name: path.read_bytes()
+        for path in (GOLDEN / case).iterdir()
+        if path.name != "expected.json"
+    }
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == golden
     assert native_checkpoints.describe(case, tmp_path) == expectation(case)
 
@@ -47,10 +54,14 @@ def test_golden_checkpoints_read_as_they_say(case: str) -> None:
     for entries in source.index.scan():
         for row in range(len(entries)):
             piece, payload = entries.slices[row], read_payload(source, entries, row)
-            tensor = found.setdefault(piece.key, {"dtype": piece.dtype, "shape": list(piece.full_shape), "slices": []})
+            tensor = found.setdefault(
+                piece.key, {"dtype": piece.dtype, "shape": list(piece.full_shape), "slices": []}
+            )
             offset, shape = list(piece.region.offset), list(piece.region.shape)
             digest = hashlib.sha256(payload).hexdigest()
-            tensor["slices"].append({"offset": offset, "shape": shape, "nbytes": len(payload), "sha256": digest})
+            tensor["slices"].append(
+                {"offset": offset, "shape": shape, "nbytes": len(payload), "sha256": digest}
+            )
     assert found == expectation(case)["tensors"]
     assert not source.index.faults and not source.findings()
 
@@ -64,7 +75,9 @@ def test_what_makes_no_sense_is_refused_at_once(case: str) -> None:
     assert "ck.svindex" in caught.value.cause and caught.value.remedy
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][2] and isinstance(CASES[case][2], dict)])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if CASES[case][2] and isinstance(CASES[case][2], dict)]
+)
 def test_damage_is_refused_key_by_key(case: str) -> None:
     """Reading the key raises the error's class, found by itself; every other key reads."""
     source, wrong = opened(case), expectation(case)["errors"]
@@ -86,7 +99,9 @@ def test_damage_is_refused_key_by_key(case: str) -> None:
 
 def test_the_page_prints_the_tiny_checkpoint() -> None:
     """The annotated bytes of docs/format.md are those of a real checkpoint, file by file."""
-    dumps = re.findall(r"```hexdump\n(.*?)```", native_checkpoints.FORMAT_MD.read_text(encoding="utf-8"), re.DOTALL)
+    dumps = re.findall(
+        r"```hexdump\n(.*?)```", native_checkpoints.FORMAT_MD.read_text(encoding="utf-8"), re.DOTALL
+    )
     printed = []
     for dump in dumps:
         octets = bytearray()
@@ -101,6 +116,12 @@ def test_the_page_prints_the_tiny_checkpoint() -> None:
 
 def test_the_reader_of_the_page_refuses_what_its_checksums_tell() -> None:
     read = native_checkpoints.book()["read"]
-    for case in ("bad_index_byte", "bad_index_footer", "bad_index_newlines", "bad_data_byte", "bad_version"):
+    for case in (
+        "bad_index_byte",
+        "bad_index_footer",
+        "bad_index_newlines",
+        "bad_data_byte",
+        "bad_version",
+    ):
         with pytest.raises(ValueError, match=r"checksum|index"):
             read(GOLDEN / case / "ck")

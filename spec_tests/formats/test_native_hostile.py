@@ -1,4 +1,5 @@
-"""Native indexes that are damaged or lie: always an error of the tree, soon, and never a wrong answer."""
+"""Native indexes that are damaged or lie: always an error of the tree, soon, and never a wrong
+answer."""
 
 import tracemalloc
 from contextlib import suppress
@@ -80,7 +81,11 @@ def test_every_truncation_of_an_index_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("index", "words"),
-    [(b"", "is empty"), (b'{"weight_map": {}}', "is a JSON text"), (TINY[:12], "was cut short: it ends at offset 12")],
+    [
+        (b"", "is empty"),
+        (b'{"weight_map": {}}', "is a JSON text"),
+        (TINY[:12], "was cut short: it ends at offset 12"),
+    ],
 )
 def test_what_is_not_an_index_is_named_for_what_it_is(index: bytes, words: str) -> None:
     with pytest.raises(MalformedCheckpoint, match=words):
@@ -88,8 +93,11 @@ def test_what_is_not_an_index_is_named_for_what_it_is(index: bytes, words: str) 
 
 
 @given(data=st.data())
-def test_changed_values_with_right_checksums_never_escape_the_tree(tmp_path_factory: Any, data: st.DataObject) -> None:
-    """Whatever a block says, it is read, or refused with an error of the tree, in bounded memory."""
+def test_changed_values_with_right_checksums_never_escape_the_tree(
+    tmp_path_factory: Any, data: st.DataObject
+) -> None:
+    """Whatever a block says, it is read, or refused with an error of the tree, in bounded
+    memory."""
     directory = tmp_path_factory.mktemp("h")
     name = data.draw(st.sampled_from(sorted(decode_index_block(hand_block()).values)))
     value = data.draw(
@@ -97,16 +105,18 @@ def test_changed_values_with_right_checksums_never_escape_the_tree(tmp_path_fact
         | st.integers(-(1 << 63), (1 << 64) - 1)
         | st.text(max_size=3)
         | st.binary(max_size=40)
-        | st.lists(st.sampled_from([0, 1, 2, 4, 255, 1 << 31, 1 << 62, (1 << 64) - 1]), max_size=3).map(
-            lambda n: u64(*n)
-        )
+        | st.lists(
+            st.sampled_from([0, 1, 2, 4, 255, 1 << 31, 1 << 62, (1 << 64) - 1]), max_size=3
+        ).map(lambda n: u64(*n))
     )
     place(directory, hand_made({name: value}))
     try:
         source = opened(directory)
         for table in source.index.scan():
             for row in range(len(table)):
-                buffer = bytearray(int(table.slices.nbytes[row]) if table.slices.nbytes[row] < 100 else 0)
+                buffer = bytearray(
+                    int(table.slices.nbytes[row]) if table.slices.nbytes[row] < 100 else 0
+                )
                 source.read_into(table, row, 0, memoryview(buffer))
         dict(source.index.faults)
     except ShardvarError:
@@ -147,7 +157,8 @@ def test_any_bytes_are_a_block_or_malformed(octets: bytes) -> None:
     ids=lambda octets: octets[:6].hex() or "empty",
 )
 def test_msgpack_that_is_no_flat_map_is_malformed(octets: bytes) -> None:
-    """Nested a million deep, longer than it is, with arrays, extensions, other keys, twice, or none at all."""
+    """Nested a million deep, longer than it is, with arrays, extensions, other keys, twice, or none
+    at all."""
     with pytest.raises(MalformedCheckpoint):
         decode_index_block(octets)
 
@@ -183,7 +194,14 @@ def test_values_are_of_the_type_that_is_asked_for() -> None:
 
 HUGE = 1 << 60
 LIES: dict[str, dict[str, Any]] = {
-    "no entries": {"key": b"", "key_nbytes": b"", "dtype": b"", "rank": b"", "shape": b"", "count": b""}
+    "no entries": {
+        "key": b"",
+        "key_nbytes": b"",
+        "dtype": b"",
+        "rank": b"",
+        "shape": b"",
+        "count": b"",
+    }
     | dict.fromkeys(("offset", "extent", "file", "start", "nbytes", "crc"), b""),
     "a key longer than the keys": {"key_nbytes": u32(1 << 31)},
     "lengths that are no numbers": {"key_nbytes": b"\1\0\0"},
@@ -206,7 +224,11 @@ LIES: dict[str, dict[str, Any]] = {
 def test_columns_that_disagree_are_invalid(tmp_path: Path, lie: str) -> None:
     place(tmp_path, hand_made(LIES[lie]))
     source = opened(tmp_path)
-    for ask in (lambda: source.index.find("t"), lambda: list(source.index.scan()), lambda: dict(source.index.faults)):
+    for ask in (
+        lambda: source.index.find("t"),
+        lambda: list(source.index.scan()),
+        lambda: dict(source.index.faults),
+    ):
         with pytest.raises(InvalidCheckpoint, match="ck.svindex: index block 0 at offset 8"):
             ask()
 
@@ -228,7 +250,12 @@ def test_keys_must_rise(tmp_path: Path) -> None:
             "crc": u32(CRC32C.compute(bytes(4))),
         }.items()
     }
-    for keys in ([b"b", b"a"], [b"a", b"a"], [b"\xf0\x90\x80\x80", b"\xff"], [b"\xff", b"\xf0\x90\x80\x80"]):
+    for keys in (
+        [b"b", b"a"],
+        [b"a", b"a"],
+        [b"\xf0\x90\x80\x80", b"\xff"],
+        [b"\xff", b"\xf0\x90\x80\x80"],
+    ):
         place(tmp_path, hand_made(two | pack_strings("key", keys)))
         if keys == sorted(set(keys)):
             assert len(next(opened(tmp_path).index.scan())) == 2
@@ -240,12 +267,27 @@ def test_keys_must_rise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"shape": u64(HUGE), "extent": u64(HUGE), "dtype_name": b"int64", "dtype_name_nbytes": u32(5)},
+        {
+            "shape": u64(HUGE),
+            "extent": u64(HUGE),
+            "dtype_name": b"int64",
+            "dtype_name_nbytes": u32(5),
+        },
         {"shape": u64(1 << 63)},
         {"extent": u64(1 << 63)},
         {"offset": u64((1 << 64) - 1)},
-        {"rank": b"\3", "shape": u64(1 << 31, 1 << 31, 1 << 31), "offset": u64(0, 0, 0), "extent": u64(1, 2, 2)},
-        {"dtype_name": b"string", "dtype_name_nbytes": u32(6), "shape": u64(HUGE), "extent": u64(HUGE)},
+        {
+            "rank": b"\3",
+            "shape": u64(1 << 31, 1 << 31, 1 << 31),
+            "offset": u64(0, 0, 0),
+            "extent": u64(1, 2, 2),
+        },
+        {
+            "dtype_name": b"string",
+            "dtype_name_nbytes": u32(6),
+            "shape": u64(HUGE),
+            "extent": u64(HUGE),
+        },
         {"dtype_name": b"string", "dtype_name_nbytes": u32(6), "shape": u64(5)},
         {"dtype_name": b"qint32", "dtype_name_nbytes": u32(6)},
         {"start": u64((1 << 64) - 4)},
@@ -254,13 +296,17 @@ def test_keys_must_rise(tmp_path: Path) -> None:
     ],
     ids="+".join,
 )
-def test_a_tensor_that_makes_no_sense_is_that_tensors_fault(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_tensor_that_makes_no_sense_is_that_tensors_fault(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     """It is in no table, reading it raises, and nothing is allocated for what it claims."""
     place(tmp_path, hand_made(changes))
     tracemalloc.start()
     source = opened(tmp_path)
     assert list(source.index.scan()) == []
-    assert list(source.index.faults) == ["t"] and isinstance(source.index.faults["t"], InvalidCheckpoint)
+    assert list(source.index.faults) == ["t"] and isinstance(
+        source.index.faults["t"], InvalidCheckpoint
+    )
     with pytest.raises(InvalidCheckpoint, match="'t'"):
         source.index.find("t")
     peak = tracemalloc.get_traced_memory()[1]
@@ -289,33 +335,47 @@ def test_a_tensor_that_makes_no_sense_leaves_the_others(tmp_path: Path) -> None:
     (table,) = index.scan()
     assert table.slices.tensors.keys == ["a", "c"] and table.slices.tensor.tolist() == [0, 0, 1]
     assert [table.slices.tensors.shape(row) for row in range(2)] == [(4,), ()]
-    assert list(index.faults) == ["b"] and len(index.find("a")) == 2 and index.find("c").start.tolist() == [1]
+    assert (
+        list(index.faults) == ["b"]
+        and len(index.find("a")) == 2
+        and index.find("c").start.tolist() == [1]
+    )
     assert table.runs is not None and table.runs.of(2, 1).tolist() == [CRC32C.compute(b"\0")]
 
 
 def blocks_of(*changes: dict[str, Any]) -> list[tuple[bytes, bytes]]:
     base = decode_index_block(hand_block()).values
-    return [(block["key"], encode_index_block(block)) for block in ({**base, **change} for change in changes)]
+    return [
+        (block["key"], encode_index_block(block))
+        for block in ({**base, **change} for change in changes)
+    ]
 
 
 def two_keys(first: bytes, last: bytes) -> bytes:
     """A block of two tensors without elements, with these keys."""
     zeros, ones = u64(0, 0), u32(1, 1)
-    columns = {"key": first + last, "key_nbytes": u32(len(first), len(last)), "count": ones, "file": u32(0, 0)}
+    columns = {
+        "key": first + last,
+        "key_nbytes": u32(len(first), len(last)),
+        "count": ones,
+        "file": u32(0, 0),
+    }
     columns |= dict.fromkeys(("shape", "offset", "extent", "start", "nbytes"), zeros)
     columns |= {"dtype": np.zeros(2, "u1"), "rank": np.ones(2, "u1"), "crc": u32(0, 0)}
     return encode_index_block({**decode_index_block(hand_block()).values, **columns})
 
 
 def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
-    """First keys that fall, that are not the blocks', or a block that reaches into the next one's keys."""
+    """First keys that fall, that are not the blocks', or a block that reaches into the next one's
+    keys."""
     a, b, c = blocks_of({"key": b"a"}, {"key": b"b"}, {"key": b"c"})
     for blocks, message in (
         ([b, a], "do not rise"),
         ([a, (b"b", c[1])], "not those that the table gives"),
         ([a, (b"a", b[1])], "not those that the table gives"),
         ([(b"a", b[1]), b], "not those that the table gives"),
-        # The first key is right, and the last one would never be found: it is beyond the next block's first key.
+        # The first key is right, and the last one would never be found: it is beyond the next
+        # block's first key.
         ([(b"a", two_keys(b"a", b"c")), b], "not those that the table gives"),
     ):
         place(tmp_path, hand_made(blocks=blocks))
@@ -333,7 +393,8 @@ def test_a_tensor_over_two_blocks_must_be_one_tensor(tmp_path: Path) -> None:
 
 
 def test_large_blocks_hold_one_entry(tmp_path: Path) -> None:
-    """A mebibyte of tiny rows of rank 64 would be a hundred times that in memory: it is refused by its size."""
+    """A mebibyte of tiny rows of rank 64 would be a hundred times that in memory: it is refused by
+    its size."""
     place(tmp_path, hand_made(blocks=blocks_of({"padding": bytes(1 << 20)})))
     assert len(opened(tmp_path).index.find("t")) == 1
     place(tmp_path, hand_made(blocks=blocks_of({"padding": bytes(1 << 20), "file": u32(0, 0)})))
@@ -343,7 +404,10 @@ def test_large_blocks_hold_one_entry(tmp_path: Path) -> None:
 
 def test_names_that_nobody_knows_are_ignored(tmp_path: Path) -> None:
     """A later writer of this version may say more, up to 64 names."""
-    more = {f"more{number}": number for number in range(MAX_NAMES - len(decode_index_block(hand_block()).values))}
+    more = {
+        f"more{number}": number
+        for number in range(MAX_NAMES - len(decode_index_block(hand_block()).values))
+    }
     place(tmp_path, hand_made(more))
     assert len(opened(tmp_path).index.find("t")) == 1
 
@@ -411,5 +475,7 @@ def test_foreign_and_absent_files_are_refused(tmp_path: Path) -> None:
 
 def test_the_hostile_golden_files_are_small() -> None:
     """What they would make a careless reader allocate is not what they cost a clone."""
-    sizes = [path.stat().st_size for case in CASES if "bad" in case for path in (GOLDEN / case).iterdir()]
+    sizes = [
+        path.stat().st_size for case in CASES if "bad" in case for path in (GOLDEN / case).iterdir()
+    ]
     assert max(sizes) < 64 << 10

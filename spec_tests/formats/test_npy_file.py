@@ -24,9 +24,15 @@ def test_what_numpy_saved_is_read_whole_and_in_parts(
     for array in arrays.values():
         for order in ("C", "F"):
             np.save(directory / "x.npy", np.array(array, order=order))  # type: ignore[call-overload]
-            plain = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"))).reshape(array.shape)
+            plain = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"))).reshape(
+                array.shape
+            )
             found = sv.load(directory / "x.npy")[KEY]
-            assert (found.dtype, found.shape, found.tobytes()) == (plain.dtype, plain.shape, plain.tobytes())
+            assert (found.dtype, found.shape, found.tobytes()) == (
+                plain.dtype,
+                plain.shape,
+                plain.tobytes(),
+            )
             source = FORMAT.open(LocalStorage(str(directory)), "x.npy")
             (entries,) = source.index.scan()
             start, stop = sorted(data.draw(st.integers(0, plain.nbytes)) for _ in range(2))

@@ -77,8 +77,13 @@ GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 def assert_same(arrays: Arrays, expected: Arrays) -> None:
     assert arrays.keys() == expected.keys()
     for key, array in arrays.items():
-        assert (array.dtype, array.shape) == (expected[key].dtype.newbyteorder("="), expected[key].shape), key
-        assert array.tobytes() == np.ascontiguousarray(expected[key]).astype(array.dtype).tobytes(), key
+        assert (array.dtype, array.shape) == (
+            expected[key].dtype.newbyteorder("="),
+            expected[key].shape,
+        ), key
+        assert (
+            array.tobytes() == np.ascontiguousarray(expected[key]).astype(array.dtype).tobytes()
+        ), key
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
@@ -117,10 +122,14 @@ def test_a_golden_archive_is_read_as_a_careful_reader_would(
 
 
 @given(arrays=some_arrays(sorted(NPY_DTYPES), KEYS), is_deflated=st.booleans())
-def test_what_numpy_writes_is_read(arrays: Arrays, is_deflated: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_numpy_writes_is_read(
+    arrays: Arrays, is_deflated: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Stored and deflated, big-endian, in Fortran order, of rank 0, empty."""
     path = tmp_path_factory.getbasetemp() / "numpy.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if is_deflated else zipfile.ZIP_STORED) as file:
+    with zipfile.ZipFile(
+        path, "w", zipfile.ZIP_DEFLATED if is_deflated else zipfile.ZIP_STORED
+    ) as file:
         for key, array in arrays.items():
             with file.open(f"{key}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array)
@@ -130,13 +139,18 @@ def test_what_numpy_writes_is_read(arrays: Arrays, is_deflated: bool, tmp_path_f
 
 
 @given(arrays=some_arrays(sorted(NPY_DTYPES), KEYS))
-def test_what_is_written_numpy_reads_and_so_do_we(arrays: Arrays, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_is_written_numpy_reads_and_so_do_we(
+    arrays: Arrays, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     directory = tmp_path_factory.mktemp("written")
     write_arrays(FORMAT, LocalStorage(str(directory)), "m", arrays)
     assert [path.name for path in directory.iterdir()] == ["m.npz"]
     with np.load(directory / "m.npz") as numpys:
-        # Its own lookup prefers a member that is called like the key (`w.npy`), so members are asked for.
-        assert_same({name.removesuffix(".npy"): numpys[name] for name in numpys.zip.namelist()}, arrays)
+        # Its own lookup prefers a member that is called like the key (`w.npy`), so members are
+        # asked for.
+        assert_same(
+            {name.removesuffix(".npy"): numpys[name] for name in numpys.zip.namelist()}, arrays
+        )
         assert numpys.zip.testzip() is None
     source = open_path(FORMAT, directory)
     found, errors = read_whole(source)
@@ -148,15 +162,26 @@ def test_what_is_written_numpy_reads_and_so_do_we(arrays: Arrays, tmp_path_facto
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     for name, generation in (("x", "g1"), ("y", "g2")):
-        write_arrays(FORMAT, LocalStorage(str(tmp_path)), name, {"a": GOOD, "é": GOOD}, generation=generation)
+        write_arrays(
+            FORMAT, LocalStorage(str(tmp_path)), name, {"a": GOOD, "é": GOOD}, generation=generation
+        )
     assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "y.npz").read_bytes()
 
 
 @pytest.mark.parametrize(
     ("typed", "found"),
-    [("", ["m.npz"]), ("m", ["m.npz"]), ("m.npz", ["m.npz"]), ("blob", ["blob"]), ("torch.pt", []), ("absent", [])],
+    [
+        ("", ["m.npz"]),
+        ("m", ["m.npz"]),
+        ("m.npz", ["m.npz"]),
+        ("blob", ["blob"]),
+        ("torch.pt", []),
+        ("absent", []),
+    ],
 )
-def test_an_archive_is_found_by_whatever_name_a_person_has(typed: str, found: list[str], tmp_path: Path) -> None:
+def test_an_archive_is_found_by_whatever_name_a_person_has(
+    typed: str, found: list[str], tmp_path: Path
+) -> None:
     storage = LocalStorage(str(tmp_path))
     write_arrays(FORMAT, storage, "m", {"a": GOOD})
     (tmp_path / "blob").write_bytes((tmp_path / "m.npz").read_bytes())
@@ -167,10 +192,14 @@ def test_an_archive_is_found_by_whatever_name_a_person_has(typed: str, found: li
 @pytest.mark.parametrize("array", [GOOD.T, GOOD.astype(">f4"), GOOD.T.astype(">c16"), GOOD])
 @given(spans=st.lists(st.tuples(st.integers(0, 96), st.integers(0, 40)), max_size=5))
 def test_any_part_of_an_array_that_is_decoded_can_be_read(
-    array: np.ndarray[Any, Any], spans: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+    array: np.ndarray[Any, Any],
+    spans: list[tuple[int, int]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Forwards, backwards, within an element, and again."""
-    source = opened(archive({"x.npy": npy(array)}, zipfile.ZIP_DEFLATED), tmp_path_factory.getbasetemp())
+    source = opened(
+        archive({"x.npy": npy(array)}, zipfile.ZIP_DEFLATED), tmp_path_factory.getbasetemp()
+    )
     expected = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("=")).tobytes()
     entries = source.index.find("x")
     assert not entries.plain[0]
@@ -187,11 +216,18 @@ def test_any_part_of_an_array_that_is_decoded_can_be_read(
     cut=st.none() | st.integers(0, 1000),
 )
 def test_damage_raises_nothing_but_the_error_tree(
-    method: int, places: list[tuple[int, int]], cut: int | None, tmp_path_factory: pytest.TempPathFactory
+    method: int,
+    places: list[tuple[int, int]],
+    cut: int | None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    data = archive({"x.npy": npy(GOOD), "y.npy": npy(GOOD.T), "z.npy": npy(GOOD.astype(">f4"))}, method)
+    data = archive(
+        {"x.npy": npy(GOOD), "y.npy": npy(GOOD.T), "z.npy": npy(GOOD.astype(">f4"))}, method
+    )
     try:
-        _, errors = read_whole(opened(damaged(bytes(data), places)[:cut], tmp_path_factory.getbasetemp()))
+        _, errors = read_whole(
+            opened(damaged(bytes(data), places)[:cut], tmp_path_factory.getbasetemp())
+        )
     except ShardvarError as error:
         assert isinstance(error, CheckpointError)
     else:
@@ -205,7 +241,9 @@ def test_no_flipped_bit_changes_a_value(method: int, tmp_path: Path) -> None:
     data = archive({f"{key}.npy": npy(array) for key, array in arrays.items()}, method)
     for bit in range(8 * len(data)):
         try:
-            found, errors = read_whole(opened(damaged(bytes(data), [(bit // 8, 1 << bit % 8)]), tmp_path))
+            found, errors = read_whole(
+                opened(damaged(bytes(data), [(bit // 8, 1 << bit % 8)]), tmp_path)
+            )
         except CheckpointError:
             continue
         assert found.keys() == arrays.keys() or errors
@@ -245,7 +283,10 @@ def change_both(position: int, mask: int) -> Callable[[bytearray], None]:
     [
         (change_both(6, 1), UnsupportedError),  # encrypted
         (change_local(6, 1), InvalidCheckpoint),
-        (change_local(6, 1 << 1), InvalidCheckpoint),  # a flag that changes nothing for stored members
+        (
+            change_local(6, 1 << 1),
+            InvalidCheckpoint,
+        ),  # a flag that changes nothing for stored members
         (change_both(6, 1 << 5), InvalidCheckpoint),  # patched
         (change_both(7, 1 << 5), UnsupportedError),  # encrypted directory
         (change_central(10, 12), InvalidCheckpoint),  # bzip2, says the directory alone
@@ -275,7 +316,8 @@ def test_two_accounts_of_a_member_that_disagree_refuse_it_and_no_other(
 def test_a_member_without_a_local_header_of_its_own_is_refused_with_the_one_whose_bytes_it_takes(
     tmp_path: Path,
 ) -> None:
-    """Two entries of the directory for one local header: half of the bombs that inflate to petabytes."""
+    """Two entries of the directory for one local header: half of the bombs that inflate to
+    petabytes."""
     data = archive({"x.npy": npy(GOOD), "y.npy": npy(GOOD), "b.npy": npy(GOOD)})
     second = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 1)
     data[second + 42 : second + 46] = bytes(4)
@@ -288,17 +330,25 @@ def test_a_member_without_a_local_header_of_its_own_is_refused_with_the_one_whos
 def test_ranges_overlap_as_their_definition_says(ranges: list[tuple[int, int]]) -> None:
     bytes_of = [set(range(start, start + nbytes)) for start, nbytes in ranges]
     expected = [
-        row for row, own in enumerate(bytes_of) if any(own & other for n, other in enumerate(bytes_of) if n != row)
+        row
+        for row, own in enumerate(bytes_of)
+        if any(own & other for n, other in enumerate(bytes_of) if n != row)
     ]
     start = np.array([start for start, _ in ranges], dtype=np.int64)
-    assert overlapping(start, start + np.array([n for _, n in ranges], dtype=np.int64)).tolist() == expected
+    assert (
+        overlapping(start, start + np.array([n for _, n in ranges], dtype=np.int64)).tolist()
+        == expected
+    )
 
 
 @pytest.mark.parametrize("names", [("x.npy", "x"), ("x", "x.npy"), ("x.npy", "x.npy")])
 def test_two_members_of_one_key_are_both_refused(names: tuple[str, str], tmp_path: Path) -> None:
     """NumPy returns the last."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as written, pytest.warns() if names[0] == names[1] else _nothing():
+    with (
+        zipfile.ZipFile(file, "w") as written,
+        pytest.warns() if names[0] == names[1] else _nothing(),
+    ):
         written.writestr("b.npy", npy(GOOD))
         for number, name in enumerate(names):
             written.writestr(name, npy(GOOD + number))
@@ -312,13 +362,22 @@ def _nothing() -> Any:
     return nullcontext()
 
 
-def test_a_member_that_is_no_array_is_told_and_one_that_should_be_is_a_fault(tmp_path: Path) -> None:
+def test_a_member_that_is_no_array_is_told_and_one_that_should_be_is_a_fault(
+    tmp_path: Path,
+) -> None:
     """NumPy returns the raw bytes of both."""
-    source = opened(archive({"README": b"hello", "x.npy": b"no magic", "y.npy": b"", "b": npy(GOOD)}), tmp_path)
+    source = opened(
+        archive({"README": b"hello", "x.npy": b"no magic", "y.npy": b"", "b": npy(GOOD)}), tmp_path
+    )
     found, errors = read_whole(source)
     assert_same(found, {"b": GOOD})
-    assert {key: type(error) for key, error in errors.items()} == {"x": MalformedCheckpoint, "y": MalformedCheckpoint}
-    assert [(finding.place, finding.is_damage) for finding in findings(source)] == [("README", False)]
+    assert {key: type(error) for key, error in errors.items()} == {
+        "x": MalformedCheckpoint,
+        "y": MalformedCheckpoint,
+    }
+    assert [(finding.place, finding.is_damage) for finding in findings(source)] == [
+        ("README", False)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +389,9 @@ def test_a_member_that_is_no_array_is_told_and_one_that_should_be_is_a_fault(tmp
         lambda data: data[:40],
         lambda data: data[data.index(b"PK\x01\x02") :],
         lambda data: data.replace(b"PK\x05\x06", b"PK\x05\x07"),
-        lambda data: data[:-12] + (3).to_bytes(2, "little") + data[-10:],  # three members, two listed
+        lambda data: (
+            data[:-12] + (3).to_bytes(2, "little") + data[-10:]
+        ),  # three members, two listed
         lambda data: data[:-14] + (1).to_bytes(2, "little") * 2 + data[-10:],
         lambda data: data.replace(b"PK\x01\x02", b"PK\x01\x03"),
         lambda data: b"",
@@ -347,7 +408,9 @@ def test_an_archive_whose_directory_is_not_sound_is_refused_whole(
         opened(data, tmp_path)
 
 
-def test_a_comment_after_the_directory_is_no_damage_even_if_it_looks_like_another(tmp_path: Path) -> None:
+def test_a_comment_after_the_directory_is_no_damage_even_if_it_looks_like_another(
+    tmp_path: Path,
+) -> None:
     data = archive({"x.npy": npy(GOOD)})
     comment = b"PK\x05\x06 and so on"
     data[-2:] = len(comment).to_bytes(2, "little")
@@ -370,9 +433,14 @@ def test_a_stream_that_becomes_more_or_less_than_it_should_is_refused(tmp_path: 
         assert type(errors["x"]) is MalformedCheckpoint
 
 
-def test_a_small_file_does_not_ask_for_much_memory_by_claiming_fortran_order(tmp_path: Path) -> None:
-    """Other arrays are decoded piece by piece; these are held whole, so their inflation is bounded."""
-    header = npy(np.zeros((2, 2), order="F")).replace(b"(2, 2), }" + b" " * 11, b"(200000, 1000), }   ")[:128]
+def test_a_small_file_does_not_ask_for_much_memory_by_claiming_fortran_order(
+    tmp_path: Path,
+) -> None:
+    """Other arrays are decoded piece by piece; these are held whole, so their inflation is
+    bounded."""
+    header = npy(np.zeros((2, 2), order="F")).replace(
+        b"(2, 2), }" + b" " * 11, b"(200000, 1000), }   "
+    )[:128]
     stored = zlib.compress(header, wbits=-15) + bytes(2_000_000)
     nbytes = 128 + 1_600_000_000
     local = build_local(64, b"x.npy", 0, nbytes)[:64]
@@ -394,13 +462,18 @@ def test_the_crc_of_an_array_without_elements_is_compared(method: int, tmp_path:
     data = archive({"b.npy": npy(GOOD), "x.npy": npy(np.zeros((0, 3), np.int32))}, method)
     change_both(14, 1)(data)  # the CRC
     source = opened(data, tmp_path)
-    assert {key: type(error) for key, error in source.index.faults.items()} == {"x": CorruptCheckpoint}
+    assert {key: type(error) for key, error in source.index.faults.items()} == {
+        "x": CorruptCheckpoint
+    }
     assert_same(read_whole(source)[0], {"b": GOOD})
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"other bytes", b"\x03\0"])
-def test_bytes_after_the_end_of_a_deflate_stream_refuse_the_member(tail: bytes, tmp_path: Path) -> None:
-    """Its CRC is right and its sizes agree, but another reader might take the bytes for a part of it."""
+def test_bytes_after_the_end_of_a_deflate_stream_refuse_the_member(
+    tail: bytes, tmp_path: Path
+) -> None:
+    """Its CRC is right and its sizes agree, but another reader might take the bytes for a part of
+    it."""
     member = npy(GOOD)
     deflated = zlib.compress(member, wbits=-15) + tail
     frames = [
@@ -419,28 +492,54 @@ def test_bytes_after_the_end_of_a_deflate_stream_refuse_the_member(tail: bytes, 
 def test_many_streams_are_read_by_turns(tmp_path: Path) -> None:
     """More arrays than streams are kept, each a piece at a time."""
     arrays = {f"k{n}": np.arange(1000, dtype=np.int32) * n for n in range(9)}
-    source = opened(archive({f"{k}.npy": npy(a) for k, a in arrays.items()}, zipfile.ZIP_DEFLATED), tmp_path)
+    source = opened(
+        archive({f"{k}.npy": npy(a) for k, a in arrays.items()}, zipfile.ZIP_DEFLATED), tmp_path
+    )
     payloads = {key: bytearray(4000) for key in arrays}
     for start in range(0, 4000, 500):
         for key, payload in payloads.items():
-            source.read_into(source.index.find(key), 0, start, memoryview(payload)[start : start + 500])
-    assert {key: bytes(payload) for key, payload in payloads.items()} == {k: a.tobytes() for k, a in arrays.items()}
+            source.read_into(
+                source.index.find(key), 0, start, memoryview(payload)[start : start + 500]
+            )
+    assert {key: bytes(payload) for key, payload in payloads.items()} == {
+        k: a.tobytes() for k, a in arrays.items()
+    }
 
 
 def assignment_of(arrays: Arrays, num_files: int = 1) -> Assignment:
-    slices = TensorTable.of((key, str(array.dtype), array.shape) for key, array in arrays.items()).whole()
+    slices = TensorTable.of(
+        (key, str(array.dtype), array.shape) for key, array in arrays.items()
+    ).whole()
     return Assignment(slices, np.arange(len(arrays)) % num_files, num_files)
 
 
 @pytest.mark.parametrize(
-    "key", ["/etc/passwd", "../x", "a/../../x", "..\\x", "C:\\x", "c:/x", "\\\\host\\x", "a\0b", "\udc80", "n" * 65533]
+    "key",
+    [
+        "/etc/passwd",
+        "../x",
+        "a/../../x",
+        "..\\x",
+        "C:\\x",
+        "c:/x",
+        "\\\\host\\x",
+        "a\0b",
+        "\udc80",
+        "n" * 65533,
+    ],
 )
-def test_a_key_that_would_be_unpacked_elsewhere_or_that_zip_cannot_hold_is_refused(key: str, tmp_path: Path) -> None:
+def test_a_key_that_would_be_unpacked_elsewhere_or_that_zip_cannot_hold_is_refused(
+    key: str, tmp_path: Path
+) -> None:
     with pytest.raises(UnsupportedError):
-        FORMAT.create(LocalStorage(str(tmp_path)), "m", assignment_of({key: GOOD}), Metadata(), "g1")
+        FORMAT.create(
+            LocalStorage(str(tmp_path)), "m", assignment_of({key: GOOD}), Metadata(), "g1"
+        )
 
 
-@pytest.mark.parametrize("key", ["a/b/.ATTRIBUTES/VALUE", "dense/kernel:0", "..", "a..b/c", "", "é", "w.npy", "./a"])
+@pytest.mark.parametrize(
+    "key", ["a/b/.ATTRIBUTES/VALUE", "dense/kernel:0", "..", "a..b/c", "", "é", "w.npy", "./a"]
+)
 def test_other_keys_are_written_and_read_back(key: str, tmp_path: Path) -> None:
     write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", {key: GOOD})
     assert_same(read_whole(open_path(FORMAT, tmp_path))[0], {key: GOOD})
@@ -459,8 +558,14 @@ def test_what_the_format_cannot_hold_is_refused_before_a_byte_is_written(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@given(start=st.integers(0, 2**40), nbytes=st.integers(0, 2**40), name=st.binary(min_size=1, max_size=30))
-def test_headers_of_members_of_any_size_have_the_size_that_was_planned(start: int, nbytes: int, name: bytes) -> None:
+@given(
+    start=st.integers(0, 2**40),
+    nbytes=st.integers(0, 2**40),
+    name=st.binary(min_size=1, max_size=30),
+)
+def test_headers_of_members_of_any_size_have_the_size_that_was_planned(
+    start: int, nbytes: int, name: bytes
+) -> None:
     """Zip64 where a number needs it, and the payload at a multiple of 64."""
     name = name.replace(b"\0", b"x").hex().encode()
     size = plan_local_nbytes(start, name, nbytes)
@@ -471,19 +576,32 @@ def test_headers_of_members_of_any_size_have_the_size_that_was_planned(start: in
     place = find_directory(directory + end, start + size + nbytes + len(directory + end))
     assert (place.start, place.nbytes, place.count) == (start + size + nbytes, len(directory), 1)
     member = parse_directory(directory, 1)[0]
-    assert (member.raw_name, member.start, member.nbytes, member.stored_nbytes) == (name, start, nbytes, nbytes)
+    assert (member.raw_name, member.start, member.nbytes, member.stored_nbytes) == (
+        name,
+        start,
+        nbytes,
+        nbytes,
+    )
 
 
-def test_an_archive_of_more_members_than_16_bits_count_is_read_by_the_standard_library(tmp_path: Path) -> None:
+def test_an_archive_of_more_members_than_16_bits_count_is_read_by_the_standard_library(
+    tmp_path: Path,
+) -> None:
     count = 65_537
     slices = TensorTable.of((f"{n:x}", "uint8", ()) for n in range(count)).whole()
     sink = FORMAT.create(
-        LocalStorage(str(tmp_path)), "m", Assignment(slices, np.zeros(count, np.int64), 1), Metadata(), "g"
+        LocalStorage(str(tmp_path)),
+        "m",
+        Assignment(slices, np.zeros(count, np.int64), 1),
+        Metadata(),
+        "g",
     )
     checksums = FileChecksums(np.full(count, zlib.crc32(b"\0")))
     data = bytearray(int(sink.start[-1]) + 1)
     for start, piece in NpzWriter().frame(slices, sink.start, checksums):
         data[start : start + len(piece)] = piece
     with zipfile.ZipFile(io.BytesIO(data)) as file:
-        assert len(file.namelist()) == count and file.read("10000.npy") == npy(np.zeros((), np.uint8))
+        assert len(file.namelist()) == count and file.read("10000.npy") == npy(
+            np.zeros((), np.uint8)
+        )
     assert len(opened(data, tmp_path).index.entries) == count

@@ -1,4 +1,5 @@
-"""Format.remove: a checkpoint goes whole, the index first, and nothing of another's goes with it."""
+"""Format.remove: a checkpoint goes whole, the index first, and nothing of another's goes with
+it."""
 
 import os
 from pathlib import Path
@@ -11,7 +12,15 @@ from shardvar.errors import CheckpointError, CheckpointNotFound
 from shardvar.formats.table import format_named
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.faulty_storage import FORMATS, Fault, FaultyStorage, Killed, arrays, failing, save
+from spec_tests.helpers.faulty_storage import (
+    FORMATS,
+    Fault,
+    FaultyStorage,
+    Killed,
+    arrays,
+    failing,
+    save,
+)
 
 WAYS = sorted(FORMATS)
 
@@ -68,8 +77,20 @@ def test_what_writers_of_the_name_left_goes_too(form: str, tmp_path: Path) -> No
 
 
 TRAPS = {
-    "shardvar": ["ck-10.svindex", "ck-1-1.svindex", "ck-1x.svdata-0-00000-of-00001", "ck-1.svindex.bak", "ck-1"],
-    "tensorflow": ["ck-10.index", "ck-10.data-00000-of-00001", "ck-1.data-00000-of-00001.bak", "ck-1.indexes", "ck-1"],
+    "shardvar": [
+        "ck-10.svindex",
+        "ck-1-1.svindex",
+        "ck-1x.svdata-0-00000-of-00001",
+        "ck-1.svindex.bak",
+        "ck-1",
+    ],
+    "tensorflow": [
+        "ck-10.index",
+        "ck-10.data-00000-of-00001",
+        "ck-1.data-00000-of-00001.bak",
+        "ck-1.indexes",
+        "ck-1",
+    ],
     "safetensors": [
         "ck-10.safetensors",
         "ck-10-00001-of-00002.safetensors",

@@ -1,4 +1,5 @@
-"""safetensors as a format: the golden checkpoints, writing and reading back, sets, names, overwriting."""
+"""safetensors as a format: the golden checkpoints, writing and reading back, sets, names,
+overwriting."""
 
 import json
 import pickle
@@ -117,7 +118,9 @@ def test_a_cache_made_of_links_is_read(tmp_path: Path) -> None:
     blobs.mkdir()
     snapshot = tmp_path / "snapshots" / "0a1b"
     snapshot.mkdir(parents=True)
-    for number, file in enumerate(sorted((GOLDEN / "safetensors" / "hub_sharded_300" / "ckpt").iterdir())):
+    for number, file in enumerate(
+        sorted((GOLDEN / "safetensors" / "hub_sharded_300" / "ckpt").iterdir())
+    ):
         (blobs / f"{number:064x}").write_bytes(file.read_bytes())
         (snapshot / file.name).symlink_to(f"../../blobs/{number:064x}")
     assert len(read(snapshot)) == 15
@@ -135,7 +138,9 @@ def test_what_is_written_is_read_back(
     source = open_path(FORMAT, directory)
     found, errors = read_whole(source)
     assert errors == {} and findings(source) == [] and source.index.metadata == said
-    assert_same(found, {key: array.astype(array.dtype.newbyteorder("=")) for key, array in arrays.items()})
+    assert_same(
+        found, {key: array.astype(array.dtype.newbyteorder("=")) for key, array in arrays.items()}
+    )
     assert not [path.name for path in directory.iterdir() if ".tmp" in path.name]
 
 
@@ -167,7 +172,10 @@ def test_a_checkpoint_of_nothing_and_one_of_an_idle_file_are_written(tmp_path: P
     write_arrays(FORMAT, storage, "some", OLD, file_of={"a": 1, "b": 4, "c": 4})
     source = open_path(FORMAT, tmp_path / "some")
     assert [finding for finding in findings(source) if finding.is_damage] == []
-    assert source.index.files == ["some-00001-of-00002.safetensors", "some-00002-of-00002.safetensors"]
+    assert source.index.files == [
+        "some-00001-of-00002.safetensors",
+        "some-00002-of-00002.safetensors",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +193,9 @@ def test_a_checkpoint_of_nothing_and_one_of_an_idle_file_are_written(tmp_path: P
         ("absent", []),
     ],
 )
-def test_a_checkpoint_is_found_by_whatever_name_a_person_has(typed: str, found: list[str], tmp_path: Path) -> None:
+def test_a_checkpoint_is_found_by_whatever_name_a_person_has(
+    typed: str, found: list[str], tmp_path: Path
+) -> None:
     storage = LocalStorage(str(tmp_path))
     write_arrays(FORMAT, storage, "m", OLD, file_of={"a": 0, "b": 1, "c": 1})
     write_arrays(FORMAT, storage, "other", NEW)
@@ -207,13 +217,20 @@ def written_set(directory: Path) -> Path:
     return directory / "m.safetensors.index.json"
 
 
-def test_the_keys_of_a_missing_or_damaged_file_are_faults_and_the_others_read(tmp_path: Path) -> None:
+def test_the_keys_of_a_missing_or_damaged_file_are_faults_and_the_others_read(
+    tmp_path: Path,
+) -> None:
     index = written_set(tmp_path)
     (tmp_path / "m-00001-of-00003.safetensors").unlink()
-    (tmp_path / "m-00002-of-00003.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "m-00002-of-00003.safetensors").write_bytes(
+        b"version https://git-lfs.github.com/spec/v1\n"
+    )
     arrays, errors = read_whole(open_path(FORMAT, index))
     assert_same(arrays, {"c": OLD["c"]})
-    assert {key: type(error) for key, error in errors.items()} == {"a": MissingFile, "b": MalformedCheckpoint}
+    assert {key: type(error) for key, error in errors.items()} == {
+        "a": MissingFile,
+        "b": MalformedCheckpoint,
+    }
     assert "m-00001-of-00003" in str(errors["a"]) and "'a'" in str(errors["a"])
 
 
@@ -231,7 +248,9 @@ def test_a_key_that_its_file_does_not_hold_is_incomplete(tmp_path: Path) -> None
 def test_files_with_each_others_names_are_named_with_what_to_do(tmp_path: Path) -> None:
     """One error for each key, with the file that holds it, and no finding that repeats it."""
     index = written_set(tmp_path)
-    first, second, aside = (tmp_path / f"m-0000{number}-of-00003.safetensors" for number in (1, 2, 9))
+    first, second, aside = (
+        tmp_path / f"m-0000{number}-of-00003.safetensors" for number in (1, 2, 9)
+    )
     first.rename(aside)
     second.rename(first)
     aside.rename(second)
@@ -270,7 +289,8 @@ def change_index(**changes: Any) -> Callable[[Path], None]:
 
 def write_beside(name: str) -> Callable[[Path], None]:
     return lambda directory: (
-        (directory / name).write_bytes((directory / "m-00001-of-00003.safetensors").read_bytes()) and None
+        (directory / name).write_bytes((directory / "m-00001-of-00003.safetensors").read_bytes())
+        and None
     )
 
 
@@ -318,14 +338,18 @@ def test_what_is_odd_about_a_set_is_told_and_keeps_no_key_from_being_read(
 )
 def test_an_index_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
     written_set(tmp_path).write_text(text)
-    with pytest.raises((MalformedCheckpoint, InvalidCheckpoint), match=r"m\.safetensors\.index\.json"):
+    with pytest.raises(
+        (MalformedCheckpoint, InvalidCheckpoint), match=r"m\.safetensors\.index\.json"
+    ):
         open_path(FORMAT, tmp_path)
 
 
 def test_an_index_that_names_no_tensor_does_not_hide_the_files_beside_it(tmp_path: Path) -> None:
     """Neither in the set nor in the folder; a file of another name is read by its path."""
     written_set(tmp_path).write_text('{"metadata": {"total_size": 0}, "weight_map": {}}')
-    (tmp_path / "other.safetensors").write_bytes((tmp_path / "m-00002-of-00003.safetensors").read_bytes())
+    (tmp_path / "other.safetensors").write_bytes(
+        (tmp_path / "m-00002-of-00003.safetensors").read_bytes()
+    )
     for name in ("", "m", "m.safetensors.index.json", "m-00001-of-00003.safetensors"):
         with pytest.raises(InvalidCheckpoint, match=r"names no tensor\. Fetch it again"):
             sv.load(tmp_path / name)
@@ -346,7 +370,9 @@ def test_parts_without_an_index_are_read_one_by_one_alone(tmp_path: Path) -> Non
 
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_packed_elements_are_spread_from_any_place(start: int, nbytes: int) -> None:
-    source = open_path(FORMAT, GOLDEN / "safetensors" / "float4_packed" / "ckpt" / "model.safetensors")
+    source = open_path(
+        FORMAT, GOLDEN / "safetensors" / "float4_packed" / "ckpt" / "model.safetensors"
+    )
     entries = source.index.find("q.weight")
     whole = read_payload(source, entries, 0)
     buffer = bytearray(min(nbytes, len(whole) - start))
@@ -364,9 +390,13 @@ def test_elements_of_six_bits_are_listed_and_refused(tmp_path: Path) -> None:
         read_payload(source, source.index.find("a"), 0)
 
 
-def test_a_shape_of_more_axes_than_numpy_has_keeps_no_other_key_from_being_read(tmp_path: Path) -> None:
+def test_a_shape_of_more_axes_than_numpy_has_keeps_no_other_key_from_being_read(
+    tmp_path: Path,
+) -> None:
     deep = {"dtype": "U8", "shape": [1] * 65, "data_offsets": [0, 1]}
-    header = json.dumps({"deep": deep, "b": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}}).encode()
+    header = json.dumps(
+        {"deep": deep, "b": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}}
+    ).encode()
     (tmp_path / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"ab")
     arrays, errors = read_whole(open_path(FORMAT, tmp_path))
     assert_same(arrays, {"b": np.frombuffer(b"b", np.uint8)})
@@ -374,12 +404,17 @@ def test_a_shape_of_more_axes_than_numpy_has_keeps_no_other_key_from_being_read(
 
 
 @given(
-    case=st.sampled_from(["numpy_all_dtypes", "hand_json_escapes", "metadata_unicode", "float4_packed"]),
+    case=st.sampled_from(
+        ["numpy_all_dtypes", "hand_json_escapes", "metadata_unicode", "float4_packed"]
+    ),
     places=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=4),
     cut=st.none() | st.integers(0, 2000),
 )
 def test_damage_raises_nothing_but_the_error_tree(
-    case: str, places: list[tuple[int, int]], cut: int | None, tmp_path_factory: pytest.TempPathFactory
+    case: str,
+    places: list[tuple[int, int]],
+    cut: int | None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
     data = (GOLDEN / "safetensors" / case / "ckpt" / "model.safetensors").read_bytes()
@@ -390,13 +425,18 @@ def test_damage_raises_nothing_but_the_error_tree(
         assert isinstance(error, CheckpointError)
     else:
         assert cut is None or cut >= len(data)
-        assert all(isinstance(error, ShardvarError) for error in errors.values()) and len(arrays) + len(errors) > 0
+        assert (
+            all(isinstance(error, ShardvarError) for error in errors.values())
+            and len(arrays) + len(errors) > 0
+        )
 
 
 def assignment_of(arrays: Arrays, region: Region | None = None) -> Assignment:
     slices = TensorTable.of((key, str(a.dtype), a.shape) for key, a in arrays.items()).whole()
     if region is not None:
-        slices = type(slices).of(slices.tensors, slices.tensor, np.array([region.offset]), np.array([region.shape]))
+        slices = type(slices).of(
+            slices.tensors, slices.tensor, np.array([region.offset]), np.array([region.shape])
+        )
     return Assignment(slices, np.zeros(len(arrays), np.int64), 1)
 
 
@@ -485,19 +525,32 @@ TRIPLE = {"a": 0, "b": 1, "c": 2, "d": 2}
 @pytest.mark.parametrize("death", [Killed, StorageError])
 @pytest.mark.parametrize(
     ("before", "after", "is_atomic"),
-    [(SINGLE, SINGLE, True), (SINGLE, PAIR, True), (PAIR, SINGLE, True), (TRIPLE, PAIR, True), (PAIR, PAIR, False)],
+    [
+        (SINGLE, SINGLE, True),
+        (SINGLE, PAIR, True),
+        (PAIR, SINGLE, True),
+        (TRIPLE, PAIR, True),
+        (PAIR, PAIR, False),
+    ],
 )
 def test_a_writer_that_dies_leaves_the_old_the_new_or_a_clear_error(
-    before: dict[str, int], after: dict[str, int], is_atomic: bool, death: type[BaseException], tmp_path: Path
+    before: dict[str, int],
+    after: dict[str, int],
+    is_atomic: bool,
+    death: type[BaseException],
+    tmp_path: Path,
 ) -> None:
-    """At any change of the directory; never is something read of which a part is old and a part new."""
+    """At any change of the directory; never is something read of which a part is old and a part
+    new."""
     for step in range(12):
         storage = LocalStorage(str(tmp_path / str(step)))
         storage.make()
         write_arrays(FORMAT, storage, "m", OLD, file_of=before)
         is_dead = False
         try:
-            write_arrays(FORMAT, DyingStorage(storage, step, death), "m", NEW, file_of=after, generation="g2")
+            write_arrays(
+                FORMAT, DyingStorage(storage, step, death), "m", NEW, file_of=after, generation="g2"
+            )
         except death:
             is_dead = True
         outcomes = []
@@ -519,14 +572,17 @@ def test_a_writer_that_dies_leaves_the_old_the_new_or_a_clear_error(
 
 
 def test_a_set_that_is_replaced_while_it_is_opened_is_not_mixed(tmp_path: Path) -> None:
-    """The reader has the old index; the writer then begins: its first change is to remove the index."""
+    """The reader has the old index; the writer then begins: its first change is to remove the
+    index."""
     written_set(tmp_path)
     storage = LocalStorage(str(tmp_path))
 
     def overwrite(name: str) -> None:
         if name == "m-00002-of-00003.safetensors" and watching.left:
             watching.left = 0
-            write_arrays(FORMAT, storage, "m", NEW, file_of={"a": 0, "b": 1, "d": 2}, generation="g2")
+            write_arrays(
+                FORMAT, storage, "m", NEW, file_of={"a": 0, "b": 1, "d": 2}, generation="g2"
+            )
 
     watching = DyingStorage(storage, 1, before_open=overwrite)
     with pytest.raises(CorruptCheckpoint, match="replaced"):
@@ -554,6 +610,8 @@ def test_a_closed_source_says_so_and_its_maps_stay(tmp_path: Path) -> None:
     source.close()
     start = int(entries.start[0])
     assert start % 8 == 0
-    assert np.frombuffer(mapped[start : start + OLD["a"].nbytes], "<f8").tolist() == OLD["a"].tolist()
+    assert (
+        np.frombuffer(mapped[start : start + OLD["a"].nbytes], "<f8").tolist() == OLD["a"].tolist()
+    )
     with pytest.raises(ArgumentError, match="closed"):
         read_payload(source, entries, 0)

@@ -1,4 +1,5 @@
-"""The index's messages, and the laws that its entries must keep: made by hand, each breaking one."""
+"""The index's messages, and the laws that its entries must keep: made by hand, each breaking
+one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,9 +45,9 @@ from spec_tests.helpers.memory_storage import MemoryStorage
 from spec_tests.helpers.tensor_bundles import open_golden
 
 INT64 = st.integers(0, 2**63 - 1) | st.integers(0, 300) | st.sampled_from([-1, -(2**63)])
-EXTENTS = st.lists(st.tuples(INT64, INT64.filter(lambda length: length != -1)) | st.just((0, -1)), max_size=3).map(
-    tuple
-)
+EXTENTS = st.lists(
+    st.tuples(INT64, INT64.filter(lambda length: length != -1)) | st.just((0, -1)), max_size=3
+).map(tuple)
 ENTRIES = st.builds(
     BundleEntry,
     dtype=st.sampled_from(sorted(ENUM_DTYPES)),
@@ -75,7 +76,9 @@ def both_ways(message: bytes) -> None:
     try:
         expected = decode_entry(message)
     except CheckpointError as error:
-        assert entries == [NO_ENTRY, NO_ENTRY] and {type(e) for e in errors.values()} == {type(error)}
+        assert entries == [NO_ENTRY, NO_ENTRY] and {type(e) for e in errors.values()} == {
+            type(error)
+        }
     else:
         assert entries == [expected, expected] and not errors
 
@@ -86,7 +89,9 @@ def test_reading_many_entries_is_reading_each(entry: BundleEntry) -> None:
 
 
 @given(ENTRIES, st.data())
-def test_reading_many_damaged_entries_is_reading_each(entry: BundleEntry, data: st.DataObject) -> None:
+def test_reading_many_damaged_entries_is_reading_each(
+    entry: BundleEntry, data: st.DataObject
+) -> None:
     """The decoder by hand equals the general one on every message, damaged or not."""
     message = bytearray(encode_entry(entry))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -113,7 +118,10 @@ def test_bad_consumers_are_read_packed_and_one_by_one() -> None:
     for version in (encode_bytes_field(3, b"\x07\x01"), b"\x18\x07\x18\x01"):
         with pytest.raises(InvalidCheckpoint, match="any version but 1"):
             decode_header(encode_bytes_field(3, version))
-    assert decode_header(encode_varint_field(1, 1) + encode_bytes_field(3, b"\x18\x07")).num_shards == 1
+    assert (
+        decode_header(encode_varint_field(1, 1) + encode_bytes_field(3, b"\x18\x07")).num_shards
+        == 1
+    )
 
 
 def test_every_dtype_of_tensorflow_has_a_name_here() -> None:
@@ -123,7 +131,8 @@ def test_every_dtype_of_tensorflow_has_a_name_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [((2**31, 2**31, 4), 1), ((0, 2**62, 2**62), 1), ((2**63 - 1,), 7), ((1,) * 65, 1), ((-1,), 1)]
+    ("shape", "dtype"),
+    [((2**31, 2**31, 4), 1), ((0, 2**62, 2**62), 1), ((2**63 - 1,), 7), ((1,) * 65, 1), ((-1,), 1)],
 )
 def test_shapes_that_no_array_can_have_are_invalid(shape: tuple[int, ...], dtype: int) -> None:
     dims = b"".join(encode_bytes_field(2, b"\x08" + encode_varint(n)) for n in shape)
@@ -135,18 +144,27 @@ def test_shapes_that_no_array_can_have_are_invalid(shape: tuple[int, ...], dtype
 
 
 def bundle(
-    entries: Mapping[bytes, BundleEntry | bytes], data: bytes = bytes(64), header: bytes | None = None
+    entries: Mapping[bytes, BundleEntry | bytes],
+    data: bytes = bytes(64),
+    header: bytes | None = None,
 ) -> MemoryStorage:
     """A checkpoint of one data file of 64 zeros, with these entries."""
-    encoded = {key: entry if isinstance(entry, bytes) else encode_entry(entry) for key, entry in entries.items()}
-    index = encode_table([(b"", encode_header(1) if header is None else header), *sorted(encoded.items())])
+    encoded = {
+        key: entry if isinstance(entry, bytes) else encode_entry(entry)
+        for key, entry in entries.items()
+    }
+    index = encode_table(
+        [(b"", encode_header(1) if header is None else header), *sorted(encoded.items())]
+    )
     return MemoryStorage({"ck.index": index, "ck.data-00000-of-00001": data})
 
 
 def zeros(shape: tuple[int, ...], offset: int = 0, **changes: Any) -> BundleEntry:
     """The entry of a float32 tensor of zeros."""
     nbytes = 4 * int(np.prod(shape))
-    return BundleEntry(1, shape, 0, offset, nbytes, mask(CRC32C.compute(bytes(nbytes))))._replace(**changes)
+    return BundleEntry(1, shape, 0, offset, nbytes, mask(CRC32C.compute(bytes(nbytes))))._replace(
+        **changes
+    )
 
 
 def sliced(*slices: tuple[tuple[int, int], ...], shape: tuple[int, ...] = (4, 3)) -> BundleEntry:
@@ -164,14 +182,26 @@ HALVES = {
 def test_slices_may_be_given_with_and_without_numbers() -> None:
     index = FORMAT.open(bundle(HALVES), "ck").index
     assert not index.faults
-    assert [str(index.entries.slices.region(row)) for row in range(2)] == ["[0:2, 0:3]", "[2:4, 0:3]"]
+    assert [str(index.entries.slices.region(row)) for row in range(2)] == [
+        "[0:2, 0:3]",
+        "[2:4, 0:3]",
+    ]
 
 
 BROKEN: dict[str, tuple[dict[bytes, Any], type[CheckpointError]]] = {
-    "a slice that is listed and not stored": ({slice_key(b"t", BOTTOM): None}, IncompleteCheckpoint),
-    "a slice of another dtype": ({slice_key(b"t", TOP): zeros((2, 3), dtype=3)}, InconsistentTensor),
+    "a slice that is listed and not stored": (
+        {slice_key(b"t", BOTTOM): None},
+        IncompleteCheckpoint,
+    ),
+    "a slice of another dtype": (
+        {slice_key(b"t", TOP): zeros((2, 3), dtype=3)},
+        InconsistentTensor,
+    ),
     "a slice of another shape": ({slice_key(b"t", TOP): zeros((3, 2))}, InconsistentTensor),
-    "a slice that has slices": ({slice_key(b"t", TOP): zeros((2, 3), slices=(TOP,))}, InconsistentTensor),
+    "a slice that has slices": (
+        {slice_key(b"t", TOP): zeros((2, 3), slices=(TOP,))},
+        InconsistentTensor,
+    ),
     "a slice whose entry is no message": ({slice_key(b"t", TOP): b"\xff"}, MalformedCheckpoint),
     "a slice of another rank": ({b"t": sliced(((0, 4),), TOP)}, InconsistentTensor),
     "a slice below the tensor": ({b"t": sliced(((-1, 2), (0, 3)))}, OutOfBounds),
@@ -181,18 +211,37 @@ BROKEN: dict[str, tuple[dict[bytes, Any], type[CheckpointError]]] = {
     "the same slice twice": ({b"t": sliced(TOP, BOTTOM, TOP)}, OverlappingSlices),
     "a hole": ({b"t": sliced(TOP), slice_key(b"t", BOTTOM): None}, IncompleteCheckpoint),
     "a slice that is not listed": ({b"t": zeros((4, 3))}, InvalidCheckpoint),
-    "a payload in another data file": ({slice_key(b"t", TOP): zeros((2, 3), shard=1)}, InvalidCheckpoint),
-    "a payload in data file -1": ({slice_key(b"t", TOP): zeros((2, 3), shard=-1)}, InvalidCheckpoint),
-    "a payload over the end of its file": ({slice_key(b"t", TOP): zeros((2, 3), offset=41)}, IncompleteCheckpoint),
-    "a payload far behind its file": ({slice_key(b"t", TOP): zeros((2, 3), offset=2**63 - 1)}, OutOfBounds),
-    "a payload of negative size": ({slice_key(b"t", TOP): zeros((2, 3), size=-1)}, InvalidCheckpoint),
+    "a payload in another data file": (
+        {slice_key(b"t", TOP): zeros((2, 3), shard=1)},
+        InvalidCheckpoint,
+    ),
+    "a payload in data file -1": (
+        {slice_key(b"t", TOP): zeros((2, 3), shard=-1)},
+        InvalidCheckpoint,
+    ),
+    "a payload over the end of its file": (
+        {slice_key(b"t", TOP): zeros((2, 3), offset=41)},
+        IncompleteCheckpoint,
+    ),
+    "a payload far behind its file": (
+        {slice_key(b"t", TOP): zeros((2, 3), offset=2**63 - 1)},
+        OutOfBounds,
+    ),
+    "a payload of negative size": (
+        {slice_key(b"t", TOP): zeros((2, 3), size=-1)},
+        InvalidCheckpoint,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))
 def test_a_tensor_that_breaks_a_law_is_a_fault_and_the_others_read(name: str) -> None:
     changes, error = BROKEN[name]
-    entries = {key: entry for key, entry in {**HALVES, **changes, b"z": zeros((2,))}.items() if entry is not None}
+    entries = {
+        key: entry
+        for key, entry in {**HALVES, **changes, b"z": zeros((2,))}.items()
+        if entry is not None
+    }
     source = FORMAT.open(bundle(entries), "ck")
     assert {key: type(fault) for key, fault in source.index.faults.items()} == {"t": error}
     assert "'t'" in source.index.faults["t"].cause and source.index.faults["t"].remedy
@@ -202,8 +251,12 @@ def test_a_tensor_that_breaks_a_law_is_a_fault_and_the_others_read(name: str) ->
 
 
 def test_a_slice_whose_tensor_is_nowhere_is_a_fault_of_that_tensor() -> None:
-    source = FORMAT.open(bundle({slice_key(b"gone\xff", TOP): zeros((2, 3)), b"z": zeros((2,))}), "ck")
-    assert {key: type(fault) for key, fault in source.index.faults.items()} == {"gone\udcff": InvalidCheckpoint}
+    source = FORMAT.open(
+        bundle({slice_key(b"gone\xff", TOP): zeros((2, 3)), b"z": zeros((2,))}), "ck"
+    )
+    assert {key: type(fault) for key, fault in source.index.faults.items()} == {
+        "gone\udcff": InvalidCheckpoint
+    }
     assert list(source.index.entries.slices.tensors.keys) == ["z"]
 
 
@@ -212,7 +265,9 @@ def test_a_name_that_begins_with_a_zero_byte_and_is_no_slice_key_is_a_name() -> 
     assert list(source.index.entries.slices.tensors.keys) == ["\x00odd"] and not source.index.faults
 
 
-def test_a_string_tensor_of_more_elements_than_bytes_is_a_fault_before_anything_is_allocated() -> None:
+def test_a_string_tensor_of_more_elements_than_bytes_is_a_fault_before_anything_is_allocated() -> (
+    None
+):
     entry = BundleEntry(7, (2**50,), 0, 0, 60, 0)
     source = FORMAT.open(bundle({b"s": entry}), "ck")
     assert type(source.index.faults["s"]) is InvalidCheckpoint
@@ -229,7 +284,9 @@ def test_two_checksums_of_the_same_bytes_are_a_fault() -> None:
     empty = BundleEntry(7, (), 0, 0, 5, mask(CRC32C.compute(bytes(8))))
     same = FORMAT.open(bundle({b"r": empty, b"s": empty}), "ck")
     other = FORMAT.open(bundle({b"r": empty, b"s": empty._replace(crc=1)}), "ck")
-    assert not same.index.faults and {key: type(e) for key, e in other.index.faults.items()} == {"s": InvalidCheckpoint}
+    assert not same.index.faults and {key: type(e) for key, e in other.index.faults.items()} == {
+        "s": InvalidCheckpoint
+    }
 
 
 def test_entries_may_be_renamed_before_they_are_read() -> None:
@@ -250,14 +307,15 @@ def test_a_big_endian_variant_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float32", "complex64", "complex128", "qint16", "qint32", "int16", "bfloat16", "float64"]
+    "dtype",
+    ["float32", "complex64", "complex128", "qint16", "qint32", "int16", "bfloat16", "float64"],
 )
 def test_big_endian_elements_are_turned_round_and_checked(dtype: str) -> None:
     header = encode_varint_field(1, 1) + encode_varint_field(2, 1)
     data = bytes(range(64))
-    unit = {"complex64": 4, "complex128": 8, "qint16": 2, "qint32": 4, "bfloat16": 2}.get(dtype) or np.dtype(
+    unit = {"complex64": 4, "complex128": 8, "qint16": 2, "qint32": 4, "bfloat16": 2}.get(
         dtype
-    ).itemsize
+    ) or np.dtype(dtype).itemsize
     size = {"complex64": 8, "complex128": 16}.get(dtype, unit)
     entry = BundleEntry(ENUMS[dtype], (32 // size,), 0, 16, 32, mask(CRC32C.compute(data[16:48])))
     good = FORMAT.open(bundle({b"t": entry}, data, header), "ck")
@@ -281,8 +339,14 @@ def test_an_absurd_count_of_data_files_costs_nothing(count: int) -> None:
         assert len(source.index.files) == 1 and source.index.faults.keys() == {"t"}
 
 
-@given(st.dictionaries(st.binary(min_size=1, max_size=6) | st.sampled_from(sorted(HALVES)), ENTRIES, max_size=5))
-def test_any_entries_open_and_every_key_reads_or_is_a_fault(entries: dict[bytes, BundleEntry]) -> None:
+@given(
+    st.dictionaries(
+        st.binary(min_size=1, max_size=6) | st.sampled_from(sorted(HALVES)), ENTRIES, max_size=5
+    )
+)
+def test_any_entries_open_and_every_key_reads_or_is_a_fault(
+    entries: dict[bytes, BundleEntry],
+) -> None:
     source = FORMAT.open(bundle({**HALVES, **entries}), "ck")
     table = source.index.entries
     for row in range(len(table)):

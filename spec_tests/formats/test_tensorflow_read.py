@@ -1,4 +1,5 @@
-"""Every checkpoint that TensorFlow wrote reads as TensorFlow reads it; damaged ones are refused, key by key.
+"""Every checkpoint that TensorFlow wrote reads as TensorFlow reads it; damaged ones are refused,
+key by key.
 
 Values, dtypes and shapes come from TensorFlow itself (``expected.json``), as does what is damaged.
 """
@@ -33,7 +34,14 @@ from shardvar.layout.region import parse_slice_text
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.memory_storage import MemoryStorage
-from spec_tests.helpers.tensor_bundles import GOLDEN, digest, golden, open_golden, read_tensor, string_values
+from spec_tests.helpers.tensor_bundles import (
+    GOLDEN,
+    digest,
+    golden,
+    open_golden,
+    read_tensor,
+    string_values,
+)
 
 NAMES = sorted(path.name for path in GOLDEN.iterdir())
 V1 = "v1_format_legacy"
@@ -102,7 +110,8 @@ def tensors_of(expected: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", READABLE)
 def test_every_checkpoint_of_tensorflow_reads_as_tensorflow_says(name: str) -> None:
-    """Keys in order, dtypes, shapes, slices, values of every tensor that TensorFlow or its slices can give."""
+    """Keys in order, dtypes, shapes, slices, values of every tensor that TensorFlow or its slices
+    can give."""
     expected, source = open_golden(name)
     assert source.index.faults.keys() == FAULTS.get(name, {}).keys()
     slices = source.index.entries.slices
@@ -162,7 +171,8 @@ def test_other_keys_of_a_damaged_checkpoint_read_as_before(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(CORRUPT))
 def test_bytes_that_disagree_with_their_checksum_are_never_returned(name: str) -> None:
-    """Strings are checked by the source; of plain entries, the source gives the checksum to compare."""
+    """Strings are checked by the source; of plain entries, the source gives the checksum to
+    compare."""
     _, source = open_golden(name)
     entries = source.index.find(CORRUPT[name])
     payload = bytearray(int(entries.slices.nbytes[0]))
@@ -175,12 +185,18 @@ def test_bytes_that_disagree_with_their_checksum_are_never_returned(name: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("dtypes_all", "qint8"), ("iterator_variant", "it/.ATTRIBUTES/ITERATOR_STATE")]
+    ("name", "key"),
+    [("dtypes_all", "qint8"), ("iterator_variant", "it/.ATTRIBUTES/ITERATOR_STATE")],
 )
-def test_variants_and_quantized_tensors_are_listed_and_their_bytes_carried(name: str, key: str) -> None:
+def test_variants_and_quantized_tensors_are_listed_and_their_bytes_carried(
+    name: str, key: str
+) -> None:
     _, source = open_golden(name)
     entries = source.index.find(key)
-    assert is_opaque(entries.slices.dtype(0)) and len(read_tensor(source, key)) == entries.slices.nbytes[0] > 0
+    assert (
+        is_opaque(entries.slices.dtype(0))
+        and len(read_tensor(source, key)) == entries.slices.nbytes[0] > 0
+    )
 
 
 @pytest.mark.parametrize("name", ["strings", "iterator_variant", "hand_big_endian"])
@@ -219,7 +235,9 @@ def test_trailing_bytes_and_files_without_a_tensor_are_told_and_harm_nobody() ->
     ]:
         _, source = open_golden(name)
         findings = source.findings()
-        assert place in [finding.place for finding in findings] and not any(finding.is_damage for finding in findings)
+        assert place in [finding.place for finding in findings] and not any(
+            finding.is_damage for finding in findings
+        )
     assert open_golden("dense_single")[1].findings() == []
 
 
@@ -236,7 +254,8 @@ def copied(tmp_path: Path) -> LocalStorage:
 def test_a_file_that_was_cut_short_is_incomplete_and_an_index_that_points_beyond_it_out_of_bounds(
     tmp_path: Path,
 ) -> None:
-    """Cut anywhere, also where a payload ends, a file lacks what was behind: bytes follow those that are there."""
+    """Cut anywhere, also where a payload ends, a file lacks what was behind: bytes follow those
+    that are there."""
     for size in (0, 47, 48, 50, 101):
         for file in (GOLDEN / "bad_string_byte").glob("ck.*"):
             shutil.copy(file, tmp_path)
@@ -262,7 +281,11 @@ def test_a_missing_index_is_told_apart_from_no_checkpoint(copied: LocalStorage) 
 @pytest.mark.parametrize("name", READABLE)
 def test_every_name_that_a_person_may_type_leads_to_the_checkpoint(name: str) -> None:
     _, storage, prefix = golden(name)
-    typed = [prefix, f"{prefix}.index", *(file for file in storage.names() if file.startswith(f"{prefix}.data-"))]
+    typed = [
+        prefix,
+        f"{prefix}.index",
+        *(file for file in storage.names() if file.startswith(f"{prefix}.data-")),
+    ]
     assert len(typed) >= 2
     for text in typed:
         assert FORMAT.locate(storage, text) == [prefix], text
@@ -291,13 +314,18 @@ def test_a_v1_checkpoint_is_found_by_what_is_in_its_files(tmp_path: Path) -> Non
         shutil.copy(GOLDEN / V1 / prefix, tmp_path / f"old-{number:05}-of-00002")
     parts = LocalStorage(str(tmp_path))
     assert (
-        FORMAT.locate(parts, "") == FORMAT.locate(parts, "old") == FORMAT.locate(parts, "old-00001-of-00002") == ["old"]
+        FORMAT.locate(parts, "")
+        == FORMAT.locate(parts, "old")
+        == FORMAT.locate(parts, "old-00001-of-00002")
+        == ["old"]
     )
     with pytest.raises(UnsupportedError, match="V1"):
         FORMAT.open(parts, "old")
 
 
-def test_more_data_files_than_are_held_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_data_files_than_are_held_open_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardvar.formats.files.OPEN_FILES", 2)
     _, source = open_golden("max_shard_24")
     wanted = tensors_of(open_golden("max_shard_24")[0])
@@ -311,13 +339,20 @@ def test_more_data_files_than_are_held_open_are_read(tmp_path: Path, monkeypatch
 
 
 @given(
-    st.sampled_from(["dense_single", "slices_grid_2d", "strings", "hand_big_endian", "sharded_var_3_max40"]), st.data()
+    st.sampled_from(
+        ["dense_single", "slices_grid_2d", "strings", "hand_big_endian", "sharded_var_3_max40"]
+    ),
+    st.data(),
 )
-def test_a_flipped_bit_of_any_file_is_noticed_or_changes_nothing(name: str, data: st.DataObject) -> None:
+def test_a_flipped_bit_of_any_file_is_noticed_or_changes_nothing(
+    name: str, data: st.DataObject
+) -> None:
     """Whatever the bit, every key reads as before or is refused, and nothing else ever happens."""
     expected, storage, prefix = golden(name)
     files = {
-        file: (Path(storage.path) / file).read_bytes() for file in storage.names() if file.startswith(prefix + ".")
+        file: (Path(storage.path) / file).read_bytes()
+        for file in storage.names()
+        if file.startswith(prefix + ".")
     }
     victim = data.draw(st.sampled_from(sorted(files)))
     damaged = bytearray(files[victim])

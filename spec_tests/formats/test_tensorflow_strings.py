@@ -1,4 +1,5 @@
-"""String tensors that a bundle has in slices, as TensorFlow writes the shards of a string variable."""
+"""String tensors that a bundle has in slices, as TensorFlow writes the shards of a string
+variable."""
 
 import shutil
 from collections.abc import Iterable
@@ -8,7 +9,12 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+)
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow import source as tensorflow_source
 from shardvar.formats.tensorflow.joined import join_payloads, join_strings
@@ -24,7 +30,9 @@ def sliced(tmp_path: Path) -> Path:
     return tmp_path / "sliced" / "ss"
 
 
-def test_strings_in_slices_are_read_and_written_as_whole_ones_are(sliced: Path, tmp_path: Path) -> None:
+def test_strings_in_slices_are_read_and_written_as_whole_ones_are(
+    sliced: Path, tmp_path: Path
+) -> None:
     expected, _, _ = golden("slices_of_strings")
     wanted = {key: string_values(expected["tensors"][key]) for key in "sv"}
     loaded = sv.load(sliced)
@@ -34,7 +42,10 @@ def test_strings_in_slices_are_read_and_written_as_whole_ones_are(sliced: Path, 
     for form in ("tensorflow", "shardvar"):
         sv.reshard(sliced, tmp_path / form, format=form, rename={"v": "a"})
         written = sv.load(tmp_path / form)
-        assert {key: written[key].ravel().tolist() for key in "sa"} == {"s": wanted["s"], "a": wanted["v"]}
+        assert {key: written[key].ravel().tolist() for key in "sa"} == {
+            "s": wanted["s"],
+            "a": wanted["v"],
+        }
         assert sv.verify(tmp_path / form).ok
         assert sv.diff(sliced, tmp_path / form, rename={"v": "a"}).equal
 
@@ -54,8 +65,11 @@ def test_a_damaged_slice_of_strings_is_damage_of_its_tensor(sliced: Path) -> Non
     assert sv.verify(sliced).outcomes == {"n": "ok", "s": "damaged", "v": "ok"}
 
 
-def test_a_payload_is_joined_once_for_all_its_blocks(sliced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once for each, which would take time by the square of its size; and it is dropped with its last byte."""
+def test_a_payload_is_joined_once_for_all_its_blocks(
+    sliced: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each, which would take time by the square of its size; and it is dropped with
+    its last byte."""
     joins: list[int] = []
 
     def join(parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...], nbytes: int) -> bytes:
@@ -77,7 +91,8 @@ def test_a_payload_is_joined_once_for_all_its_blocks(sliced: Path, monkeypatch: 
 
 
 def test_no_two_tensors_have_one_entry(sliced: Path) -> None:
-    """Where another payload has the place of the joined one, its key is refused: values would be mixed up."""
+    """Where another payload has the place of the joined one, its key is refused: values would be
+    mixed up."""
     source = FORMAT.open(LocalStorage(str(sliced.parent)), "ss")
     entries, stored = source.index.find("s"), source.contents.stored
     place = int(entries.file[0]), int(entries.start[0]), int(entries.slices.nbytes[0])

@@ -1,4 +1,5 @@
-"""What is written is what TensorFlow would have written, and an overwrite is never seen half done."""
+"""What is written is what TensorFlow would have written, and an overwrite is never seen half
+done."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -55,7 +56,10 @@ def test_the_same_entries_make_the_same_files_as_tensorflow_made(name: str, tmp_
     assignment = Assignment(entries.slices.take(order), file[order], source.contents.num_shards)
     payloads = [read_payload(source, entries, row) for row in order.tolist()]
     write_payloads(LocalStorage(str(tmp_path)), source.prefix, assignment, payloads)
-    theirs = {path.name: path.read_bytes() for path in Path(source.storage.path).glob(f"{source.prefix}.*")}
+    theirs = {
+        path.name: path.read_bytes()
+        for path in Path(source.storage.path).glob(f"{source.prefix}.*")
+    }
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
 
 
@@ -86,7 +90,11 @@ CUTS = {
 def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     write_arrays(
-        storage, "ck", {key: array.astype(array.dtype.newbyteorder("<")) for key, array in arrays().items()}, CUTS, 3
+        storage,
+        "ck",
+        {key: array.astype(array.dtype.newbyteorder("<")) for key, array in arrays().items()},
+        CUTS,
+        3,
     )
     source = FORMAT.open(storage, "ck")
     assert not source.index.faults and source.findings() == []
@@ -99,7 +107,10 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
 def test_an_empty_checkpoint_is_a_checkpoint(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     nothing = SliceTable.of(
-        TensorTable.of([]), np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+        TensorTable.of([]),
+        np.zeros(0, np.int64),
+        np.zeros((0, 0), np.int64),
+        np.zeros((0, 0), np.int64),
     )
     write_payloads(storage, "ck", Assignment(nothing, np.zeros(0, np.int64), 0), [])
     source = FORMAT.open(storage, "ck")
@@ -113,14 +124,21 @@ def test_an_overwrite_takes_a_count_that_the_old_checkpoint_does_not_have(tmp_pa
     storage = LocalStorage(str(tmp_path))
     for round_, count in enumerate([2, 3, 2, 3]):
         values = {"t": np.full((4,), round_, np.int32)}
-        write_arrays(storage, "ck", values, {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}, 2, f"g{round_}")
-        assert storage.names() == [f"ck.data-0000{i}-of-0000{count}" for i in range(2)] + ["ck.index"]
+        write_arrays(
+            storage, "ck", values, {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}, 2, f"g{round_}"
+        )
+        assert storage.names() == [f"ck.data-0000{i}-of-0000{count}" for i in range(2)] + [
+            "ck.index"
+        ]
         assert read_tensor(FORMAT.open(storage, "ck"), "t").tolist() == [round_] * 4
 
 
 @pytest.mark.parametrize("overwrites", [1, 2, 3])
-def test_an_open_bundle_keeps_its_values_while_it_is_overwritten(overwrites: int, tmp_path: Path) -> None:
-    """The second overwrite uses the names of the first files again: those that are open are still the old ones."""
+def test_an_open_bundle_keeps_its_values_while_it_is_overwritten(
+    overwrites: int, tmp_path: Path
+) -> None:
+    """The second overwrite uses the names of the first files again: those that are open are still
+    the old ones."""
     storage, cuts = LocalStorage(str(tmp_path)), {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}
     write_arrays(storage, "ck", {"t": np.full((4,), 9, np.int32)}, cuts, 2, "g")
     source = FORMAT.open(storage, "ck")
@@ -129,13 +147,17 @@ def test_an_open_bundle_keeps_its_values_while_it_is_overwritten(overwrites: int
     assert read_tensor(source, "t").tolist() == [9] * 4
 
 
-def test_a_bundle_of_more_files_than_are_held_open_says_that_it_was_replaced(tmp_path: Path) -> None:
+def test_a_bundle_of_more_files_than_are_held_open_says_that_it_was_replaced(
+    tmp_path: Path,
+) -> None:
     storage, count = LocalStorage(str(tmp_path)), OPEN_FILES + 2
     cuts = {"t": [((row,), (1,), row) for row in range(count)]}
     for round_ in range(3):
         if round_ == 1:
             source = FORMAT.open(storage, "ck")
-        write_arrays(storage, "ck", {"t": np.full((count,), round_, np.int32)}, cuts, count, f"g{round_}")
+        write_arrays(
+            storage, "ck", {"t": np.full((count,), round_, np.int32)}, cuts, count, f"g{round_}"
+        )
     with pytest.raises(CorruptCheckpoint, match="was replaced.*Open the checkpoint again"):
         read_tensor(source, "t")
 
@@ -172,7 +194,9 @@ class DyingStorage(LocalStorage):
 
 
 @pytest.mark.parametrize("overwrites", [False, True])
-def test_a_writer_that_dies_anywhere_leaves_the_old_checkpoint_or_the_new(overwrites: bool, tmp_path: Path) -> None:
+def test_a_writer_that_dies_anywhere_leaves_the_old_checkpoint_or_the_new(
+    overwrites: bool, tmp_path: Path
+) -> None:
     """And the next writer succeeds and leaves nothing behind."""
     cuts = {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}
     for changes in range(8):
@@ -200,12 +224,22 @@ def test_a_writer_that_dies_anywhere_leaves_the_old_checkpoint_or_the_new(overwr
         pytest.param({"": np.zeros(1)}, {}, id="the header's name"),
         pytest.param({"\x00t": np.zeros(1)}, {}, id="a slice's name"),
         pytest.param({"\ud800": np.zeros(1)}, {}, id="half a character"),
-        pytest.param({"t": np.zeros(2, np.float16)}, {"t": [((0,), (1,), 0), ((1,), (1,), 0)]}, id="slices of float16"),
         pytest.param(
-            {"t": np.zeros((2,) + (1,) * 8)}, {"t": [((i,) + (0,) * 8, (1,) * 9, 0) for i in (0, 1)]}, id="rank 9"
+            {"t": np.zeros(2, np.float16)},
+            {"t": [((0,), (1,), 0), ((1,), (1,), 0)]},
+            id="slices of float16",
         ),
-        pytest.param({"t": np.zeros(2)}, {"t": [((0,), (2,), 0), ((2,), (0,), 0)]}, id="an empty slice"),
-        pytest.param({"t": np.zeros(2, ml_dtypes.float8_e8m0fnu)}, {}, id="a dtype of other frameworks"),
+        pytest.param(
+            {"t": np.zeros((2,) + (1,) * 8)},
+            {"t": [((i,) + (0,) * 8, (1,) * 9, 0) for i in (0, 1)]},
+            id="rank 9",
+        ),
+        pytest.param(
+            {"t": np.zeros(2)}, {"t": [((0,), (2,), 0), ((2,), (0,), 0)]}, id="an empty slice"
+        ),
+        pytest.param(
+            {"t": np.zeros(2, ml_dtypes.float8_e8m0fnu)}, {}, id="a dtype of other frameworks"
+        ),
     ],
 )
 def test_what_tensorflow_could_not_read_is_refused_before_a_byte_is_written(
@@ -221,14 +255,20 @@ def test_names_that_tensorflow_takes_for_patterns_are_refused(prefix: str, tmp_p
     nothing = TensorTable.of([]).whole()
     with pytest.raises(ShardvarError):
         FORMAT.create(
-            LocalStorage(str(tmp_path)), prefix, Assignment(nothing, np.zeros(0, np.int64), 1), Metadata(), "g"
+            LocalStorage(str(tmp_path)),
+            prefix,
+            Assignment(nothing, np.zeros(0, np.int64), 1),
+            Metadata(),
+            "g",
         )
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=12))
 def test_payloads_lie_one_after_the_other_in_each_file(rows: list[tuple[int, int]]) -> None:
     """start[row] is the sum of the sizes before it in its file."""
-    slices = TensorTable.of([(f"t{i}", "int8", (nbytes,)) for i, (_, nbytes) in enumerate(rows)]).whole()
+    slices = TensorTable.of(
+        [(f"t{i}", "int8", (nbytes,)) for i, (_, nbytes) in enumerate(rows)]
+    ).whole()
     file = np.array([number for number, _ in rows], np.int64)
     _, storage, _ = golden("dense_single")
     sink = FORMAT.create(storage, "x", Assignment(slices, file, 4), Metadata(), "g")

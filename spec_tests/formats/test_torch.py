@@ -1,4 +1,5 @@
-"""torch's checkpoints: the golden ones by torch, whole, damaged and hostile, through the verbs; and the parts alone."""
+"""torch's checkpoints: the golden ones by torch, whole, damaged and hostile, through the verbs; and
+the parts alone."""
 
 import pickle
 import shutil
@@ -52,7 +53,11 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
         verified = verdict_of(GOLDEN / kind / case / path)
         for key, array in arrays.items():
             if array.dtype == object:
-                assert array[()].decode().startswith(objects[key]["repr"][:200] if key in objects else "")
+                assert (
+                    array[()]
+                    .decode()
+                    .startswith(objects[key]["repr"][:200] if key in objects else "")
+                )
             else:
                 assert described(array, tensors[key]).items() <= tensors[key].items(), key
         assert arrays.keys().isdisjoint(expected.get("bad_keys", ()))
@@ -73,7 +78,9 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
 
 
 @pytest.mark.parametrize("path", ["torch_dcp/no_checksums/ckpt", "torch_pt/no_checksums/x.pt"])
-def test_an_archive_without_checksums_is_read_and_never_called_compared(path: str, tmp_path: Path) -> None:
+def test_an_archive_without_checksums_is_read_and_never_called_compared(
+    path: str, tmp_path: Path
+) -> None:
     """``set_crc32_options(False)`` of torch leaves the CRC of every record 0."""
     report = sv.verify(GOLDEN / path)
     assert report.ok and set(report.outcomes.values()) == {"not verifiable"}
@@ -108,26 +115,36 @@ def test_a_view_of_a_part_of_a_storage_is_covered_by_the_checksum_of_the_storage
 
 
 def damaged_views(folder: Path) -> Path:
-    """Views of one storage, with its first bit changed: ``tail`` ends it and ``evens`` nearly reaches its end."""
+    """Views of one storage, with its first bit changed: ``tail`` ends it and ``evens`` nearly
+    reaches its end."""
     octets = bytearray((GOLDEN / "torch_pt" / "shared_storage" / "x.pt").read_bytes())
-    values = np.frombuffer(sv.load(GOLDEN / "torch_pt" / "shared_storage" / "x.pt")["whole"].tobytes(), np.uint8)
+    values = np.frombuffer(
+        sv.load(GOLDEN / "torch_pt" / "shared_storage" / "x.pt")["whole"].tobytes(), np.uint8
+    )
     octets[octets.index(values.tobytes())] ^= 1
     (folder / "x.pt").write_bytes(octets)
     return folder / "x.pt"
 
 
-def test_a_storage_is_compared_where_the_tensors_that_are_read_reach_over_all_of_it(tmp_path: Path) -> None:
+def test_a_storage_is_compared_where_the_tensors_that_are_read_reach_over_all_of_it(
+    tmp_path: Path,
+) -> None:
     path = damaged_views(tmp_path)
     for keys in (None, ["whole"], ["evens", "tail"], ["t", "again"]):
-        with pytest.raises(CorruptCheckpoint, match="disagree with their CRC-32|do not have the checksum"):
+        with pytest.raises(
+            CorruptCheckpoint, match="disagree with their CRC-32|do not have the checksum"
+        ):
             sv.load(path, keys)
     assert sv.load(path, ["head", "tail"])["tail"].shape == (10,)
 
 
 def test_every_tensor_in_a_damaged_storage_is_damaged(tmp_path: Path) -> None:
-    """Nothing says which of its bytes are wrong, so no outcome is "ok", whether or not a tensor spans the storage."""
+    """Nothing says which of its bytes are wrong, so no outcome is "ok", whether or not a tensor
+    spans the storage."""
     spanned = damaged_views(tmp_path)
-    shutil.copy(GOLDEN / "torch_pt" / "small_view_of_large_storage" / "x.pt", loose := tmp_path / "loose.pt")
+    shutil.copy(
+        GOLDEN / "torch_pt" / "small_view_of_large_storage" / "x.pt", loose := tmp_path / "loose.pt"
+    )
     values = np.arange(4000, 4100, dtype=np.float32).tobytes()
     octets = loose.read_bytes()
     assert octets.count(values) == 1
@@ -136,7 +153,9 @@ def test_every_tensor_in_a_damaged_storage_is_damaged(tmp_path: Path) -> None:
         report = sv.verify(path)
         assert {key for key, outcome in report.outcomes.items() if outcome == "ok"} == right
         assert {damage.key for damage in report.damages} == report.outcomes.keys() - right
-        assert {(damage.kind, damage.file) for damage in report.damages} == {("CorruptCheckpoint", path.name)}
+        assert {(damage.kind, damage.file) for damage in report.damages} == {
+            ("CorruptCheckpoint", path.name)
+        }
 
 
 def test_a_dict_of_another_class_may_have_an_empty_key(tmp_path: Path) -> None:
@@ -149,8 +168,11 @@ def test_a_dict_of_another_class_may_have_an_empty_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [["tail"], ["head", "tail"], ["t"]])
-def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(keys: list[str], tmp_path: Path) -> None:
-    """By ``verify="full"``, by a reshard, and by show of a small tensor; a reader says what it did not compare."""
+def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(
+    keys: list[str], tmp_path: Path
+) -> None:
+    """By ``verify="full"``, by a reshard, and by show of a small tensor; a reader says what it did
+    not compare."""
     path = damaged_views(tmp_path)
     with pytest.raises(CorruptCheckpoint, match="disagree with their CRC-32"):
         sv.load(path, keys, verify="full")
@@ -170,10 +192,22 @@ def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(keys: list[str]
         ((TENSOR, 1), "It is an object with a tensor in it."),
         (Global("torch.float32"), "It refers to torch.float32, which shardvar does not import."),
         (Global("builtins.len"), "It refers to builtins.len, which shardvar does not import."),
-        ({Global("torch.float32"): 1}, "It refers to torch.float32, which shardvar does not import."),
-        (Node("builtins.range", (0, 3, 1)), "It is an object of the class builtins.range, .* Save what it holds as"),
-        (Node("numpy._core.multiarray.scalar", ()), r"Save it as a tensor: `torch.as_tensor\(value\)`."),
-        (Reference(("storage", Global("torch.FloatStorage"), "0", "cpu", 4)), "It is a storage without a tensor."),
+        (
+            {Global("torch.float32"): 1},
+            "It refers to torch.float32, which shardvar does not import.",
+        ),
+        (
+            Node("builtins.range", (0, 3, 1)),
+            "It is an object of the class builtins.range, .* Save what it holds as",
+        ),
+        (
+            Node("numpy._core.multiarray.scalar", ()),
+            r"Save it as a tensor: `torch.as_tensor\(value\)`.",
+        ),
+        (
+            Reference(("storage", Global("torch.FloatStorage"), "0", "cpu", 4)),
+            "It is a storage without a tensor.",
+        ),
     ],
 )
 def test_an_object_that_is_not_plain_is_refused_for_what_it_is(value: Any, words: str) -> None:
@@ -195,7 +229,8 @@ def test_objects_are_shown_as_python_literals() -> None:
 
 
 def test_the_shape_of_a_tensor_without_elements_is_that_of_its_item(tmp_path: Path) -> None:
-    """It has no bytes that a checksum could cover: a changed extent anywhere in the index is a fault all the same."""
+    """It has no bytes that a checksum could cover: a changed extent anywhere in the index is a
+    fault all the same."""
     shutil.copytree(GOLDEN / "torch_dcp" / "scalars_empties" / "ckpt", tmp_path / "ck")
     index = tmp_path / "ck" / ".metadata"
     octets = index.read_bytes()
@@ -203,14 +238,19 @@ def test_the_shape_of_a_tensor_without_elements_is_that_of_its_item(tmp_path: Pa
     places = [place for place in range(len(octets)) if octets.startswith(shape, place)]
     assert len(places) == 2, "the full shape, and that of the slice"
     for place in places:
-        index.write_bytes(octets[:place] + shape.replace(b"\x03", b"\x01") + octets[place + len(shape) :])
+        index.write_bytes(
+            octets[:place] + shape.replace(b"\x03", b"\x01") + octets[place + len(shape) :]
+        )
         assert sv.verify(tmp_path / "ck").outcomes["empty03"] == "damaged"
         with pytest.raises(ShardvarError):
             sv.load(tmp_path / "ck", ["empty03"])
 
 
 def test_contiguous_payloads_are_read_in_place_and_mapped() -> None:
-    for path in (GOLDEN / "torch_dcp" / "rows9_ranks2" / "ckpt", GOLDEN / "torch_pt" / "module_state_dict" / "x.pt"):
+    for path in (
+        GOLDEN / "torch_dcp" / "rows9_ranks2" / "ckpt",
+        GOLDEN / "torch_pt" / "module_state_dict" / "x.pt",
+    ):
         with sv.open_checkpoint(path) as reader:
             assert reader.entries().plain.all()
         mapped, loaded = sv.load(path, mmap=True), sv.load(path)
@@ -244,7 +284,9 @@ def test_opening_reads_no_item_and_a_key_reads_its_own() -> None:
     source.close()
 
 
-@pytest.mark.parametrize("case", ["rows9_ranks2", "fsdp2_adamw_bf16_3_ranks", "bit_in_values", "item_rezipped"])
+@pytest.mark.parametrize(
+    "case", ["rows9_ranks2", "fsdp2_adamw_bf16_3_ranks", "bit_in_values", "item_rezipped"]
+)
 def test_a_frame_that_is_like_another_is_read_like_one_that_is_not(case: str) -> None:
     """The template of a frame skips work whose result is known, and changes nothing."""
     storage = LocalStorage(str(GOLDEN / "torch_dcp" / case / "ckpt"))
@@ -254,13 +296,19 @@ def test_a_frame_that_is_like_another_is_read_like_one_that_is_not(case: str) ->
     fast, plain = Frames(data), Frames(data, uses_templates=False)
     for row, (start, nbytes) in enumerate(zip(index.items.start, index.items.nbytes, strict=True)):
         if index.slices.dtype(row) != "string":
-            place = int(index.file[row]), start, nbytes, (index.slices.dtype(row), index.items.shape[row])
+            place = (
+                int(index.file[row]),
+                start,
+                nbytes,
+                (index.slices.dtype(row), index.items.shape[row]),
+            )
             assert fast.read_tensor(*place) == plain.read_tensor(*place)
     source.close()
 
 
 def test_one_changed_byte_anywhere_is_never_another_value(tmp_path: Path) -> None:
-    """Of a checkpoint with a repeated frame: each byte of a data file in turn, with one bit changed."""
+    """Of a checkpoint with a repeated frame: each byte of a data file in turn, with one bit
+    changed."""
     shutil.copytree(GOLDEN / "torch_dcp" / "rows9_ranks2" / "ckpt", tmp_path / "ck")
     right = sv.load(tmp_path / "ck")
     path = tmp_path / "ck" / "__0_0.distcp"
@@ -275,15 +323,21 @@ def test_one_changed_byte_anywhere_is_never_another_value(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_dicts_of_every_kind_of_the_standard_library_are_entered(protocol: int) -> None:
-    """However they are pickled: the items of a counter are its argument, those of the others are set afterwards."""
+    """However they are pickled: the items of a counter are its argument, those of the others are
+    set afterwards."""
     kinds: list[Any] = [Counter(a=2, b=1), OrderedDict(a=2, b=1), defaultdict(int, a=2, b=1)]
     for each in kinds:
-        assert leaves_of({"c": parse_pickle(pickle.dumps(each, protocol))[0]})[0] == {"c.a": 2, "c.b": 1}
+        assert leaves_of({"c": parse_pickle(pickle.dumps(each, protocol))[0]})[0] == {
+            "c.a": 2,
+            "c.b": 1,
+        }
 
 
 def test_keys_are_those_of_torch() -> None:
     tensor = Node("torch._utils._rebuild_tensor_v2", ())
-    leaves, clashes = leaves_of({"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}})
+    leaves, clashes = leaves_of(
+        {"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}}
+    )
     assert list(leaves) == ["a.0", "a.1", "b.0", "c", "d.1"] and clashes == {"b.0"}
 
 
@@ -319,7 +373,10 @@ def test_a_call_of_what_has_no_name_is_refused() -> None:
         literal_of([nameless])
     for tensor in (
         Node(wrapper, (nameless,)),
-        Node("torch._tensor._rebuild_from_type_v2", (Global("torch._utils._rebuild_tensor_v2"), nameless, (), {})),
+        Node(
+            "torch._tensor._rebuild_from_type_v2",
+            (Global("torch._utils._rebuild_tensor_v2"), nameless, (), {}),
+        ),
     ):
         with pytest.raises(ShardvarError):
             tensor_of(tensor)
@@ -365,9 +422,15 @@ def test_a_distributed_checkpoint_becomes_safetensors(tmp_path: Path) -> None:
 
 def test_a_key_is_looked_up_without_memory_for_all_others(tmp_path: Path) -> None:
     """``verify`` asks for every key by itself, which took the square of their number."""
-    sv.save(tmp_path / "ck", {f"w{number}": np.ones(2, np.float32) for number in range(2_000)}, format="torch")
+    sv.save(
+        tmp_path / "ck",
+        {f"w{number}": np.ones(2, np.float32) for number in range(2_000)},
+        format="torch",
+    )
     with sv.open_checkpoint(tmp_path / "ck") as reader:
-        assert not reader.faults and "w6" not in reader.index.faults  # all items are read, and looked up once
+        assert (
+            not reader.faults and "w6" not in reader.index.faults
+        )  # all items are read, and looked up once
         tracemalloc.start()
         try:
             assert reader.source.is_guarded("w7")  # type: ignore[attr-defined]  # of this format's source

@@ -1,4 +1,5 @@
-"""Distributed checkpoints that shardvar writes; ``spec_tests/peers`` lets torch itself read them."""
+"""Distributed checkpoints that shardvar writes; ``spec_tests/peers`` lets torch itself read
+them."""
 
 import zipfile
 from io import BytesIO
@@ -42,7 +43,9 @@ def written(path: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_has_the_tensors_in_their_slices_and_files(tmp_path: Path) -> None:
-    sv.save(tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3}, policy=BalancedPolicy(2))
+    sv.save(
+        tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3}, policy=BalancedPolicy(2)
+    )
     loaded = sv.load(tmp_path / "ck")
     assert loaded.keys() == TENSORS.keys() and sv.verify(tmp_path / "ck").ok
     for key, array in TENSORS.items():
@@ -55,12 +58,15 @@ def test_a_folder_has_the_tensors_in_their_slices_and_files(tmp_path: Path) -> N
 def test_an_item_of_another_extent_along_one_axis_names_fsdp_over_tensor_parallelism(
     other: tuple[int, int], is_cut_otherwise: bool, tmp_path: Path
 ) -> None:
-    """torch writes such items where FSDP2 cuts what tensor parallelism has cut unevenly, and no copy is at fault."""
+    """torch writes such items where FSDP2 cuts what tensor parallelism has cut unevenly, and no
+    copy is at fault."""
     for name, shape in (("ck", (6, 4)), ("other", other)):
         sv.save(tmp_path / name, {"t": np.zeros(shape, np.int8)}, format="torch", partition=2)
     (file,), (data,) = ((tmp_path / name).glob("*.distcp") for name in ("ck", "other"))
     file.write_bytes(data.read_bytes())
-    with pytest.raises(InvalidCheckpoint, match=r"holds int8\[2, .\], but the index says int8\[3, 4\]") as caught:
+    with pytest.raises(
+        InvalidCheckpoint, match=r"holds int8\[2, .\], but the index says int8\[3, 4\]"
+    ) as caught:
         sv.load(tmp_path / "ck")
     assert ("FSDP2 over tensor parallelism" in caught.value.remedy) == is_cut_otherwise
 
@@ -108,14 +114,19 @@ def test_reshard_replaces_a_folder_only_if_it_is_told_to(tmp_path: Path) -> None
     assert sv.diff(tmp_path / "model.npz", tmp_path / "ck").equal
 
 
-def test_a_folder_with_a_checkpoint_of_another_format_is_not_written_into_unasked(tmp_path: Path) -> None:
+def test_a_folder_with_a_checkpoint_of_another_format_is_not_written_into_unasked(
+    tmp_path: Path,
+) -> None:
     sv.save(tmp_path / "ck" / "model.npz", TENSORS)
     with pytest.raises(TargetExists, match="npz"):
         sv.save(tmp_path / "ck", TENSORS, format="torch")
     sv.save(tmp_path / "ck", TENSORS, format="torch", force=True)
     with pytest.raises(AmbiguousPath):
         sv.load(tmp_path / "ck")
-    assert sv.load(tmp_path / "ck" / ".metadata").keys() == sv.load(tmp_path / "ck" / "model.npz").keys()
+    assert (
+        sv.load(tmp_path / "ck" / ".metadata").keys()
+        == sv.load(tmp_path / "ck" / "model.npz").keys()
+    )
 
 
 def test_what_torch_has_no_dtype_for_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
@@ -131,7 +142,9 @@ def test_the_users_metadata_and_the_description_of_the_policy_are_kept(tmp_path:
         assert reader.metadata.user == {"epoch": "3"} and reader.metadata.description
 
 
-def test_files_that_change_places_are_noticed_even_if_their_frames_are_equal(tmp_path: Path) -> None:
+def test_files_that_change_places_are_noticed_even_if_their_frames_are_equal(
+    tmp_path: Path,
+) -> None:
     """Items say nothing about the tensor that they belong to: the index has their checksums."""
     tensors = {key: np.full((8, 2), value, np.float32) for value, key in enumerate("ab")}
     sv.save(tmp_path / "ck", tensors, format="torch", policy=BalancedPolicy(2))
@@ -150,7 +163,9 @@ def test_an_index_whose_checksums_are_not_as_many_as_its_items_is_refused(tmp_pa
     octets = index.read_bytes()
     place = octets.index(b"B\x10\0\0\0") + 1  # four numbers of four bytes
     for nbytes in (15, 20):
-        changed = octets[:place] + nbytes.to_bytes(4, "little") + bytes(nbytes) + octets[place + 20 :]
+        changed = (
+            octets[:place] + nbytes.to_bytes(4, "little") + bytes(nbytes) + octets[place + 20 :]
+        )
         index.write_bytes(changed)
         with pytest.raises(MalformedCheckpoint, match="checksums"):
             sv.open_checkpoint(tmp_path / "ck")
@@ -165,12 +180,20 @@ def test_pythons_zipfile_reads_every_item_and_agrees_with_its_checksums(tmp_path
             assert archive.testzip() is None and archive.read("archive/byteorder") == b"little"
 
 
-def test_objects_are_carried_as_they_are_and_keep_their_places_in_nested_values(tmp_path: Path) -> None:
-    """Byte for byte, under new names too; keys that keep their names keep the paths that lead to them."""
+def test_objects_are_carried_as_they_are_and_keep_their_places_in_nested_values(
+    tmp_path: Path,
+) -> None:
+    """Byte for byte, under new names too; keys that keep their names keep the paths that lead to
+    them."""
     source = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
     report = sv.reshard(source, tmp_path / "ck", format="torch", rename={"epoch": "round"})
-    assert report.num_objects > 0 and report.num_tensors + report.num_objects == len(sv.load(source))
-    old, new = ({key: array[()] for key, array in sv.load(path).items()} for path in (source, tmp_path / "ck"))
+    assert report.num_objects > 0 and report.num_tensors + report.num_objects == len(
+        sv.load(source)
+    )
+    old, new = (
+        {key: array[()] for key, array in sv.load(path).items()}
+        for path in (source, tmp_path / "ck")
+    )
     assert new.pop("round") == old.pop("epoch") == b"3"
     assert new.keys() == old.keys() and all(np.array_equal(new[key], old[key]) for key in old)
     with sv.open_checkpoint(source) as before, sv.open_checkpoint(tmp_path / "ck") as after:
@@ -178,33 +201,50 @@ def test_objects_are_carried_as_they_are_and_keep_their_places_in_nested_values(
         assert before.source.objects(keys, "torch") == after.source.objects(keys, "torch")  # type: ignore[attr-defined]
         assert before.source.objects(keys, "torch").keys() == keys  # type: ignore[attr-defined]
         paths = dict(before.metadata.paths)
-        assert paths.pop("epoch") == ("epoch",) and after.metadata.paths == paths | {"round": ("round",)}
+        assert paths.pop("epoch") == ("epoch",) and after.metadata.paths == paths | {
+            "round": ("round",)
+        }
 
 
 @pytest.mark.parametrize("packed", [b"\0" * 5, b"\0" * 4 * 1000, "text", [1, 2], {"a": 1}, 7, None])
-def test_checksums_of_the_index_that_are_not_its_items_are_refused(packed: Any, tmp_path: Path) -> None:
-    """Of another size, too many for the items, or of another type; an attribute that is not a dict says nothing."""
+def test_checksums_of_the_index_that_are_not_its_items_are_refused(
+    packed: Any, tmp_path: Path
+) -> None:
+    """Of another size, too many for the items, or of another type; an attribute that is not a dict
+    says nothing."""
     sv.save(tmp_path / "ck", TENSORS, format="torch")
     root, _ = parse_pickle((tmp_path / "ck" / ".metadata").read_bytes())
     state = {key: value for key, value in root.state.items() if key in ("version", "planner_data")}
     empty = {"state_dict_metadata": {}, "storage_data": {}}
     name = "torch.distributed.checkpoint.metadata.Metadata"
     with pytest.raises(MalformedCheckpoint, match="not as many as its items"):
-        parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": {"crc32": packed}}), 4))
-    assert parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": packed}), 4)).keys == []
+        parse_metadata(
+            build_pickle(Instance(name, state | empty | {"shardvar": {"crc32": packed}}), 4)
+        )
+    assert (
+        parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": packed}), 4)).keys
+        == []
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", [Global("torch.float32"), 7, "text", None, (1, 2), b"raw"], ids=lambda each: type(each).__name__
+    "wrong",
+    [Global("torch.float32"), 7, "text", None, (1, 2), b"raw"],
+    ids=lambda each: type(each).__name__,
 )
 @pytest.mark.parametrize("side", ["key", "place"])
 def test_an_item_of_the_index_that_is_no_record_is_refused(side: str, wrong: Any) -> None:
     """Whatever value stands where the key or the place of an item belongs."""
     module = "torch.distributed.checkpoint"
     key = Instance(f"{module}.metadata.MetadataIndex", {"fqn": "a", "offset": None, "index": None})
-    place = Instance(f"{module}.filesystem._StorageInfo", {"relative_path": "__0_0.distcp", "offset": 0, "length": 4})
+    place = Instance(
+        f"{module}.filesystem._StorageInfo",
+        {"relative_path": "__0_0.distcp", "offset": 0, "length": 4},
+    )
     stored = {wrong: place} if side == "key" else {key: wrong}
-    root = Instance(f"{module}.metadata.Metadata", {"state_dict_metadata": {}, "storage_data": stored})
+    root = Instance(
+        f"{module}.metadata.Metadata", {"state_dict_metadata": {}, "storage_data": stored}
+    )
     with pytest.raises(MalformedCheckpoint, match="lacks its key or its place"):
         parse_metadata(build_pickle(root, 4))
 
@@ -224,7 +264,9 @@ def test_objects_become_metadata_where_there_are_no_strings(tmp_path: Path) -> N
     report = sv.reshard(source, tmp_path / "model.safetensors")
     with sv.open_checkpoint(tmp_path / "model.safetensors") as reader:
         assert report.num_texts == len(reader.metadata.user) > 1 and report.num_objects == 0
-        assert reader.metadata.user["optim.groups.0.betas"] == "(0.9, 0.99)" and "epoch" not in reader
+        assert (
+            reader.metadata.user["optim.groups.0.betas"] == "(0.9, 0.99)" and "epoch" not in reader
+        )
     with pytest.raises(UnsupportedError, match="epoch"):
         sv.reshard(source, tmp_path / "model.npz")
     sv.reshard(source, tmp_path / "model.npz", filter="model.*")
@@ -238,7 +280,12 @@ def test_an_object_that_would_run_code_is_not_carried(tmp_path: Path) -> None:
 
 def test_a_damaged_object_is_not_carried(tmp_path: Path) -> None:
     """Each byte of its item with one bit changed: refused, or its elements are what they were."""
-    sv.reshard(GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt", tmp_path / "ck", format="torch", filter=["epoch"])
+    sv.reshard(
+        GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt",
+        tmp_path / "ck",
+        format="torch",
+        filter=["epoch"],
+    )
     (file,) = (tmp_path / "ck").glob("*.distcp")
     octets = file.read_bytes()
     for position in range(0, len(octets), 13):

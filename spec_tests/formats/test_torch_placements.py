@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from shardvar.formats.torch.placements import Placement, Spread, held_regions
-from shardvar.layout.meshes import DTensorPlacement, Layout, Replicate, Shard, StridedShard, dtensor, fsdp
+from shardvar.layout.meshes import (
+    DTensorPlacement,
+    Layout,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    fsdp,
+)
 from shardvar.layout.meshes.mesh import Mesh
 
 KINDS: dict[DTensorPlacement, Placement] = {
@@ -20,10 +28,13 @@ KINDS: dict[DTensorPlacement, Placement] = {
 
 
 def read_from_files(layout: Layout, placements: tuple[Placement, ...], strided_last: bool) -> None:
-    """Compare the regions of every device, as the reader of a file of each rank finds them, with a layout."""
+    """Compare the regions of every device, as the reader of a file of each rank finds them, with a
+    layout."""
     for device, coordinate in enumerate(np.ndindex(*layout.mesh.shape)):
         spread = Spread(layout.shape, layout.mesh.shape, coordinate, placements)
-        found = [(region.offset, region.shape) for region in held_regions(spread.runs(strided_last))]
+        found = [
+            (region.offset, region.shape) for region in held_regions(spread.runs(strided_last))
+        ]
         expected = [(region.offset, region.shape) for region in layout.regions(device)]
         assert [region for region in found if prod(region[1])] == expected
 

@@ -1,4 +1,5 @@
-"""Files of single ranks as one checkpoint: placements, shards, copies, and what does not fit together."""
+"""Files of single ranks as one checkpoint: placements, shards, copies, and what does not fit
+together."""
 
 import shutil
 import zlib
@@ -50,7 +51,8 @@ def chunks(indices: Any, count: int) -> list[Any]:
 
 
 def twin(spread: Spread) -> list[Any]:
-    """The indices that a device holds along each axis, by the definition: one placement after the other."""
+    """The indices that a device holds along each axis, by the definition: one placement after the
+    other."""
     held = [np.arange(extent) for extent in spread.shape]
     for count, at, placement in zip(spread.mesh, spread.coordinate, spread.placements, strict=True):
         if placement.dim is not None:
@@ -60,8 +62,11 @@ def twin(spread: Spread) -> list[Any]:
 
 
 @given(st.tuples(EXTENTS, EXTENTS), AXES)
-def test_a_device_holds_what_the_definition_of_its_placements_says(shape: tuple[int, ...], axes: Any) -> None:
-    """Law: the regions, each at its place in what the device keeps, are the product of the indices along the axes."""
+def test_a_device_holds_what_the_definition_of_its_placements_says(
+    shape: tuple[int, ...], axes: Any
+) -> None:
+    """Law: the regions, each at its place in what the device keeps, are the product of the indices
+    along the axes."""
     mesh, placements = (tuple(each) for each in zip(*axes, strict=True))
     values = np.arange(shape[0] * shape[1]).reshape(shape)
     for coordinate in product(*map(range, mesh)):
@@ -69,14 +74,20 @@ def test_a_device_holds_what_the_definition_of_its_placements_says(shape: tuple[
         runs = spread.runs(strided_last=False)
         kept = np.full(local_shape(runs), -1)
         for region in held_regions(runs):
-            part = tuple(slice(at, at + size) for at, size in zip(region.offset, region.shape, strict=True))
-            place = tuple(slice(at, at + size) for at, size in zip(region.inner, region.shape, strict=True))
+            part = tuple(
+                slice(at, at + size) for at, size in zip(region.offset, region.shape, strict=True)
+            )
+            place = tuple(
+                slice(at, at + size) for at, size in zip(region.inner, region.shape, strict=True)
+            )
             kept[place] = values[part]
         assert np.array_equal(kept, values[np.ix_(*twin(spread))])
 
 
 @given(EXTENTS, st.integers(1, 4), st.integers(1, 4))
-def test_fsdp_over_tensor_parallelism_holds_one_run_of_what_the_latter_cut(rows: int, data: int, parts: int) -> None:
+def test_fsdp_over_tensor_parallelism_holds_one_run_of_what_the_latter_cut(
+    rows: int, data: int, parts: int
+) -> None:
     placements = Placement(0, parts), Placement(0)
     for first, last in product(range(data), range(parts)):
         (runs,) = Spread((rows,), (data, parts), (first, last), placements).runs(strided_last=True)
@@ -88,11 +99,17 @@ def test_fsdp_over_tensor_parallelism_holds_one_run_of_what_the_latter_cut(rows:
 
 
 def write(path: Path, value: Any, *arrays: Any) -> None:
-    """A file of torch.save with a value, whose tensors have the storages of these arrays in turn."""
+    """A file of torch.save with a value, whose tensors have the storages of these arrays in
+    turn."""
     records = records_of(build_pickle(value), [array.nbytes for array in arrays])
     crcs = [zlib.crc32(array.tobytes()) for array in arrays]
-    storages = [each for each in zip(records, plan_starts(records), strict=True) if each[0].content is None]
-    ranges = [*build_frame(records, crcs), *((at, a.tobytes()) for (_, at), a in zip(storages, arrays, strict=True))]
+    storages = [
+        each for each in zip(records, plan_starts(records), strict=True) if each[0].content is None
+    ]
+    ranges = [
+        *build_frame(records, crcs),
+        *((at, a.tobytes()) for (_, at), a in zip(storages, arrays, strict=True)),
+    ]
     path.write_bytes(b"".join(octets for _, octets in sorted(ranges)))
 
 
@@ -107,24 +124,39 @@ def subclass(kind: str, shape: tuple[int, ...], state: Any, dtype: str = "float3
 
 
 def dtensor(
-    array: Any, shape: tuple[int, ...], mesh: tuple[int, ...], at: tuple[int, ...], *placements: Any, **more: Any
+    array: Any,
+    shape: tuple[int, ...],
+    mesh: tuple[int, ...],
+    at: tuple[int, ...],
+    *placements: Any,
+    **more: Any,
 ) -> Call:
     layout = Instance("torch.distributed._mesh_layout._MeshLayout", {"shape": mesh, "stride": mesh})
     device_mesh = Instance(
-        "torch.distributed.device_mesh.DeviceMesh", {"_layout": layout, "_coordinate_on_dim": at, **more}
+        "torch.distributed.device_mesh.DeviceMesh",
+        {"_layout": layout, "_coordinate_on_dim": at, **more},
     )
-    spec = Instance(f"{TORCH}._dtensor_spec.DTensorSpec", {"mesh": device_mesh, "placements": placements})
-    return subclass(f"{TORCH}.DTensor", shape, (None, {"_local_tensor": tensor(array), "_spec": spec}))
+    spec = Instance(
+        f"{TORCH}._dtensor_spec.DTensorSpec", {"mesh": device_mesh, "placements": placements}
+    )
+    return subclass(
+        f"{TORCH}.DTensor", shape, (None, {"_local_tensor": tensor(array), "_spec": spec})
+    )
 
 
 def placement(kind: str, **fields: Any) -> Instance:
     return Instance(f"{TORCH}.placement_types.{kind}", fields)
 
 
-def sharded(array: Any, shape: tuple[int, ...], offset: list[int], sizes: list[int] | None = None) -> Call:
+def sharded(
+    array: Any, shape: tuple[int, ...], offset: list[int], sizes: list[int] | None = None
+) -> Call:
     about = {"shard_offsets": offset, "shard_sizes": sizes or list(array.shape)}
     metadata = Instance(f"{SHARDED}.metadata.ShardMetadata", (None, about))
-    shard = Instance(f"{SHARDED}.sharded_tensor.shard.Shard", (None, {"tensor": tensor(array), "metadata": metadata}))
+    shard = Instance(
+        f"{SHARDED}.sharded_tensor.shard.Shard",
+        (None, {"tensor": tensor(array), "metadata": metadata}),
+    )
     return subclass(f"{SHARDED}.sharded_tensor.api.ShardedTensor", shape, ([shard], None))
 
 
@@ -139,7 +171,12 @@ SHARD = placement("Shard", dim=0)
 def halves(directory: Path, *placements: Any, **more: Any) -> Path:
     """Three rows on two ranks, by these placements on a mesh of two."""
     for number, part in enumerate((ROWS[:2], ROWS[2:])):
-        rank(directory, number, {"t": dtensor(part, (3, 2), (2,), (number,), *placements, **more)}, part)
+        rank(
+            directory,
+            number,
+            {"t": dtensor(part, (3, 2), (2,), (number,), *placements, **more)},
+            part,
+        )
     return directory / "ck_world_size_2"
 
 
@@ -173,21 +210,32 @@ def test_every_file_means_the_checkpoint_of_all_ranks(tmp_path: Path) -> None:
         sv.load(tmp_path)
 
 
-def test_the_model_speaks_for_a_folder_in_which_the_ranks_also_saved_other_states(tmp_path: Path) -> None:
+def test_the_model_speaks_for_a_folder_in_which_the_ranks_also_saved_other_states(
+    tmp_path: Path,
+) -> None:
     path = halves(tmp_path, SHARD)
     for number in range(2):
         for name in ("model", "optim", "extra_state"):
-            shutil.copy(f"{path}_rank_{number}.pt", tmp_path / f"{name}_world_size_2_rank_{number}.pt")
+            shutil.copy(
+                f"{path}_rank_{number}.pt", tmp_path / f"{name}_world_size_2_rank_{number}.pt"
+            )
         Path(f"{path}_rank_{number}.pt").unlink()
     with sv.open_checkpoint(tmp_path) as reader:
         assert reader.index.files == [f"model_world_size_2_rank_{number}.pt" for number in range(2)]
     report = sv.verify(tmp_path)
-    assert report.ok and all(f"'{name}_world_size_2'" in report.notes[0] for name in ("optim", "extra_state"))
+    assert report.ok and all(
+        f"'{name}_world_size_2'" in report.notes[0] for name in ("optim", "extra_state")
+    )
     assert list(sv.load(tmp_path / "optim_world_size_2")) == ["t"]
     # Two sizes of the job are two models.
     for number in range(2):
-        shutil.copy(tmp_path / "model_world_size_2_rank_0.pt", tmp_path / f"model_world_size_3_rank_{number}.pt")
-    with pytest.raises(AmbiguousPath, match=r"model_world_size_2 \(pt\), .*model_world_size_3 \(pt\)\."):
+        shutil.copy(
+            tmp_path / "model_world_size_2_rank_0.pt",
+            tmp_path / f"model_world_size_3_rank_{number}.pt",
+        )
+    with pytest.raises(
+        AmbiguousPath, match=r"model_world_size_2 \(pt\), .*model_world_size_3 \(pt\)\."
+    ):
         sv.load(tmp_path)
 
 
@@ -204,7 +252,9 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     path = halves(tmp_path, SHARD)
     Path(f"{path}_rank_0.pt").unlink()
     for name in ("ck_world_size_2", "ck_world_size_2_rank_1.pt", ""):
-        with pytest.raises(MissingFile, match="ck_world_size_2_rank_0.pt' is missing, of the 2 ranks"):
+        with pytest.raises(
+            MissingFile, match="ck_world_size_2_rank_0.pt' is missing, of the 2 ranks"
+        ):
             sv.load(tmp_path / name)
     rank(tmp_path, 0, {}, world=999_999)
     with pytest.raises(MissingFile, match="rank_8.pt' and 1 more is missing"):
@@ -220,8 +270,18 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
         ((SHARD, SHARD), {}, InvalidCheckpoint, "2 placements on a mesh of 1"),
         ((placement("Shard", dim=2),), {}, InvalidCheckpoint, "axis 2 of 2"),
         ((placement("Shard", dim=True),), {}, InvalidCheckpoint, "axis True"),
-        ((placement("_StridedShard", dim=0, split_factor=0),), {}, InvalidCheckpoint, "split factor 0"),
-        ((placement("_StridedShard", dim=0, split_factor=2**60),), {}, UnsupportedError, "strided shard"),
+        (
+            (placement("_StridedShard", dim=0, split_factor=0),),
+            {},
+            InvalidCheckpoint,
+            "split factor 0",
+        ),
+        (
+            (placement("_StridedShard", dim=0, split_factor=2**60),),
+            {},
+            UnsupportedError,
+            "strided shard",
+        ),
         ((placement("Shard", dim=1),), {}, InvalidCheckpoint, "keeps the shape"),
         ((placement("Replicate"),), {}, InvalidCheckpoint, "keeps the shape"),
         ((SHARD,), {"_rank": 5}, InvalidCheckpoint, "rank 5 wrote it"),
@@ -264,7 +324,9 @@ def test_a_reshard_compares_storages_of_which_its_tensors_are_parts(tmp_path: Pa
     octets = bytearray(file.read_bytes())
     octets[octets.index(rows[6:].tobytes())] ^= 1
     file.write_bytes(octets)
-    with pytest.raises(CorruptCheckpoint, match=r"rank_1.pt: The 32 bytes at offset \d+, which hold 't', disagree"):
+    with pytest.raises(
+        CorruptCheckpoint, match=r"rank_1.pt: The 32 bytes at offset \d+, which hold 't', disagree"
+    ):
         sv.reshard(source, target / "damaged")
     assert not list(target.glob("damaged*"))
     assert [each.key for each in sv.reshard(source, target / "rest", keep_going=True).lost] == ["t"]
@@ -304,22 +366,64 @@ def test_copies_without_checksums_are_compared_by_verify(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("parts", "error", "why"),
     [
-        ((sharded(ROWS, (3, 2), [0, 0]), sharded(ROWS[1:], (3, 2), [1, 0])), OverlappingSlices, "'t'"),
-        ((sharded(ROWS[:1], (3, 2), [0, 0]), sharded(ROWS[2:], (3, 2), [2, 0])), IncompleteCheckpoint, "'t'"),
-        ((sharded(ROWS, (3, 2), [1, 0]), sharded(ROWS, (3, 2), [0, 0])), OutOfBounds, "Rank 0 holds a shard"),
-        ((sharded(ROWS, (3, 2), [0]), sharded(ROWS, (3, 2), [0, 0])), InvalidCheckpoint, "unlike its description"),
-        ((sharded(ROWS, (3, 2), [0, 0], [2, 3]), sharded(ROWS, (3, 2), [0, 0])), InvalidCheckpoint, "unlike its"),
-        ((sharded(ROWS, (3, 2), [0, 0]), sharded(ROWS, (4, 2), [0, 0])), InconsistentTensor, "Rank 0 holds a Sharded"),
-        ((sharded(ROWS, (3, 2), [0, 0]), tensor(ROWS)), InconsistentTensor, "rank 1 a plain tensor"),
+        (
+            (sharded(ROWS, (3, 2), [0, 0]), sharded(ROWS[1:], (3, 2), [1, 0])),
+            OverlappingSlices,
+            "'t'",
+        ),
+        (
+            (sharded(ROWS[:1], (3, 2), [0, 0]), sharded(ROWS[2:], (3, 2), [2, 0])),
+            IncompleteCheckpoint,
+            "'t'",
+        ),
+        (
+            (sharded(ROWS, (3, 2), [1, 0]), sharded(ROWS, (3, 2), [0, 0])),
+            OutOfBounds,
+            "Rank 0 holds a shard",
+        ),
+        (
+            (sharded(ROWS, (3, 2), [0]), sharded(ROWS, (3, 2), [0, 0])),
+            InvalidCheckpoint,
+            "unlike its description",
+        ),
+        (
+            (sharded(ROWS, (3, 2), [0, 0], [2, 3]), sharded(ROWS, (3, 2), [0, 0])),
+            InvalidCheckpoint,
+            "unlike its",
+        ),
+        (
+            (sharded(ROWS, (3, 2), [0, 0]), sharded(ROWS, (4, 2), [0, 0])),
+            InconsistentTensor,
+            "Rank 0 holds a Sharded",
+        ),
+        (
+            (sharded(ROWS, (3, 2), [0, 0]), tensor(ROWS)),
+            InconsistentTensor,
+            "rank 1 a plain tensor",
+        ),
         ((tensor(ROWS), tensor(ROWS[:2])), UnsupportedError, "Rank 0 holds a plain tensor"),
         ((1, 2), UnsupportedError, "different objects"),
         ((1, tensor(ROWS)), UnsupportedError, "different objects"),
-        ((subclass("torch.jagged.Tensor", (3, 2), None), 1), UnsupportedError, "class torch.jagged.Tensor"),
-        ((subclass(f"{TORCH}.DTensor", (3, 2), None), 1), MalformedCheckpoint, "without a local tensor"),
-        ((subclass(f"{SHARDED}.sharded_tensor.api.ShardedTensor", (3,), ({},)), 1), MalformedCheckpoint, "list of sh"),
+        (
+            (subclass("torch.jagged.Tensor", (3, 2), None), 1),
+            UnsupportedError,
+            "class torch.jagged.Tensor",
+        ),
+        (
+            (subclass(f"{TORCH}.DTensor", (3, 2), None), 1),
+            MalformedCheckpoint,
+            "without a local tensor",
+        ),
+        (
+            (subclass(f"{SHARDED}.sharded_tensor.api.ShardedTensor", (3,), ({},)), 1),
+            MalformedCheckpoint,
+            "list of sh",
+        ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(parts: Any, error: type[Exception], why: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_refused(
+    parts: Any, error: type[Exception], why: str, tmp_path: Path
+) -> None:
     for number, part in enumerate(parts):
         rank(tmp_path, number, {"t": part, "other": 1}, _storage_of(part))
     with pytest.raises(error, match=why):
@@ -348,9 +452,17 @@ def test_plain_tensors_that_differ_have_no_common_value_and_others_are_read(tmp_
     """Such as the states of random generators."""
     for number in range(2):
         state = ROWS + number
-        rank(tmp_path, number, {"rng": tensor(state), "step": tensor(ROWS, 1), "lr": 0.5}, state, ROWS)
+        rank(
+            tmp_path,
+            number,
+            {"rng": tensor(state), "step": tensor(ROWS, 1), "lr": 0.5},
+            state,
+            ROWS,
+        )
     path = tmp_path / "ck_world_size_2"
-    with pytest.raises(UnsupportedError, match="ranks 0 and 1 hold different values.*copy its file"):
+    with pytest.raises(
+        UnsupportedError, match="ranks 0 and 1 hold different values.*copy its file"
+    ):
         sv.load(path)
     loaded = sv.load(path, ["step", "lr"])
     assert np.array_equal(loaded["step"], ROWS) and loaded["lr"][()] == b"0.5"
@@ -386,7 +498,8 @@ def test_a_part_of_a_dtensor_alone_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["ranks_fsdp_tp", "ranks_hsdp", "ranks_fsdp1"])
 def test_one_changed_byte_of_a_rank_is_never_another_value(case: str, tmp_path: Path) -> None:
-    """Each 101st byte of one file: what is read is right, or verify and loading say that it is not."""
+    """Each 101st byte of one file: what is read is right, or verify and loading say that it is
+    not."""
     shutil.copytree(GOLDEN / "torch_pt" / case, tmp_path / "ck")
     (path,) = (tmp_path / "ck").glob("*_rank_1.pt")
     stem = tmp_path / "ck" / path.name.removesuffix("_rank_1.pt")

@@ -36,7 +36,8 @@ READABLE = {
     "torch._utils._rebuild_tensor_v3",
     "torch.storage.UntypedStorage",
 }
-"""The names, with those of dtypes and their storages, that ``torch.load(weights_only=True)`` takes."""
+"""The names, with those of dtypes and their storages, that ``torch.load(weights_only=True)``
+takes."""
 
 
 def test_a_file_has_the_tensors_under_their_own_keys(tmp_path: Path) -> None:
@@ -67,7 +68,11 @@ def test_plain_objects_of_a_distributed_checkpoint_are_values_of_the_file(tmp_pa
     with zipfile.ZipFile(tmp_path / "x.pt") as archive:
         values = _Inert(archive.open("archive/data.pkl")).load()
     assert values["epoch"] == 3 and values["name"] == "naïve ✓" and values["raw"] == b"\x00\xff"
-    assert values["optim.groups.0.betas"] == (0.9, 0.99) and values["nothing"] is None and values["big"] == 2**70
+    assert (
+        values["optim.groups.0.betas"] == (0.9, 0.99)
+        and values["nothing"] is None
+        and values["big"] == 2**70
+    )
     assert "model.weight" not in values or values["model.weight"] is None
     save_values(tmp_path / "set.pt", {"kept": -math.inf, "seen": Call("builtins.set", ([1, 2],))})
     with pytest.raises(UnsupportedError, match=r"cannot hold 'seen' \(string\)"):
@@ -79,13 +84,24 @@ def test_plain_objects_of_a_distributed_checkpoint_are_values_of_the_file(tmp_pa
 
 
 def save_values(path: Path, values: dict[str, Any]) -> None:
-    path.write_bytes(b"".join(octets for _, octets in build_frame(records_of(build_pickle(values), []), [])))
+    path.write_bytes(
+        b"".join(octets for _, octets in build_frame(records_of(build_pickle(values), []), []))
+    )
 
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
-        lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(), inner, max_size=3),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False)
+        | st.text()
+        | st.binary(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.tuples(inner)
+            | st.dictionaries(st.text(), inner, max_size=3)
+        ),
         max_leaves=8,
     )
 )
@@ -106,7 +122,10 @@ def test_pythons_zipfile_reads_the_file_and_agrees_with_every_checksum(tmp_path:
             "version",
         ]
         assert archive.read(folder + "data/0") == TENSORS["layer.0.weight"].tobytes()
-        assert (archive.read(folder + "version"), archive.read(folder + "byteorder")) == (b"3\n", b"little")
+        assert (archive.read(folder + "version"), archive.read(folder + "byteorder")) == (
+            b"3\n",
+            b"little",
+        )
 
 
 def test_payloads_begin_at_multiples_of_64_and_are_mapped(tmp_path: Path) -> None:
@@ -121,15 +140,23 @@ def test_the_pickle_names_nothing_but_tensors(tmp_path: Path) -> None:
     sv.save(tmp_path / "x.pt", dtypes)
     octets = (tmp_path / "x.pt").read_bytes()
     names: list[str] = []
-    pickle = open_archive(lambda start, nbytes: octets[start : start + nbytes], 0, len(octets)).pickle()
+    pickle = open_archive(
+        lambda start, nbytes: octets[start : start + nbytes], 0, len(octets)
+    ).pickle()
     parse_pickle(pickle, names.append)
     others = set(names) - READABLE - DTYPES.keys()
-    assert all(name.startswith("torch.") and name.endswith("Storage") for name in others) and pickle[1] == 2
+    assert (
+        all(name.startswith("torch.") and name.endswith("Storage") for name in others)
+        and pickle[1] == 2
+    )
 
 
 @given(st.sampled_from(sorted(DTYPES.values())), st.lists(st.integers(0, 4), max_size=4).map(tuple))
-def test_a_tensor_that_is_described_is_the_one_that_is_read(dtype: str, shape: tuple[int, ...]) -> None:
-    """Law: ``tensor_of(tensor_call(dtype, shape, number))`` is contiguous, of that dtype and shape, and all of it."""
+def test_a_tensor_that_is_described_is_the_one_that_is_read(
+    dtype: str, shape: tuple[int, ...]
+) -> None:
+    """Law: ``tensor_of(tensor_call(dtype, shape, number))`` is contiguous, of that dtype and shape,
+    and all of it."""
     node, _ = parse_pickle(build_pickle(tensor_call(dtype, shape, 7)))
     assert type(node) is Node
     tensor = tensor_of(node)
@@ -147,12 +174,21 @@ def test_a_checkpoint_in_slices_becomes_one_file_of_whole_tensors(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("name", "form", "written"),
-    [("x.pt", None, "x.pt"), ("x.pth", None, "x.pth"), ("x", "pt", "x.pt"), ("x.bin", "pt", "x.bin")],
+    [
+        ("x.pt", None, "x.pt"),
+        ("x.pth", None, "x.pth"),
+        ("x", "pt", "x.pt"),
+        ("x.bin", "pt", "x.bin"),
+    ],
 )
-def test_a_file_is_named_as_it_was_asked_for(name: str, form: str | None, written: str, tmp_path: Path) -> None:
+def test_a_file_is_named_as_it_was_asked_for(
+    name: str, form: str | None, written: str, tmp_path: Path
+) -> None:
     for _ in range(2):
         sv.save(tmp_path / name, TENSORS, format=form, force=True)
-        assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == [written]
+        assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == [
+            written
+        ]
     assert sv.load(tmp_path / name).keys() == TENSORS.keys()
 
 
@@ -169,7 +205,10 @@ def test_what_torch_does_not_have_is_refused_before_anything_is_written(
 ) -> None:
     import ml_dtypes
 
-    named = {key: np.zeros(2, ml_dtypes.int4) if type(value) is str else value for key, value in tensors.items()}
+    named = {
+        key: np.zeros(2, ml_dtypes.int4) if type(value) is str else value
+        for key, value in tensors.items()
+    }
     with pytest.raises(error, match=why):
         sv.save(tmp_path / name, named)
     assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
@@ -182,7 +221,9 @@ def test_a_partition_or_a_limit_of_files_is_refused(tmp_path: Path) -> None:
         sv.save(tmp_path / "x.pt", TENSORS, policy=sv.MaxShardSizePolicy(max_shard_size=24))
 
 
-def test_more_tensors_than_a_pickle_may_describe_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_tensors_than_a_pickle_may_describe_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{plan_saved.__module__}.MAX_PICKLE_NBYTES", 300)
     with pytest.raises(UnsupportedError, match="MAX_PICKLE_NBYTES"):
         sv.save(tmp_path / "x.pt", TENSORS)

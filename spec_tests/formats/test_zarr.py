@@ -1,4 +1,5 @@
-"""Zarr groups and checkpoints of Orbax: the golden ones by the real libraries, through the verbs; and the parts."""
+"""Zarr groups and checkpoints of Orbax: the golden ones by the real libraries, through the verbs;
+and the parts."""
 
 import json
 import shutil
@@ -37,13 +38,26 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(kind: str, case: s
 
 
 def described_v2(**fields: Any) -> dict[str, Any]:
-    array = {"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "<f4", "order": "C", "fill_value": None}
+    array = {
+        "zarr_format": 2,
+        "shape": [4],
+        "chunks": [2],
+        "dtype": "<f4",
+        "order": "C",
+        "fill_value": None,
+    }
     return array | {"compressor": None, "filters": None, "dimension_separator": "."} | fields
 
 
 def described_v3(**fields: Any) -> dict[str, Any]:
     grid = {"name": "regular", "configuration": {"chunk_shape": [2]}}
-    array = {"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "float32", "fill_value": 1.5}
+    array = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [4],
+        "data_type": "float32",
+        "fill_value": 1.5,
+    }
     encoding = {"name": "default", "configuration": {"separator": "/"}}
     codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
     return array | {"chunk_grid": grid, "chunk_key_encoding": encoding, "codecs": codecs} | fields
@@ -68,7 +82,9 @@ def test_raw_chunks_are_read_in_place_and_mapped(tmp_path: Path) -> None:
     with sv.open_checkpoint(path) as reader:
         assert reader.entries().plain.all()
         assert reader.metadata.user == {"title": "é", "n": "[1]"}
-        assert reader.read("t").tolist() == [1, 2, 3, 4] and reader.read("t", np.s_[1:3]).tolist() == [2, 3]
+        assert reader.read("t").tolist() == [1, 2, 3, 4] and reader.read(
+            "t", np.s_[1:3]
+        ).tolist() == [2, 3]
     assert sv.load(path, mmap=True)["t"].tolist() == [1, 2, 3, 4]
 
 
@@ -78,8 +94,14 @@ def test_a_raw_chunk_that_reaches_beyond_the_array_is_cut(tmp_path: Path) -> Non
     grid = {"name": "regular", "configuration": {"chunk_shape": [2, 2]}}
     second = described_v3(shape=[2, 3], chunk_grid=grid)
     blocks = np.float32([[1, 2, 3, 0], [4, 5, 6, 0]])
-    files = {"u/c/0/0": np.ascontiguousarray(blocks[:, :2]).tobytes(), "u/c/0/1": blocks[:, 2:].copy().tobytes()}
-    path = make(tmp_path / "g", {"zarr.json": GROUP, "t/zarr.json": first, **HALVES, "u/zarr.json": second, **files})
+    files = {
+        "u/c/0/0": np.ascontiguousarray(blocks[:, :2]).tobytes(),
+        "u/c/0/1": blocks[:, 2:].copy().tobytes(),
+    }
+    path = make(
+        tmp_path / "g",
+        {"zarr.json": GROUP, "t/zarr.json": first, **HALVES, "u/zarr.json": second, **files},
+    )
     with sv.open_checkpoint(path) as reader:
         assert reader.read("t").tolist() == [1, 2, 3]
         assert reader.read("u").tolist() == [[1, 2, 3], [4, 5, 6]]
@@ -87,19 +109,32 @@ def test_a_raw_chunk_that_reaches_beyond_the_array_is_cut(tmp_path: Path) -> Non
 
 
 def test_an_absent_chunk_is_the_fill_value_and_verify_counts_it(tmp_path: Path) -> None:
-    path = make(tmp_path / "g", {"zarr.json": GROUP, "t/zarr.json": described_v3(), "t/c/1": HALVES["t/c/1"]})
+    path = make(
+        tmp_path / "g",
+        {"zarr.json": GROUP, "t/zarr.json": described_v3(), "t/c/1": HALVES["t/c/1"]},
+    )
     assert sv.load(path)["t"].tolist() == [1.5, 1.5, 3, 4]
     report = sv.verify(path)
-    assert report.ok and report.notes == ("t: 1 of 2 chunks are absent; the fill value stands for them.",)
+    assert report.ok and report.notes == (
+        "t: 1 of 2 chunks are absent; the fill value stands for them.",
+    )
 
 
 def test_without_a_fill_value_zeros_stand_for_an_absent_chunk(tmp_path: Path) -> None:
-    """In version 2, where zarr-python omits chunks of zeros then; version 3 always has one, or it is damaged."""
-    path = make(tmp_path / "g", {".zgroup": {"zarr_format": 2}, "t/.zarray": described_v2(), "t/0": HALVES["t/c/0"]})
+    """In version 2, where zarr-python omits chunks of zeros then; version 3 always has one, or it
+    is damaged."""
+    path = make(
+        tmp_path / "g",
+        {".zgroup": {"zarr_format": 2}, "t/.zarray": described_v2(), "t/0": HALVES["t/c/0"]},
+    )
     assert sv.load(path)["t"].tolist() == [1, 2, 0, 0]
     said = "t: 1 of 2 chunks are absent; there is no fill value, and zeros stand for them."
     assert sv.verify(path).notes == (said,)
-    files = {"zarr.json": GROUP, "t/zarr.json": described_v3(fill_value=None), "t/c/0": HALVES["t/c/0"]}
+    files = {
+        "zarr.json": GROUP,
+        "t/zarr.json": described_v3(fill_value=None),
+        "t/c/0": HALVES["t/c/0"],
+    }
     with pytest.raises(IncompleteCheckpoint, match="'c/1', one of 2, is missing"):
         sv.load(make(tmp_path / "v3", files))
 
@@ -107,7 +142,12 @@ def test_without_a_fill_value_zeros_stand_for_an_absent_chunk(tmp_path: Path) ->
 def test_a_zero_dimensional_array_and_an_empty_one_are_arrays(tmp_path: Path) -> None:
     scalar = described_v2(shape=[], chunks=[])
     empty = described_v2(shape=[0, 3], chunks=[1, 3])
-    files = {".zgroup": {"zarr_format": 2}, "a/b/.zarray": scalar, "a/b/0": np.float32(7).tobytes(), "e/.zarray": empty}
+    files = {
+        ".zgroup": {"zarr_format": 2},
+        "a/b/.zarray": scalar,
+        "a/b/0": np.float32(7).tobytes(),
+        "e/.zarray": empty,
+    }
     loaded = sv.load(make(tmp_path / "g", files))
     assert loaded["a/b"] == 7 and loaded["e"].shape == (0, 3)
 
@@ -119,7 +159,11 @@ def test_a_zero_dimensional_array_and_an_empty_one_are_arrays(tmp_path: Path) ->
         ({"shape": [-1]}, InvalidCheckpoint, "out of range"),
         ({"shape": [True]}, InvalidCheckpoint, "not a list of integers"),
         ({"shape": [1 << 40, 1 << 40]}, InvalidCheckpoint, "has 2 axes, and its chunks 1"),
-        ({"data_type": "string"}, UnsupportedError, r"shape \[4\] and the dtype 'string', .*: text of any length"),
+        (
+            {"data_type": "string"},
+            UnsupportedError,
+            r"shape \[4\] and the dtype 'string', .*: text of any length",
+        ),
         ({"data_type": {"name": "numpy.datetime64"}}, UnsupportedError, "datetime64.*: dates"),
         ({"data_type": {"name": "fixed_length_utf32"}}, UnsupportedError, "utf32.*: text"),
         ({"data_type": "yonder"}, UnsupportedError, r"'yonder', which shardvar does not read\. "),
@@ -128,7 +172,11 @@ def test_a_zero_dimensional_array_and_an_empty_one_are_arrays(tmp_path: Path) ->
         ({"codecs": [7]}, InvalidCheckpoint, "no name"),
         ({"storage_transformers": [1]}, UnsupportedError, "storage transformers"),
         ({"chunk_key_encoding": {"name": "other"}}, UnsupportedError, "other"),
-        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0]}}}, InvalidCheckpoint, "out of range"),
+        (
+            {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0]}}},
+            InvalidCheckpoint,
+            "out of range",
+        ),
         ({"node_type": "table"}, InvalidCheckpoint, "node_type"),
         ({"zarr_format": 4}, InvalidCheckpoint, "zarr_format"),
     ],
@@ -136,7 +184,12 @@ def test_a_zero_dimensional_array_and_an_empty_one_are_arrays(tmp_path: Path) ->
 def test_a_description_that_breaks_a_law_is_a_fault_of_its_array(
     tmp_path: Path, fields: dict[str, Any], error: type[ShardvarError], match: str
 ) -> None:
-    files = {"zarr.json": GROUP, "t/zarr.json": described_v3(), **HALVES, "x/zarr.json": described_v3(**fields)}
+    files = {
+        "zarr.json": GROUP,
+        "t/zarr.json": described_v3(),
+        **HALVES,
+        "x/zarr.json": described_v3(**fields),
+    }
     arrays, errors = read_all(make(tmp_path / "g", files))
     assert arrays.keys() == {"t"} and type(errors["x"]) is error
     with pytest.raises(error, match=match):
@@ -181,7 +234,12 @@ def test_the_same_bytes_with_and_without_tensorstore(monkeypatch: pytest.MonkeyP
 
 def test_any_part_of_a_payload_is_that_part(tmp_path: Path) -> None:
     """Of chunks that are whole, cut, transposed, sharded, in a database."""
-    for case in ("zarr/v3_sharded", "zarr/v2_gzip_c_and_f_order", "orbax/subchunks", "orbax/standard"):
+    for case in (
+        "zarr/v3_sharded",
+        "zarr/v2_gzip_c_and_f_order",
+        "orbax/subchunks",
+        "orbax/standard",
+    ):
         path = GOLDEN / case / "ckpt"
         for key, array in sv.load(path).items():
             with sv.open_checkpoint(path) as reader:
@@ -231,7 +289,9 @@ def test_chunks_that_are_decoded_ahead_are_those_that_are_asked_for() -> None:
     assert ahead.take((2, 0, 1)) == 20
     with pytest.raises(IncompleteCheckpoint, match="third"):
         ahead.take((3, 0, 1))
-    assert ahead.take((6, 0, 1)) == 60 and ahead.take((0, 0, 1)) == 0 and ahead.take((9, 0, 1)) == 90
+    assert (
+        ahead.take((6, 0, 1)) == 60 and ahead.take((0, 0, 1)) == 0 and ahead.take((9, 0, 1)) == 90
+    )
     assert begun.count(6) == 1
 
 
@@ -246,7 +306,10 @@ def leaf(*steps: str, kind: str = "np.ndarray") -> dict[str, Any]:
 
 
 def orbax(folder: Path, leaves: list[dict[str, Any]], files: dict[str, Any], **fields: Any) -> Path:
-    tree = {"tree_metadata": {str(number): each for number, each in enumerate(leaves)}, "use_ocdbt": False}
+    tree = {
+        "tree_metadata": {str(number): each for number, each in enumerate(leaves)},
+        "use_ocdbt": False,
+    }
     return make(folder, {"_METADATA": tree | fields, **files})
 
 
@@ -254,7 +317,9 @@ ARRAY = {"a.t/.zarray": described_v2(), "a.t/0": HALVES["t/c/0"], "a.t/1": HALVE
 
 
 def test_keys_are_paths_joined_by_dots(tmp_path: Path) -> None:
-    path = orbax(tmp_path / "ck", [leaf("a", "t"), leaf("n", kind="None")], ARRAY, custom_metadata={"run": 7})
+    path = orbax(
+        tmp_path / "ck", [leaf("a", "t"), leaf("n", kind="None")], ARRAY, custom_metadata={"run": 7}
+    )
     assert sv.load(path)["a.t"].tolist() == [1, 2, 3, 4]
     with sv.open_checkpoint(path) as reader:
         assert reader.metadata.user == {"run": "7"} and reader.format == "orbax"
@@ -313,7 +378,10 @@ def test_a_database_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "ck", ignore_errors=True)
         shutil.copytree(GOLDEN / "orbax" / case / "ckpt", tmp_path / "ck")
         right = sv.load(GOLDEN / "orbax" / case / "ckpt")
-        assert all(array.tobytes() == right[key].tobytes() for key, array in sv.load(tmp_path / "ck").items())
+        assert all(
+            array.tobytes() == right[key].tobytes()
+            for key, array in sv.load(tmp_path / "ck").items()
+        )
     with sv.open_checkpoint(tmp_path / "ck") as reader:
         shutil.rmtree(tmp_path / "ck")
         shutil.copytree(GOLDEN / "orbax" / "mesh_2x2x2" / "ckpt", tmp_path / "ck")
@@ -323,7 +391,9 @@ def test_a_database_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
             assert "replaced" in str(error)
 
 
-def test_a_folder_with_neither_index_nor_arrays_is_not_a_checkpoint_of_nothing(tmp_path: Path) -> None:
+def test_a_folder_with_neither_index_nor_arrays_is_not_a_checkpoint_of_nothing(
+    tmp_path: Path,
+) -> None:
     path = make(tmp_path / "5", {"_CHECKPOINT_METADATA": {"item_handlers": {}}})
     with pytest.raises(MissingFile, match="_METADATA is missing"):
         sv.open_checkpoint(path)
@@ -335,7 +405,9 @@ def test_small_values_of_a_database_are_guarded_and_large_ones_are_not() -> None
     assert report.outcomes == {"s": "ok", "w": "not verifiable"} and report.ok
 
 
-@pytest.mark.parametrize("case", ["orbax/standard", "orbax/stale_process_files", "zarr/v3_crc32c", "zarr/v3_sharded"])
+@pytest.mark.parametrize(
+    "case", ["orbax/standard", "orbax/stale_process_files", "zarr/v3_crc32c", "zarr/v3_sharded"]
+)
 def test_a_changed_byte_is_an_error_or_verify_does_not_say_ok(case: str, tmp_path: Path) -> None:
     """Each file in turn, with one bit changed in some places."""
     right = sv.load(GOLDEN / case / "ckpt")
@@ -374,7 +446,16 @@ def test_descriptions_of_both_versions_agree() -> None:
     """The same array, in the words of either."""
     old = parse_array(json.dumps(described_v2(fill_value=1.5)).encode(), 2)
     new = parse_array(json.dumps(described_v3()).encode(), 3)
-    for field in ("dtype", "shape", "chunk_shape", "inner_shape", "has_fill", "is_raw", "is_sharded", "is_guarded"):
+    for field in (
+        "dtype",
+        "shape",
+        "chunk_shape",
+        "inner_shape",
+        "has_fill",
+        "is_raw",
+        "is_sharded",
+        "is_guarded",
+    ):
         assert getattr(old, field) == getattr(new, field)
     assert [*old.chunk_names()] == ["0", "1"] and [*new.chunk_names()] == ["c/0", "c/1"]
 
@@ -382,7 +463,10 @@ def test_descriptions_of_both_versions_agree() -> None:
 def test_neither_format_takes_a_folder_of_the_other() -> None:
     for kind, other in (("orbax", "zarr"), ("zarr", "orbax")):
         for case in golden_cases(kind):
-            assert format_named(other).locate(LocalStorage(str(GOLDEN / kind / case / "ckpt")), "") == []
+            assert (
+                format_named(other).locate(LocalStorage(str(GOLDEN / kind / case / "ckpt")), "")
+                == []
+            )
 
 
 def test_leaves_without_arrays_need_no_database(tmp_path: Path) -> None:
@@ -396,5 +480,7 @@ def test_leaves_without_arrays_need_no_database(tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match=r"manifest\.ocdbt"):
         sv.load(make(tmp_path / "arrays", files))
     del leaves["w"]
-    assert {key: value[()] for key, value in sv.load(make(tmp_path / "none", files)).items()} == {"s": b"text"}
+    assert {key: value[()] for key, value in sv.load(make(tmp_path / "none", files)).items()} == {
+        "s": b"text"
+    }
     assert sv.verify(tmp_path / "none").ok

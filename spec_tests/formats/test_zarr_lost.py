@@ -1,4 +1,5 @@
-"""Groups of Zarr that lost something, and oddities of the real writers: what is missing is named."""
+"""Groups of Zarr that lost something, and oddities of the real writers: what is missing is
+named."""
 
 import json
 import zlib
@@ -18,8 +19,16 @@ from shardvar.wire.zarr_metadata import parse_array
 from spec_tests.formats.test_zarr import GROUP, HALVES, described_v2, described_v3, make
 from spec_tests.helpers.golden_verdicts import read_all
 
-V2 = {"a/.zarray": described_v2(), "a/0": HALVES["t/c/0"], "a/1": HALVES["t/c/1"], "b/.zarray": described_v2(shape=[0])}
-CONSOLIDATED_V2 = {"zarr_consolidated_format": 1, "metadata": {key: V2[key] for key in ("a/.zarray", "b/.zarray")}}
+V2 = {
+    "a/.zarray": described_v2(),
+    "a/0": HALVES["t/c/0"],
+    "a/1": HALVES["t/c/1"],
+    "b/.zarray": described_v2(shape=[0]),
+}
+CONSOLIDATED_V2 = {
+    "zarr_consolidated_format": 1,
+    "metadata": {key: V2[key] for key in ("a/.zarray", "b/.zarray")},
+}
 
 
 def group_v2(**changed: Any) -> dict[str, Any]:
@@ -30,8 +39,16 @@ def group_v2(**changed: Any) -> dict[str, Any]:
 def group_v3(**changed: Any) -> dict[str, Any]:
     """The same of version 3."""
     nodes = {"a": described_v3(), "b": described_v3(shape=[0]), "in": GROUP}
-    files = {"a/zarr.json": nodes["a"], "a/c/0": HALVES["t/c/0"], "a/c/1": HALVES["t/c/1"], "b/zarr.json": nodes["b"]}
-    return {"zarr.json": GROUP | {"consolidated_metadata": {"kind": "inline", "metadata": nodes}}, **files} | changed
+    files = {
+        "a/zarr.json": nodes["a"],
+        "a/c/0": HALVES["t/c/0"],
+        "a/c/1": HALVES["t/c/1"],
+        "b/zarr.json": nodes["b"],
+    }
+    return {
+        "zarr.json": GROUP | {"consolidated_metadata": {"kind": "inline", "metadata": nodes}},
+        **files,
+    } | changed
 
 
 @pytest.mark.parametrize("files", [group_v2(), group_v3()], ids=["v2", "v3"])
@@ -50,7 +67,9 @@ def test_an_array_that_the_consolidated_metadata_describe_is_there_or_an_error(
 
 @pytest.mark.parametrize("name", ["0", "1/0", "0.1", "c", "c/0", "c/0/1", "c.0.1"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_chunks_without_a_description_are_a_lost_array(tmp_path: Path, version: int, name: str) -> None:
+def test_chunks_without_a_description_are_a_lost_array(
+    tmp_path: Path, version: int, name: str
+) -> None:
     """A folder of chunks that is not an array's, whatever names them."""
     whole = {2: group_v2(**{".zmetadata": b"{}"}), 3: group_v3(**{"zarr.json": GROUP})}[version]
     path = make(tmp_path / "g", {**whole, f"g/w/{name}": b"1234"})
@@ -60,7 +79,13 @@ def test_chunks_without_a_description_are_a_lost_array(tmp_path: Path, version: 
 
 
 def test_other_files_of_a_group_are_not_arrays(tmp_path: Path) -> None:
-    files = {"README.md": b"", "notes/today": b"", "a/.DS_Store": b"", ".zattrs": {}, "g/.zgroup": {"zarr_format": 2}}
+    files = {
+        "README.md": b"",
+        "notes/today": b"",
+        "a/.DS_Store": b"",
+        ".zattrs": {},
+        "g/.zgroup": {"zarr_format": 2},
+    }
     path = make(tmp_path / "g", group_v2(**files))
     assert sv.verify(path).ok and sv.load(path).keys() == {"a", "b"}
 
@@ -68,7 +93,10 @@ def test_other_files_of_a_group_are_not_arrays(tmp_path: Path) -> None:
 def test_a_description_that_differs_from_the_consolidated_one_is_a_problem(tmp_path: Path) -> None:
     """zarr-python reads the latter: a changed shape is seen by some readers and not by others."""
     for number, files in enumerate(
-        [group_v2(**{"a/.zarray": described_v2(shape=[3])}), group_v3(**{"a/zarr.json": described_v3(shape=[3])})]
+        [
+            group_v2(**{"a/.zarray": described_v2(shape=[3])}),
+            group_v3(**{"a/zarr.json": described_v3(shape=[3])}),
+        ]
     ):
         path = make(tmp_path / str(number), files)
         assert sv.load(path)["a"].tolist() == [1, 2, 3]
@@ -76,30 +104,47 @@ def test_a_description_that_differs_from_the_consolidated_one_is_a_problem(tmp_p
         assert "another shape" in damage.message and "a/" in (damage.file or "")
 
 
-def test_an_array_that_the_consolidated_metadata_leave_out_is_read_and_noted(tmp_path: Path) -> None:
+def test_an_array_that_the_consolidated_metadata_leave_out_is_read_and_noted(
+    tmp_path: Path,
+) -> None:
     for number, files in enumerate(
-        [group_v2(**{"z/.zarray": described_v2(shape=[0])}), group_v3(**{"z/zarr.json": described_v3(shape=[0])})]
+        [
+            group_v2(**{"z/.zarray": described_v2(shape=[0])}),
+            group_v3(**{"z/zarr.json": described_v3(shape=[0])}),
+        ]
     ):
         path = make(tmp_path / str(number), files)
         report = sv.verify(path)
         assert report.ok and "z" in sv.load(path) and "do not describe it" in report.notes[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"metadata": 7}', b'{"metadata": {"a/.zarray": 7}}', b"\xff"])
-def test_consolidated_metadata_that_are_damaged_are_a_problem_and_nothing_more(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"metadata": 7}', b'{"metadata": {"a/.zarray": 7}}', b"\xff"]
+)
+def test_consolidated_metadata_that_are_damaged_are_a_problem_and_nothing_more(
+    tmp_path: Path, content: bytes
+) -> None:
     path = make(tmp_path / "g", group_v2(**{".zmetadata": content}))
     assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and not sv.verify(path).ok
 
 
 @pytest.mark.parametrize("value", [[7], ["a", None]])
-def test_an_attribute_that_does_not_list_arrays_is_a_problem_and_nothing_more(tmp_path: Path, value: Any) -> None:
-    path = make(tmp_path / "g", group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": value}}}))
+def test_an_attribute_that_does_not_list_arrays_is_a_problem_and_nothing_more(
+    tmp_path: Path, value: Any
+) -> None:
+    path = make(
+        tmp_path / "g",
+        group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": value}}}),
+    )
     (damage,) = sv.verify(path).damages
     assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and "not a list of texts" in damage.message
 
 
 def test_a_text_under_the_name_of_that_attribute_is_an_attribute(tmp_path: Path) -> None:
-    path = make(tmp_path / "g", group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": "a, b"}}}))
+    path = make(
+        tmp_path / "g",
+        group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": "a, b"}}}),
+    )
     with sv.open_checkpoint(path) as reader:
         assert reader.metadata.user == {"shardvar_arrays": "a, b"} and not reader.faults
 
@@ -113,8 +158,12 @@ def test_a_name_of_the_consolidated_metadata_is_never_a_path(tmp_path: Path, nam
 
 
 def test_an_array_in_the_folder_of_an_array_is_not_read_as_if_all_were_well(tmp_path: Path) -> None:
-    """A description in the place of a group's: the fill value would stand for all of an array that nobody wrote."""
-    inner = {"in/t/zarr.json": described_v3(), **{f"in/{name}": octets for name, octets in HALVES.items()}}
+    """A description in the place of a group's: the fill value would stand for all of an array that
+    nobody wrote."""
+    inner = {
+        "in/t/zarr.json": described_v3(),
+        **{f"in/{name}": octets for name, octets in HALVES.items()},
+    }
     path = make(tmp_path / "g", {"zarr.json": GROUP, "in/zarr.json": described_v3(), **inner})
     arrays, errors = read_all(path)
     assert arrays.keys() == {"in/t"} and type(errors["in"]) is InvalidCheckpoint
@@ -125,21 +174,38 @@ def test_attributes_that_are_not_a_number_are_attributes(tmp_path: Path) -> None
     for number, files in enumerate(
         (
             {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'{"x": NaN, "y": -Infinity}', **V2},
-            {"zarr.json": b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": NaN, "y": -Infinity}}'},
+            {
+                "zarr.json": b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": NaN, "y": '
+                b"-Infinity}}"
+            },
         )
     ):
         with sv.open_checkpoint(make(tmp_path / str(number), files)) as reader:
             assert reader.metadata.user == {"x": "NaN", "y": "-Infinity"} and not reader.faults
     nan = make(
-        tmp_path / "n", {"zarr.json": GROUP, "t/zarr.json": described_v3(attributes={"missing": np.nan}), **HALVES}
+        tmp_path / "n",
+        {"zarr.json": GROUP, "t/zarr.json": described_v3(attributes={"missing": np.nan}), **HALVES},
     )
     assert sv.load(nan)["t"].tolist() == [1, 2, 3, 4]
 
 
-SHAPES = [(), (0,), (3,), (2, 3), (2, 0), (0, 2), (2, 0, 3), (2, 1, 3), (1, 2, 1, 2), (1, 1, 2, 1, 2, 1)]
+SHAPES = [
+    (),
+    (0,),
+    (3,),
+    (2, 3),
+    (2, 0),
+    (0, 2),
+    (2, 0, 3),
+    (2, 1, 3),
+    (1, 2, 1, 2),
+    (1, 1, 2, 1, 2, 1),
+]
 
 
-@pytest.mark.parametrize(("shape", "order", "is_compressed"), [*product(SHAPES, "CF", [False, True])])
+@pytest.mark.parametrize(
+    ("shape", "order", "is_compressed"), [*product(SHAPES, "CF", [False, True])]
+)
 def test_arrays_of_every_rank_and_order_are_read_and_verified(
     tmp_path: Path, shape: tuple[int, ...], order: Any, is_compressed: bool
 ) -> None:
@@ -150,7 +216,9 @@ def test_arrays_of_every_rank_and_order_are_read_and_verified(
         shape=shape, chunks=[max(extent, 1) for extent in shape], order=order, compressor=compressor
     )
     octets = array.tobytes(order)
-    chunk = {".".join("0" for _ in shape) or "0": zlib.compress(octets) if is_compressed else octets}
+    chunk = {
+        ".".join("0" for _ in shape) or "0": zlib.compress(octets) if is_compressed else octets
+    }
     files = {f"t/{name}": octets for name, octets in chunk.items() if array.size}
     path = make(tmp_path / "g", {".zgroup": {"zarr_format": 2}, "t/.zarray": described, **files})
     found = sv.load(path)["t"]
@@ -158,37 +226,69 @@ def test_arrays_of_every_rank_and_order_are_read_and_verified(
 
 
 def test_a_shard_is_guarded_only_if_its_index_is(tmp_path: Path) -> None:
-    """Of an inner chunk that the index does not list, the fill value is read: its own checksum is not asked."""
+    """Of an inner chunk that the index does not list, the fill value is read: its own checksum is
+    not asked."""
     order, crc = {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}
     octets = [each + CRC32C.compute(each).to_bytes(4, "little") for each in HALVES.values()]
     for index_codecs, outcome in (([order, crc], "ok"), ([order], "not verifiable")):
         index = np.uint64([0, 12, 12, 12]).tobytes()
         index += CRC32C.compute(index).to_bytes(4, "little") * (outcome == "ok")
-        inner = {"chunk_shape": [2], "codecs": [order, crc], "index_codecs": index_codecs, "index_location": "end"}
+        inner = {
+            "chunk_shape": [2],
+            "codecs": [order, crc],
+            "index_codecs": index_codecs,
+            "index_location": "end",
+        }
         grid = {"name": "regular", "configuration": {"chunk_shape": [4]}}
         codecs = [{"name": "sharding_indexed", "configuration": inner}]
         described = described_v3(codecs=codecs, chunk_grid=grid)
         files = {"zarr.json": GROUP, "t/zarr.json": described, "t/c/0": b"".join([*octets, index])}
         path = make(tmp_path / outcome, files)
-        assert sv.load(path)["t"].tolist() == [1, 2, 3, 4] and sv.verify(path).outcomes == {"t": outcome}
-        (path / "t/c/0").write_bytes(b"".join([*octets, index]).replace(np.uint64([12, 12]).tobytes(), b"\xff" * 16))
+        assert sv.load(path)["t"].tolist() == [1, 2, 3, 4] and sv.verify(path).outcomes == {
+            "t": outcome
+        }
+        (path / "t/c/0").write_bytes(
+            b"".join([*octets, index]).replace(np.uint64([12, 12]).tobytes(), b"\xff" * 16)
+        )
         assert sv.verify(path).outcomes["t"] != "ok"
 
 
 @pytest.mark.parametrize("mark", [{}, {"commit_success.txt": b"ok"}])
-def test_an_orbax_step_of_json_alone_is_not_taken_for_a_lost_one(tmp_path: Path, mark: dict[str, bytes]) -> None:
+def test_an_orbax_step_of_json_alone_is_not_taken_for_a_lost_one(
+    tmp_path: Path, mark: dict[str, bytes]
+) -> None:
     """Neither the step nor its item is damaged; a step whose item of arrays was lost is."""
     item = {f"meta/{name}": content for name, content in {"metadata": b'{"x": 1}', **mark}.items()}
     step = make(tmp_path / "1", {"_CHECKPOINT_METADATA": {"item_handlers": {}}, **item})
-    for path, what in ((step, "its items are JSON: 'meta'"), (step / "meta", "an item of an Orbax step that is JSON")):
+    for path, what in (
+        (step, "its items are JSON: 'meta'"),
+        (step / "meta", "an item of an Orbax step that is JSON"),
+    ):
         with pytest.raises(UnsupportedError, match=what):
             sv.load(path)
-    lost = make(tmp_path / "2", {"_CHECKPOINT_METADATA": {"item_handlers": {}}, "state/d/ab": b"x", **item})
+    lost = make(
+        tmp_path / "2", {"_CHECKPOINT_METADATA": {"item_handlers": {}}, "state/d/ab": b"x", **item}
+    )
     with pytest.raises(MissingFile, match="_METADATA is missing"):
         sv.load(lost)
 
 
-ODD_VALUES: list[Any] = [None, True, -1, 1 << 63, 1.5, np.nan, "", "zstd", [], [1], [[]], {}, {"id": 7}, {"name": 7}]
+ODD_VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    1 << 63,
+    1.5,
+    np.nan,
+    "",
+    "zstd",
+    [],
+    [1],
+    [[]],
+    {},
+    {"id": 7},
+    {"name": 7},
+]
 DESCRIPTIONS = {
     "v2": described_v2(compressor={"id": "zstd", "level": 1}, filters=[], dimension_separator="."),
     "v3": described_v3(attributes={}),
@@ -198,7 +298,9 @@ DESCRIPTIONS = {
 @pytest.mark.parametrize(
     ("name", "field"), [(name, field) for name, fields in DESCRIPTIONS.items() for field in fields]
 )
-def test_whatever_a_field_of_a_description_is_an_error_of_shardvar_or_an_array(name: str, field: str) -> None:
+def test_whatever_a_field_of_a_description_is_an_error_of_shardvar_or_an_array(
+    name: str, field: str
+) -> None:
     """Each value of the wrong type, and none at all: a description is untrusted JSON."""
     whole = DESCRIPTIONS[name]
     changed = [whole | {field: value} for value in ODD_VALUES] + [
@@ -228,7 +330,8 @@ def test_what_no_tensor_holds_is_named_and_hides_nothing_else(
 ) -> None:
     """It is listed, verify says why it is not verified, and the numbers beside it are read."""
     path = make(
-        tmp_path / "g", group_v2(**{".zmetadata": b"{}", "x/.zarray": described_v2(dtype=dtype, filters=filters)})
+        tmp_path / "g",
+        group_v2(**{".zmetadata": b"{}", "x/.zarray": described_v2(dtype=dtype, filters=filters)}),
     )
     arrays, errors = read_all(path)
     assert arrays.keys() == {"a", "b"} and type(errors["x"]) is UnsupportedError

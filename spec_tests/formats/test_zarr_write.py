@@ -1,4 +1,5 @@
-"""Zarr and Orbax, written: grids of slices, checksums at the ends of chunks, keys as paths, and what is refused."""
+"""Zarr and Orbax, written: grids of slices, checksums at the ends of chunks, keys as paths, and
+what is refused."""
 
 import json
 import shutil
@@ -12,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, TargetExists, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CorruptCheckpoint,
+    MissingFile,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.formats.zarr.build import WRITTEN
 from shardvar.formats.zarr.index import first_checksum
 from shardvar.formats.zarr.pytree import build_tree, parse_tree
@@ -28,7 +35,9 @@ FOLDERS = ["zarr", "orbax"]
 
 
 @given(st.binary(max_size=70), st.binary(max_size=70))
-def test_the_checksum_of_the_first_of_two_strings_follows_from_that_of_both(first: bytes, second: bytes) -> None:
+def test_the_checksum_of_the_first_of_two_strings_follows_from_that_of_both(
+    first: bytes, second: bytes
+) -> None:
     both = CRC32C.compute(first + second)
     assert first_checksum(both, CRC32C.compute(second), len(second)) == CRC32C.compute(first)
 
@@ -45,7 +54,9 @@ SIZES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1
 
 
 @given(SIZES, st.randoms())
-def test_a_grid_has_equal_slices_but_for_the_last_on_the_first_axis(sizes: list[list[int]], random: Any) -> None:
+def test_a_grid_has_equal_slices_but_for_the_last_on_the_first_axis(
+    sizes: list[list[int]], random: Any
+) -> None:
     """In whatever order the slices are listed."""
     stops = [np.cumsum(along).tolist() for along in sizes]
     regions = [
@@ -67,7 +78,8 @@ def test_a_grid_has_equal_slices_but_for_the_last_on_the_first_axis(sizes: list[
 def test_what_is_written_in_equal_slices_is_read_in_them(
     tmp_path_factory: pytest.TempPathFactory, form: str, rows: int, step: int, name: str
 ) -> None:
-    """Any number of rows in slices of any size; bit for bit, and every bit verified where the format guards it."""
+    """Any number of rows in slices of any size; bit for bit, and every bit verified where the
+    format guards it."""
     table = (np.arange(rows * 3).reshape(rows, 3) % 2).astype(numpy_dtype(name))
     sizes = [step] * (rows // step) + [rows % step] * (rows % step > 0)
     path = tmp_path_factory.mktemp("ck") / "ck"
@@ -83,7 +95,10 @@ def test_what_is_written_in_equal_slices_is_read_in_them(
 def test_a_flipped_bit_of_any_chunk_is_found_where_it_is_read_in_place(tmp_path: Path) -> None:
     """Those of the short one at the end, of the zeros after it, and of the checksums too."""
     sv.save(
-        tmp_path / "ck", {"t": np.arange(5, dtype=np.int16)}, format="zarr", partition=sv.PartitionSpec(splits=[[3, 2]])
+        tmp_path / "ck",
+        {"t": np.arange(5, dtype=np.int16)},
+        format="zarr",
+        partition=sv.PartitionSpec(splits=[[3, 2]]),
     )
     for number in (0, 1):
         chunk = tmp_path / "ck" / "t" / "c" / str(number)
@@ -107,15 +122,20 @@ def test_chunks_with_checksums_are_mapped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FOLDERS)
-def test_a_partition_that_cuts_unequally_is_refused_and_stored_slices_are_joined(form: str, tmp_path: Path) -> None:
-    """13 rows in 5 parts by div are 3, 3, 3, 2 and 2. A tensor that the partition does not name is joined as well."""
+def test_a_partition_that_cuts_unequally_is_refused_and_stored_slices_are_joined(
+    form: str, tmp_path: Path
+) -> None:
+    """13 rows in 5 parts by div are 3, 3, 3, 2 and 2. A tensor that the partition does not name is
+    joined as well."""
     table = {"t": np.arange(26).reshape(13, 2), "u": np.arange(4)}
     with pytest.raises(ArgumentError, match="'t' of \\[13, 2\\] unequally"):
         sv.save(tmp_path / "ck", table, format=form, partition=5)
     assert not (tmp_path / "ck").exists()
     sv.save(tmp_path / "source", table, partition=5)
     for partition, count in ((None, 1 + 4), ({"u": 2}, 1 + 2)):
-        report = sv.reshard(tmp_path / "source", tmp_path / "ck", format=form, partition=partition, force=True)
+        report = sv.reshard(
+            tmp_path / "source", tmp_path / "ck", format=form, partition=partition, force=True
+        )
         assert report.num_slices == count
         assert np.array_equal(sv.load(tmp_path / "ck")["t"], table["t"])
 
@@ -127,25 +147,46 @@ def test_no_policy_chooses_files(form: str, tmp_path: Path) -> None:
     assert not (tmp_path / "ck").exists()
 
 
-KEYS = ["", "/a", "a/", "a//b", "../a", "a/../b", ".", "zarr.json", "a/zarr.json", "__a", "a\\b", "x" * 256]
+KEYS = [
+    "",
+    "/a",
+    "a/",
+    "a//b",
+    "../a",
+    "a/../b",
+    ".",
+    "zarr.json",
+    "a/zarr.json",
+    "__a",
+    "a\\b",
+    "x" * 256,
+]
 
 
 @pytest.mark.parametrize("form", FOLDERS)
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_that_is_not_the_path_of_a_folder_is_refused_by_name(form: str, key: str, tmp_path: Path) -> None:
+def test_a_key_that_is_not_the_path_of_a_folder_is_refused_by_name(
+    form: str, key: str, tmp_path: Path
+) -> None:
     with pytest.raises(UnsupportedError, match="cannot hold the key"):
         sv.save(tmp_path / "run" / "ck", {key: np.arange(3), "good": np.arange(3)}, format=form)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize(("form", "keys"), [("zarr", ["a", "a/b"]), ("orbax", ["a", "a/b"]), ("orbax", ["a.b", "a"])])
-def test_a_key_that_leads_through_another_is_refused(form: str, keys: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "keys"), [("zarr", ["a", "a/b"]), ("orbax", ["a", "a/b"]), ("orbax", ["a.b", "a"])]
+)
+def test_a_key_that_leads_through_another_is_refused(
+    form: str, keys: list[str], tmp_path: Path
+) -> None:
     with pytest.raises(UnsupportedError, match="'a' beside"):
         sv.save(tmp_path / "ck", {key: np.arange(3) for key in keys}, format=form)
 
 
 @pytest.mark.parametrize("form", FOLDERS)
-def test_a_folder_with_a_checkpoint_is_replaced_only_if_that_is_asked_for(form: str, tmp_path: Path) -> None:
+def test_a_folder_with_a_checkpoint_is_replaced_only_if_that_is_asked_for(
+    form: str, tmp_path: Path
+) -> None:
     sv.save(tmp_path / "ck", {"t": np.arange(3)}, format=form)
     with pytest.raises(TargetExists, match="in between leaves no checkpoint"):
         sv.save(tmp_path / "ck", {"u": np.arange(4)}, format=form)
@@ -166,13 +207,19 @@ def test_an_interrupted_folder_is_an_error_and_not_the_arrays_in_it(tmp_path: Pa
         sv.load(tmp_path / "ck")
 
 
-NAMES = st.lists(st.sampled_from(["a", "b", "c0", "0", "1", "é", " "]), min_size=1, max_size=3).map(tuple)
+NAMES = st.lists(st.sampled_from(["a", "b", "c0", "0", "1", "é", " "]), min_size=1, max_size=3).map(
+    tuple
+)
 
 
 @given(st.sets(NAMES, max_size=6))
 def test_an_index_of_orbax_lists_the_keys_that_it_was_made_of(names: set[tuple[str, ...]]) -> None:
-    """With the steps of lists and dicts, and with the user's metadata; refused where one leads through another."""
-    paths = {".".join(steps): tuple(int(step) if step in "01" else step for step in steps) for steps in names}
+    """With the steps of lists and dicts, and with the user's metadata; refused where one leads
+    through another."""
+    paths = {
+        ".".join(steps): tuple(int(step) if step in "01" else step for step in steps)
+        for steps in names
+    }
     if any(other != key and other.startswith(f"{key}.") for key in paths for other in paths):
         with pytest.raises(UnsupportedError):
             build_tree([*paths], paths, {})
@@ -183,7 +230,8 @@ def test_an_index_of_orbax_lists_the_keys_that_it_was_made_of(names: set[tuple[s
 
 
 def test_strings_go_to_the_file_in_which_orbax_keeps_them(tmp_path: Path) -> None:
-    """Those of Orbax, and texts among the objects of torch; what is not text stays in the metadata."""
+    """Those of Orbax, and texts among the objects of torch; what is not text stays in the
+    metadata."""
     source = GOLDEN / "orbax" / "strings" / expectation("orbax", "strings")["open"]
     sv.reshard(source, tmp_path / "a", format="orbax")
     assert sv.diff(source, tmp_path / "a").equal and sv.verify(tmp_path / "a").ok
@@ -191,7 +239,9 @@ def test_strings_go_to_the_file_in_which_orbax_keeps_them(tmp_path: Path) -> Non
     sv.reshard(objects, tmp_path / "b", format="orbax", filter=["epoch", "name", "model.*"])
     assert json.loads((tmp_path / "b" / "_strings.json").read_bytes())["name"] == "naïve ✓"
     with sv.open_checkpoint(tmp_path / "b") as reader:
-        assert reader.read("name")[()] == "naïve ✓".encode() and reader.metadata.user["epoch"] == "3"
+        assert (
+            reader.read("name")[()] == "naïve ✓".encode() and reader.metadata.user["epoch"] == "3"
+        )
     # A checkpoint without strings that replaces one with them has no file of strings.
     sv.save(tmp_path / "b", {"t": np.arange(3)}, format="orbax", force=True)
     assert not (tmp_path / "b" / "_strings.json").exists() and sv.verify(tmp_path / "b").ok
@@ -210,16 +260,22 @@ def test_metadata_is_kept_and_every_group_has_a_description(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", FOLDERS)
 def test_workers_write_the_same_chunks(form: str, tmp_path: Path) -> None:
-    """Tensors of different numbers of rows, of which each worker has one: byte for byte as without workers."""
+    """Tensors of different numbers of rows, of which each worker has one: byte for byte as without
+    workers."""
     tensors = {"a": np.arange(3), "w": np.arange(130.0).reshape(13, 10), "z": np.float32(1)}
     sv.save(tmp_path / "m", tensors)
-    options: dict[str, Any] = {"format": form, "partition": {"w": sv.PartitionSpec(splits=[[3, 3, 3, 3, 1], [10]])}}
+    options: dict[str, Any] = {
+        "format": form,
+        "partition": {"w": sv.PartitionSpec(splits=[[3, 3, 3, 3, 1], [10]])},
+    }
     sv.reshard(tmp_path / "m", tmp_path / "alone", **options)
     with ThreadPoolExecutor(2) as executor:
         sv.reshard(tmp_path / "m", tmp_path / "by workers", executor=executor, **options)
     alone, workers = tmp_path / "alone", tmp_path / "by workers"
     names = {str(path.relative_to(alone)) for path in alone.rglob("*") if path.is_file()}
-    assert len(names) > 8 and all((alone / name).read_bytes() == (workers / name).read_bytes() for name in names)
+    assert len(names) > 8 and all(
+        (alone / name).read_bytes() == (workers / name).read_bytes() for name in names
+    )
     assert sv.diff(tmp_path / "m", workers).equal
 
 
@@ -243,8 +299,11 @@ def test_a_folder_of_arrays_is_resharded(form: str, target: str, tmp_path: Path)
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("lost", ["t", "in/u", "in/empty", "in/ä\U0001f600"])
-def test_an_array_that_a_written_group_lost_whole_is_named(tmp_path: Path, lost: str, dtype: str) -> None:
-    """The consolidated metadata that shardvar writes describe it, or its attribute lists it; all others are read."""
+def test_an_array_that_a_written_group_lost_whole_is_named(
+    tmp_path: Path, lost: str, dtype: str
+) -> None:
+    """The consolidated metadata that shardvar writes describe it, or its attribute lists it; all
+    others are read."""
     keys = ["t", "in/u", "in/empty", "in/ä\U0001f600"]
     tensors = {key: np.zeros(0 if "empty" in key else 3, numpy_dtype(dtype)) for key in keys}
     sv.save(tmp_path / "ck", tensors, format="zarr", metadata={"by": "me"})
@@ -259,31 +318,49 @@ def test_an_array_that_a_written_group_lost_whole_is_named(tmp_path: Path, lost:
 
 
 @pytest.mark.parametrize("form", FOLDERS)
-def test_a_key_that_is_not_utf_8_is_refused_since_it_could_not_be_read_back(form: str, tmp_path: Path) -> None:
+def test_a_key_that_is_not_utf_8_is_refused_since_it_could_not_be_read_back(
+    form: str, tmp_path: Path
+) -> None:
     with pytest.raises(UnsupportedError, match="not UTF-8"):
         sv.save(tmp_path / "ck", {"in/t\udcff": np.zeros(3)}, format=form)
     assert not [*(tmp_path / "ck").rglob("*")]
 
 
-def test_an_array_that_was_removed_on_purpose_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_an_array_that_was_removed_on_purpose_is_an_error_that_says_what_to_do(
+    tmp_path: Path,
+) -> None:
     """No file tells it from a lost one; in a group of either kind."""
-    for dtype, remedy in (("float32", "consolidate the metadata again"), ("bfloat16", "remove it from the list too")):
-        sv.save(tmp_path / dtype, {"t": np.zeros(3, numpy_dtype(dtype)), "u": np.zeros(3)}, format="zarr")
+    for dtype, remedy in (
+        ("float32", "consolidate the metadata again"),
+        ("bfloat16", "remove it from the list too"),
+    ):
+        sv.save(
+            tmp_path / dtype,
+            {"t": np.zeros(3, numpy_dtype(dtype)), "u": np.zeros(3)},
+            format="zarr",
+        )
         shutil.rmtree(tmp_path / dtype / "t")
         with pytest.raises(MissingFile, match=remedy):
             sv.load(tmp_path / dtype)
     index = tmp_path / "bfloat16" / "zarr.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"attributes": {"shardvar_arrays": ["u"]}}))
+    index.write_text(
+        json.dumps(json.loads(index.read_text()) | {"attributes": {"shardvar_arrays": ["u"]}})
+    )
     assert sv.verify(tmp_path / "bfloat16").ok
 
 
-def test_metadata_under_the_name_of_the_attribute_that_lists_arrays_are_refused(tmp_path: Path) -> None:
+def test_metadata_under_the_name_of_the_attribute_that_lists_arrays_are_refused(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(UnsupportedError, match="'shardvar_arrays'"):
-        sv.save(tmp_path / "ck", {"t": np.zeros(3)}, format="zarr", metadata={"shardvar_arrays": "mine"})
+        sv.save(
+            tmp_path / "ck", {"t": np.zeros(3)}, format="zarr", metadata={"shardvar_arrays": "mine"}
+        )
 
 
 def test_a_group_with_a_dtype_that_numpy_lacks_has_no_consolidated_metadata(tmp_path: Path) -> None:
-    """zarr-python would refuse to open any array of such a group, since it parses all descriptions at once.
+    """zarr-python would refuse to open any array of such a group, since it parses all descriptions
+    at once.
 
     It has an attribute instead.
     """
@@ -292,6 +369,10 @@ def test_a_group_with_a_dtype_that_numpy_lacks_has_no_consolidated_metadata(tmp_
         sv.save(path, {"t": np.zeros(3, numpy_dtype(dtype)), "u": np.zeros(3)}, format="zarr")
         described = json.loads((path / "zarr.json").read_text())
         assert ("consolidated_metadata" in described) == (dtype in NATIVE)
-        assert described["attributes"] == ({} if dtype in NATIVE else {"shardvar_arrays": ["t", "u"]})
-        for node, repeated in described.get("consolidated_metadata", {}).get("metadata", {}).items():
+        assert described["attributes"] == (
+            {} if dtype in NATIVE else {"shardvar_arrays": ["t", "u"]}
+        )
+        for node, repeated in (
+            described.get("consolidated_metadata", {}).get("metadata", {}).items()
+        ):
             assert repeated == json.loads((path / node / "zarr.json").read_text())

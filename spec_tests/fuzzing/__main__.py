@@ -1,7 +1,8 @@
-"""Fuzz targets for `FUZZ_SECONDS` each and print a table of the results: `python -m spec_tests.fuzzing [NAME...]`.
+"""Fuzz targets for `FUZZ_SECONDS` each and print a table of the results: `python -m
+spec_tests.fuzzing [NAME...]`.
 
-What the fuzzer learned stays in ``build/fuzz/NAME`` for the next time, what it found under ``build/fuzz/found``. The
-exit code is 1 where it found anything.
+What the fuzzer learned stays in ``build/fuzz/NAME`` for the next time, what it found under
+``build/fuzz/found``. The exit code is 1 where it found anything.
 """
 
 import os
@@ -16,7 +17,13 @@ from spec_tests.helpers import paths
 
 BUILD = paths.ROOT / "build" / "fuzz"
 SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))
-LIMITS = ["-rss_limit_mb=1024", "-timeout=10", f"-max_len={MAX_NBYTES}", "-print_final_stats=1", "-verbosity=1"]
+LIMITS = [
+    "-rss_limit_mb=1024",
+    "-timeout=10",
+    f"-max_len={MAX_NBYTES}",
+    "-print_final_stats=1",
+    "-verbosity=1",
+]
 
 
 def fuzz(name: str) -> tuple[str, bool]:
@@ -28,26 +35,38 @@ def fuzz(name: str) -> tuple[str, bool]:
         (corpus / sha1(seed).hexdigest()).write_bytes(seed)
     options = [f"-max_total_time={SECONDS}", f"-artifact_prefix={found}/{name}-", *LIMITS]
     program = [sys.executable, "-m", "spec_tests.fuzzing.engine", name, *options, str(corpus)]
-    done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(
+        program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
     (BUILD / f"{name}.log").write_text(done.stdout)
     statistics = dict(re.findall(r"stat::(\w+):\s+(\d+)", done.stdout))
     covered = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", done.stdout) or [("?", "?", "?")]
     (first, _, _), (last, features, size) = covered[0], covered[-1]
     runs, pace, memory = (
-        statistics.get(name, "?") for name in ("number_of_executed_units", "average_exec_per_sec", "peak_rss_mb")
+        statistics.get(name, "?")
+        for name in ("number_of_executed_units", "average_exec_per_sec", "peak_rss_mb")
     )
     told = "ok" if done.returncode == 0 else f"FOUND, see {name}.log"
-    line = f"{name:20} {runs:>9} {pace:>8} {first:>7} {last:>7} {features:>9} {size:>7} {memory:>8}  {told}"
+    line = (
+        f"{name:20} {runs:>9} {pace:>8} {first:>7} {last:>7} {features:>9} {size:>7} {memory:>8}  "
+        f"{told}"
+    )
     return line, done.returncode == 0
 
 
 def main(names: list[str]) -> int:
     unknown = set(names) - {target.name for target in TARGETS}
     if unknown:
-        print(f"There is no target {', '.join(sorted(unknown))}; there are {', '.join(t.name for t in TARGETS)}.")
+        print(
+            f"There is no target {', '.join(sorted(unknown))}; there are "
+            f"{', '.join(t.name for t in TARGETS)}."
+        )
         return 2
     print(f"{SECONDS} s a target, in {BUILD}")
-    heads = f"{'runs':>9} {'runs/s':>8} {'edges':>7} {'at end':>7} {'features':>9} {'corpus':>7} {'peak MB':>8}"
+    heads = (
+        f"{'runs':>9} {'runs/s':>8} {'edges':>7} {'at end':>7} {'features':>9} {'corpus':>7} "
+        f"{'peak MB':>8}"
+    )
     print(f"{'target':20} {heads}")
     all_well = True
     for target in TARGETS:

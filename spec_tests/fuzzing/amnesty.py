@@ -1,7 +1,9 @@
-"""Checksums as if they were right: a fuzzer changes a byte, and would never come further than the checksum of it.
+"""Checksums as if they were right: a fuzzer changes a byte, and would never come further than the
+checksum of it.
 
-Every checksum that is computed equals whatever is stored, so that all that reads what checksums guard is reached, with
-bytes that a checksum would have refused, or that somebody hostile has given the right one.
+Every checksum that is computed equals whatever is stored, so that all that reads what checksums
+guard is reached, with bytes that a checksum would have refused, or that somebody hostile has given
+the right one.
 """
 
 import struct

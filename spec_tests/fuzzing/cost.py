@@ -1,7 +1,7 @@
 """Cost as the oracle: reading may take time and memory in proportion to the bytes, and no more.
 
-The first byte of an input chooses the reader, and the others are what it reads. An input that takes too long is read
-again, since other programs of the machine may have been in the way.
+The first byte of an input chooses the reader, and the others are what it reads. An input that takes
+too long is read again, since other programs of the machine may have been in the way.
 """
 
 import time
@@ -12,7 +12,8 @@ from contextlib import suppress
 from shardvar.errors import ShardvarError
 
 FREE_SECONDS, SECONDS_PER_BYTE = 0.5, 5e-5
-"""CPU seconds: a reader takes about a microsecond a byte, and ten times that while its branches are counted."""
+"""CPU seconds: a reader takes about a microsecond a byte, and ten times that while its branches are
+counted."""
 FREE_NBYTES, NBYTES_PER_BYTE = 4 << 20, 300
 """Memory, as SECURITY.md states it."""
 ATTEMPTS = 3
@@ -26,10 +27,14 @@ def read_within_budget(readers: list[Callable[[bytes], object]], data: bytes) ->
     while not times or (times[-1] > allowed and len(times) < ATTEMPTS):
         times.append(_seconds(read, content))
     if min(times) > allowed:
-        raise AssertionError(f"{len(content)} bytes take {min(times):.1f} s of CPU, and {allowed:.1f} s are allowed")
+        raise AssertionError(
+            f"{len(content)} bytes take {min(times):.1f} s of CPU, and {allowed:.1f} s are allowed"
+        )
     peak, most = _peak(read, content), FREE_NBYTES + NBYTES_PER_BYTE * len(content)
     if peak > most:
-        raise AssertionError(f"{len(content)} bytes take {peak} bytes of memory, and {most} are allowed")
+        raise AssertionError(
+            f"{len(content)} bytes take {peak} bytes of memory, and {most} are allowed"
+        )
 
 
 def _seconds(read: Callable[[bytes], object], content: bytes) -> float:

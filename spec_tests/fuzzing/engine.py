@@ -1,4 +1,5 @@
-"""One target under atheris: ``python -m spec_tests.fuzzing.engine NAME [options of libFuzzer] CORPUS``."""
+"""One target under atheris: ``python -m spec_tests.fuzzing.engine NAME [options of libFuzzer]
+CORPUS``."""
 
 import resource
 import sys
@@ -16,7 +17,8 @@ with atheris.instrument_imports(include=["shardvar"]):
             target.run(seed)
 
 MEMORY = 3 << 30
-"""Bytes of address space: whoever believes a claim gets a ``MemoryError``, which is no error of ours."""
+"""Bytes of address space: whoever believes a claim gets a ``MemoryError``, which is no error of
+ours."""
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

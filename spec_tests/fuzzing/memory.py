@@ -1,11 +1,13 @@
-"""Files in memory, all of whose bytes the fuzzer decides: as much of a ``Storage`` as readers ask for."""
+"""Files in memory, all of whose bytes the fuzzer decides: as much of a ``Storage`` as readers ask
+for."""
 
 from dataclasses import dataclass, field
 
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, MissingFile
 
 SEPARATOR = b"\0<next file>\0"
-"""Stands between the files of one input: the index, then the data files in the order in which they are asked for."""
+"""Stands between the files of one input: the index, then the data files in the order in which they
+are asked for."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class MemoryFolder:
 
 @dataclass
 class MemoryStorage:
-    """The files of one input: the first under a name of its own, the others under those that a reader asks for."""
+    """The files of one input: the first under a name of its own, the others under those that a
+    reader asks for."""
 
     first: str
     content: bytes
@@ -93,7 +96,11 @@ class MemoryStorage:
 
     def tree(self) -> dict[str, int]:
         """The files of an array of Zarr: its description, and then chunks, in folders below it."""
-        found = [*self._names, "t/.zarray", "t/0", "t/1"] if self.first == "_METADATA" else [*self._names, "c/0", "c/1"]
+        found = (
+            [*self._names, "t/.zarray", "t/0", "t/1"]
+            if self.first == "_METADATA"
+            else [*self._names, "c/0", "c/1"]
+        )
         self._names = found[: len(self._pieces)]
         return {name: len(self._pieces[position]) for position, name in enumerate(self._names)}
 

@@ -1,4 +1,5 @@
-"""The inputs that the fuzzer begins with: the files under `golden` and `hostile`, and their parts."""
+"""The inputs that the fuzzer begins with: the files under `golden` and `hostile`, and their
+parts."""
 
 import io
 from collections.abc import Iterator
@@ -30,7 +31,9 @@ def checkpoints(index_ending: str, data_marks: str) -> Iterator[bytes]:
     """Each index with its data files."""
     for index in files(index_ending):
         stem = index.name.removesuffix(index_ending)
-        data = sorted(path for path in index.parent.iterdir() if path.name.startswith(stem + data_marks))
+        data = sorted(
+            path for path in index.parent.iterdir() if path.name.startswith(stem + data_marks)
+        )
         pieces = [index.read_bytes(), *(path.read_bytes() for path in data[:4])]
         yield SEPARATOR.join(pieces)
 
@@ -51,7 +54,11 @@ def trees(index: str, *names: str) -> Iterator[bytes]:
 
 
 def files(ending: str) -> list[Path]:
-    found = [path for place in ("golden", "hostile") for path in (paths.SPEC_TESTS / place).rglob(f"*{ending}")]
+    found = [
+        path
+        for place in ("golden", "hostile")
+        for path in (paths.SPEC_TESTS / place).rglob(f"*{ending}")
+    ]
     return sorted(path for path in found if path.is_file())
 
 
@@ -86,18 +93,25 @@ def blocks() -> Iterator[bytes]:
     """The metadata and the first blocks of native indexes."""
     for octets in contents(".svindex"):
         try:
-            file = open_block_file(lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets))
+            file = open_block_file(
+                lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets)
+            )
         except ShardvarError:
             continue
         yield encode_index_block(file.metadata.values)
-        yield from (octets[at : at + nbytes] for at, nbytes in zip(file.start[:4], file.nbytes[:4], strict=True))
+        yield from (
+            octets[at : at + nbytes]
+            for at, nbytes in zip(file.start[:4], file.nbytes[:4], strict=True)
+        )
 
 
 def entries() -> Iterator[bytes]:
     """The values of the tables of bundles."""
     for octets in contents(".index"):
         try:
-            table = open_table(lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets))
+            table = open_table(
+                lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets)
+            )
             for _, values in table.blocks():
                 yield from values[:8]
         except ShardvarError:
@@ -108,7 +122,9 @@ def keys() -> Iterator[bytes]:
     """The keys of the tables of bundles, of which those of slices are ordered code."""
     for octets in contents(".index"):
         try:
-            table = open_table(lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets))
+            table = open_table(
+                lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets)
+            )
             for found, _ in table.blocks():
                 yield from found[:8]
         except ShardvarError:
@@ -128,9 +144,16 @@ def graphs() -> Iterator[bytes]:
 
 
 def torch_index() -> bytes:
-    """The index of a distributed checkpoint that shardvar wrote, with the attribute that torch does not have."""
+    """The index of a distributed checkpoint that shardvar wrote, with the attribute that torch does
+    not have."""
     with TemporaryDirectory() as directory:
-        save(f"{directory}/ck", {"w": np.arange(6.0).reshape(3, 2)}, format="torch", partition=2, metadata={"by": "me"})
+        save(
+            f"{directory}/ck",
+            {"w": np.arange(6.0).reshape(3, 2)},
+            format="torch",
+            partition=2,
+            metadata={"by": "me"},
+        )
         return Path(directory, "ck", ".metadata").read_bytes()
 
 
@@ -149,11 +172,15 @@ _SEEDS = {
     "tensorflow": lambda: checkpoints(".index", ".data-"),
     "safetensors": lambda: contents(".safetensors"),
     "safetensors_set": sets,
-    "safetensors_shards": lambda: (octets for octets in contents(".safetensors") if b"DCP_SHARDING_INFO" in octets),
+    "safetensors_shards": lambda: (
+        octets for octets in contents(".safetensors") if b"DCP_SHARDING_INFO" in octets
+    ),
     "npz": lambda: contents(".npz"),
     "torch_index": lambda: (*contents(".metadata"), torch_index()),
     "torch_saved": lambda: contents(".pt"),
-    "torch_ranks": lambda: (octets for octets in contents(".pt") if b"DTensor" in octets or b"ShardedTensor" in octets),
+    "torch_ranks": lambda: (
+        octets for octets in contents(".pt") if b"DTensor" in octets or b"ShardedTensor" in octets
+    ),
     "zarr": lambda: trees("zarr.json", "t/zarr.json", "t/c/0"),
     "orbax": lambda: trees("_METADATA", "_METADATA", "t/.zarray", "t/0", "t/1"),
     "pickle": lambda: contents(".metadata"),
@@ -164,7 +191,12 @@ _SEEDS = {
     "npy": npy,
     "safetensors_header": headers,
     "sstable": lambda: contents(".index"),
-    "snappy": lambda: [b"\x05\x10hello", b"\x0a\x04ab\x12\x02", b"\x40\x00a\xfe\x01\x00", b"\x08\x00x\x1b\x01\0\0\0"],
+    "snappy": lambda: [
+        b"\x05\x10hello",
+        b"\x0a\x04ab\x12\x02",
+        b"\x40\x00a\xfe\x01\x00",
+        b"\x08\x00x\x1b\x01\0\0\0",
+    ],
     "blocks": blocks,
     "protos": entries,
     "ordered_code": keys,
@@ -176,15 +208,25 @@ _SEEDS = {
     ],
     "graph": graphs,
     "state": lambda: texts(
-        'model_checkpoint_path: "ckpt-2"\nall_model_checkpoint_paths: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-2"\n'
-        "all_model_checkpoint_timestamps: 1.5\nall_model_checkpoint_timestamps: 2.5\nlast_preserved_timestamp: 0.5\n",
+        'model_checkpoint_path: "ckpt-2"\nall_model_checkpoint_paths: "ckpt-1"\n'
+        'all_model_checkpoint_paths: "ckpt-2"\n'
+        "all_model_checkpoint_timestamps: 1.5\nall_model_checkpoint_timestamps: 2.5\n"
+        "last_preserved_timestamp: 0.5\n",
         "model_checkpoint_path: 'a\\n\\x41\\101\\\"'  # a comment",
         'model_checkpoint_path: "ck"',
         "",
     ),
     "slice_text": lambda: texts(
-        "13 4 3,3:-", "13 4 3,3:0,4", "5 -", "0 -", "1 2 3 0,1:0,2:0,3", " ", "9223372036854775807 -"
+        "13 4 3,3:-",
+        "13 4 3,3:0,4",
+        "5 -",
+        "0 -",
+        "1 2 3 0,1:0,2:0,3",
+        " ",
+        "9223372036854775807 -",
     ),
     "cost": costs,
-    "index_expression": lambda: texts("3:7, 0", "..., ::-1", "[1]", "-1,:,0:9:2", "64MiB", "1.5 kB", ""),
+    "index_expression": lambda: texts(
+        "3:7, 0", "..., ::-1", "[1]", "-1,:,0:9:2", "64MiB", "1.5 kB", ""
+    ),
 }

@@ -1,4 +1,5 @@
-"""The targets: for every reader a function of bytes that returns, or raises an error of `shardvar.errors`."""
+"""The targets: for every reader a function of bytes that returns, or raises an error of
+`shardvar.errors`."""
 
 import re
 from collections.abc import Callable
@@ -36,7 +37,8 @@ class Target:
     """Reads bytes."""
 
     def run(self, data: bytes) -> bool:
-        """Return True if the bytes have values; every error but those of `shardvar.errors` comes through."""
+        """Return True if the bytes have values; every error but those of `shardvar.errors` comes
+        through."""
         try:
             self.read(data)
         except ShardvarError:
@@ -123,7 +125,13 @@ def read_index_expression(data: bytes) -> None:
 
 
 def read_graph(data: bytes) -> None:
-    decode_graph(data, {"model/w/.ATTRIBUTES/VARIABLE_VALUE": None, "save_counter/.ATTRIBUTES/VARIABLE_VALUE": None})
+    decode_graph(
+        data,
+        {
+            "model/w/.ATTRIBUTES/VARIABLE_VALUE": None,
+            "save_counter/.ATTRIBUTES/VARIABLE_VALUE": None,
+        },
+    )
 
 
 def read_npy(data: bytes) -> None:
@@ -150,7 +158,12 @@ def read_protos(data: bytes) -> None:
 def read_strings(data: bytes) -> None:
     """The first byte says of how many strings."""
     count = data[0] if data else 0
-    read = [strings.decode, strings.bundle_checksum, strings.variant_checksum, strings.from_big_endian]
+    read = [
+        strings.decode,
+        strings.bundle_checksum,
+        strings.variant_checksum,
+        strings.from_big_endian,
+    ]
     for each in read:
         with suppress(ShardvarError):
             each(data[1:], (count,) if each is strings.decode else count)  # type: ignore[operator]
@@ -159,7 +172,13 @@ def read_strings(data: bytes) -> None:
 def read_blocks(data: bytes) -> None:
     block = decode_index_block(data)
     for name in [*map(str, block.values), "key"]:
-        for ask in (block.text, block.octets, block.strings, block.bounds, lambda name: block.numbers(name, "<u4")):
+        for ask in (
+            block.text,
+            block.octets,
+            block.strings,
+            block.bounds,
+            lambda name: block.numbers(name, "<u4"),
+        ):
             with suppress(ShardvarError):
                 ask(name)
 

@@ -1,4 +1,5 @@
-"""One interpreter of a cut: what each form means, what is refused, and that save and variables agree."""
+"""One interpreter of a cut: what each form means, what is refused, and that save and variables
+agree."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,9 @@ def answering(answer: Any) -> Callable[..., Any]:
 
 
 @given(st.integers(1, 9), shapes_with_an_axis)
-def test_an_answer_of_counts_becomes_div_of_the_first_axis(count: int, shape: tuple[int, ...]) -> None:
+def test_an_answer_of_counts_becomes_div_of_the_first_axis(
+    count: int, shape: tuple[int, ...]
+) -> None:
     """R-DIV-1 through R-PART-4; more parts than rows are clamped, as TensorFlow 2 does."""
     for cut in (count, [count, *[1] * (len(shape) - 1)], answering([count])):
         rows = [(part.offset[0], part.stop[0]) for part in plan_rows(cut, shape, "int8")]
@@ -44,14 +47,18 @@ def test_an_answer_of_sizes_may_be_uneven_and_may_have_empty_parts(sizes: list[i
 
 
 @given(filled_shapes(min_rank=1), st.data())
-def test_the_columns_of_a_grid_are_its_partition(shape: tuple[int, ...], data: st.DataObject) -> None:
+def test_the_columns_of_a_grid_are_its_partition(
+    shape: tuple[int, ...], data: st.DataObject
+) -> None:
     """The parts of a save, which are columns, equal those of a ``Partition``, which are proven."""
     counts = [data.draw(st.integers(1, 6)) for _ in shape[: data.draw(st.integers(1, len(shape)))]]
     clamped = [min(count, max(extent, 1)) for count, extent in zip(counts, shape, strict=False)]
     expected = Partition.from_counts(shape, clamped)
     for cut in (counts, PartitionSpec(partitions=counts), expected, answering(counts)):
         offset, extent, _ = part_columns(cut, shape, "int8")
-        assert [Region(*row) for row in zip(offset.tolist(), extent.tolist(), strict=True)] == list(expected)
+        assert [Region(*row) for row in zip(offset.tolist(), extent.tolist(), strict=True)] == list(
+            expected
+        )
 
 
 ROWS_REFUSED: list[Any] = [
@@ -65,8 +72,11 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize("answer", [*ROWS_REFUSED, *REFUSED, None])
-def test_an_answer_that_is_no_layout_of_rows_is_refused_with_the_answer_in_the_message(answer: Any) -> None:
-    """R-PART-4 (RFC 000): "Exception will raised if the partitioner returns an unsupported partitioning layout." """
+def test_an_answer_that_is_no_layout_of_rows_is_refused_with_the_answer_in_the_message(
+    answer: Any,
+) -> None:
+    """R-PART-4 (RFC 000): "Exception will raised if the partitioner returns an unsupported
+    partitioning layout." """
     with pytest.raises(LayoutError) as refused:
         plan_rows(answering(answer), (4, 2), "int8")
     assert f"The partitioner's answer {answer!r}" in str(refused.value)
@@ -84,17 +94,26 @@ def refusal(call: Callable[[], object]) -> tuple[type, str]:
     return type(refused.value), refused.value.cause.removeprefix("'w': ")
 
 
-@pytest.mark.parametrize("cut", [*REFUSED, answering([0]), answering(2.5), Partition((3,), (Region((0,), (3,)),))])
-def test_the_same_mistake_has_the_same_error_in_a_save_and_in_a_variable(cut: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "cut", [*REFUSED, answering([0]), answering(2.5), Partition((3,), (Region((0,), (3,)),))]
+)
+def test_the_same_mistake_has_the_same_error_in_a_save_and_in_a_variable(
+    cut: Any, tmp_path: Path
+) -> None:
     """Class and sentence; nothing is written."""
     value = np.zeros((4, 2), np.float32)
     saved = refusal(lambda: sv.save(tmp_path / "m", {"w": value}, partition=cut))
     assert saved == refusal(lambda: create_sharded_variable(value, cut))
-    assert saved[0] is LayoutError and "does not cut the shape (4, 2)" in saved[1] and not list(tmp_path.iterdir())
+    assert (
+        saved[0] is LayoutError
+        and "does not cut the shape (4, 2)" in saved[1]
+        and not list(tmp_path.iterdir())
+    )
 
 
 def test_a_partitioner_of_three_arguments_works_in_a_save_as_in_a_variable(tmp_path: Path) -> None:
-    """R-PART-2 (RFC 002): "accepts number of shards, variable shape and variable dtype"; arrays are on one task."""
+    """R-PART-2 (RFC 002): "accepts number of shards, variable shape and variable dtype"; arrays are
+    on one task."""
     asked: list[Any] = []
 
     def partitioner(num_shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
@@ -108,9 +127,13 @@ def test_a_partitioner_of_three_arguments_works_in_a_save_as_in_a_variable(tmp_p
     assert asked == [(1, (13, 4), "float32")] * 3
 
 
-def test_a_partitioner_of_three_arguments_is_told_the_number_of_parameter_servers(tmp_path: Path) -> None:
+def test_a_partitioner_of_three_arguments_is_told_the_number_of_parameter_servers(
+    tmp_path: Path,
+) -> None:
     """As in the creation of variables, so in a save of variables that live on several tasks."""
-    strategy = sv.ParameterServerStrategy(3, variable_partitioner=lambda num_shards, shape, dtype: [num_shards])
+    strategy = sv.ParameterServerStrategy(
+        3, variable_partitioner=lambda num_shards, shape, dtype: [num_shards]
+    )
     with strategy.scope():
         variable = sv.Variable(np.zeros((12, 2), np.float32), name="w")
     asked: list[int] = []
@@ -126,7 +149,8 @@ def test_a_partitioner_of_three_arguments_is_told_the_number_of_parameter_server
 
 
 def test_partitioners_of_two_and_of_three_arguments_are_asked_as_they_wish() -> None:
-    """R-PART-2 (RFC 002): "accepts number of shards, variable shape and variable dtype", or the last two alone."""
+    """R-PART-2 (RFC 002): "accepts number of shards, variable shape and variable dtype", or the
+    last two alone."""
 
     class Rule:
         def __call__(self, shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
@@ -135,7 +159,11 @@ def test_partitioners_of_two_and_of_three_arguments_are_asked_as_they_wish() -> 
     def optional(num_shards: int, shape: tuple[int, ...], dtype: Any = None) -> list[int]:
         return [num_shards, len(shape), dtype]
 
-    assert call_partitioner(Rule(), (9, 2), 7, 3) == [3, 2, 7] == call_partitioner(optional, (9, 2), 7, 3)
+    assert (
+        call_partitioner(Rule(), (9, 2), 7, 3)
+        == [3, 2, 7]
+        == call_partitioner(optional, (9, 2), 7, 3)
+    )
     assert call_partitioner(lambda shape, dtype: [len(shape), dtype], (9, 2), 7, 3) == [2, 7]
     assert call_partitioner(lambda *both: [len(both), 1], (9, 2), 7, 3) == [2, 1]
     assert call_partitioner(FixedShardsPartitioner(2), (9, 2), "int8", 3) == [2, 1]
@@ -145,13 +173,20 @@ def test_partitioners_of_two_and_of_three_arguments_are_asked_as_they_wish() -> 
 def test_a_partitioner_of_other_arguments_is_refused_in_both(tmp_path: Path) -> None:
     value = np.zeros((4, 2), np.float32)
     for partitioner in (lambda: [2], lambda a, b, c, d: [2]):
-        saved = refusal(lambda cut=partitioner: sv.save(tmp_path / "m", {"w": value}, partition=cut))
+        saved = refusal(
+            lambda cut=partitioner: sv.save(tmp_path / "m", {"w": value}, partition=cut)
+        )
         made = refusal(lambda cut=partitioner: create_sharded_variable(value, cut))
-        assert saved[0] is made[0] is ArgumentTypeError and "cannot be called with" in saved[1] and made[1]
+        assert (
+            saved[0] is made[0] is ArgumentTypeError
+            and "cannot be called with" in saved[1]
+            and made[1]
+        )
 
 
 def test_no_partitioner_and_no_axis_give_one_whole_part() -> None:
-    """R-PART-5: without a partitioner "variables will not be partitioned"; nobody is asked about a scalar."""
+    """R-PART-5: without a partitioner "variables will not be partitioned"; nobody is asked about a
+    scalar."""
 
     def never(shape: tuple[int, ...], dtype: Any) -> list[int]:
         raise AssertionError(shape)
@@ -169,7 +204,9 @@ def test_no_partitioner_and_no_axis_give_one_whole_part() -> None:
         lambda: sv.Partition.from_counts((1 << 12, 1 << 12), [1 << 12, 1 << 12]),
         lambda: part_columns([1 << 12, 1 << 12], (1 << 12, 1 << 12), "int8"),
         lambda: part_columns(10**9, (1 << 40,), "int8"),
-        lambda: cut_slices(TensorTable.of((f"w{row}", "int8", (1 << 20,)) for row in range(5)).whole(), 1 << 20),
+        lambda: cut_slices(
+            TensorTable.of((f"w{row}", "int8", (1 << 20,)) for row in range(5)).whole(), 1 << 20
+        ),
     ],
 )
 def test_more_parts_than_memory_holds_are_refused_at_once(cut: Callable[[], object]) -> None:
@@ -181,7 +218,10 @@ def test_more_parts_than_memory_holds_are_refused_at_once(cut: Callable[[], obje
 
 def test_the_parts_of_all_tensors_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardvar.layout.partition.MAX_PARTS", 12)
-    tensors = [TensorTable.of((f"w{row}", "int8", (4, row)) for row in range(count)).whole() for count in (3, 4)]
+    tensors = [
+        TensorTable.of((f"w{row}", "int8", (4, row)) for row in range(count)).whole()
+        for count in (3, 4)
+    ]
     assert len(cut_slices(tensors[0], 4)) == 12
     with pytest.raises(ArgumentError, match="16 parts are too many; at most 12 are allowed"):
         cut_slices(tensors[1], 4)

@@ -16,7 +16,9 @@ from shardvar.layout import dtypes
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, shapes
 
 
-@pytest.mark.parametrize("name", [name for name in dtypes.NAMES if not dtypes.is_opaque(name) and name != "string"])
+@pytest.mark.parametrize(
+    "name", [name for name in dtypes.NAMES if not dtypes.is_opaque(name) and name != "string"]
+)
 def test_a_name_is_its_numpy_dtypes(name: str) -> None:
     dtype = dtypes.numpy_dtype(name)
     assert dtypes.dtype_name(dtype) == name
@@ -72,13 +74,17 @@ def test_opaque_types_are_listed_and_have_no_values(name: str) -> None:
 def test_a_slice_has_the_bytes_of_its_array(rows: list[tuple[str, tuple[int, ...]]]) -> None:
     codes = np.array([dtypes.code(name) for name, _ in rows])
     found = dtypes.slice_nbytes(codes, np.array([shape for _, shape in rows]))
-    assert found.tolist() == [np.zeros(shape, dtypes.numpy_dtype(name)).nbytes for name, shape in rows]
+    assert found.tolist() == [
+        np.zeros(shape, dtypes.numpy_dtype(name)).nbytes for name, shape in rows
+    ]
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2**40, 2**20)])
 @pytest.mark.parametrize("name", ["string", "variant"])
 def test_what_tells_its_own_size_has_none_here(name: str, shape: tuple[int, ...]) -> None:
-    assert dtypes.slice_nbytes(np.array([dtypes.code(name)]), np.array([shape], np.int64)).tolist() == [0]
+    assert dtypes.slice_nbytes(
+        np.array([dtypes.code(name)]), np.array([shape], np.int64)
+    ).tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -93,17 +99,23 @@ def test_what_tells_its_own_size_has_none_here(name: str, shape: tuple[int, ...]
         ("string", (2**62,) * 64),
     ],
 )
-def test_sizes_that_64_bits_cannot_hold_are_refused_without_a_warning(name: str, shape: tuple[int, ...]) -> None:
+def test_sizes_that_64_bits_cannot_hold_are_refused_without_a_warning(
+    name: str, shape: tuple[int, ...]
+) -> None:
     """The product of such extents wraps round to something small, 0 among others."""
     with warnings.catch_warnings(), pytest.raises(LayoutError, match="too large") as caught:
         warnings.simplefilter("error")
-        dtypes.slice_nbytes(np.array([dtypes.code("int8"), dtypes.code(name)]), np.array([(1,) * len(shape), shape]))
+        dtypes.slice_nbytes(
+            np.array([dtypes.code("int8"), dtypes.code(name)]), np.array([(1,) * len(shape), shape])
+        )
     assert name in str(caught.value)
 
 
 def test_an_empty_slice_of_wide_extents_is_empty() -> None:
     for shape in ((2**40, 2**40, 0), (0, *(2**62,) * 63), (*(2**62,) * 63, 0)):
-        assert dtypes.slice_nbytes(np.array([dtypes.code("float32")]), np.array([shape])).tolist() == [0]
+        assert dtypes.slice_nbytes(
+            np.array([dtypes.code("float32")]), np.array([shape])
+        ).tolist() == [0]
 
 
 SPELLINGS: dict[str, list[Any]] = {
@@ -122,9 +134,14 @@ SPELLINGS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "given"), [(name, given) for name, all_of in SPELLINGS.items() for given in all_of])
-def test_every_spelling_of_a_dtype_in_numpy_means_it_wherever_a_dtype_is_taken(name: str, given: Any) -> None:
-    """Big-endian codes too: a byte order is not part of a dtype, and the value is in the machine's."""
+@pytest.mark.parametrize(
+    ("name", "given"), [(name, given) for name, all_of in SPELLINGS.items() for given in all_of]
+)
+def test_every_spelling_of_a_dtype_in_numpy_means_it_wherever_a_dtype_is_taken(
+    name: str, given: Any
+) -> None:
+    """Big-endian codes too: a byte order is not part of a dtype, and the value is in the
+    machine's."""
     assert dtypes.parse_dtype(given) == name
     expected = dtypes.numpy_dtype(name)
     value = b"a" if name == "string" else True if name == "bool" else 1
@@ -141,7 +158,9 @@ def test_every_spelling_of_a_dtype_in_numpy_means_it_wherever_a_dtype_is_taken(n
         assert sv.layers.Embedding(2, 1, dtype=given).embeddings.dtype == expected
 
 
-NUMERIC = [(name, given) for name, all_of in SPELLINGS.items() for given in all_of if name != "string"]
+NUMERIC = [
+    (name, given) for name, all_of in SPELLINGS.items() for given in all_of if name != "string"
+]
 
 
 @pytest.mark.parametrize(("name", "given"), NUMERIC)
@@ -158,13 +177,17 @@ def test_what_is_not_a_dtype_is_refused(given: Any) -> None:
     assert caught.value.cause and caught.value.remedy
 
 
-@pytest.mark.parametrize(("given", "meant"), [("bf15", "bf16"), ("float33", "float32"), ("flaot16", "float16")])
+@pytest.mark.parametrize(
+    ("given", "meant"), [("bf15", "bf16"), ("float33", "float32"), ("flaot16", "float16")]
+)
 def test_a_misspelt_dtype_is_told_the_one_it_may_have_meant(given: str, meant: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"Did you mean '{meant}'\? Known are bool, "):
         dtypes.parse_dtype(given)
 
 
-@pytest.mark.parametrize("given", ["", "float33", "f3", "i4,f4", "(2,)f4", "M8[s]", "V8", "g", "(2", "f4\0"])
+@pytest.mark.parametrize(
+    "given", ["", "float33", "f3", "i4,f4", "(2,)f4", "M8[s]", "V8", "g", "(2", "f4\0"]
+)
 def test_codes_of_dtypes_that_are_not_known_are_refused(given: str) -> None:
     with pytest.raises(UnsupportedError):
         dtypes.parse_dtype(given)

@@ -1,4 +1,5 @@
-"""One grammar of NumPy's index: the oracle is NumPy on the whole array, and every caller has the same errors."""
+"""One grammar of NumPy's index: the oracle is NumPy on the whole array, and every caller has the
+same errors."""
 
 from collections.abc import Callable
 from itertools import product
@@ -20,7 +21,16 @@ from spec_tests.helpers.hypothesis_strategies import filled_shapes
 BASIC: list[Any] = [
     0, -1, 2, -4, slice(None), slice(1, 3), slice(None, None, -2), slice(2, 2), slice(9, -9, -1), None, Ellipsis,
 ]  # fmt: skip
-ADVANCED: list[Any] = [True, False, [0, 2], [], [5], np.array([[1], [0]]), np.array([True, False, True]), np.array(1)]
+ADVANCED: list[Any] = [
+    True,
+    False,
+    [0, 2],
+    [],
+    [5],
+    np.array([[1], [0]]),
+    np.array([True, False, True]),
+    np.array(1),
+]
 
 
 def counted(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -37,7 +47,8 @@ def answer(call: Callable[[], Any]) -> np.ndarray[Any, Any] | None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 1), (0, 2), (3, 2, 2)])
 def test_every_key_of_up_to_three_items_is_as_in_numpy(shape: tuple[int, ...]) -> None:
-    """Exhaustively: ``x[key]`` is ``x[expanded]``, and what NumPy refuses is refused, but for arrays of no axis."""
+    """Exhaustively: ``x[key]`` is ``x[expanded]``, and what NumPy refuses is refused, but for
+    arrays of no axis."""
     array = counted(shape)
     for count in (1, 2, 3) if len(shape) < 3 else (1, 2):
         for key in product([*BASIC, *ADVANCED], repeat=count):
@@ -48,7 +59,9 @@ def test_every_key_of_up_to_three_items_is_as_in_numpy(shape: tuple[int, ...]) -
                 found = None
             if wanted is None:
                 assert found is None, key
-            elif found is None:  # arrays of the first axis are checked even where they broadcast to nothing
+            elif (
+                found is None
+            ):  # arrays of the first axis are checked even where they broadcast to nothing
                 assert wanted.size == 0, key
             else:
                 assert found.shape == wanted.shape and np.array_equal(found, wanted), key
@@ -71,21 +84,27 @@ def test_every_basic_key_is_a_region_and_a_pick(shape: tuple[int, ...]) -> None:
 
 
 @given(filled_shapes(max_rank=3, max_extent=9), st.integers(1, 40), st.data())
-def test_the_law_of_regions_and_picks(shape: tuple[int, ...], most: int, data: st.DataObject) -> None:
+def test_the_law_of_regions_and_picks(
+    shape: tuple[int, ...], most: int, data: st.DataObject
+) -> None:
     array = counted(shape)
     key = data.draw(hnp.basic_indices(shape, allow_newaxis=True))
     region, pick = plan_region((None,) if key is None else key, shape)
     assert np.array_equal(array[region.slices][(*pick, ...)], np.asarray(array[key]))
     parts, axis = cut_steps(region, pick, most)
     picked = [np.asarray(array[part.slices][(*some, ...)]) for part, some in parts]
-    assert np.array_equal(picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[key]))
+    assert np.array_equal(
+        picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[key])
+    )
 
 
 @given(filled_shapes(min_rank=1, max_rank=3, max_extent=6), st.data())
 def test_the_law_of_expanded_keys(shape: tuple[int, ...], data: st.DataObject) -> None:
     array = counted(shape)
     masks = hnp.arrays(np.bool_, shape[:1])
-    key = data.draw(hnp.basic_indices(shape, allow_newaxis=True) | hnp.integer_array_indices(shape) | masks)
+    key = data.draw(
+        hnp.basic_indices(shape, allow_newaxis=True) | hnp.integer_array_indices(shape) | masks
+    )
     assert np.array_equal(array[tuple(expand_index(key, shape))], array[key])
 
 
@@ -134,7 +153,11 @@ def test_the_same_mistake_has_the_same_error_everywhere(
         for call in calls:
             with pytest.raises(ArgumentError) as refused:
                 call()
-            assert type(refused.value) is error and refused.value.cause == cause and refused.value.remedy
+            assert (
+                type(refused.value) is error
+                and refused.value.cause == cause
+                and refused.value.remedy
+            )
 
 
 @pytest.mark.parametrize("key", [[0, 1], np.array([0]), np.ones(5, bool), True, np.True_])

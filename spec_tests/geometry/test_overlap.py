@@ -1,4 +1,5 @@
-"""The overlap search: equal to the quadratic definition, and never quadratic itself. Work is counted, not timed."""
+"""The overlap search: equal to the quadratic definition, and never quadratic itself. Work is
+counted, not timed."""
 
 from collections.abc import Callable
 
@@ -16,10 +17,13 @@ Regions = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 @st.composite
 def regions(draw: st.DrawFn, rank: int, max_count: int = 24) -> Regions:
-    """Columns of regions in a small space, so that many are identical, touch, straddle or hold each other."""
+    """Columns of regions in a small space, so that many are identical, touch, straddle or hold each
+    other."""
     count, extent = draw(st.integers(0, max_count)), draw(st.integers(1, 9))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return rng.integers(0, extent, (count, rank)), rng.integers(0, draw(st.integers(1, 9)) + 1, (count, rank))
+    return rng.integers(0, extent, (count, rank)), rng.integers(
+        0, draw(st.integers(1, 9)) + 1, (count, rank)
+    )
 
 
 def plain_pairs(a: Regions, b: Regions) -> list[tuple[int, int]]:
@@ -35,7 +39,11 @@ def plain_pairs(a: Regions, b: Regions) -> list[tuple[int, int]]:
 
 
 def all_pairs(a: Regions, b: Regions) -> list[tuple[int, int]]:
-    return [pair for i, j in overlapping_pairs(*a, *b) for pair in zip(i.tolist(), j.tolist(), strict=True)]
+    return [
+        pair
+        for i, j in overlapping_pairs(*a, *b)
+        for pair in zip(i.tolist(), j.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("slack", "batch"), [(8, 1 << 20), (0, 1 << 20), (0, 5), (1, 3)])
@@ -43,7 +51,8 @@ def all_pairs(a: Regions, b: Regions) -> list[tuple[int, int]]:
 def test_every_overlapping_pair_is_found_once(
     rank: int, slack: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without slack space is cut as far as it can be; with small batches the candidates come in many."""
+    """Without slack space is cut as far as it can be; with small batches the candidates come in
+    many."""
     monkeypatch.setattr(overlap, "_SLACK", slack)
     monkeypatch.setattr(overlap, "_BATCH", batch)
 
@@ -55,7 +64,9 @@ def test_every_overlapping_pair_is_found_once(
 
 
 @pytest.mark.parametrize("slack", [8, 0])
-def test_a_pair_of_rows_overlaps_exactly_if_one_is_found(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_of_rows_overlaps_exactly_if_one_is_found(
+    slack: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(overlap, "_SLACK", slack)
 
     @given(st.integers(0, 3).flatmap(regions))
@@ -76,12 +87,15 @@ def rows(length: int, count: int, width: int = 4) -> Regions:
 
 def grid(*counts: int, extent: int = 5, shift: int = 0) -> Regions:
     """A grid of regions in any number of axes."""
-    index = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1).reshape(-1, len(counts))
+    index = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1).reshape(
+        -1, len(counts)
+    )
     return index * extent + shift, np.full(index.shape, extent)
 
 
 def bars(count: int) -> Regions:
-    """Bars along all three axes, disjoint: any cut along one axis goes through all bars along it."""
+    """Bars along all three axes, disjoint: any cut along one axis goes through all bars along
+    it."""
     side = count * 3
     offsets, extents = [], []
     for axis in range(3):
@@ -97,8 +111,11 @@ def bars(count: int) -> Regions:
 
 
 def arms(count: int) -> Regions:
-    """Unit regions along three axes from a common corner: most begin at index 0, whichever axis one looks at."""
-    offset = np.concatenate([np.arange(1, count)[:, None] * row for row in np.eye(3, dtype=np.int64)])
+    """Unit regions along three axes from a common corner: most begin at index 0, whichever axis one
+    looks at."""
+    offset = np.concatenate(
+        [np.arange(1, count)[:, None] * row for row in np.eye(3, dtype=np.int64)]
+    )
     return offset, np.ones_like(offset)
 
 
@@ -120,10 +137,23 @@ def shuffled(regions: Regions) -> Regions:
         (lambda: arms(20_000), lambda: arms(20_000), 9),
         (lambda: shuffled(arms(20_000)), lambda: grid(30, 30, 30, extent=667), 9),
     ],
-    ids=["rows", "rows-of-one", "shuffled-rows", "grid", "3d-grid", "4d-grid", "bars", "arms", "arms-and-grid"],
+    ids=[
+        "rows",
+        "rows-of-one",
+        "shuffled-rows",
+        "grid",
+        "3d-grid",
+        "4d-grid",
+        "bars",
+        "arms",
+        "arms-and-grid",
+    ],
 )
 def test_the_search_expands_about_as_many_candidates_as_there_are_regions_and_pairs(
-    make_a: Callable[[], Regions], make_b: Callable[[], Regions], factor: int, monkeypatch: pytest.MonkeyPatch
+    make_a: Callable[[], Regions],
+    make_b: Callable[[], Regions],
+    factor: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = make_a(), make_b()
     expanded, looked_at = 0, 0
@@ -149,7 +179,9 @@ def test_the_search_expands_about_as_many_candidates_as_there_are_regions_and_pa
     assert looked_at <= 5 * factor * (size + pairs)
 
 
-def test_many_identical_regions_are_expanded_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_identical_regions_are_expanded_in_bounded_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All pairs of identical regions overlap; nothing is larger than a batch and one row of it."""
     monkeypatch.setattr(overlap, "_BATCH", 1000)
     same = np.zeros((300, 2), np.int64), np.full((300, 2), 3)
@@ -158,7 +190,9 @@ def test_many_identical_regions_are_expanded_in_bounded_batches(monkeypatch: pyt
     assert max(sizes) <= 1300
 
 
-def test_an_overlap_of_many_identical_regions_is_found_in_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlap_of_many_identical_regions_is_found_in_the_first_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     batches = 0
     expand = overlap._expand
 

@@ -1,4 +1,5 @@
-"""How tensors are cut: the div and chunk rules exhaustively, and partitions that are proven when they are made."""
+"""How tensors are cut: the div and chunk rules exhaustively, and partitions that are proven when
+they are made."""
 
 import copy
 import pickle
@@ -42,7 +43,8 @@ def test_div_gives_neighbours_whose_sizes_differ_by_at_most_one_larger_first() -
 
 
 def test_chunk_cuts_as_pytorch_chunks() -> None:
-    """``torch.chunk``: pieces of ceil(length / n) as long as rows last; then empty ones, to make n of them."""
+    """``torch.chunk``: pieces of ceil(length / n) as long as rows last; then empty ones, to make n
+    of them."""
     for length, num_shards in COUNTS:
         size = (length + num_shards - 1) // num_shards
         rows = list(range(length))
@@ -54,16 +56,21 @@ def test_chunk_cuts_as_pytorch_chunks() -> None:
 def test_the_owner_of_an_id_is_the_shard_that_div_puts_it_in() -> None:
     for length, num_shards in COUNTS:
         shard, row = div_owner(np.arange(length), length, num_shards)
-        expected = [(s, i - a) for s, (a, b) in enumerate(div(length, num_shards)) for i in range(a, b)]
+        expected = [
+            (s, i - a) for s, (a, b) in enumerate(div(length, num_shards)) for i in range(a, b)
+        ]
         assert list(zip(shard.tolist(), row.tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int32, np.uint64, np.array])
 def test_counts_of_any_integer_type_are_as_python_computes(kind: Any) -> None:
-    """NumPy's narrow integers wrap around: the last shard of chunk(np.uint8(200), np.uint8(3)) began at 256 - 56."""
+    """NumPy's narrow integers wrap around: the last shard of chunk(np.uint8(200), np.uint8(3))
+    began at 256 - 56."""
     for rule in (div, chunk):
         assert rule(kind(120), kind(50)) == rule(120, 50)
-        assert {type(bound) for interval in rule(kind(120), kind(50)) for bound in interval} == {int}
+        assert {type(bound) for interval in rule(kind(120), kind(50)) for bound in interval} == {
+            int
+        }
     assert chunk(np.int32(2**31 - 1), 7) == chunk(2**31 - 1, 7)
     shard, row = div_owner([119], kind(120), kind(50))
     assert (shard.tolist(), row.tolist()) == ([49], [1])
@@ -88,14 +95,18 @@ def test_counts_that_are_not_integers_are_refused(counts: Any, words: str) -> No
             call()
 
 
-@pytest.mark.parametrize("ids", [[], [[1, 2], [3, 0]], 4, np.uint8(7), np.zeros((0, 3)), np.array([1], ">i4")])
+@pytest.mark.parametrize(
+    "ids", [[], [[1, 2], [3, 0]], 4, np.uint8(7), np.zeros((0, 3)), np.array([1], ">i4")]
+)
 def test_owners_have_the_shape_of_the_ids(ids: Any) -> None:
     shard, row = div_owner(ids, 13, 5)
     assert shard.shape == row.shape == np.shape(ids)
     assert shard.dtype == row.dtype == np.int64
 
 
-@pytest.mark.parametrize("ids", [[13], [-1], [0, 2**63 - 1], np.array([2**63], np.uint64), [2**70], [0.5], [True]])
+@pytest.mark.parametrize(
+    "ids", [[13], [-1], [0, 2**63 - 1], np.array([2**63], np.uint64), [2**70], [0.5], [True]]
+)
 def test_ids_that_no_shard_holds_are_refused(ids: Any) -> None:
     with pytest.raises(ArgumentError, match="id"):
         div_owner(ids, 13, 5)
@@ -183,7 +194,12 @@ def test_a_grid_has_its_parts_in_c_order(data: st.DataObject) -> None:
 
 
 def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
-    assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [(1, 3), (1, 3), (0, 3), (0, 3)]
+    assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [
+        (1, 3),
+        (1, 3),
+        (0, 3),
+        (0, 3),
+    ]
     assert [part.shape for part in Partition.from_counts((0, 3), (2, 1))] == [(0, 3), (0, 3)]
     assert Partition.from_counts((), ()).parts == (Region((), ()),)
     assert Partition((0,), ()).parts == ()
@@ -194,7 +210,8 @@ def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "sizes"), [((13,), ((5, 9),)), ((13,), ((14, -1),)), ((13,), ()), ((), ((1,),)), ((3, 2), ((3,),))]
+    ("shape", "sizes"),
+    [((13,), ((5, 9),)), ((13,), ((14, -1),)), ((13,), ()), ((), ((1,),)), ((3, 2), ((3,),))],
 )
 def test_sizes_that_do_not_add_up_are_refused(shape: tuple[int, ...], sizes: Any) -> None:
     with pytest.raises(LayoutError):
@@ -215,12 +232,19 @@ def test_a_spec_has_partitions_or_splits_but_not_both() -> None:
 
 
 def test_a_spec_is_a_named_tuple() -> None:
-    """R-SPEC-1 (RFC 002): a ``collections.namedtuple`` of ``partitions`` and ``splits``, which stays checked."""
+    """R-SPEC-1 (RFC 002): a ``collections.namedtuple`` of ``partitions`` and ``splits``, which
+    stays checked."""
     spec = PartitionSpec(splits=[[1, 8, 4]])
     partitions, splits = spec
     assert (partitions, splits) == (None, ((1, 8, 4),)) == (spec.partitions, spec.splits)
-    assert spec._fields == ("partitions", "splits") and spec._asdict() == {"partitions": None, "splits": ((1, 8, 4),)}
-    assert isinstance(spec, tuple) and spec == PartitionSpec(None, [[1, 8, 4]]) == (None, ((1, 8, 4),))
+    assert spec._fields == ("partitions", "splits") and spec._asdict() == {
+        "partitions": None,
+        "splits": ((1, 8, 4),),
+    }
+    assert isinstance(spec, tuple) and spec == PartitionSpec(None, [[1, 8, 4]]) == (
+        None,
+        ((1, 8, 4),),
+    )
     assert spec._replace(splits=[[13]]) == PartitionSpec(splits=[[13]])
     assert pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec) == spec
     assert repr(spec) == "PartitionSpec(partitions=None, splits=((1, 8, 4),))"
@@ -232,7 +256,13 @@ def test_a_spec_is_a_named_tuple() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"partitions": [(0, 3), (3, 6)]}, {"partitions": "31"}, {"splits": [["a"]]}, {"partitions": [2.5]}]
+    "arguments",
+    [
+        {"partitions": [(0, 3), (3, 6)]},
+        {"partitions": "31"},
+        {"splits": [["a"]]},
+        {"partitions": [2.5]},
+    ],
 )
 def test_a_spec_is_made_of_integers(arguments: Any) -> None:
     with pytest.raises(ArgumentError, match="integer"):

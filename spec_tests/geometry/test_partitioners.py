@@ -1,4 +1,5 @@
-"""Partitioners: RFC 000's worked example, the laws of the three families, and the names of TensorFlow 1."""
+"""Partitioners: RFC 000's worked example, the laws of the three families, and the names of
+TensorFlow 1."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +35,9 @@ partitioners = st.one_of(
         st.integers(1, 20),
         st.sampled_from(["floor", "ceil"]),
     ),
-    st.builds(MaxSizePartitioner, st.integers(1, 500), st.none() | st.integers(1, 50), st.integers(1, 20)),
+    st.builds(
+        MaxSizePartitioner, st.integers(1, 500), st.none() | st.integers(1, 50), st.integers(1, 20)
+    ),
 )
 
 
@@ -45,7 +48,8 @@ def part_sizes(counts: Sequence[int], shape: Sequence[int], dtype: str, axis: in
 
 
 def test_the_worked_example_of_rfc_000() -> None:
-    """R-PART-3: users in 10 parts of 240 MB, items in 3 of 80 MB, the dense layers not partitioned."""
+    """R-PART-3: users in 10 parts of 240 MB, items in 3 of 80 MB, the dense layers not
+    partitioned."""
     partitioner = min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)
     shapes = [(600000, 1000), (60000, 1000), (2000, 100), (100,), (100, 1), (1,)]
     assert [partitioner(shape, np.float32)[0] for shape in shapes] == [10, 3, 1, 1, 1, 1]
@@ -57,7 +61,8 @@ def test_the_worked_example_of_rfc_000() -> None:
 def test_partitioners_are_total_and_cut_one_axis(
     partitioner: Any, shape: tuple[int, ...], dtype: str, data: st.DataObject
 ) -> None:
-    """R-PART-1: every shape, without rows, axes or bytes too, has an answer: a count an axis, one above 1."""
+    """R-PART-1: every shape, without rows, axes or bytes too, has an answer: a count an axis, one
+    above 1."""
     axis = data.draw(st.integers(-len(shape), len(shape) - 1)) if shape else 0
     counts = partitioner(shape, dtype, axis)
     assert len(counts) == len(shape) and all(type(count) is int for count in counts)
@@ -66,7 +71,9 @@ def test_partitioners_are_total_and_cut_one_axis(
 
 
 @given(st.integers(1, 50), shapes_with_an_axis, dtypes)
-def test_fixed_shards_gives_so_many_or_one_a_row(num_shards: int, shape: tuple[int, ...], dtype: str) -> None:
+def test_fixed_shards_gives_so_many_or_one_a_row(
+    num_shards: int, shape: tuple[int, ...], dtype: str
+) -> None:
     assert FixedShardsPartitioner(num_shards)(shape, dtype)[0] == max(1, min(num_shards, shape[0]))
 
 
@@ -74,7 +81,8 @@ def test_fixed_shards_gives_so_many_or_one_a_row(num_shards: int, shape: tuple[i
 def test_min_size_is_a_minimum_and_no_more_parts_would_keep_it(
     least: int, most: int, shape: tuple[int, ...], dtype: str
 ) -> None:
-    """R-PART-3 (RFC 000): "allocates at least 64MB for each partition" is held, as TensorFlow's rounding does not."""
+    """R-PART-3 (RFC 000): "allocates at least 64MB for each partition" is held, as TensorFlow's
+    rounding does not."""
     count = MinSizePartitioner(least, most)(shape, dtype)[0]
     if count > 1:
         assert min(part_sizes([count], shape, dtype)) >= least
@@ -83,14 +91,18 @@ def test_min_size_is_a_minimum_and_no_more_parts_would_keep_it(
 
 
 @given(st.integers(1, 500), st.integers(1, 50), shapes_with_an_axis, dtypes)
-def test_min_size_with_ceil_is_tensorflows_formula(least: int, most: int, shape: tuple[int, ...], dtype: str) -> None:
+def test_min_size_with_ceil_is_tensorflows_formula(
+    least: int, most: int, shape: tuple[int, ...], dtype: str
+) -> None:
     total = SIZES[dtype] * math.prod(shape)
     expected = max(1, min(shape[0], most, math.ceil(total / least)))
     assert MinSizePartitioner(least, most, rounding="ceil")(shape, dtype)[0] == expected
 
 
 @given(st.integers(1, 500), shapes_with_an_axis, dtypes)
-def test_max_size_is_a_maximum_and_no_fewer_parts_would_keep_it(most: int, shape: tuple[int, ...], dtype: str) -> None:
+def test_max_size_is_a_maximum_and_no_fewer_parts_would_keep_it(
+    most: int, shape: tuple[int, ...], dtype: str
+) -> None:
     count = MaxSizePartitioner(most)(shape, dtype)[0]
     row = part_sizes([max(1, shape[0])], shape, dtype)[0]
     assert max(part_sizes([count], shape, dtype)) <= max(most, row)
@@ -99,20 +111,27 @@ def test_max_size_is_a_maximum_and_no_fewer_parts_would_keep_it(most: int, shape
 
 
 @given(st.integers(1, 500), st.integers(1, 50), shapes_with_an_axis, dtypes)
-def test_max_size_with_max_shards_is_the_smaller(most: int, count: int, shape: tuple[int, ...], dtype: str) -> None:
+def test_max_size_with_max_shards_is_the_smaller(
+    most: int, count: int, shape: tuple[int, ...], dtype: str
+) -> None:
     free = MaxSizePartitioner(most)(shape, dtype)[0]
     assert MaxSizePartitioner(most, count)(shape, dtype)[0] == min(free, count)
     assert MaxSizePartitioner(most, 0)(shape, dtype)[0] == free
 
 
 @given(shapes_with_an_axis, dtypes, st.data())
-def test_the_names_of_tensorflow_1_are_the_same_rules(shape: tuple[int, ...], dtype: str, data: st.DataObject) -> None:
+def test_the_names_of_tensorflow_1_are_the_same_rules(
+    shape: tuple[int, ...], dtype: str, data: st.DataObject
+) -> None:
     axis, size, count = data.draw(st.integers(0, len(shape) - 1)), data.draw(st.integers(1, 99)), 7
     pairs: list[tuple[Callable[..., list[int]], Callable[..., list[int]]]] = [
         (fixed_size_partitioner(count, axis), FixedShardsPartitioner(count)),
         (variable_axis_size_partitioner(size, axis, 5, count), MaxSizePartitioner(size, count, 5)),
         (min_max_variable_partitioner(count, axis, size, 5), MinSizePartitioner(size, count, 5)),
-        (min_max_variable_partitioner(count, axis, size, 5, "ceil"), MinSizePartitioner(size, count, 5, "ceil")),
+        (
+            min_max_variable_partitioner(count, axis, size, 5, "ceil"),
+            MinSizePartitioner(size, count, 5, "ceil"),
+        ),
     ]
     for old, new in pairs:
         assert old(shape, dtype) == new(shape, dtype, axis)
@@ -127,7 +146,9 @@ def test_a_string_counts_as_many_bytes_as_one_says() -> None:
 def test_an_unknown_dimension_is_refused_only_where_it_is_needed() -> None:
     assert FixedShardsPartitioner(2)((4, None), "float32") == [2, 1]
     for rule in (FixedShardsPartitioner(2), MinSizePartitioner(1, 2), MaxSizePartitioner(1)):
-        with pytest.raises(ArgumentTypeError, match=r"Dimension 0 of the shape \(None, 3\) is not known"):
+        with pytest.raises(
+            ArgumentTypeError, match=r"Dimension 0 of the shape \(None, 3\) is not known"
+        ):
             rule((None, 3), "float32")
         with pytest.raises(ArgumentError, match="unknown rank"):
             rule(None, "float32")  # type: ignore[arg-type]
@@ -154,7 +175,9 @@ def test_sizes_and_counts_are_positive(make: Callable[[], object]) -> None:
         make()
 
 
-@pytest.mark.parametrize("rule", [FixedShardsPartitioner(2), MinSizePartitioner(1, 2), MaxSizePartitioner(1)])
+@pytest.mark.parametrize(
+    "rule", [FixedShardsPartitioner(2), MinSizePartitioner(1, 2), MaxSizePartitioner(1)]
+)
 def test_an_axis_that_the_shape_does_not_have_is_named(rule: Any) -> None:
     with pytest.raises(OutOfRange, match=r"\(4,\) has no axis 1"):
         rule((4,), "float32", 1)

@@ -47,9 +47,14 @@ def test_a_region_meets_itself_in_itself_unless_it_is_empty(one: list[Region]) -
     assert one[0].intersect(one[0]) == (one[0] if one[0].size else None)
 
 
-@given(st.lists(groups(2), min_size=1, max_size=8).filter(lambda pairs: len({p[0].rank for p in pairs}) == 1))
+@given(
+    st.lists(groups(2), min_size=1, max_size=8).filter(
+        lambda pairs: len({p[0].rank for p in pairs}) == 1
+    )
+)
 def test_columns_intersect_as_their_rows_do(pairs: list[list[Region]]) -> None:
-    """One intersection in the whole program: a column of regions and a single pair give the same."""
+    """One intersection in the whole program: a column of regions and a single pair give the
+    same."""
     rank = pairs[0][0].rank
     columns = [
         np.array([getattr(pair[side], name) for pair in pairs], np.int64).reshape(len(pairs), rank)
@@ -69,7 +74,10 @@ def test_covers_is_to_hold_every_index(pair: list[Region]) -> None:
     if b.size:
         assert a.covers(b) == (indices(b) <= indices(a))
     elif a.covers(b):
-        assert all(o <= i and i + n <= s for o, i, n, s in zip(a.offset, b.offset, b.shape, a.stop, strict=True))
+        assert all(
+            o <= i and i + n <= s
+            for o, i, n, s in zip(a.offset, b.offset, b.shape, a.stop, strict=True)
+        )
 
 
 @given(groups(2))
@@ -92,7 +100,8 @@ def test_a_region_less_many_is_what_none_of_them_holds(group: list[Region]) -> N
 
 @given(st.data())
 def test_a_slice_of_a_slice_is_the_slice(data: st.DataObject) -> None:
-    """``x[outer][inner relative to outer]`` is ``x[inner]``: the only change of coordinates there is."""
+    """``x[outer][inner relative to outer]`` is ``x[inner]``: the only change of coordinates there
+    is."""
     shape = data.draw(shapes())
     x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     outer = data.draw(regions_in(shape))

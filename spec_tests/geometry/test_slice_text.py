@@ -1,4 +1,5 @@
-"""TensorFlow's text of a slice: printed and parsed back, and refused where TensorFlow refuses it."""
+"""TensorFlow's text of a slice: printed and parsed back, and refused where TensorFlow refuses
+it."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +35,11 @@ def test_a_whole_axis_may_be_a_dash(slice_: tuple[tuple[int, ...], Region]) -> N
 def test_the_text_is_tensorflows() -> None:
     """The example of TensorFlow's checkpoints: rows 3 to 6 of a [13, 4] table."""
     assert format_slice_text((13, 4), Region((3, 0), (3, 4))) == "13 4 3,3:0,4"
-    assert parse_slice_text("13 4 3,3:0,4") == parse_slice_text("13 4 3,3:-") == ((13, 4), Region((3, 0), (3, 4)))
+    assert (
+        parse_slice_text("13 4 3,3:0,4")
+        == parse_slice_text("13 4 3,3:-")
+        == ((13, 4), Region((3, 0), (3, 4)))
+    )
     assert parse_slice_text("13 -") == ((13,), Region((0,), (13,)))
 
 
@@ -49,7 +54,8 @@ def test_the_text_is_tensorflows() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_slice_text_is_refused(text: str) -> None:
-    """Each breaks the grammar, reaches out, has no element (which TensorFlow refuses), or does not fit 64 bits."""
+    """Each breaks the grammar, reaches out, has no element (which TensorFlow refuses), or does not
+    fit 64 bits."""
     with pytest.raises(LayoutError) as caught:
         parse_slice_text(text)
     assert repr(text) in str(caught.value)
@@ -74,6 +80,8 @@ def test_any_text_is_a_slice_or_refused(text: str) -> None:
         ((0,), Region((0,), (0,))),
     ],
 )
-def test_what_tensorflow_has_no_text_for_is_not_printed(shape: tuple[int, ...], region: Region) -> None:
+def test_what_tensorflow_has_no_text_for_is_not_printed(
+    shape: tuple[int, ...], region: Region
+) -> None:
     with pytest.raises(LayoutError, match="no slice text"):
         format_slice_text(shape, region)

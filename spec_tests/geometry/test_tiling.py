@@ -1,4 +1,5 @@
-"""The proof of tilings: a flaw is found exactly where some element does not lie in one region, and it is one."""
+"""The proof of tilings: a flaw is found exactly where some element does not lie in one region, and
+it is one."""
 
 import numpy as np
 from hypothesis import given
@@ -38,7 +39,9 @@ def test_a_flaw_is_found_exactly_where_marking_every_element_finds_one(
 ) -> None:
     """Its cell lies in exactly the regions that it names, wholly, and these are not one."""
     shape, parts = case
-    columns = [np.array([getattr(part, name) for part in parts], np.int64) for name in ("offset", "shape")]
+    columns = [
+        np.array([getattr(part, name) for part in parts], np.int64) for name in ("offset", "shape")
+    ]
     offset, extent = (column.reshape(len(parts), len(shape)) for column in columns)
     flaw = find_flaw(offset, extent, shape)
     marks = marks_of(shape, parts)
@@ -52,7 +55,9 @@ def test_a_flaw_is_found_exactly_where_marking_every_element_finds_one(
 
 def test_one_element_among_millions_is_found() -> None:
     """A grid of 40,000 regions, of which one lost its last element to the region of another."""
-    index = np.stack(np.meshgrid(np.arange(200), np.arange(200), indexing="ij"), axis=-1).reshape(-1, 2)
+    index = np.stack(np.meshgrid(np.arange(200), np.arange(200), indexing="ij"), axis=-1).reshape(
+        -1, 2
+    )
     offset, shape = index * 5, np.full(index.shape, 5)
     assert find_flaw(offset, shape, (1000, 1000)) is None
     shape[777] = 4, 5

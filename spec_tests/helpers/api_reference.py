@@ -1,4 +1,5 @@
-"""The API reference as data: the public names of its pages, and the NumPy sections of their docstrings."""
+"""The API reference as data: the public names of its pages, and the NumPy sections of their
+docstrings."""
 
 import dataclasses
 import inspect
@@ -13,14 +14,26 @@ from spec_tests.helpers.paths import ROOT
 
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 
-SECTIONS = ("Parameters", "Returns", "Yields", "Raises", "See Also", "Notes", "References", "Examples")
+SECTIONS = (
+    "Parameters",
+    "Returns",
+    "Yields",
+    "Raises",
+    "See Also",
+    "Notes",
+    "References",
+    "Examples",
+)
 """The headings of numpydoc in its order, as far as they are used here."""
 
 
 def names_of(page: Path) -> Iterator[str]:
-    """Yield the public names of a page: those of its directives ``names``, and all of a module with ``automodule``."""
+    """Yield the public names of a page: those of its directives ``names``, and all of a module with
+    ``automodule``."""
     text = page.read_text(encoding="utf-8")
-    for module, names in re.findall(r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", text, flags=re.MULTILINE):
+    for module, names in re.findall(
+        r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", text, flags=re.MULTILINE
+    ):
         yield from (f"{module}.{name}" for name in names.split() or resolve_name(module).__all__)
     for module in re.findall(r"automodule:: (\S+)$", text, flags=re.MULTILINE):
         for name, value in vars(resolve_name(module)).items():
@@ -61,7 +74,9 @@ def members() -> Iterator[Member]:
 def _members_of(name: str, owner: type) -> Iterator[Member]:
     for key, value in vars(owner).items():
         # Hypothesis calls the rules and invariants of a machine.
-        is_rule = any(key.startswith("hypothesis_stateful") for key in getattr(value, "__dict__", {}))
+        is_rule = any(
+            key.startswith("hypothesis_stateful") for key in getattr(value, "__dict__", {})
+        )
         if key.startswith("_") or is_rule or not inspect.getdoc(value):
             continue
         if isinstance(value, property | cached_property):
@@ -77,17 +92,24 @@ def _function(name: str, module: str, value: Callable[..., Any], *, bound: bool)
     signature = inspect.signature(value)
     nothing = (None, "None", "NoReturn", "Never", "Iterator[None]", inspect.Signature.empty)
     returns = signature.return_annotation
-    gives = returns not in nothing and not str(returns).endswith(("NoReturn", "Never", "Iterator[None]"))
+    gives = returns not in nothing and not str(returns).endswith(
+        ("NoReturn", "Never", "Iterator[None]")
+    )
     return Member(name, module, value, list(signature.parameters.values())[bound:], gives)
 
 
 def constructor_parameters(owner: type) -> list[inspect.Parameter] | None:
     """Return the parameters of a constructor that a person wrote.
 
-    The fields of dataclasses and named tuples have docstrings, which Sphinx shows; protocols are not constructed.
+    The fields of dataclasses and named tuples have docstrings, which Sphinx shows; protocols are
+    not constructed.
     """
     params = getattr(owner, "__dataclass_params__", None)
-    if getattr(owner, "_is_protocol", False) or (params and params.init) or hasattr(owner, "_fields"):
+    if (
+        getattr(owner, "_is_protocol", False)
+        or (params and params.init)
+        or hasattr(owner, "_fields")
+    ):
         return None
     if hasattr(owner, "__signature__"):  # a metaclass says how it is called
         return list(inspect.signature(owner).parameters.values())
@@ -99,24 +121,35 @@ def constructor_parameters(owner: type) -> list[inspect.Parameter] | None:
 
 
 def undocumented_fields(owner: type) -> list[str]:
-    """Return the public fields of a dataclass that have no docstring, unless a section Parameters names them all."""
+    """Return the public fields of a dataclass that have no docstring, unless a section Parameters
+    names them all."""
     if not dataclasses.is_dataclass(owner):
         return []
     source = inspect.getsource(owner)
-    fields = [field.name for field in dataclasses.fields(owner) if field.name in vars(owner).get("__annotations__", {})]
-    documented = re.findall(r"^    (\w+): .*(?:\n(?:     .*|    [)\]}].*))*\n    \"\"\"", source, flags=re.MULTILINE)
+    fields = [
+        field.name
+        for field in dataclasses.fields(owner)
+        if field.name in vars(owner).get("__annotations__", {})
+    ]
+    documented = re.findall(
+        r"^    (\w+): .*(?:\n(?:     .*|    [)\]}].*))*\n    \"\"\"", source, flags=re.MULTILINE
+    )
     named = names_in(sections(inspect.getdoc(owner) or "").get("Parameters", ""))
-    return [name for name in fields if not name.startswith("_") and name not in {*documented, *named}]
+    return [
+        name for name in fields if not name.startswith("_") and name not in {*documented, *named}
+    ]
 
 
 def sections(docstring: str) -> dict[str, str]:
-    """Return the text below each heading of a docstring, in order; the text before the first one as ``""``."""
+    """Return the text below each heading of a docstring, in order; the text before the first one as
+    ``""``."""
     parts = re.split(r"^(\w[\w ]*)\n-{3,}$", inspect.cleandoc(docstring), flags=re.MULTILINE)
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
 
 def entries(section: str) -> list[tuple[str, str, str]]:
-    """Return (name, type, description) of each entry of a section: ``name : type`` with indented lines below."""
+    """Return (name, type, description) of each entry of a section: ``name : type`` with indented
+    lines below."""
     found = []
     for part in re.split(r"\n(?=\S)", section.strip("\n")):
         head, _, description = part.partition("\n")

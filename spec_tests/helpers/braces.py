@@ -6,9 +6,12 @@ from itertools import product
 
 
 def expanded(label: str) -> Iterator[str]:
-    """The names that a label stands for, as a shell expands braces: ``{0..2,9}``, ``{00..11}``, ``{0..8..2}``."""
+    """The names that a label stands for, as a shell expands braces: ``{0..2,9}``, ``{00..11}``,
+    ``{0..8..2}``."""
     texts = re.split(r"\{([^}]*)\}", label)
-    choices = [[text] if place % 2 == 0 else list(numbers(text)) for place, text in enumerate(texts)]
+    choices = [
+        [text] if place % 2 == 0 else list(numbers(text)) for place, text in enumerate(texts)
+    ]
     return ("".join(words) for words in product(*choices))
 
 

@@ -1,7 +1,9 @@
-"""A proxy before a server of buckets, on this machine: it counts, and misbehaves as networks and services do.
+"""A proxy before a server of buckets, on this machine: it counts, and misbehaves as networks and
+services do.
 
-With ``is_google`` it is our model of Google's XML interface before a server of S3, which is nearly the same: it adds
-generations, compares them, and answers 404 where what is deleted does not exist. It is not Google's.
+With ``is_google`` it is our model of Google's XML interface before a server of S3, which is nearly
+the same: it adds generations, compares them, and answers 404 where what is deleted does not exist.
+It is not Google's.
 """
 
 import hashlib
@@ -16,7 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-_SIGNED = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+_SIGNED = (
+    "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, "
+    "Signature=0"
+)
 _HOPS = {"connection", "transfer-encoding", "content-length", "keep-alive", "date", "server"}
 
 
@@ -38,10 +43,10 @@ Answer = tuple[int, dict[str, str], bytes]
 """Status, headers and body."""
 
 Rule = Callable[[Asked], str | int | Callable[[Answer], Answer] | None]
-"""Says what becomes of a request: None passes it on, a number is the status of the answer instead, "lose" passes it on
-and breaks the connection instead of answering, "cut" sends half of the answer, "hang" answers after 5 seconds, and
-"dead" breaks the connection at once. "lie" answers a PUT or a POST as if it had taken effect. A function changes the
-answer."""
+"""Says what becomes of a request: None passes it on, a number is the status of the answer instead,
+"lose" passes it on and breaks the connection instead of answering, "cut" sends half of the answer,
+"hang" answers after 5 seconds, and "dead" breaks the connection at once. "lie" answers a PUT or a
+POST as if it had taken effect. A function changes the answer."""
 
 
 @dataclass
@@ -153,10 +158,21 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
         def forward(self, headers: dict[str, str], body: bytes) -> Answer:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
             try:
-                kept = {name: value for name, value in headers.items() if name not in ("connection", "content-length")}
-                connection.request(self.command, self.path, body or None, {**kept, "content-length": str(len(body))})
+                kept = {
+                    name: value
+                    for name, value in headers.items()
+                    if name not in ("connection", "content-length")
+                }
+                connection.request(
+                    self.command,
+                    self.path,
+                    body or None,
+                    {**kept, "content-length": str(len(body))},
+                )
                 answer = connection.getresponse()
-                given = {name: value for name, value in answer.getheaders() if name.lower() not in _HOPS}
+                given = {
+                    name: value for name, value in answer.getheaders() if name.lower() not in _HOPS
+                }
                 if self.command == "HEAD":
                     given["Content-Length"] = answer.headers.get("Content-Length", "0")
                 return answer.status, given, answer.read()
@@ -170,7 +186,9 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
             result = f"<R><ETag>{tag}</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></R>"
             return {"ETag": f'"{tag}"', "x-goog-generation": "1"} | moment, result.encode()
 
-        def reply(self, status: int, headers: dict[str, str], content: bytes, nbytes: int | None = None) -> None:
+        def reply(
+            self, status: int, headers: dict[str, str], content: bytes, nbytes: int | None = None
+        ) -> None:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

@@ -1,4 +1,5 @@
-"""Servers of buckets on this machine: moto for S3 and, behind a model of Google's interface, for Google; Azurite."""
+"""Servers of buckets on this machine: moto for S3 and, behind a model of Google's interface, for
+Google; Azurite."""
 
 import base64
 import hashlib
@@ -17,10 +18,14 @@ from pathlib import Path
 
 from spec_tests.helpers.paths import ROOT
 
-AZURITE = ROOT / "build" / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+AZURITE = (
+    ROOT / "build" / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+)
 """Where ``make cloud`` installs it; ``AZURITE`` in the environment names another place."""
 ACCOUNT = "devstoreaccount1"
-ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+ACCOUNT_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 """The account of every Azurite, which its documentation names."""
 _ATTEMPTS = 300
 """A server is waited for 30 seconds."""
@@ -34,7 +39,8 @@ def find_azurite() -> Path | None:
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[int]:
-    """Run a server that listens at the port in the place of ``PORT``, until the block is left; gives the port."""
+    """Run a server that listens at the port in the place of ``PORT``, until the block is left;
+    gives the port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [word.replace("PORT", str(port)) for word in command]
@@ -70,10 +76,15 @@ def moto() -> Iterator[int]:
 @contextmanager
 def azurite(program: Path) -> Iterator[int]:
     """Run Azurite with the container ``bucket``."""
-    options = "--blobHost 127.0.0.1 --blobPort PORT --inMemoryPersistence --skipApiVersionCheck --silent"
+    options = (
+        "--blobHost 127.0.0.1 --blobPort PORT --inMemoryPersistence --skipApiVersionCheck --silent"
+    )
     with running(["node", str(program), *options.split(), "--disableTelemetry"]) as port:
         moment = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
-        signed = f"x-ms-date:{moment}\nx-ms-version:2021-12-02\n/{ACCOUNT}/{ACCOUNT}/bucket\nrestype:container"
+        signed = (
+            f"x-ms-date:{moment}\nx-ms-version:2021-12-02\n/{ACCOUNT}/{ACCOUNT}/bucket\n"
+            "restype:container"
+        )
         text = "PUT" + "\n" * 12 + signed
         digest = hmac.new(base64.b64decode(ACCOUNT_KEY), text.encode(), hashlib.sha256).digest()
         headers = {

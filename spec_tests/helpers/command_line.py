@@ -1,4 +1,5 @@
-"""The command line in the process of a test: its exit code and its output, and a checkpoint to try it on."""
+"""The command line in the process of a test: its exit code and its output, and a checkpoint to try
+it on."""
 
 import json
 import os
@@ -15,7 +16,12 @@ import pytest
 import shardvar as sv
 from shardvar.cli import main
 
-FORMATS = {"shardvar": "model", "tensorflow": "model", "safetensors": "model.safetensors", "npz": "model.npz"}
+FORMATS = {
+    "shardvar": "model",
+    "tensorflow": "model",
+    "safetensors": "model.safetensors",
+    "npz": "model.npz",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs a command, given word by word; no command may print a traceback."""
+    """Return a function that runs a command, given word by word; no command may print a
+    traceback."""
 
     def run_one(*words: object) -> Outcome:
         code = main([str(word) if not isinstance(word, str) else word for word in words])
@@ -52,7 +59,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @contextmanager
 def terminal(columns: int, kind: str = "dumb") -> Iterator[None]:
-    """Let the standard output be a terminal so many columns wide, whatever the tests themselves write to."""
+    """Let the standard output be a terminal so many columns wide, whatever the tests themselves
+    write to."""
     environment = {"COLUMNS": str(columns), "LINES": "50", "NO_COLOR": "1", "TERM": kind}
     with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
         yield

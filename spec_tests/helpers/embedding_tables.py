@@ -1,4 +1,5 @@
-"""Strategies for tables of any contiguous layout, each shard on a server of its own, and their plain twins."""
+"""Strategies for tables of any contiguous layout, each shard on a server of its own, and their
+plain twins."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,12 +27,18 @@ class Table:
         return len(self.full)
 
 
-def shard(full: Array, sizes: list[int], name: str = "table", local: bool = False) -> ShardedVariable:
+def shard(
+    full: Array, sizes: list[int], name: str = "table", local: bool = False
+) -> ShardedVariable:
     """The array as shards of so many rows, each on ``ps:i`` unless they are to be local."""
     bounds = np.cumsum([0, *sizes])
     return ShardedVariable(
         [
-            Variable(full[start:stop], name=f"{name}/part_{i}", device=None if local else Device(f"ps:{i}"))
+            Variable(
+                full[start:stop],
+                name=f"{name}/part_{i}",
+                device=None if local else Device(f"ps:{i}"),
+            )
             for i, (start, stop) in enumerate(pairwise(bounds))
         ],
         name,
@@ -40,12 +47,17 @@ def shard(full: Array, sizes: list[int], name: str = "table", local: bool = Fals
 
 def sizes(min_rows: int = 0) -> st.SearchStrategy[list[int]]:
     """Rows of each shard: uneven, empty ones included."""
-    return st.lists(st.integers(0, 5), min_size=1, max_size=11).filter(lambda counts: sum(counts) >= min_rows)
+    return st.lists(st.integers(0, 5), min_size=1, max_size=11).filter(
+        lambda counts: sum(counts) >= min_rows
+    )
 
 
 @st.composite
-def tables(draw: st.DrawFn, min_rows: int = 1, row_shape: tuple[int, ...] = (3,), dtype: str = "float32") -> Table:
-    """A table of normal values; the seed alone is drawn, since which values they are does not matter."""
+def tables(
+    draw: st.DrawFn, min_rows: int = 1, row_shape: tuple[int, ...] = (3,), dtype: str = "float32"
+) -> Table:
+    """A table of normal values; the seed alone is drawn, since which values they are does not
+    matter."""
     counts = draw(sizes(min_rows))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     full = random.normal(size=(sum(counts), *row_shape)).astype(dtype)

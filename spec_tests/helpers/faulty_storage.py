@@ -1,9 +1,11 @@
-"""A storage that fails, is interrupted or dies at its n-th step: for the tests of what is left behind.
+"""A storage that fails, is interrupted or dies at its n-th step: for the tests of what is left
+behind.
 
-Every call that changes the directory is a step. One thread makes them all, so that every run takes the same steps in
-the same order; ``in_threads`` is for what must hold in any order. A write that dies has written some of its bytes.
-After a death nothing changes any more, as if the process were gone: what cleaning up would do is refused, and the lock
-file stays. ``python faulty.py`` does the same with a real SIGKILL, in a process of its own.
+Every call that changes the directory is a step. One thread makes them all, so that every run takes
+the same steps in the same order; ``in_threads`` is for what must hold in any order. A write that
+dies has written some of its bytes. After a death nothing changes any more, as if the process were
+gone: what cleaning up would do is refused, and the lock file stays. ``python faulty.py`` does the
+same with a real SIGKILL, in a process of its own.
 """
 
 import os
@@ -59,7 +61,8 @@ class Fault:
     kind: Callable[[], BaseException] = Killed
     """Makes the exception to raise there."""
     after: bool = False
-    """True if the step takes effect before it fails, like a rename whose directory cannot be synced."""
+    """True if the step takes effect before it fails, like a rename whose directory cannot be
+    synced."""
     cut: Callable[[int], int] = lambda nbytes: nbytes // 2
     """The number of bytes that a dying write has written, from the number that it was to write."""
     taken: int = 0
@@ -72,7 +75,9 @@ class Fault:
     counting: Lock = field(default_factory=Lock)
     """Held while a step gets its number, so that no two threads have the same."""
 
-    def step(self, what: str, do: Callable[[], Any], part: Callable[[], object] = lambda: None) -> Any:
+    def step(
+        self, what: str, do: Callable[[], Any], part: Callable[[], object] = lambda: None
+    ) -> Any:
         """Take a step, or fail in it."""
         self.live()
         with self.counting:
@@ -249,11 +254,14 @@ ATOMIC = [form for form in FORMATS if form != "safetensors set"]
 
 
 def is_same(read: dict[str, Any], written: dict[str, Any]) -> bool:
-    return read.keys() == written.keys() and all(np.array_equal(read[key], written[key]) for key in written)
+    return read.keys() == written.keys() and all(
+        np.array_equal(read[key], written[key]) for key in written
+    )
 
 
 def state(directory: Path, form: str) -> str:
-    """Return "old" or "new" for a whole checkpoint in a directory, or the name of the error that a reader gets."""
+    """Return "old" or "new" for a whole checkpoint in a directory, or the name of the error that a
+    reader gets."""
     try:
         read = sv.load(directory / FORMATS[form][1])
     except (CheckpointError, AmbiguousPath) as error:
@@ -276,7 +284,9 @@ def assert_clean(directory: Path, form: str, clean: Path) -> None:
     if not clean.exists():
         clean.mkdir()
         save(clean, form, NEW)
-    assert len(os.listdir(directory)) == len(os.listdir(clean)) and not strays(directory), os.listdir(directory)
+    assert len(os.listdir(directory)) == len(os.listdir(clean)) and not strays(directory), (
+        os.listdir(directory)
+    )
 
 
 def full() -> StorageError:

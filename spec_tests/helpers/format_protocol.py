@@ -39,13 +39,18 @@ def read_payload(source: Source, entries: EntryTable, row: int, chunk: int = 1 <
     for start in range(0, max(len(payload), 1), chunk):
         source.read_into(entries, row, start, memoryview(payload)[start : start + chunk])
     expected = int(entries.checksum[row])
-    if source.crc is not None and expected != NO_CHECKSUM and source.crc.compute(payload) != expected:
+    if (
+        source.crc is not None
+        and expected != NO_CHECKSUM
+        and source.crc.compute(payload) != expected
+    ):
         raise CorruptCheckpoint(f"The checksum of {entries.slices.key(row)!r} is wrong.")
     return bytes(payload)
 
 
 def read_whole(source: Source) -> tuple[dict[str, Array], dict[str, ShardvarError]]:
-    """Every tensor that can be read, and the error of every other; tensors must be whole entries."""
+    """Every tensor that can be read, and the error of every other; tensors must be whole
+    entries."""
     arrays: dict[str, Array] = {}
     errors: dict[str, ShardvarError] = dict(source.index.faults)
     for entries in source.index.scan():
@@ -58,7 +63,9 @@ def read_whole(source: Source) -> tuple[dict[str, Array], dict[str, ShardvarErro
                 continue
             if key not in errors:
                 shape = entries.slices.region(row).shape
-                arrays[key] = np.frombuffer(payload, numpy_dtype(entries.slices.dtype(row))).reshape(shape)
+                arrays[key] = np.frombuffer(
+                    payload, numpy_dtype(entries.slices.dtype(row))
+                ).reshape(shape)
     return arrays, errors
 
 
@@ -74,12 +81,17 @@ def golden_cases(format: str) -> list[str]:
 
 def expectation(format: str, case: str) -> dict[str, Any]:
     """Return the contents of a case's `expected.json`."""
-    expected: dict[str, Any] = json.loads((GOLDEN / format / case / "expected.json").read_text(encoding="utf-8"))
+    expected: dict[str, Any] = json.loads(
+        (GOLDEN / format / case / "expected.json").read_text(encoding="utf-8")
+    )
     return expected
 
 
-def golden_errors(format: Format, case: str, path: str) -> tuple[ShardvarError | None, dict[str, ShardvarError]]:
-    """Hold a golden checkpoint to its verdict; gives the error that opening it raised, and those of its keys."""
+def golden_errors(
+    format: Format, case: str, path: str
+) -> tuple[ShardvarError | None, dict[str, ShardvarError]]:
+    """Hold a golden checkpoint to its verdict; gives the error that opening it raised, and those of
+    its keys."""
     expected = expectation(format.name, case)
     verdict, tensors = expected["verdict"], expected.get("tensors") or {}
     try:
@@ -109,13 +121,19 @@ def golden_errors(format: Format, case: str, path: str) -> tuple[ShardvarError |
 
 
 def described(array: Array, tensor: Mapping[str, Any]) -> dict[str, Any]:
-    """An array in the words of ``expected.json``; elements of 4 bits are packed where ``tensor`` says that they are."""
+    """An array in the words of ``expected.json``; elements of 4 bits are packed where ``tensor``
+    says that they are."""
     data = np.ascontiguousarray(array).tobytes()
     if tensor.get("packed"):
         octets = np.frombuffer(data, np.uint8)
         data = (octets[0::2] | octets[1::2] << 4).tobytes()
     sha256 = hashlib.sha256(data).hexdigest()
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "nbytes": len(data), "sha256": sha256}
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "nbytes": len(data),
+        "sha256": sha256,
+    }
 
 
 def write_arrays(
@@ -130,14 +148,19 @@ def write_arrays(
 ) -> None:
     """Write whole arrays through the protocol, as the engine would."""
     numbers = np.array([(file_of or {}).get(key, 0) for key in arrays], dtype=np.int64)
-    tensors = TensorTable.of((key, dtype_name(array.dtype), array.shape) for key, array in arrays.items())
+    tensors = TensorTable.of(
+        (key, dtype_name(array.dtype), array.shape) for key, array in arrays.items()
+    )
     count = int(numbers.max(initial=-1)) + 1
     assignment = Assignment(tensors.whole(), numbers, count)
     sink = format.create(storage, name, assignment, metadata or Metadata(), generation)
     payloads = [
-        np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays.values()
+        np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
+        for array in arrays.values()
     ]
-    sink.commit([_write_file(storage, sink, assignment, number, payloads) for number in range(count)])
+    sink.commit(
+        [_write_file(storage, sink, assignment, number, payloads) for number in range(count)]
+    )
 
 
 def _write_file(
@@ -170,8 +193,11 @@ NAMES = st.text(max_size=8)
 
 
 @st.composite
-def some_arrays(draw: st.DrawFn, dtypes: Sequence[str], keys: st.SearchStrategy[str] = NAMES) -> dict[str, Array]:
-    """Named arrays of any bytes, some big-endian, some transposed, some strided, of rank 0 to 3, some empty."""
+def some_arrays(
+    draw: st.DrawFn, dtypes: Sequence[str], keys: st.SearchStrategy[str] = NAMES
+) -> dict[str, Array]:
+    """Named arrays of any bytes, some big-endian, some transposed, some strided, of rank 0 to 3,
+    some empty."""
     arrays: dict[str, Array] = {}
     for key in draw(st.lists(keys, unique=True)):
         dtype = numpy_dtype(draw(st.sampled_from(dtypes)))

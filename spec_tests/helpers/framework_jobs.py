@@ -1,4 +1,5 @@
-"""Jobs of several processes in PyTorch and JAX, which run the snippets of docs/howto/save-from-many-processes.md.
+"""Jobs of several processes in PyTorch and JAX, which run the snippets of
+docs/howto/save-from-many-processes.md.
 
 `python -m spec_tests.helpers.framework_jobs NAME FOLDER RANK COUNT` is one process of a job:
 
@@ -37,31 +38,42 @@ def snippet(word: str) -> str:
 
 def run_job(name: str, folder: Path, count: int) -> list[str]:
     """Run all processes of a job at once; return what each has printed."""
-    commands = [command_of("helpers.framework_jobs", name, folder, rank, count) for rank in range(count)]
+    commands = [
+        command_of("helpers.framework_jobs", name, folder, rank, count) for rank in range(count)
+    ]
     started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
         for command in commands
     ]
     ended = [process.communicate(timeout=240) for process in started]
-    assert not any(process.returncode for process in started), [errors[-2000:] for _, errors in ended]
+    assert not any(process.returncode for process in started), [
+        errors[-2000:] for _, errors in ended
+    ]
     return [printed for printed, _ in ended]
 
 
 def torch_model(folder: Path, name: str, rank: int, count: int) -> Any:
-    """A model that ``fully_shard`` has cut over the processes, and a tensor that tensor parallelism cuts by columns."""
+    """A model that ``fully_shard`` has cut over the processes, and a tensor that tensor parallelism
+    cuts by columns."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    dist.init_process_group("gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=count)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=count
+    )
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 3, bias=False))
     model.register_buffer("steps", torch.tensor(7))
     columns = torch.arange(35.0).reshape(5, 7)
     if rank == 0 and not name.endswith("restore"):
-        whole = {key: tensor.numpy() for key, tensor in model.state_dict().items()} | {"columns": columns.numpy()}
+        whole = {key: tensor.numpy() for key, tensor in model.state_dict().items()} | {
+            "columns": columns.numpy()
+        }
         sv.save(folder / "whole.npz", whole)
     mesh = init_device_mesh("cpu", (count,))
     fully_shard(model, mesh=mesh)
@@ -110,7 +122,9 @@ def jax_arrays(mesh: Any) -> dict[str, Any]:
 
     specs = {"two": PartitionSpec("x", "y"), "one": PartitionSpec("y"), "all": PartitionSpec()}
     return {
-        key: jax.make_array_from_callback(array.shape, NamedSharding(mesh, specs[key]), array.__getitem__)
+        key: jax.make_array_from_callback(
+            array.shape, NamedSharding(mesh, specs[key]), array.__getitem__
+        )
         for key, array in JAX_WHOLE.items()
     }
 
@@ -124,14 +138,22 @@ def jax_job(name: str, folder: Path, rank: int, count: int) -> None:
         jax.distributed.initialize((folder / "coordinator").read_text(), count, rank)
     shape = (count, 4) if not name.endswith("restore") else (4 * count, 1)
     arrays = jax_arrays(jax.make_mesh(shape, ("x", "y")))
-    namespace: dict[str, Any] = {"arrays": arrays, "path": folder / "ck", "run": "1", "sv": sv, "jax": jax}
+    namespace: dict[str, Any] = {
+        "arrays": arrays,
+        "path": folder / "ck",
+        "run": "1",
+        "sv": sv,
+        "jax": jax,
+    }
     if not name.endswith("restore"):
         exec(snippet("addressable_shards"), namespace)
         return
     namespace["like"] = arrays
     exec(snippet("make_array_from_callback"), namespace)
     for key, array in arrays.items():
-        shards = zip(array.addressable_shards, namespace["restored"][key].addressable_shards, strict=True)
+        shards = zip(
+            array.addressable_shards, namespace["restored"][key].addressable_shards, strict=True
+        )
         assert all(np.array_equal(mine.data, restored.data) for mine, restored in shards), key
 
 

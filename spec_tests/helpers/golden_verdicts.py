@@ -1,4 +1,5 @@
-"""Golden checkpoints of real libraries through the verbs, held to what a careful reader does with them."""
+"""Golden checkpoints of real libraries through the verbs, held to what a careful reader does with
+them."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ THE_WHOLE = "the checkpoint"
 
 
 def read_all(path: Path) -> tuple[dict[str, Any], dict[str, ShardvarError]]:
-    """Every tensor and object that can be read, and the error of every other key, or of the whole."""
+    """Every tensor and object that can be read, and the error of every other key, or of the
+    whole."""
     arrays: dict[str, Any] = {}
     errors: dict[str, ShardvarError] = {}
     try:

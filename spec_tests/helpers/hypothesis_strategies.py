@@ -1,6 +1,8 @@
-"""Hypothesis strategies that the tests share: the public ones of ``shardvar.testing``, and tables of columns.
+"""Hypothesis strategies that the tests share: the public ones of ``shardvar.testing``, and tables
+of columns.
 
-What others can use is written there and has its name here too; what only shardvar's own layers know of is written here.
+What others can use is written there and has its name here too; what only shardvar's own layers know
+of is written here.
 """
 
 from collections.abc import Sequence
@@ -30,7 +32,9 @@ tensor_dicts = checkpoints
 """Named arrays of any kind."""
 
 
-def filled_shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+def filled_shapes(
+    max_rank: int = 3, max_extent: int = 6, min_rank: int = 0
+) -> st.SearchStrategy[tuple[int, ...]]:
     """Shapes with at least one element; they shrink to ``()``."""
     return st.lists(st.integers(1, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
 
@@ -57,7 +61,9 @@ def cut_tables(draw: st.DrawFn, tensors: TensorTable) -> SliceTable:
     for row in range(len(tensors)):
         whole = tensors.dtype(row) in ("string", "variant")
         shape = tensors.shape(row)
-        rows.extend((row, part) for part in ([Region.whole(shape)] if whole else draw(tilings(shape))))
+        rows.extend(
+            (row, part) for part in ([Region.whole(shape)] if whole else draw(tilings(shape)))
+        )
     return table_of(tensors, rows)
 
 
@@ -89,7 +95,8 @@ def slice_tables(draw: st.DrawFn, max_tensors: int = 4) -> SliceTable:
 
 
 def same(a: Array, b: Array) -> bool:
-    """True where two arrays have the same dtype but for byte order, the same shape and the same bits or strings."""
+    """True where two arrays have the same dtype but for byte order, the same shape and the same
+    bits or strings."""
     if dtype_name(a.dtype) != dtype_name(b.dtype) or a.shape != b.shape:
         return False
     if a.dtype == object:
@@ -98,11 +105,15 @@ def same(a: Array, b: Array) -> bool:
 
 
 def payload_of(array: Array) -> bytes:
-    """The bytes of an array of numbers in C order, little-endian: the definition, by NumPy alone."""
+    """The bytes of an array of numbers in C order, little-endian: the definition, by NumPy
+    alone."""
     return array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
 def named_regions(cause: str) -> list[tuple[slice, ...]]:
     """The regions that an error says are missing, as NumPy's indexes."""
     texts = [part[part.index("[") + 1 :] for part in cause.partition(" lacks ")[2].split("]")[:-1]]
-    return [tuple(slice(*map(int, axis.split(":"))) for axis in text.split(", ") if axis) for text in texts]
+    return [
+        tuple(slice(*map(int, axis.split(":"))) for axis in text.split(", ") if axis)
+        for text in texts
+    ]

@@ -1,9 +1,11 @@
-"""Writers that are really killed: `python -m spec_tests.helpers.killed_writers COUNT [SEED]`; `make crash` kills 2,000.
+"""Writers that are really killed: `python -m spec_tests.helpers.killed_writers COUNT [SEED]`; `make
+crash` kills 2,000.
 
-One process forks each writer, which ends itself with SIGKILL at a call of the operating
-system's that was drawn for it, a write after some of its bytes. Another fork then reads what is left: it must be what
-was there before or what was being written, whole. Every other time a third one writes again, and must leave nothing but
-that; the other times the next writer comes, and dies, over what this one left. The same seed draws the same kills.
+One process forks each writer, which ends itself with SIGKILL at a call of the operating system's
+that was drawn for it, a write after some of its bytes. Another fork then reads what is left: it
+must be what was there before or what was being written, whole. Every other time a third one writes
+again, and must leave nothing but that; the other times the next writer comes, and dies, over what
+this one left. The same seed draws the same kills.
 """
 
 import gc
@@ -22,7 +24,16 @@ import numpy as np
 
 import shardvar as sv
 from shardvar.errors import AmbiguousPath, CheckpointNotFound, MissingFile
-from spec_tests.helpers.faulty_storage import ATOMIC, FORMATS, arrays, assert_clean, is_same, kill_myself, reshard, save
+from spec_tests.helpers.faulty_storage import (
+    ATOMIC,
+    FORMATS,
+    arrays,
+    assert_clean,
+    is_same,
+    kill_myself,
+    reshard,
+    save,
+)
 from spec_tests.helpers.system_calls import Disk
 
 NOWHERE = 255
@@ -42,7 +53,8 @@ class Series:
     write: Callable[[Path, int], object]
     """Write a version."""
     find: Callable[[Path], int]
-    """The version that is there, up to a multiple of 2; 0 for none, and an error for anything else."""
+    """The version that is there, up to a multiple of 2; 0 for none, and an error for anything
+    else."""
     check_clean: Callable[[Path], None]
     """Raise where anything is there but one version."""
     may_vanish: bool = False
@@ -56,7 +68,8 @@ class Series:
 
 
 def in_child(do: Callable[[], int]) -> int:
-    """Run a function in a forked process; return its exit code, or the negative number of the signal that ended it."""
+    """Run a function in a forked process; return its exit code, or the negative number of the
+    signal that ended it."""
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -72,9 +85,14 @@ def in_child(do: Callable[[], int]) -> int:
 
 
 def disturb(series: Series, rng: random.Random) -> bool:
-    """Write the next version, kill the writer at a random call, and look; False where it came to its end before."""
+    """Write the next version, kill the writer at a random call, and look; False where it came to
+    its end before."""
     before, after = series.version, series.version + 1
-    at, share, goes_on = rng.randrange(series.calls), rng.choice((0.0, 0.5, 1.0)), rng.random() < 0.5
+    at, share, goes_on = (
+        rng.randrange(series.calls),
+        rng.choice((0.0, 0.5, 1.0)),
+        rng.random() < 0.5,
+    )
 
     def write() -> int:
         disk = Disk(str(series.place), at, kill_myself, lambda nbytes: int(share * nbytes))
@@ -94,7 +112,9 @@ def disturb(series: Series, rng: random.Random) -> bool:
     told = f"{series.name}, version {after} over {before}, killed at call {at}, {share} of a write"
     assert ended in (0, -signal.SIGKILL), f"{told}: the writer ended with {ended}"
     expected = {after % 2} if ended == 0 else {before % 2 if before else NOWHERE, after % 2}
-    assert found in expected | ({NOWHERE} if series.may_vanish else set()), f"{told}: found {found}, not {expected}"
+    assert found in expected | ({NOWHERE} if series.may_vanish else set()), (
+        f"{told}: found {found}, not {expected}"
+    )
     is_new = found == after % 2
     series.seen["new" if is_new else "none" if found == NOWHERE else "old"] += ended != 0
     series.version = after if is_new or not goes_on else before if found != NOWHERE else 0
@@ -182,7 +202,9 @@ def rotating_series(root: Path, form: str) -> Series:
     def check_clean(place: Path) -> None:
         kept = {os.path.basename(path) for path in manager(place)[1].checkpoints}
         others = {name for name in os.listdir(place) if name.partition(".")[0] not in kept}
-        assert others == {"checkpoint"} and len(os.listdir(place)) == 1 + 2 * len(kept), os.listdir(place)
+        assert others == {"checkpoint"} and len(os.listdir(place)) == 1 + 2 * len(kept), os.listdir(
+            place
+        )
 
     return Series(
         f"CheckpointManager.save {form}",
@@ -196,7 +218,11 @@ def rotating_series(root: Path, form: str) -> Series:
 def all_series(root: Path) -> list[Series]:
     """Every verb that writes, in every way of writing that it has."""
     plain = [plain_series(root, form, verb) for form in FORMATS for verb in ("save", "reshard")]
-    others = [make(root, form) for form in ("shardvar", "tensorflow") for make in (object_series, rotating_series)]
+    others = [
+        make(root, form)
+        for form in ("shardvar", "tensorflow")
+        for make in (object_series, rotating_series)
+    ]
     return [*plain, *others]
 
 
@@ -217,7 +243,8 @@ def crash(count: int, seed: int, root: Path) -> list[Series]:
 
 
 def prepare(series: Series) -> None:
-    """Write four versions and read them, to see how many calls that takes; and what is loaded late is loaded now."""
+    """Write four versions and read them, to see how many calls that takes; and what is loaded late
+    is loaded now."""
     series.place.mkdir()
     disk = Disk(str(series.place))
     for series.version in (1, 2, 3, 4):
@@ -230,7 +257,10 @@ def prepare(series: Series) -> None:
 
 
 if __name__ == "__main__":
-    number, chosen = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    number, chosen = (
+        int(sys.argv[1]),
+        int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32),
+    )
     print(f"{number} kills, seed {chosen}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
         found = crash(number, chosen, Path(directory))

@@ -1,12 +1,16 @@
 """Write docs/images/layers.svg, the layers and what they import: ``make layers``.
 
-1. The arrows are those of the imports in the package, not of the table that allows them. The face, ``shardvar``
-   itself, through which the top layers may reach any public name, is no layer and has none.
-2. An arrow that follows from others is left out: what a layer imports is what can be reached from it.
-3. A layer stands one row above the highest that it imports, and as near as can be to those that its arrows lead to. An
-   arrow that leads further down passes between the boxes of the rows in between, never behind one.
+1. The arrows are those of the imports in the package, not of the table that allows them. The face,
+   ``shardvar`` itself, through which the top layers may reach any public name, is no layer and has
+   none.
+2. An arrow that follows from others is left out: what a layer imports is what can be reached from
+   it.
+3. A layer stands one row above the highest that it imports, and as near as can be to those that its
+   arrows lead to. An arrow that leads further down passes between the boxes of the rows in between,
+   never behind one.
 
-The same imports give the same bytes; ``test_layer_picture.py`` holds that the picture is of today's.
+The same imports give the same bytes; ``test_layer_picture.py`` holds that the picture is of
+today's.
 """
 
 from collections.abc import Iterator
@@ -46,7 +50,9 @@ def imported() -> Arrows:
     for path in MODULES:
         layer = layer_of(path)
         if layer in arrows:
-            arrows[layer] |= {layer_of_module(target) for _, target in imports_of(path) if is_ours(target)}
+            arrows[layer] |= {
+                layer_of_module(target) for _, target in imports_of(path) if is_ours(target)
+            }
     return {layer: (targets - {layer}) & arrows.keys() for layer, targets in arrows.items()}
 
 
@@ -62,7 +68,9 @@ def reached(layer: str, arrows: Arrows) -> set[str]:
 def reduced(arrows: Arrows) -> Arrows:
     """The fewest arrows from which the others follow."""
     return {
-        layer: {each for each in targets if not any(each in reached(other, arrows) for other in targets)}
+        layer: {
+            each for each in targets if not any(each in reached(other, arrows) for other in targets)
+        }
         for layer, targets in arrows.items()
     }
 
@@ -76,17 +84,23 @@ def heights(arrows: Arrows) -> dict[str, int]:
 
 
 def ways(arrows: Arrows) -> list[list[Spot]]:
-    """Each arrow as the spots that it leads through, one a row, so that it passes between the boxes."""
+    """Each arrow as the spots that it leads through, one a row, so that it passes between the
+    boxes."""
     height = heights(arrows)
     return [
-        [(layer, ""), *((layer, target) for _ in range(height[layer] - height[target] - 1)), (target, "")]
+        [
+            (layer, ""),
+            *((layer, target) for _ in range(height[layer] - height[target] - 1)),
+            (target, ""),
+        ]
         for layer in arrows
         for target in sorted(arrows[layer])
     ]
 
 
 def rows(arrows: Arrows) -> list[list[Spot]]:
-    """The spots of each row from left to right, from the lowest row to the highest: layers, and arrows that pass by."""
+    """The spots of each row from left to right, from the lowest row to the highest: layers, and
+    arrows that pass by."""
     height = heights(arrows)
     found: list[list[Spot]] = [[] for _ in range(max(height.values()) + 1)]
     below: dict[tuple[int, Spot], list[tuple[int, Spot]]] = {}
@@ -121,20 +135,32 @@ def picture() -> str:
     order, height = rows(arrows), heights(arrows)
     tall = 2 * MARGIN + ROW * (len(order) - 1) + BOX_HEIGHT
     at = {(row, spot): x for row, spots in enumerate(order) for spot, x in across(spots)}
-    told = "; ".join(f"{layer} imports {', '.join(sorted(arrows[layer]))}" for layer in arrows if arrows[layer])
+    told = "; ".join(
+        f"{layer} imports {', '.join(sorted(arrows[layer]))}" for layer in arrows if arrows[layer]
+    )
     lines = []
     for way in ways(arrows):
         top = height[way[0][0]]
-        lines.append(curve([at[top - number, spot] for number, spot in enumerate(way)], tall - MARGIN - top * ROW))
-    boxes = [box(layer, at[height[layer], (layer, "")], tall - MARGIN - height[layer] * ROW) for layer in arrows]
+        lines.append(
+            curve(
+                [at[top - number, spot] for number, spot in enumerate(way)],
+                tall - MARGIN - top * ROW,
+            )
+        )
+    boxes = [
+        box(layer, at[height[layer], (layer, "")], tall - MARGIN - height[layer] * ROW)
+        for layer in arrows
+    ]
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" width="{WIDTH}" height="{tall}"'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" '
+            f'width="{WIDTH}" height="{tall}"'
             ' role="img" aria-labelledby="title desc">',
             '<title id="title">The layers of shardvar</title>',
             f'<desc id="desc">{escape(told)}.</desc>',
             f"<style>{STYLE}</style>",
-            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
+            'markerHeight="8"'
             ' orient="auto"><path class="head" d="M0,0 L8,4 L0,8 z"/></marker></defs>',
             f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{tall - 1}" rx="10"/>',
             *lines,
@@ -145,7 +171,8 @@ def picture() -> str:
 
 
 def curve(xs: list[int], foot: int) -> str:
-    """An arrow from the foot of a box, by some ways between others, to the head of the one that it leads to."""
+    """An arrow from the foot of a box, by some ways between others, to the head of the one that it
+    leads to."""
     path = [f"M{xs[0]},{foot}"]
     bend = (ROW - BOX_HEIGHT) // 2
     for number, (x, to_x) in enumerate(pairwise(xs)):
@@ -164,8 +191,10 @@ def box(layer: str, x: int, foot: int) -> str:
     """A layer's box and its name."""
     y = foot - BOX_HEIGHT
     return (
-        f'<rect class="{wing_of(layer)}" x="{x - BOX_WIDTH // 2}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="7"/>'
-        f'<text x="{x}" y="{y + BOX_HEIGHT // 2 + 5}">{escape(layer.removeprefix("reference."))}</text>'
+        f'<rect class="{wing_of(layer)}" x="{x - BOX_WIDTH // 2}" y="{y}" width="{BOX_WIDTH}" '
+        f'height="{BOX_HEIGHT}" rx="7"/>'
+        f'<text x="{x}" '
+        f'y="{y + BOX_HEIGHT // 2 + 5}">{escape(layer.removeprefix("reference."))}</text>'
     )
 
 

@@ -3,7 +3,17 @@
 Two wings stand on one foundation, under one roof. The tool never imports the reference.
 """
 
-FOUNDATION = ("limits", "pictures", "errors", "forks", "layout", "layout.meshes", "planning", "wire", "storage")
+FOUNDATION = (
+    "limits",
+    "pictures",
+    "errors",
+    "forks",
+    "layout",
+    "layout.meshes",
+    "planning",
+    "wire",
+    "storage",
+)
 TOOL = ("formats", "engine", "verbs", "view", "cli")
 REFERENCE = (
     "reference.tracking",
@@ -33,8 +43,8 @@ _MEMORY = (
 _VERBS = (*_ENGINE_ROOM, "layout.meshes", "limits", "pictures", "_version")
 _BELOW_ROOF = (*_MEMORY, "reference.training", *_ENGINE_ROOM[3:], "verbs", "reference.objects")
 
-# layer -> what its modules may import besides themselves. The name of a layer does not mean the layers inside it. The
-# name of a module allows that one module.
+# layer -> what its modules may import besides themselves. The name of a layer does not mean the
+# layers inside it. The name of a module allows that one module.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "_version": (),
     "limits": (),
@@ -60,7 +70,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "wire.strings",
     ),
     "verbs": _VERBS,
-    "view": ("errors", "layout", "layout.meshes", "planning", "pictures", "storage.protocol", "verbs"),
+    "view": (
+        "errors",
+        "layout",
+        "layout.meshes",
+        "planning",
+        "pictures",
+        "storage.protocol",
+        "verbs",
+    ),
     "vectors": ("errors",),
     "cli": (*_VERBS, "verbs", "view", "vectors"),
     "__main__": ("cli",),
@@ -90,4 +108,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "conformance": (*_BELOW_ROOF, "testing"),
     "layouts": ("layout", "layout.meshes", "conformance"),
 }
-ROOF = ("cli", "testing", "conformance")  # the only layers that may use the face, ``import shardvar as sv``
+ROOF = (
+    "cli",
+    "testing",
+    "conformance",
+)  # the only layers that may use the face, ``import shardvar as sv``

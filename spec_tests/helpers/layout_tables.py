@@ -20,8 +20,13 @@ def table(name: str) -> tuple[Case, ...]:
 
 
 def cases(name: str, *groups: str, refused: bool = False) -> list[Case]:
-    """Return the cases of some groups, or of all, that the framework accepted, or those that it refused."""
-    return [case for case in table(name) if ("refused" in case) == refused and (not groups or case["group"] in groups)]
+    """Return the cases of some groups, or of all, that the framework accepted, or those that it
+    refused."""
+    return [
+        case
+        for case in table(name)
+        if ("refused" in case) == refused and (not groups or case["group"] in groups)
+    ]
 
 
 def held(layout: Layout) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
@@ -33,7 +38,8 @@ def held(layout: Layout) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...
 
 
 def recorded(case: Case) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-    """Return the regions that the framework's devices were found to hold; those without elements are left out."""
+    """Return the regions that the framework's devices were found to hold; those without elements
+    are left out."""
     return {
         device["device"]: [
             (tuple(region["offset"]), tuple(region["shape"]))
@@ -45,6 +51,9 @@ def recorded(case: Case) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...
 
 
 def local_positions(layout: Layout, device: int) -> list[int]:
-    """Return the C order numbers of the elements that a device holds, by NumPy on the whole array."""
+    """Return the C order numbers of the elements that a device holds, by NumPy on the whole
+    array."""
     whole = np.arange(int(np.prod(layout.shape))).reshape(layout.shape)
-    return [int(number) for region in layout.regions(device) for number in whole[region.slices].ravel()]
+    return [
+        int(number) for region in layout.regions(device) for number in whole[region.slices].ravel()
+    ]

@@ -1,4 +1,5 @@
-"""TensorFlow's MaxShardSizePolicy as a twin in plain Python, and tensors to hold shardvar's against it."""
+"""TensorFlow's MaxShardSizePolicy as a twin in plain Python, and tensors to hold shardvar's against
+it."""
 
 from math import prod
 from typing import Any
@@ -16,9 +17,13 @@ Tensors = list[tuple[str, str, tuple[int, ...]]]
 
 
 def specs_of(shards: Any, empty: bool = True) -> Shards:
-    """The texts of slices of each file, by key, without those of empty tensors where TensorFlow drops these."""
+    """The texts of slices of each file, by key, without those of empty tensors where TensorFlow
+    drops these."""
     found = [
-        {key: [spec for spec, value in parts.items() if empty or value.size] for key, parts in shard.items()}
+        {
+            key: [spec for spec, value in parts.items() if empty or value.size]
+            for key, parts in shard.items()
+        }
         for shard in shards
     ]
     kept = [{key: specs for key, specs in shard.items() if specs} for shard in found]
@@ -44,7 +49,9 @@ def twin(tensors: Tensors, limit: int) -> Shards | None:
             continue
         offset, left = [0] * len(shape), list(shape)
 
-        def text(size: list[int], shape: tuple[int, ...] = shape, offset: list[int] = offset) -> str:
+        def text(
+            size: list[int], shape: tuple[int, ...] = shape, offset: list[int] = offset
+        ) -> str:
             pairs = ":".join(f"{o},{s}" for o, s in zip(offset, size, strict=True))
             return f"{' '.join(map(str, shape))} {pairs}"
 

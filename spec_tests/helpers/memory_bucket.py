@@ -1,4 +1,5 @@
-"""A bucket in memory with the requests of a real one, each of which can fail, before or after it took effect."""
+"""A bucket in memory with the requests of a real one, each of which can fail, before or after it
+took effect."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -79,15 +80,21 @@ class MemoryBucket:
     def listing(self, key: str) -> FolderListing:
         self.live()
         with self.lock:
-            below = [path.removeprefix(f"{key}/") for path in self.files if path.startswith(f"{key}/")]
+            below = [
+                path.removeprefix(f"{key}/") for path in self.files if path.startswith(f"{key}/")
+            ]
             files = {name: self.facts(f"{key}/{name}") for name in below if "/" not in name}
-        return FolderListing(files, sorted({name.partition("/")[0] for name in below if "/" in name}))
+        return FolderListing(
+            files, sorted({name.partition("/")[0] for name in below if "/" in name})
+        )
 
     def walk(self, key: str) -> dict[str, Head]:
         self.live()
         first = len(key) + 1
         with self.lock:
-            return {path[first:]: self.facts(path) for path in self.files if path.startswith(f"{key}/")}
+            return {
+                path[first:]: self.facts(path) for path in self.files if path.startswith(f"{key}/")
+            }
 
     def put(self, key: str, path: str) -> Head:
         content = Path(path).read_bytes()
@@ -174,7 +181,9 @@ class Gate:
                 self._inside += 1
             if self._inside >= self.count:
                 self._opened.set()
-            assert self._opened.wait(PATIENCE_SECONDS), f"{self._inside} of {self.count} requests were under way"
+            assert self._opened.wait(PATIENCE_SECONDS), (
+                f"{self._inside} of {self.count} requests were under way"
+            )
 
 
 _alive: "WeakValueDictionary[int, MemoryBucket]" = WeakValueDictionary()

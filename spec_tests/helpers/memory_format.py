@@ -1,7 +1,9 @@
-"""A format in memory, of the tests' own: payloads as bytes in named bytearrays, guarded by CRC32C, checked as asked.
+"""A format in memory, of the tests' own: payloads as bytes in named bytearrays, guarded by CRC32C,
+checked as asked.
 
-It shows what the protocol demands of a format and nothing else, and can do what no real one does at once: checksums of
-runs or none at all, entries that must be decoded, gaps between payloads, reads that are counted and reads that fail.
+It shows what the protocol demands of a format and nothing else, and can do what no real one does at
+once: checksums of runs or none at all, entries that must be decoded, gaps between payloads, reads
+that are counted and reads that fail.
 """
 
 import threading
@@ -135,13 +137,21 @@ class MemorySource:
                 raise self.failure
         content = self.files[file]
         if start < 0 or start + len(buffer) > len(content):
-            raise IncompleteCheckpoint(f"file {file} has {len(content)} bytes and no {start}:{start + len(buffer)}.")
+            raise IncompleteCheckpoint(
+                f"file {file} has {len(content)} bytes and no {start}:{start + len(buffer)}."
+            )
         buffer[:] = memoryview(content)[start : start + len(buffer)]
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        file, begin, nbytes = int(entries.file[row]), int(entries.start[row]), int(entries.slices.nbytes[row])
+        file, begin, nbytes = (
+            int(entries.file[row]),
+            int(entries.start[row]),
+            int(entries.slices.nbytes[row]),
+        )
         if not 0 <= start <= start + len(buffer) <= nbytes:
-            raise IncompleteCheckpoint(f"The payload has {nbytes} bytes and no {start}:{start + len(buffer)}.")
+            raise IncompleteCheckpoint(
+                f"The payload has {nbytes} bytes and no {start}:{start + len(buffer)}."
+            )
         self.read_span(file, begin + start, buffer)
         if entries.plain[row]:
             return
@@ -149,7 +159,10 @@ class MemorySource:
         octets = np.frombuffer(buffer, np.uint8)
         np.bitwise_xor(octets, CODED, out=octets)
         stored = bytes(self.files[file][begin : begin + nbytes])
-        if start + len(buffer) == nbytes and CRC32C.compute(stored) != self.own[file, begin, nbytes]:
+        if (
+            start + len(buffer) == nbytes
+            and CRC32C.compute(stored) != self.own[file, begin, nbytes]
+        ):
             raise CorruptCheckpoint(f"{entries.slices.key(row)!r} has another checksum.")
 
     def map(self, file: int) -> memoryview:
@@ -169,7 +182,9 @@ class MemoryWriter:
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
         return CRC32C.compute(payload, 0) ^ count ^ 0xFF
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Sequence[tuple[int, bytes]]:
         return [(0, f"{len(slices):7d}\n".encode())]
 
 
@@ -216,12 +231,17 @@ def checkpoint_of(
     coded: Callable[[str], bool] = lambda key: False,
     storage: MemoryStorage | None = None,
 ) -> MemorySource:
-    """A checkpoint that holds the arrays in these slices, made by NumPy and the definition of a payload alone."""
+    """A checkpoint that holds the arrays in these slices, made by NumPy and the definition of a
+    payload alone."""
     writer = writer or MemoryWriter()
     num_files = int(file.max(initial=-1)) + 1
     whole = array_source(TensorTable.of([(k, dtype_name(a.dtype), a.shape) for k, a in arrays.items()]).whole(),
                          list(arrays.values()))  # fmt: skip
-    strings = {slices.tensors.keys[row]: len(p) for row, p in enumerate(whole.arrays) if isinstance(p, bytes)}
+    strings = {
+        slices.tensors.keys[row]: len(p)
+        for row, p in enumerate(whole.arrays)
+        if isinstance(p, bytes)
+    }
     nbytes = np.array([strings.get(slices.key(row), 0) for row in range(len(slices))], np.int64)
     slices = SliceTable.of(slices.tensors, slices.tensor, slices.offset, slices.shape, nbytes)
     sink = MemorySink(Assignment(slices, file, num_files), writer)
@@ -251,7 +271,11 @@ def checkpoint_of(
             own[int(file[row]), start, len(stored)] = CRC32C.compute(stored)
         elif writer.crc is not None:
             checksum[row] = CRC32C.compute(payload)
-    table = RunChecksums(writer.run_nbytes, np.array(runs, np.uint32), first) if writer.run_nbytes else None
+    table = (
+        RunChecksums(writer.run_nbytes, np.array(runs, np.uint32), first)
+        if writer.run_nbytes
+        else None
+    )
     entries = EntryTable(slices, file, sink.start, checksum, plain, table)
     names = [f"data-{number}" for number in range(num_files)]
     if storage is not None:
@@ -275,7 +299,9 @@ def write(
     storage = storage if storage is not None else MemoryStorage()
     assignment = Assignment(targets, file, int(file.max(initial=0)) + 1)
     sink = MemorySink(assignment, writer, gap)
-    tasks = file_tasks(plan_copies(entries.slices, targets), entries, assignment, sink, storage, generation)
+    tasks = file_tasks(
+        plan_copies(entries.slices, targets), entries, assignment, sink, storage, generation
+    )
     written = write_checkpoint(tasks, source, sink, resume=resume)
     return committed(sink, storage), written, storage
 
@@ -313,13 +339,19 @@ def committed(sink: MemorySink, storage: MemoryStorage) -> MemorySource:
     return MemorySource(files, TableIndex(entries, sink.asides), sink.writer.crc)
 
 
-def check_whole(sink: MemorySink, storage: MemoryStorage, checksum: Ints, rows: npt.NDArray[np.bool]) -> None:
+def check_whole(
+    sink: MemorySink, storage: MemoryStorage, checksum: Ints, rows: npt.NDArray[np.bool]
+) -> None:
     """The checksums of strings are those that ``checksum_whole`` gives."""
     slices = sink.assignment.slices
     for row in np.flatnonzero(rows).tolist() if sink.writer.crc is not None else ():
         start, nbytes = int(sink.start[row]), int(slices.nbytes[row])
-        payload = memoryview(storage.files[sink.asides[int(sink.assignment.file[row])]])[start : start + nbytes]
-        assert checksum[row] == sink.writer.checksum_whole("string", slices.region(row).size, payload)
+        payload = memoryview(storage.files[sink.asides[int(sink.assignment.file[row])]])[
+            start : start + nbytes
+        ]
+        assert checksum[row] == sink.writer.checksum_whole(
+            "string", slices.region(row).size, payload
+        )
         payload.release()
 
 

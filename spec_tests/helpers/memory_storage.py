@@ -31,7 +31,9 @@ class MemoryFile:
         self.name, self.data, self.size, self.stamp = name, data, len(data), ""
 
     def read(self, start: int, nbytes: int) -> bytes:
-        assert start >= 0 and start + nbytes <= self.size, "refused by the format before the storage must"
+        assert start >= 0 and start + nbytes <= self.size, (
+            "refused by the format before the storage must"
+        )
         return self.data[start : start + nbytes]
 
     def read_into(self, start: int, buffer: memoryview) -> None:

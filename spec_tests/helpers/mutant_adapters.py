@@ -1,8 +1,8 @@
 """Mutants of the right adapter, each spoiled in one way: what the conformance kit must see.
 
-A mutant is a function in the place of one method. Its docstring says what is wrong, ``@wrong`` names the method and a
-rule that sees it. The modules ``wrong_variables``, ``wrong_checkpoints``, ``wrong_training`` and ``wrong_meshes`` hold
-them.
+A mutant is a function in the place of one method. Its docstring says what is wrong, ``@wrong``
+names the method and a rule that sees it. The modules ``wrong_variables``, ``wrong_checkpoints``,
+``wrong_training`` and ``wrong_meshes`` hold them.
 """
 
 from collections.abc import Callable

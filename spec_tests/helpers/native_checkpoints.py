@@ -1,7 +1,8 @@
-"""Native checkpoints for tests: written through the protocol, read by the book, and the golden ones built anew.
+"""Native checkpoints for tests: written through the protocol, read by the book, and the golden ones
+built anew.
 
-`python -m spec_tests.helpers.native_checkpoints` writes spec_tests/golden/native; a test holds that it would write the
-same again.
+`python -m spec_tests.helpers.native_checkpoints` writes spec_tests/golden/native; a test holds that
+it would write the same again.
 """
 
 import hashlib
@@ -52,7 +53,9 @@ def whole(key: str, value: Any, dtype: str = "", file: int = 0) -> Piece:
     array = np.asarray(value)
     if dtype == STRING or array.dtype.kind in "SO":
         array = np.asarray(value, object)
-        return Piece(key, STRING, array.shape, Region.whole(array.shape), strings.encode(array), file)
+        return Piece(
+            key, STRING, array.shape, Region.whole(array.shape), strings.encode(array), file
+        )
     name = dtype or str(array.dtype)
     array = array.astype(numpy_dtype(name))
     return Piece(key, name, array.shape, Region.whole(array.shape), array.tobytes(), file)
@@ -61,7 +64,14 @@ def whole(key: str, value: Any, dtype: str = "", file: int = 0) -> Piece:
 def cut(key: str, array: Any, *regions: Region, files: int = 1) -> list[Piece]:
     """A tensor in several slices, dealt to files in turn."""
     return [
-        Piece(key, str(array.dtype), array.shape, region, array[region.slices].tobytes(), number % files)
+        Piece(
+            key,
+            str(array.dtype),
+            array.shape,
+            region,
+            array[region.slices].tobytes(),
+            number % files,
+        )
         for number, region in enumerate(regions)
     ]
 
@@ -80,19 +90,28 @@ def assignment_of(pieces: Sequence[Piece], files: int | None = None) -> Assignme
         np.array([len(piece.payload) for piece in pieces], np.int64),
     )
     file = np.array([piece.file for piece in pieces], np.int64)
-    return Assignment(slices, file, int(file.max(initial=-1)) + 1 if files is None else files, "by hand")
+    return Assignment(
+        slices, file, int(file.max(initial=-1)) + 1 if files is None else files, "by hand"
+    )
 
 
 def _matrix(rows: list[tuple[int, ...]], fill: int, table: TensorTable) -> Any:
     matrix = pad(rows, fill)[1]
     missing = table.shapes.shape[1] - matrix.shape[1]
-    return np.column_stack([matrix, np.full((len(rows), missing), fill, np.int64)]) if missing > 0 else matrix
+    return (
+        np.column_stack([matrix, np.full((len(rows), missing), fill, np.int64)])
+        if missing > 0
+        else matrix
+    )
 
 
 def checksums_of(payloads: Sequence[bytes]) -> FileChecksums:
-    runs = [p[start : start + RUN_NBYTES] for p in payloads for start in range(0, len(p), RUN_NBYTES)]
+    runs = [
+        p[start : start + RUN_NBYTES] for p in payloads for start in range(0, len(p), RUN_NBYTES)
+    ]
     return FileChecksums(
-        np.array(list(map(CRC32C.compute, payloads)), np.int64), np.array(list(map(CRC32C.compute, runs)), np.uint32)
+        np.array(list(map(CRC32C.compute, payloads)), np.int64),
+        np.array(list(map(CRC32C.compute, runs)), np.uint32),
     )
 
 
@@ -126,7 +145,10 @@ def read_payload(source: NativeSource, entries: EntryTable, row: int) -> bytes:
     source.read_into(entries, row, 0, memoryview(payload))
     runs = [payload[start : start + RUN_NBYTES] for start in range(0, len(payload), RUN_NBYTES)]
     stored = entries.runs.of(row, len(payload)).tolist() if entries.runs else []
-    if source.crc.compute(payload) != entries.checksum[row] or list(map(CRC32C.compute, runs)) != stored:
+    if (
+        source.crc.compute(payload) != entries.checksum[row]
+        or list(map(CRC32C.compute, runs)) != stored
+    ):
         raise CorruptCheckpoint(f"The payload of {entries.slices.key(row)!r} is corrupt.")
     return bytes(payload)
 
@@ -145,7 +167,8 @@ def hand_made(
     metadata: bytes | None = None,
     blocks: Sequence[tuple[bytes, bytes]] | None = None,
 ) -> bytes:
-    """An index with right checksums: that of one int8 tensor ``t`` of shape [4], but for what is given."""
+    """An index with right checksums: that of one int8 tensor ``t`` of shape [4], but for what is
+    given."""
     values: dict[str, Any] = {
         **pack_strings("key", [b"t"]),
         **pack_strings("dtype_name", [b"int8"]),
@@ -165,9 +188,15 @@ def hand_made(
     block = encode_index_block({name: value for name, value in values.items() if value is not None})
     keys, nbytes = values["key"], values["key_nbytes"]
     first = (
-        keys[: int(nbytes[0])] if isinstance(keys, bytes) and isinstance(nbytes, np.ndarray) and len(nbytes) else b""
+        keys[: int(nbytes[0])]
+        if isinstance(keys, bytes) and isinstance(nbytes, np.ndarray) and len(nbytes)
+        else b""
     )
-    return b"".join(encode_block_file([(first, block)] if blocks is None else blocks, metadata or overview.encode()))
+    return b"".join(
+        encode_block_file(
+            [(first, block)] if blocks is None else blocks, metadata or overview.encode()
+        )
+    )
 
 
 def place(directory: Path, index: bytes, data: bytes = bytes(4)) -> None:
@@ -177,7 +206,10 @@ def place(directory: Path, index: bytes, data: bytes = bytes(4)) -> None:
 
 
 TABLE = np.arange(6, dtype=np.float32).reshape(3, 2)
-TINY = [whole("n", np.int64(5), file=1), *cut("t", TABLE, Region((0, 0), (2, 2)), Region((2, 0), (1, 2)))]
+TINY = [
+    whole("n", np.int64(5), file=1),
+    *cut("t", TABLE, Region((0, 0), (2, 2)), Region((2, 0), (1, 2))),
+]
 
 
 def write_tiny(directory: Path) -> None:
@@ -190,7 +222,10 @@ def _dtypes(directory: Path) -> None:
     pieces = [whole(name, np.arange(4) % 2, name) for name in NAMES[: NAMES.index(STRING)]]
     pieces += [whole("strings", [[b"a", b""], [b"\x00\xff", b"long " * 40]])]
     pieces += [Piece(VARIANT, VARIANT, (), Region((), ()), b"\x02hi\x00\x00\x00\x00")]
-    pieces += [Piece(name, name, (2,), Region((0,), (2,)), bytes(8)[: 2 * size]) for name, size in QUANTIZED.items()]
+    pieces += [
+        Piece(name, name, (2,), Region((0,), (2,)), bytes(8)[: 2 * size])
+        for name, size in QUANTIZED.items()
+    ]
     write(directory, "ck", pieces)
 
 
@@ -210,7 +245,9 @@ def _empties(directory: Path) -> None:
 
 def _odd_names(directory: Path) -> None:
     keys = ["", "/", "../../up", "a", "a/b", "a\udcff", "é", "\U0001f600", "nul\0", "x" * 300]
-    write(directory, "odd prefix.svindex", [whole(key, np.uint8(row)) for row, key in enumerate(keys)])
+    write(
+        directory, "odd prefix.svindex", [whole(key, np.uint8(row)) for row, key in enumerate(keys)]
+    )
 
 
 def _grid(directory: Path) -> None:
@@ -220,14 +257,23 @@ def _grid(directory: Path) -> None:
 
 
 def _runs(directory: Path) -> None:
-    write(directory, "ck", [whole("long", np.arange(2 * RUN_NBYTES + 100) // 1000 % 251, "uint8"), whole("short", [1])])
+    write(
+        directory,
+        "ck",
+        [
+            whole("long", np.arange(2 * RUN_NBYTES + 100) // 1000 % 251, "uint8"),
+            whole("short", [1]),
+        ],
+    )
 
 
 def _with(index: bytes, data: bytes = bytes(4)) -> Callable[[Path], None]:
     return lambda directory: place(directory, index, data)
 
 
-def _damaged(build: Callable[[Path], None], name: str, change: Callable[[bytearray], object]) -> Callable[[Path], None]:
+def _damaged(
+    build: Callable[[Path], None], name: str, change: Callable[[bytearray], object]
+) -> Callable[[Path], None]:
     def damage(directory: Path) -> None:
         build(directory)
         octets = bytearray((directory / name).read_bytes())
@@ -262,7 +308,12 @@ def _slices(*regions: tuple[int, int]) -> bytes:
     """The hand-made index with its tensor in these slices, each with its own payload of zeros."""
     count = len(regions)
     offset, extent = (np.array(column, "<u8") for column in zip(*regions, strict=True))
-    columns = {"offset": offset, "extent": extent, "nbytes": extent, "count": np.array([count], "<u4")}
+    columns = {
+        "offset": offset,
+        "extent": extent,
+        "nbytes": extent,
+        "count": np.array([count], "<u4"),
+    }
     columns |= {"file": np.zeros(count, "<u4"), "start": np.zeros(count, "<u8")}
     crc = np.array([CRC32C.compute(bytes(length)) for length in extent.tolist()], "<u4")
     return hand_made(columns | {"crc": crc})
@@ -284,8 +335,16 @@ Expected = dict[str, str] | str
 CASES: dict[str, tuple[str, Callable[[Path], None], Expected]] = {
     "tiny": ("The one that docs/format.md prints.", write_tiny, {}),
     "dtypes": ("Every dtype that there is.", _dtypes, {}),
-    "empties": ("No elements, no axes, slices without elements, a file without payloads.", _empties, {}),
-    "odd_names": ("Keys that are no file names, not UTF-8, empty, long; a prefix like an index.", _odd_names, {}),
+    "empties": (
+        "No elements, no axes, slices without elements, a file without payloads.",
+        _empties,
+        {},
+    ),
+    "odd_names": (
+        "Keys that are no file names, not UTF-8, empty, long; a prefix like an index.",
+        _odd_names,
+        {},
+    ),
     "grid": ("A tensor cut along both axes, over three files, written out of order.", _grid, {}),
     "runs": ("A payload of two runs and a bit, with a checksum each.", _runs, {}),
     "nothing": ("No tensors and no files.", lambda directory: write(directory, "ck", []), {}),
@@ -319,7 +378,11 @@ CASES: dict[str, tuple[str, Callable[[Path], None], Expected]] = {
         _damaged(write_tiny, "ck.svdata-a1-00000-of-00002", _truncate(1)),
         {"t": "IncompleteCheckpoint"},
     ),
-    "bad_data_missing": ("A data file is gone; another still reads.", _without_file, {"n": "MissingFile"}),
+    "bad_data_missing": (
+        "A data file is gone; another still reads.",
+        _without_file,
+        {"n": "MissingFile"},
+    ),
     "bad_data_swapped": (
         "Two data files have each other's names.",
         _swapped,
@@ -330,8 +393,16 @@ CASES: dict[str, tuple[str, Callable[[Path], None], Expected]] = {
         _with(_slices((0, 3), (2, 2))),
         {"t": "OverlappingSlices"},
     ),
-    "bad_hole": ("An element is in no slice.", _with(_slices((0, 1), (2, 2))), {"t": "IncompleteCheckpoint"}),
-    "bad_slice_outside": ("A slice reaches out of its tensor.", _with(_slices((0, 2), (2, 3))), {"t": "OutOfBounds"}),
+    "bad_hole": (
+        "An element is in no slice.",
+        _with(_slices((0, 1), (2, 2))),
+        {"t": "IncompleteCheckpoint"},
+    ),
+    "bad_slice_outside": (
+        "A slice reaches out of its tensor.",
+        _with(_slices((0, 2), (2, 3))),
+        {"t": "OutOfBounds"},
+    ),
     "bad_payload_outside": (
         "A payload reaches out of its file: a reader that believes it allocates first.",
         _with(hand_made({"start": np.array([1], "<u8")})),
@@ -346,7 +417,12 @@ CASES: dict[str, tuple[str, Callable[[Path], None], Expected]] = {
         "A tensor of 2^60 elements in a slice of as many, in a file of 4 bytes.",
         _with(
             hand_made(
-                {"dtype_name": b"int64", "dtype_name_nbytes": np.array([5], "<u4"), "shape": HUGE, "extent": HUGE}
+                {
+                    "dtype_name": b"int64",
+                    "dtype_name_nbytes": np.array([5], "<u4"),
+                    "shape": HUGE,
+                    "extent": HUGE,
+                }
             )
         ),
         {"t": "InvalidCheckpoint"},
@@ -367,7 +443,8 @@ CASES: dict[str, tuple[str, Callable[[Path], None], Expected]] = {
         "MalformedCheckpoint",
     ),
     "bad_generation": (
-        "A generation with a separator in it, which leads to another directory where it is put into a name.",
+        "A generation with a separator in it, which leads to another directory where it is put "
+        "into a name.",
         _with(hand_made(overview=Overview(Metadata(), "../x", np.array([4])))),
         "InvalidCheckpoint",
     ),
@@ -381,28 +458,41 @@ def build(case: str, directory: Path) -> None:
 
 
 def describe(case: str, directory: Path) -> dict[str, Any]:
-    """Return the contents of its expected.json: its purpose, its files, and the result of reading each key."""
+    """Return the contents of its expected.json: its purpose, its files, and the result of reading
+    each key."""
     how, _, errors = CASES[case]
     files = {
-        path.name: {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        path.name: {
+            "size": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
         for path in sorted(directory.iterdir())
         if path.name != "expected.json"
     }
     expected: dict[str, Any] = {"name": case, "how": how, "files": files}
-    expected["prefix"] = next(name for name in files if name.endswith(".svindex")).removesuffix(".svindex")
+    expected["prefix"] = next(name for name in files if name.endswith(".svindex")).removesuffix(
+        ".svindex"
+    )
     if isinstance(errors, str):
         return expected | {"error": errors}
     if "bad" not in case:
         expected["tensors"] = {
             key: {"dtype": dtype, "shape": list(shape), "slices": _slices_of(slices)}
-            for key, (dtype, shape, slices) in book()["read"](directory / expected["prefix"]).items()
+            for key, (dtype, shape, slices) in book()["read"](
+                directory / expected["prefix"]
+            ).items()
         }
     return expected | {"errors": errors}
 
 
 def _slices_of(slices: list[Any]) -> list[dict[str, Any]]:
     return [
-        {"offset": list(offset), "shape": list(shape), "nbytes": len(p), "sha256": hashlib.sha256(p).hexdigest()}
+        {
+            "offset": list(offset),
+            "shape": list(shape),
+            "nbytes": len(p),
+            "sha256": hashlib.sha256(p).hexdigest(),
+        }
         for offset, shape, p in slices
     ]
 

@@ -1,7 +1,9 @@
-"""The notebooks of docs/notebooks: their cells, and how one is executed and compared with its stored outputs.
+"""The notebooks of docs/notebooks: their cells, and how one is executed and compared with its
+stored outputs.
 
-``python -m spec_tests.helpers.notebooks`` executes all of them and stores the outputs. Pictures are SVG whose text is
-text. Two runs draw the same picture if the words in it are the same: lines may differ by a version of matplotlib.
+``python -m spec_tests.helpers.notebooks`` executes all of them and stores the outputs. Pictures are
+SVG whose text is text. Two runs draw the same picture if the words in it are the same: lines may
+differ by a version of matplotlib.
 """
 
 import json
@@ -50,22 +52,35 @@ def pictures(cell: Cell) -> list[str]:
 
 def printed(cell: Cell) -> str:
     """Return what a cell printed; Jupyter may store it in several parts."""
-    return "".join("".join(output["text"]) for output in cell.get("outputs", ()) if output["output_type"] == "stream")
+    return "".join(
+        "".join(output["text"])
+        for output in cell.get("outputs", ())
+        if output["output_type"] == "stream"
+    )
 
 
 def shown(cell: Cell) -> list[str]:
-    """Return what a cell shows, as texts that are the same in each run: printed lines, values, words of pictures.
+    """Return what a cell shows, as texts that are the same in each run: printed lines, values,
+    words of pictures.
 
-    Of the package's source, which is folded, only the title counts: its text is a copy from the last ``make outputs``.
+    Of the package's source, which is folded, only the title counts: its text is a copy from the
+    last ``make outputs``.
     """
     texts = [printed(cell)]
     for data in _data(cell):
         if "image/svg+xml" in data:
-            words = re.findall(r"<text[^>]*>(.*?)</text>", "".join(data["image/svg+xml"]), re.DOTALL)
-            texts.append("a picture with the words " + " | ".join(unescape(word).strip() for word in words))
+            words = re.findall(
+                r"<text[^>]*>(.*?)</text>", "".join(data["image/svg+xml"]), re.DOTALL
+            )
+            texts.append(
+                "a picture with the words " + " | ".join(unescape(word).strip() for word in words)
+            )
         else:
             text = ["".join(data[kind]) for kind in ("text/html", "text/plain") if kind in data][:1]
-            texts += [each.partition("<pre>")[0] if each.startswith("<details>") else each for each in text]
+            texts += [
+                each.partition("<pre>")[0] if each.startswith("<details>") else each
+                for each in text
+            ]
     return texts
 
 
@@ -76,7 +91,8 @@ def _data(cell: Cell) -> list[dict[str, Any]]:
 def execute(name: str, added: Mapping[str, Mapping[str, str]] = {}) -> dict[str, Cell]:
     """Return the cells of a notebook by their ids, executed from top to bottom in a new kernel.
 
-    ``added`` has cells to execute after some of the stored ones: for the id of a cell, sources by their own ids.
+    ``added`` has cells to execute after some of the stored ones: for the id of a cell, sources by
+    their own ids.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -86,10 +102,14 @@ def execute(name: str, added: Mapping[str, Mapping[str, str]] = {}) -> dict[str,
     cells = []
     for cell in notebook.cells:
         cells.append(cell)
-        cells += [nbformat.v4.new_code_cell(text, id=own) for own, text in added.get(cell.id, {}).items()]
+        cells += [
+            nbformat.v4.new_code_cell(text, id=own) for own, text in added.get(cell.id, {}).items()
+        ]
     notebook.cells = cells
     resources = {"metadata": {"path": os.fspath(FOLDER)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources, record_timing=False).execute()
+    NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources=resources, record_timing=False
+    ).execute()
     return {cell.id: cell for cell in notebook.cells}
 
 

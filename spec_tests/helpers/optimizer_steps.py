@@ -19,7 +19,11 @@ MAKERS: dict[str, Callable[[Any], Optimizer]] = {
     "rmsprop": lambda compat: RMSprop(0.1, compat=compat),
 }
 COMPATS = ["keras_legacy", "v1", "keras3"]
-ANY = st.builds(lambda name, compat: MAKERS[name](compat), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS))
+ANY = st.builds(
+    lambda name, compat: MAKERS[name](compat),
+    st.sampled_from(sorted(MAKERS)),
+    st.sampled_from(COMPATS),
+)
 
 
 @st.composite
@@ -30,5 +34,7 @@ def gradients(draw: st.DrawFn, table: Table) -> Any:
         return random.normal(size=table.full.shape).astype(np.float32)
     ids = np.array(draw(ids_for(table.rows)), np.int64)
     return IndexedSlices(
-        random.normal(size=(len(ids), *table.full.shape[1:])).astype(np.float32), ids, table.full.shape
+        random.normal(size=(len(ids), *table.full.shape[1:])).astype(np.float32),
+        ids,
+        table.full.shape,
     )

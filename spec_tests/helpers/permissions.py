@@ -1,4 +1,5 @@
-"""A directory in which permissions count: root may read and write anything, and so acts as another user there."""
+"""A directory in which permissions count: root may read and write anything, and so acts as another
+user there."""
 
 import os
 import shutil
@@ -17,11 +18,14 @@ NOBODY = 65534
 def bound_by_permissions() -> Iterator[Path]:
     """Yield a new directory of a user whom its permissions bind.
 
-    That is the user who runs the tests, or nobody if this is root: for the time, since what a process may do depends
-    on its effective user. What the test imports must have been imported before, because nobody may be unable to read
-    where it is installed. A container that does not let root become another user skips the test.
+    That is the user who runs the tests, or nobody if this is root: for the time, since what a
+    process may do depends on its effective user. What the test imports must have been imported
+    before, because nobody may be unable to read where it is installed. A container that does not
+    let root become another user skips the test.
     """
-    place = Path(tempfile.mkdtemp())  # pytest's own directories are closed to others, and so is what is in them
+    place = Path(
+        tempfile.mkdtemp()
+    )  # pytest's own directories are closed to others, and so is what is in them
     root = os.geteuid() == 0
     try:
         if root:

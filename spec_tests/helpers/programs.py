@@ -1,4 +1,5 @@
-"""Programs that a test starts: `python -m` with the shardvar under test and the modules of `spec_tests` in reach."""
+"""Programs that a test starts: `python -m` with the shardvar under test and the modules of
+`spec_tests` in reach."""
 
 import os
 import sys
@@ -8,7 +9,8 @@ import shardvar
 from spec_tests.helpers.paths import ROOT
 
 ENVIRONMENT = os.environ | {
-    # The shardvar under test comes first: it may be an installed one, and the root of the working copy holds another.
+    # The shardvar under test comes first: it may be an installed one, and the root of the working
+    # copy holds another.
     "PYTHONPATH": os.pathsep.join([str(Path(shardvar.__file__).parents[1]), str(ROOT)]),
     # `python -m` would put the working directory before both.
     "PYTHONSAFEPATH": "1",

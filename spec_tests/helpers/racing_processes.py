@@ -2,8 +2,9 @@
 
 `python -m spec_tests.helpers.racing_processes DIRECTORY FORM`
 
-Prints how many saves were made, how many were refused since the other writer was at it, how many loads were whole, and
-how many found nothing. Anything else ends a process with a traceback, and this program with an error.
+Prints how many saves were made, how many were refused since the other writer was at it, how many
+loads were whole, and how many found nothing. Anything else ends a process with a traceback, and
+this program with an error.
 """
 
 import os
@@ -33,7 +34,8 @@ def write(place: Path, form: str, tensors: dict[str, object]) -> Counter[str]:
 
 
 def read(place: Path, form: str, stop: int) -> Counter[str]:
-    """Load until the other end of the pipe is closed, by each of the ways that there are to read."""
+    """Load until the other end of the pipe is closed, by each of the ways that there are to
+    read."""
     count = Counter(loads=0, nothing=0)
     os.set_blocking(stop, False)
     while _is_open(stop):
@@ -71,8 +73,12 @@ def main(place: Path, form: str) -> int:
         code = 1
         try:
             os.close(go_on)
-            count = write(place, form, (OLD, NEW)[number]) if number < 2 else read(place, form, stop)
-            os.write(tell, "".join(f"{name}: {number}\n" for name, number in count.items()).encode())
+            count = (
+                write(place, form, (OLD, NEW)[number]) if number < 2 else read(place, form, stop)
+            )
+            os.write(
+                tell, "".join(f"{name}: {number}\n" for name, number in count.items()).encode()
+            )
             code = 0
         finally:
             if code:

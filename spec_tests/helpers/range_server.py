@@ -1,4 +1,5 @@
-"""A web server on this machine that sends ranges of files in memory, counts what it sends, and can misbehave."""
+"""A web server on this machine that sends ranges of files in memory, counts what it sends, and can
+misbehave."""
 
 import re
 import threading
@@ -25,7 +26,8 @@ class RangeServer:
     knows_ranges: bool = True
     """False if it sends whole files whatever is asked, as the servers of some languages do."""
     cut: int = 0
-    """Bytes that are left out at the end of each range, as a broken proxy does that corrects the length."""
+    """Bytes that are left out at the end of each range, as a broken proxy does that corrects the
+    length."""
     failures: list[int] = field(default_factory=list)
     """Status codes for the next requests, instead of answers."""
 
@@ -49,14 +51,20 @@ def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
             content = state.files.get(self.path.lstrip("/"))
             with lock:
                 state.num_requests += 1
-                status = state.failures.pop(0) if state.failures else 404 if content is None else 200
+                status = (
+                    state.failures.pop(0) if state.failures else 404 if content is None else 200
+                )
             if status != 200 or content is None:
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
             asked = _RANGE.fullmatch(self.headers.get("Range", "")) if state.knows_ranges else None
-            start, stop = (int(asked[1]), min(int(asked[2]) + 1, len(content))) if asked else (0, len(content))
+            start, stop = (
+                (int(asked[1]), min(int(asked[2]) + 1, len(content)))
+                if asked
+                else (0, len(content))
+            )
             self.send_response(206 if asked else 200)
             if asked:
                 self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")

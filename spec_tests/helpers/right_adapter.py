@@ -1,8 +1,10 @@
-"""An implementation that is right and claims every rule, in plain NumPy: what the wrong ones are made of.
+"""An implementation that is right and claims every rule, in plain NumPy: what the wrong ones are
+made of.
 
-Variables, lookups, writes and initial values are those of the kit's NumPy adapter, which it completes. A checkpoint is
-a directory: ``index.json`` with a checksum, and data files, each of which holds slices of tensors one after another.
-Each step that a mutant spoils is a method of its own.
+Variables, lookups, writes and initial values are those of the kit's NumPy adapter, which it
+completes. A checkpoint is a directory: ``index.json`` with a checksum, and data files, each of
+which holds slices of tensors one after another. Each step that a mutant spoils is a method of its
+own.
 """
 
 import json
@@ -59,12 +61,20 @@ class Right(RightMeshes, NumpyAdapter):
     def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> list[int]:
         return [num_shards] + [1] * (len(shape) - 1)
 
-    def min_size(self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int) -> list[int]:
+    def min_size(
+        self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int
+    ) -> list[int]:
         row = int(np.prod(shape[1:], dtype=int)) * np.dtype(dtype).itemsize
-        fits = [n for n in range(1, min(max_shards, shape[0]) + 1) if shape[0] // n * row >= min_shard_bytes]
+        fits = [
+            n
+            for n in range(1, min(max_shards, shape[0]) + 1)
+            if shape[0] // n * row >= min_shard_bytes
+        ]
         return self.fixed_shards(shape, dtype, max(fits, default=1))
 
-    def max_size(self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int) -> list[int]:
+    def max_size(
+        self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int
+    ) -> list[int]:
         row = int(np.prod(shape[1:], dtype=int)) * np.dtype(dtype).itemsize
         fits = [n for n in range(1, shape[0] + 1) if -(-shape[0] // n) * row <= max_shard_bytes]
         return self.fixed_shards(shape, dtype, min(min(fits, default=shape[0]), max_shards))
@@ -96,16 +106,22 @@ class Right(RightMeshes, NumpyAdapter):
             if bag:
                 factors = np.ones(len(bag)) if weights is None else np.array(weights[number])
                 rows = self.lookup(handle, np.array(bag, np.int64)).astype(np.float64)
-                found[number] = (rows * factors[:, None]).sum(axis=0) / self.divisor(combiner, factors)
+                found[number] = (rows * factors[:, None]).sum(axis=0) / self.divisor(
+                    combiner, factors
+                )
         return found
 
     def divisor(self, combiner: str, weights: Array) -> float:
         """The divisor of the weighted sum of a bag."""
-        return float({"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[combiner])
+        return float(
+            {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[combiner]
+        )
 
     # Level 4
 
-    def initialize(self, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int) -> list[Array]:
+    def initialize(
+        self, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
+    ) -> list[Array]:
         shards = []
         for start, stop in self.div(shape[0], num_shards):
             part = (stop - start, *shape[1:])
@@ -120,7 +136,9 @@ class Right(RightMeshes, NumpyAdapter):
         """Glorot's limit."""
         return float(np.sqrt(6 / (shape[0] + shape[1])))
 
-    def drawn(self, kind: str, shape: Sequence[int], part: tuple[int, ...], generator: np.random.Generator) -> Array:
+    def drawn(
+        self, kind: str, shape: Sequence[int], part: tuple[int, ...], generator: np.random.Generator
+    ) -> Array:
         """The values of a part, before they get their dtype."""
         match kind:
             case "zeros":
@@ -134,7 +152,9 @@ class Right(RightMeshes, NumpyAdapter):
             case _:
                 return np.clip(generator.normal(0, 0.05, part), -0.1, 0.1)
 
-    def initialize_parts(self, function: Any, shape: Any, dtype: Any, num_shards: int) -> list[Array]:
+    def initialize_parts(
+        self, function: Any, shape: Any, dtype: Any, num_shards: int
+    ) -> list[Array]:
         rest = tuple(shape[1:])
         return [
             function(tuple(shape), dtype, (stop - start, *rest), (start, *[0] * len(rest)))
@@ -146,14 +166,20 @@ class Right(RightMeshes, NumpyAdapter):
     def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:
         return self.read(self.trained(kind, self.create(value, num_shards), gradients)[0])
 
-    def optimize_uneven(self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[Any]) -> Array:
+    def optimize_uneven(
+        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[Any]
+    ) -> Array:
         return self.read(self.trained(kind, self.create_uneven(value, sizes), gradients)[0])
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> dict[str, list[Array]]:
+    def slots(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
+    ) -> dict[str, list[Array]]:
         slots = self.trained(kind, self.create(value, num_shards), gradients)[1]
         return {name: [shard[name] for shard in slots] for name in slots[0]}
 
-    def trained(self, kind: str, handle: Any, gradients: Sequence[Any]) -> tuple[list[Array], list[dict[str, Array]]]:
+    def trained(
+        self, kind: str, handle: Any, gradients: Sequence[Any]
+    ) -> tuple[list[Array], list[dict[str, Array]]]:
         """The shards and their slots after a step a gradient."""
         shards = [shard.astype(np.float64) for shard in handle]
         slots = [self.new_slots(kind, shard) for shard in shards]
@@ -161,7 +187,9 @@ class Right(RightMeshes, NumpyAdapter):
         for step, gradient in enumerate(gradients, 1):
             whole = self.dense(gradient, (int(stops[-1]), *shards[0].shape[1:]))
             for number, (start, stop) in enumerate(pairwise(stops)):
-                shards[number] = self.stepped(kind, shards[number], whole[start:stop], slots[number], step)
+                shards[number] = self.stepped(
+                    kind, shards[number], whole[start:stop], slots[number], step
+                )
         return [shard.astype(handle[0].dtype) for shard in shards], slots
 
     def dense(self, gradient: Any, shape: tuple[int, ...]) -> Array:
@@ -174,10 +202,14 @@ class Right(RightMeshes, NumpyAdapter):
 
     def new_slots(self, kind: str, shard: Array) -> dict[str, Array]:
         """The slots of a shard before the first step."""
-        names = {"momentum": ["momentum"], "adagrad": ["accumulator"], "adam": ["m", "v"]}.get(kind, [])
+        names = {"momentum": ["momentum"], "adagrad": ["accumulator"], "adam": ["m", "v"]}.get(
+            kind, []
+        )
         return {name: np.full(shard.shape, 0.1 if name == "accumulator" else 0.0) for name in names}
 
-    def stepped(self, kind: str, value: Array, gradient: Array, slots: dict[str, Array], step: int) -> Array:
+    def stepped(
+        self, kind: str, value: Array, gradient: Array, slots: dict[str, Array], step: int
+    ) -> Array:
         """The value of a shard after a step."""
         return getattr(self, f"{kind}_step")(value, gradient, slots, step)
 
@@ -185,12 +217,16 @@ class Right(RightMeshes, NumpyAdapter):
         """Plain descent."""
         return value - 0.1 * gradient
 
-    def momentum_step(self, value: Array, gradient: Array, slots: dict[str, Array], step: int) -> Array:
+    def momentum_step(
+        self, value: Array, gradient: Array, slots: dict[str, Array], step: int
+    ) -> Array:
         """Momentum 0.9."""
         slots["momentum"] = 0.9 * slots["momentum"] - 0.1 * gradient
         return value + slots["momentum"]
 
-    def adagrad_step(self, value: Array, gradient: Array, slots: dict[str, Array], step: int) -> Array:
+    def adagrad_step(
+        self, value: Array, gradient: Array, slots: dict[str, Array], step: int
+    ) -> Array:
         """The sum of all squares."""
         slots["accumulator"] = slots["accumulator"] + gradient**2
         return value - 0.1 * gradient / (np.sqrt(slots["accumulator"]) + 1e-7)
@@ -211,14 +247,25 @@ class Right(RightMeshes, NumpyAdapter):
         """A file for each shard; scalars are in the first."""
         files: list[list[Slice]] = [[] for _ in range(num_shards)]
         for key, value in tensors.items():
-            for number, (start, stop) in enumerate(self.div(len(value), num_shards) if value.ndim else [(0, 0)]):
+            for number, (start, stop) in enumerate(
+                self.div(len(value), num_shards) if value.ndim else [(0, 0)]
+            ):
                 rows = value[start:stop] if value.ndim else value
                 files[number].append((key, (start, *[0] * (value.ndim - 1))[: value.ndim], rows))
         return files
 
-    def write(self, path: str, tensors: Mapping[str, Array], files: Iterable[list[Slice]], description: str) -> None:
-        """Check, write the data files, write the index; ``ValueError`` for slices that are not the tensors."""
-        native = {key: value.astype(value.dtype.newbyteorder("=")) for key, value in tensors.items()}
+    def write(
+        self,
+        path: str,
+        tensors: Mapping[str, Array],
+        files: Iterable[list[Slice]],
+        description: str,
+    ) -> None:
+        """Check, write the data files, write the index; ``ValueError`` for slices that are not the
+        tensors."""
+        native = {
+            key: value.astype(value.dtype.newbyteorder("=")) for key, value in tensors.items()
+        }
         filled = {key: np.zeros(value.shape, int) for key, value in native.items()}
         index: dict[str, Any] = {"description": description, "tensors": {}, "files": []}
         for key, value in native.items():
@@ -230,7 +277,9 @@ class Right(RightMeshes, NumpyAdapter):
                 given = rows.astype(rows.dtype.newbyteorder("="))
                 self.check_slice(native[key], filled[key], offset, given)
                 payload = encode(given)
-                entries.append([key, offset, given.shape, len(data), len(payload), self.checksum(payload)])
+                entries.append(
+                    [key, offset, given.shape, len(data), len(payload), self.checksum(payload)]
+                )
                 data += payload
             Path(path, self.file_name(number)).write_bytes(data)
             index["files"].append(entries)
@@ -295,13 +344,19 @@ class Right(RightMeshes, NumpyAdapter):
         """The files and their numbers, in the order of reading."""
         return list(enumerate(files))
 
-    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+    def restore(
+        self, path: str, templates: Mapping[str, Array], num_shards: int
+    ) -> dict[str, Array]:
         return self.restored(path, templates, lambda value: self.create(value, num_shards))
 
-    def restore_uneven(self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]) -> dict[str, Array]:
+    def restore_uneven(
+        self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
+    ) -> dict[str, Array]:
         return self.restored(path, templates, lambda value: self.create_uneven(value, sizes))
 
-    def restored(self, path: str, templates: Mapping[str, Array], create: Callable[[Array], Any]) -> dict[str, Array]:
+    def restored(
+        self, path: str, templates: Mapping[str, Array], create: Callable[[Array], Any]
+    ) -> dict[str, Array]:
         """The tensors of the templates, through variables."""
         found = {}
         for key, template in templates.items():
@@ -326,7 +381,9 @@ class Right(RightMeshes, NumpyAdapter):
         slices = [(key, tuple(offset), np.asarray(rows)) for offset, rows in parts]
         self.write(path, {key: np.zeros(shape, dtype)}, [slices], "")
 
-    def save_limited(self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int) -> None:
+    def save_limited(
+        self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int
+    ) -> None:
         files: list[list[Slice]] = [[]]
         room = max_nbytes
         for slices in self.files_of_shards(tensors, num_shards):
@@ -335,7 +392,9 @@ class Right(RightMeshes, NumpyAdapter):
                     if part.nbytes > room:
                         files.append([])
                         room = max_nbytes
-                    files[-1].append((key, (offset[0] + start, *offset[1:]) if offset else (), part))
+                    files[-1].append(
+                        (key, (offset[0] + start, *offset[1:]) if offset else (), part)
+                    )
                     room -= part.nbytes
         self.write(path, tensors, files, "")
 
@@ -351,15 +410,23 @@ class Right(RightMeshes, NumpyAdapter):
         return max(1, max_nbytes // row_nbytes)
 
     def file_nbytes(self, path: str) -> list[int]:
-        return [os.path.getsize(Path(path, self.file_name(n))) for n in range(len(self.opened(path)["files"]))]
+        return [
+            os.path.getsize(Path(path, self.file_name(n)))
+            for n in range(len(self.opened(path)["files"]))
+        ]
 
-    def save_by_callback(self, path: str, tensors: Mapping[str, Array], callback: Any, description: str) -> None:
+    def save_by_callback(
+        self, path: str, tensors: Mapping[str, Array], callback: Any, description: str
+    ) -> None:
         self.write(path, tensors, self.asked(tensors, callback), description)
 
     def asked(self, tensors: Mapping[str, Array], callback: Any) -> list[list[Slice]]:
         """The files that a callback wants."""
         return [
-            [(key, (row, *[0] * (tensors[key].ndim - 1))[: tensors[key].ndim], rows) for key, row, rows in file]
+            [
+                (key, (row, *[0] * (tensors[key].ndim - 1))[: tensors[key].ndim], rows)
+                for key, row, rows in file
+            ]
             for file in callback(dict(tensors))
         ]
 

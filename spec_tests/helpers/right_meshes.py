@@ -1,4 +1,5 @@
-"""Meshes without a fault that the kit knows, in plain NumPy: arrays are cut one mesh axis after the other.
+"""Meshes without a fault that the kit knows, in plain NumPy: arrays are cut one mesh axis after the
+other.
 
 Each step that a mutant spoils is a method of its own.
 """
@@ -37,10 +38,14 @@ class RightMeshes:
     def check(self, rank: int, mesh: Sequence[int], placements: Sequence[Any]) -> None:
         """``ValueError`` for placements that the mesh or the tensor does not have."""
         axes = [one[1] if isinstance(one, tuple) else one for one in placements]
-        if len(mesh) != len(placements) or any(axis is not None and not 0 <= axis < rank for axis in axes):
+        if len(mesh) != len(placements) or any(
+            axis is not None and not 0 <= axis < rank for axis in axes
+        ):
             raise ValueError(f"{placements}")
 
-    def mesh_parts(self, value: Array, mesh: Sequence[int], placements: Sequence[Any]) -> list[Array]:
+    def mesh_parts(
+        self, value: Array, mesh: Sequence[int], placements: Sequence[Any]
+    ) -> list[Array]:
         self.check(value.ndim, mesh, placements)
         parts = []
         for coordinate in self.coordinates(mesh):
@@ -50,11 +55,15 @@ class RightMeshes:
             parts.append(part)
         return parts
 
-    def places(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> list[Array]:
+    def places(
+        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+    ) -> list[Array]:
         """The C order numbers of the elements that each device holds."""
         return self.mesh_parts(np.arange(int(np.prod(shape))).reshape(shape), mesh, placements)
 
-    def mesh_slices(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Any:
+    def mesh_slices(
+        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+    ) -> Any:
         slices = []
         for place in self.places(shape, mesh, placements):
             first = np.unravel_index(place.flat[0], shape) if place.size else (0,) * len(shape)
@@ -62,14 +71,20 @@ class RightMeshes:
         return slices
 
     def mesh_gather(
-        self, parts: Sequence[Array], shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+        self,
+        parts: Sequence[Array],
+        shape: Sequence[int],
+        mesh: Sequence[int],
+        placements: Sequence[Any],
     ) -> Array:
         whole = np.zeros(shape, parts[0].dtype)
         for part, place in zip(parts, self.places(shape, mesh, placements), strict=True):
             whole.ravel()[place.ravel()] = part.ravel()
         return whole
 
-    def mesh_move(self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]) -> list[Array]:
+    def mesh_move(
+        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
+    ) -> list[Array]:
         parts = self.mesh_parts(value, mesh, source)
         return self.mesh_parts(self.mesh_gather(parts, value.shape, mesh, source), mesh, target)
 
@@ -84,27 +99,43 @@ class RightMeshes:
         return np.asarray(reduce(np.stack(terms), axis=0), terms[0].dtype)
 
     def mesh_reduce(
-        self, terms: Sequence[Array], mesh: Sequence[int], axis: int, op: str, placements: Sequence[Any]
+        self,
+        terms: Sequence[Array],
+        mesh: Sequence[int],
+        axis: int,
+        op: str,
+        placements: Sequence[Any],
     ) -> list[Array]:
         return self.mesh_parts(self.combined(terms, op), mesh, placements)
 
-    def check_spec(self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]) -> None:
-        """``ValueError`` for names that come twice or are unknown, and for extents that do not divide."""
+    def check_spec(
+        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
+    ) -> None:
+        """``ValueError`` for names that come twice or are unknown, and for extents that do not
+        divide."""
         named = [name for entry in spec for name in entry]
         extents = dict(zip(names, mesh, strict=True))
-        counts = [int(np.prod([extents.get(name, 1) for name in entry], dtype=int)) for entry in spec]
-        divides = all(extent % count == 0 for extent, count in zip(value.shape, counts, strict=True))
+        counts = [
+            int(np.prod([extents.get(name, 1) for name in entry], dtype=int)) for entry in spec
+        ]
+        divides = all(
+            extent % count == 0 for extent, count in zip(value.shape, counts, strict=True)
+        )
         if len(set(named)) < len(named) or not set(named) <= set(names) or not divides:
             raise ValueError(f"{spec}")
 
-    def spec_parts(self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]) -> list[Array]:
+    def spec_parts(
+        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
+    ) -> list[Array]:
         self.check_spec(value, mesh, names, spec)
         parts = []
         for coordinate in self.coordinates(mesh):
             part = value
             for axis, entry in enumerate(spec):
                 for name in entry:
-                    part = self.chunk(part, axis, coordinate[names.index(name)], mesh[names.index(name)])
+                    part = self.chunk(
+                        part, axis, coordinate[names.index(name)], mesh[names.index(name)]
+                    )
             parts.append(part)
         return parts
 

@@ -28,13 +28,18 @@ class Container(RuleBasedStateMachine):
     def write_all(self, verb: str, factor: int) -> None:
         value = counting(self.array.shape, self.array.dtype) * np.asarray(factor, self.array.dtype)
         getattr(self.sharded, verb)(value)
-        self.array = {"assign": value, "assign_add": self.array + value, "assign_sub": self.array - value}[verb]
+        self.array = {
+            "assign": value,
+            "assign_add": self.array + value,
+            "assign_sub": self.array - value,
+        }[verb]
 
     @rule(verb=st.sampled_from(["add", "sub", "mul", "min", "max", "update"]), data=st.data())
     def write_some(self, verb: str, data: st.DataObject) -> None:
         ids = np.array(data.draw(ids_of(self.array)), int)
         values = np.asarray(
-            data.draw(st.lists(st.integers(-4, 4), min_size=len(ids), max_size=len(ids))), self.array.dtype
+            data.draw(st.lists(st.integers(-4, 4), min_size=len(ids), max_size=len(ids))),
+            self.array.dtype,
         ).reshape(len(ids), *[1] * (self.array.ndim - 1))
         values = np.broadcast_to(values, (len(ids), *self.array.shape[1:]))
         getattr(self.sharded, f"scatter_{verb}")(sv.IndexedSlices(values, ids))
@@ -64,9 +69,14 @@ class Container(RuleBasedStateMachine):
         ids = data.draw(ids_of(self.array))
         np.testing.assert_array_equal(self.sharded.sparse_read(ids), self.array[np.array(ids, int)])
 
-    @rule(bounds=st.tuples(*[st.none() | st.integers(-22, 22)] * 2), step=st.sampled_from([None, 1, 2, -1, -3]))
+    @rule(
+        bounds=st.tuples(*[st.none() | st.integers(-22, 22)] * 2),
+        step=st.sampled_from([None, 1, 2, -1, -3]),
+    )
     def index(self, bounds: tuple[int | None, int | None], step: int | None) -> None:
-        np.testing.assert_array_equal(self.sharded[slice(*bounds, step)], self.array[slice(*bounds, step)])
+        np.testing.assert_array_equal(
+            self.sharded[slice(*bounds, step)], self.array[slice(*bounds, step)]
+        )
 
     @rule(data=st.data())
     def write_one_shard(self, data: st.DataObject) -> None:

@@ -1,4 +1,5 @@
-"""Strategies for sharded variables: those of ``shardvar.testing``, the array first, and lists of ids."""
+"""Strategies for sharded variables: those of ``shardvar.testing``, the array first, and lists of
+ids."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
 """Saves by several processes: tensors divided among them, and processes that are really others.
 
-`python -m spec_tests.helpers.shared_saves PATH RUN PROCESS COUNT` saves the share of one process of ``demo_tensors``.
+`python -m spec_tests.helpers.shared_saves PATH RUN PROCESS COUNT` saves the share of one process of
+``demo_tensors``.
 """
 
 import subprocess
@@ -26,7 +27,8 @@ def shard_of(array: Any, region: sv.Region) -> sv.LocalShard:
 
 
 def demo_tensors(seed: int) -> dict[str, Any]:
-    """Return tensors of which no two seeds have a value in common: cut, replicated, scalar, and text."""
+    """Return tensors of which no two seeds have a value in common: cut, replicated, scalar, and
+    text."""
     rng = np.random.default_rng(seed)
     return {
         "table": rng.standard_normal((13, 4)),
@@ -37,13 +39,16 @@ def demo_tensors(seed: int) -> dict[str, Any]:
 
 
 def demo_share(seed: int, process: int, count: int) -> dict[str, Any]:
-    """Return what one process holds of ``demo_tensors``: rows of the table, and everything else whole."""
+    """Return what one process holds of ``demo_tensors``: rows of the table, and everything else
+    whole."""
     tensors = demo_tensors(seed)
     start, stop = sv.div(13, count)[process]
     return {**tensors, "table": sv.LocalShard(tensors["table"][start:stop], (start, 0), (13, 4))}
 
 
-def save_all(path: Path | str, shares: Shares | list[dict[str, Any]], run: str, **options: Any) -> Any:
+def save_all(
+    path: Path | str, shares: Shares | list[dict[str, Any]], run: str, **options: Any
+) -> Any:
     """Save what all processes hold, one after the other; the last one commits."""
     for process, tensors in enumerate(shares):
         is_last = process == len(shares) - 1
@@ -54,7 +59,8 @@ def save_all(path: Path | str, shares: Shares | list[dict[str, Any]], run: str, 
 
 @st.composite
 def divided(draw: st.DrawFn, max_processes: int = 5) -> tuple[dict[str, Any], Shares]:
-    """Draw tensors, and what each of several processes holds of them: any tiling, each part in one process or more."""
+    """Draw tensors, and what each of several processes holds of them: any tiling, each part in one
+    process or more."""
     tensors: Mapping[str, Any] = draw(tensor_dicts(strings=True))
     count = draw(st.integers(1, max_processes))
     shares: Shares = [{} for _ in range(count)]
@@ -69,14 +75,26 @@ def divided(draw: st.DrawFn, max_processes: int = 5) -> tuple[dict[str, Any], Sh
 
 def start_process(path: Path, run: str, process: int, count: int) -> "subprocess.Popen[str]":
     """Start a process that saves its share of the tensors whose seed is the name of the run."""
-    program = [sys.executable, "-m", "spec_tests.helpers.shared_saves", str(path), run, str(process), str(count)]
-    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+    program = [
+        sys.executable,
+        "-m",
+        "spec_tests.helpers.shared_saves",
+        str(path),
+        run,
+        str(process),
+        str(count),
+    ]
+    return subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
+    )
 
 
 def main(path: str, run: str, process: str, count: str) -> None:
     """Save one share, and wait for the commit."""
     tensors = demo_share(int(run), int(process), int(count))
-    sv.save_shards(path, tensors, process=int(process), num_processes=int(count), run=run, timeout=60)
+    sv.save_shards(
+        path, tensors, process=int(process), num_processes=int(count), run=run, timeout=60
+    )
     print(sv.load(path)["step"])
 
 

@@ -1,4 +1,5 @@
-"""The source text of the package as data: its modules, their syntax trees, their imports, their definitions."""
+"""The source text of the package as data: its modules, their syntax trees, their imports, their
+definitions."""
 
 import ast
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ NESTED = {"reference", "layout"}
 
 
 def layer_of(path: Path) -> str:
-    """Return the layer of a file: `formats` for `shardvar/formats/files.py`; the face has none, an empty name."""
+    """Return the layer of a file: `formats` for `shardvar/formats/files.py`; the face has none, an
+    empty name."""
     return layer_of_module(module_name(path))
 
 
@@ -52,7 +54,8 @@ def submodules() -> frozenset[str]:
 
 
 def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, module) of each import in a module; `package` is the one that its relative imports start from."""
+    """Yield (line, module) of each import in a module; `package` is the one that its relative
+    imports start from."""
     known = submodules()
     for node in ast.walk(tree):
         yield from _imports_by(node, package, known)
@@ -68,7 +71,11 @@ def _imports_by(node: ast.AST, package: str, known: frozenset[str]) -> Iterator[
         for alias in node.names:
             deeper = f"{base}.{alias.name}"
             yield node.lineno, deeper if deeper in known else base
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known - {"shardvar"}:
+    elif (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value in known - {"shardvar"}
+    ):
         yield node.lineno, node.value
 
 
@@ -84,11 +91,17 @@ def at(path: Path, line: int) -> str:
 
 
 def definitions(tree: ast.Module) -> Iterator[str]:
-    """Yield the public functions, classes, aliases and constants that a module defines at its top level."""
+    """Yield the public functions, classes, aliases and constants that a module defines at its top
+    level."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from [node.name][node.name.startswith("_") :]
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            names = [
+                each
+                for target in targets
+                for each in ast.walk(target)
+                if isinstance(each, ast.Name)
+            ]
             yield from (name.id for name in names if not name.id.startswith("_"))

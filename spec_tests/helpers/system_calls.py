@@ -1,10 +1,12 @@
-"""The operating system's calls under a storage: counted, refused, cut short, deadly, and recorded for a power cut.
+"""The operating system's calls under a storage: counted, refused, cut short, deadly, and recorded
+for a power cut.
 
-``faulty`` stands in the place of a storage; this stands under ``LocalStorage`` itself, so that the calls of which one
-storage call is made (a rename is two syncs of the directory and a rename) fail one by one. Calls that concern other
-directories are passed on unseen.
+``faulty`` stands in the place of a storage; this stands under ``LocalStorage`` itself, so that the
+calls of which one storage call is made (a rename is two syncs of the directory and a rename) fail
+one by one. Calls that concern other directories are passed on unseen.
 
-After a power cut the disk holds what was forced to it, and of the rest anything: ``survivors`` lists what may be left.
+After a power cut the disk holds what was forced to it, and of the rest anything: ``survivors``
+lists what may be left.
 """
 
 import errno
@@ -28,10 +30,12 @@ DESCRIPTORS = ("fsync", "pwrite", "pread", "preadv", "fstat")
 WRITING = {"pwrite", "fsync", "replace", "makedirs", "create"}
 """Calls that a full or broken disk refuses; files can still be removed and read."""
 ALL_SUBSETS = 3
-"""Changes of a directory that are not forced to the disk and of which every choice may have reached it."""
+"""Changes of a directory that are not forced to the disk and of which every choice may have reached
+it."""
 
 MANY_CONTENTS = 64
-"""Of so many ways in which unsynced files may be left together, only those are tried in which all are left alike."""
+"""Of so many ways in which unsynced files may be left together, only those are tried in which all
+are left alike."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Event:
     """Something that was done to the disk."""
 
     kind: str
-    """``link``, ``write``, ``sync``, ``rename``, ``unlink``, ``mkdir``, ``rmdir`` or ``sync directory``."""
+    """``link``, ``write``, ``sync``, ``rename``, ``unlink``, ``mkdir``, ``rmdir`` or ``sync
+    directory``."""
     path: str
     """Of what; relative to the root, which is empty."""
     target: str = ""
@@ -62,7 +67,8 @@ class Disk:
     fault: Callable[[], BaseException] = lambda: OSError(errno.EIO, os.strerror(errno.EIO))
     """Makes the exception to raise there."""
     cut: Callable[[int], int] = lambda nbytes: 0
-    """The number of bytes that a failing write has written, from the number that it was to write."""
+    """The number of bytes that a failing write has written, from the number that it was to
+    write."""
     stays: bool = False
     """True if all writing fails from then on."""
     after: bool = False
@@ -97,8 +103,12 @@ class Disk:
 
         return call
 
-    def _do(self, name: str, path: str, real: Callable[..., Any], first: Any, *rest: Any, **options: Any) -> Any:
-        is_new = (name == "makedirs" or (name == "open" and rest[0] & os.O_CREAT)) and not os.path.lexists(first)
+    def _do(
+        self, name: str, path: str, real: Callable[..., Any], first: Any, *rest: Any, **options: Any
+    ) -> Any:
+        is_new = (
+            name == "makedirs" or (name == "open" and rest[0] & os.O_CREAT)
+        ) and not os.path.lexists(first)
         what = "create" if name == "open" and is_new else name
         number, self.taken = self.taken, self.taken + 1
         self.log.append(f"{what} {path}")
@@ -108,8 +118,12 @@ class Disk:
                 done = real(first, rest[0][:count], *rest[1:]) if count else 0
                 error = self.fault()
                 if done and isinstance(error, OSError):
-                    self.at = self.at if self.stays else self.taken  # as the kernel has it: first fewer bytes, then why
-                    self.events.append(Event("write", path, start=rest[1], octets=bytes(rest[0][:done])))
+                    self.at = (
+                        self.at if self.stays else self.taken
+                    )  # as the kernel has it: first fewer bytes, then why
+                    self.events.append(
+                        Event("write", path, start=rest[1], octets=bytes(rest[0][:done]))
+                    )
                     return done
                 raise error
             if self.after:
@@ -117,18 +131,24 @@ class Disk:
                 if hasattr(result, "close"):  # of scandir
                     result.close()
             raise self.fault()
-        result = None if name == "fsync" else real(first, *rest, **options)  # nobody cuts the power in earnest
+        result = (
+            None if name == "fsync" else real(first, *rest, **options)
+        )  # nobody cuts the power in earnest
         self._record(what, path, bool(is_new), rest, result)
         return result
 
-    def _record(self, what: str, path: str, is_new: bool, rest: tuple[Any, ...], result: Any) -> None:
+    def _record(
+        self, what: str, path: str, is_new: bool, rest: tuple[Any, ...], result: Any
+    ) -> None:
         match what:
             case "open" | "create":
                 self._open[result] = path
                 if is_new:
                     self.events.append(Event("link", path))
             case "pwrite":
-                self.events.append(Event("write", path, start=rest[1], octets=bytes(rest[0][:result])))
+                self.events.append(
+                    Event("write", path, start=rest[1], octets=bytes(rest[0][:result]))
+                )
             case "fsync":
                 kind = "sync directory" if os.path.isdir(os.path.join(self.root, path)) else "sync"
                 self.events.append(Event(kind, path, site=_site()))
@@ -140,9 +160,12 @@ class Disk:
                 self.events.append(Event("mkdir", path))
 
     def _path(self, name: str, first: Any) -> str | None:
-        """The path below the root that a call is about; None for calls that are none of this disk's business."""
+        """The path below the root that a call is about; None for calls that are none of this disk's
+        business."""
         path = os.path.join(self.root, self._open[first]) if first in self._open else first
-        if not isinstance(path, str) or not (path == self.root or path.startswith(self.root + os.sep)):
+        if not isinstance(path, str) or not (
+            path == self.root or path.startswith(self.root + os.sep)
+        ):
             return None
         relative = os.path.relpath(path, self.root)
         return "" if relative == os.curdir else relative
@@ -158,7 +181,9 @@ class Disk:
 def _site() -> str:
     """The function and line that asked for a sync."""
     frame: Any = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith(__name__) or "sync" in frame.f_code.co_name:
+    while (
+        frame.f_globals.get("__name__", "").startswith(__name__) or "sync" in frame.f_code.co_name
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_name}, line {frame.f_lineno}"
 
@@ -185,16 +210,26 @@ Change = Callable[[Names], None]
 
 def snapshot(root: Path) -> dict[str, bytes]:
     """The files below a directory."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
-def survivors(before: dict[str, bytes], events: Sequence[Event]) -> Iterator[tuple[bool, dict[str, bytes]]]:
-    """Yield the states of the disk after a power cut, each once: True if all events took place, and the files.
+def survivors(
+    before: dict[str, bytes], events: Sequence[Event]
+) -> Iterator[tuple[bool, dict[str, bytes]]]:
+    """Yield the states of the disk after a power cut, each once: True if all events took place, and
+    the files.
 
-    A file's bytes are forced to the disk by its sync, its name by its directory's. What is not may be there or not:
-    each change of a directory by itself, and of a file's bytes any. Lock files are left out: nothing is in them.
+    A file's bytes are forced to the disk by its sync, its name by its directory's. What is not may
+    be there or not: each change of a directory by itself, and of a file's bytes any. Lock files are
+    left out: nothing is in them.
     """
-    durable: Names = {str(above): None for path in before for above in list(Path(path).parents)[:-1]}
+    durable: Names = {
+        str(above): None for path in before for above in list(Path(path).parents)[:-1]
+    }
     durable |= {path: _Content(bytearray(octets), octets) for path, octets in before.items()}
     seen = dict(durable)
     pending: list[tuple[str, Change]] = []
@@ -211,7 +246,9 @@ def survivors(before: dict[str, bytes], events: Sequence[Event]) -> Iterator[tup
             for directory, change in pending:
                 if directory == event.path:
                     change(durable)
-            pending = [(directory, change) for directory, change in pending if directory != event.path]
+            pending = [
+                (directory, change) for directory, change in pending if directory != event.path
+            ]
         elif event.kind != "begin":
             change = _change(event, content)
             change(seen)
@@ -230,7 +267,9 @@ def _change(event: Event, content: _Content | None) -> Change:
     def change(names: Names) -> None:
         if event.kind in ("unlink", "rename"):
             names.pop(event.path, None)
-        if event.kind == "rmdir":  # what is in it cannot be reached, whether its removal reached the disk or not
+        if (
+            event.kind == "rmdir"
+        ):  # what is in it cannot be reached, whether its removal reached the disk or not
             for path in [path for path in names if f"{path}/".startswith(f"{event.path}/")]:
                 del names[path]
         elif event.kind != "unlink":
@@ -240,7 +279,8 @@ def _change(event: Event, content: _Content | None) -> Change:
 
 
 def _left(durable: Names, pending: list[Change]) -> Iterator[dict[str, bytes]]:
-    """The files that there may be where some of the changes were made, and in unsynced files any bytes."""
+    """The files that there may be where some of the changes were made, and in unsynced files any
+    bytes."""
     for chosen in _choices(len(pending)):
         names = dict(durable)
         for number in chosen:
@@ -248,18 +288,23 @@ def _left(durable: Names, pending: list[Change]) -> Iterator[dict[str, bytes]]:
         reached = {
             path: content.survivors()
             for path, content in names.items()
-            if content is not None and all(str(above) in names for above in list(Path(path).parents)[:-1])
+            if content is not None
+            and all(str(above) in names for above in list(Path(path).parents)[:-1])
         }
         kinds = max(map(len, reached.values()), default=1)
         choices: Iterable[tuple[bytes, ...]] = product(*reached.values())
         if prod(map(len, reached.values())) > MANY_CONTENTS:
-            choices = [tuple(each[min(kind, len(each) - 1)] for each in reached.values()) for kind in range(kinds)]
+            choices = [
+                tuple(each[min(kind, len(each) - 1)] for each in reached.values())
+                for kind in range(kinds)
+            ]
         for octets in choices:
             yield dict(zip(reached, octets, strict=True))
 
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
-    """Which of so many changes were made: all choices of a few; of many the first, all but one, and one alone."""
+    """Which of so many changes were made: all choices of a few; of many the first, all but one, and
+    one alone."""
     if count <= ALL_SUBSETS:
         for size in range(count + 1):
             yield from combinations(range(count), size)

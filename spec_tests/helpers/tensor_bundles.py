@@ -1,4 +1,5 @@
-"""Reading and writing tensor bundles in the plainest way, without the engine: for the tests of the format alone."""
+"""Reading and writing tensor bundles in the plainest way, without the engine: for the tests of the
+format alone."""
 
 import base64
 import hashlib
@@ -45,11 +46,15 @@ def read_payload(source: BundleSource, entries: EntryTable, row: int) -> bytes:
 
 
 def read_tensor(source: BundleSource, key: str) -> Any:
-    """The whole tensor, put together from its slices; the payload itself where the values have no NumPy type."""
+    """The whole tensor, put together from its slices; the payload itself where the values have no
+    NumPy type."""
     if key in source.index.faults:
         raise source.index.faults[key]
     entries = source.index.find(key)
-    dtype, shape = entries.slices.dtype(0), entries.slices.tensors.shape(int(entries.slices.tensor[0]))
+    dtype, shape = (
+        entries.slices.dtype(0),
+        entries.slices.tensors.shape(int(entries.slices.tensor[0])),
+    )
     if is_opaque(dtype):
         return read_payload(source, entries, 0)
     whole = np.empty(shape, numpy_dtype(dtype))
@@ -67,7 +72,9 @@ def read_tensor(source: BundleSource, key: str) -> Any:
 def digest(value: Any) -> str:
     """The digest that the golden files give: of the bytes, or of strings behind their lengths."""
     if isinstance(value, np.ndarray) and value.dtype == object:
-        value = b"".join(len(element).to_bytes(4, "little") + element for element in value.ravel().tolist())
+        value = b"".join(
+            len(element).to_bytes(4, "little") + element for element in value.ravel().tolist()
+        )
     return hashlib.sha256(value if isinstance(value, bytes) else value.tobytes()).hexdigest()
 
 
@@ -76,7 +83,11 @@ def string_values(expected: Mapping[str, Any]) -> list[bytes]:
 
 
 def write_payloads(
-    storage: LocalStorage, prefix: str, assignment: Assignment, payloads: Sequence[bytes], generation: str = "g0"
+    storage: LocalStorage,
+    prefix: str,
+    assignment: Assignment,
+    payloads: Sequence[bytes],
+    generation: str = "g0",
 ) -> None:
     """Write a bundle of these payloads, file by file."""
     sink = FORMAT.create(storage, prefix, assignment, Metadata(), generation)
@@ -90,7 +101,9 @@ def write_payloads(
             dtype, count = assignment.slices.dtype(row), assignment.slices.region(row).size
             view = memoryview(payloads[row])
             crcs.append(
-                sink.writer.checksum_whole(dtype, count, view) if is_whole(dtype) else sink.writer.crc.compute(view)
+                sink.writer.checksum_whole(dtype, count, view)
+                if is_whole(dtype)
+                else sink.writer.crc.compute(view)
             )
         file.close()
         checksums.append(FileChecksums(np.array(crcs, np.int64)))
@@ -110,7 +123,9 @@ def write_arrays(
     generation: str = "g0",
 ) -> None:
     """Write arrays, those in ``cuts`` in slices, all others whole into the last file."""
-    tensors = TensorTable.of([(key, dtype_name(array.dtype), array.shape) for key, array in arrays.items()])
+    tensors = TensorTable.of(
+        [(key, dtype_name(array.dtype), array.shape) for key, array in arrays.items()]
+    )
     parts = [
         (
             row,
@@ -120,7 +135,9 @@ def write_arrays(
             _payload(array[(*(slice(o, o + n) for o, n in zip(offset, shape, strict=True)), ...)]),
         )
         for row, (key, array) in enumerate(arrays.items())
-        for offset, shape, file in (cuts or {}).get(key, [((0,) * array.ndim, array.shape, num_files - 1)])
+        for offset, shape, file in (cuts or {}).get(
+            key, [((0,) * array.ndim, array.shape, num_files - 1)]
+        )
     ]
     slices = SliceTable.of(
         tensors,

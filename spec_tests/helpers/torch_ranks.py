@@ -1,7 +1,8 @@
 """Files of single ranks, as trainers with FSDP save them; PyTorch writes them.
 
-`python -m spec_tests.helpers.torch_ranks` writes the cases spec_tests/golden/torch_pt/ranks_*; it needs PyTorch. Each
-rank is a forked process: with a process group that moves nothing where the parts can be made alone, else with gloo.
+`python -m spec_tests.helpers.torch_ranks` writes the cases spec_tests/golden/torch_pt/ranks_*; it
+needs PyTorch. Each rank is a forked process: with a process group that moves nothing where the
+parts can be made alone, else with gloo.
 """
 
 import hashlib
@@ -30,11 +31,14 @@ def values() -> dict[str, Any]:
     }
 
 
-def save_ranks(directory: Path, world: int, make: Callable[[int], Any], backend: str = "fake") -> None:
+def save_ranks(
+    directory: Path, world: int, make: Callable[[int], Any], backend: str = "fake"
+) -> None:
     """Let each rank save what ``make`` returns for it."""
     with TemporaryDirectory() as scratch:
         started = [
-            _fork(lambda rank=rank: _save(directory, world, rank, make, backend, scratch)) for rank in range(world)
+            _fork(lambda rank=rank: _save(directory, world, rank, make, backend, scratch))
+            for rank in range(world)
         ]
         codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in started]
     if any(codes):
@@ -54,7 +58,9 @@ def _fork(run: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def _save(directory: Path, world: int, rank: int, make: Callable[[int], Any], backend: str, scratch: str) -> None:
+def _save(
+    directory: Path, world: int, rank: int, make: Callable[[int], Any], backend: str, scratch: str
+) -> None:
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -66,7 +72,9 @@ def _save(directory: Path, world: int, rank: int, make: Callable[[int], Any], ba
     torch.save(make(rank), directory / NAME.format(world=world, rank=rank))
 
 
-def distributed(mesh: Sequence[int], placements: Callable[[Any], Sequence[Any]]) -> Callable[[int], Any]:
+def distributed(
+    mesh: Sequence[int], placements: Callable[[Any], Sequence[Any]]
+) -> Callable[[int], Any]:
     """Every tensor with the same placements, and a counter that all ranks hold."""
 
     def make(rank: int) -> Any:
@@ -74,7 +82,9 @@ def distributed(mesh: Sequence[int], placements: Callable[[Any], Sequence[Any]])
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import distribute_tensor
 
-        devices = init_device_mesh("cpu", tuple(mesh), mesh_dim_names=tuple(f"axis{axis}" for axis in range(len(mesh))))
+        devices = init_device_mesh(
+            "cpu", tuple(mesh), mesh_dim_names=tuple(f"axis{axis}" for axis in range(len(mesh)))
+        )
         state = {
             key: distribute_tensor(value, devices, placements(value), src_data_rank=None)
             for key, value in values().items()
@@ -91,7 +101,11 @@ def fsdp_over_tensor_parallelism(data: int, tensor: int) -> Callable[[int], Any]
         import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
 
         mesh = init_device_mesh("cpu", (data, tensor), mesh_dim_names=("dp", "tp"))
         module = torch.nn.Module()
@@ -106,7 +120,8 @@ def fsdp_over_tensor_parallelism(data: int, tensor: int) -> Callable[[int], Any]
 
 
 def fsdp1(rank: int) -> Any:
-    """FSDP1 without a mesh: ShardedTensors; the model and the state of an optimizer after one step."""
+    """FSDP1 without a mesh: ShardedTensors; the model and the state of an optimizer after one
+    step."""
     import torch
     from torch.distributed.fsdp import (
         FullyShardedDataParallel,
@@ -147,7 +162,9 @@ def _described(tensors: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _case(name: str, verdict: str, how: str, tensors: dict[str, Any], world: int, **more: Any) -> Path:
+def _case(
+    name: str, verdict: str, how: str, tensors: dict[str, Any], world: int, **more: Any
+) -> Path:
     """Make the directory of a case."""
     import torch
 
@@ -174,21 +191,32 @@ def _main() -> None:
     from torch.distributed.tensor import Replicate, Shard
 
     step = {"step": torch.tensor(7)}
-    how = "FSDP2 over tensor parallelism on (3, 2), which cut the same axis of a: _StridedShard, and not by its rule"
+    how = (
+        "FSDP2 over tensor parallelism on (3, 2), which cut the same axis of a: _StridedShard, and "
+        "not by its rule"
+    )
     save_ranks(_case("fsdp_tp", "accept", how, values(), 6), 6, fsdp_over_tensor_parallelism(3, 2))
 
     how = "DTensors with [Replicate, Shard(0)] on (2, 2), as HSDP has them"
     hybrid = distributed((2, 2), lambda _: [Replicate(), Shard(0)])
     save_ranks(_case("hsdp", "accept", how, values() | step, 4), 4, hybrid)
 
-    how = "FSDP1 without a mesh: ShardedTensors, an optimizer, and an object that differs from rank to rank"
-    optimizer = {f"optimizer.state.{key}.momentum_buffer": torch.ones_like(value) for key, value in values().items()}
+    how = (
+        "FSDP1 without a mesh: ShardedTensors, an optimizer, and an object that differs from rank "
+        "to rank"
+    )
+    optimizer = {
+        f"optimizer.state.{key}.momentum_buffer": torch.ones_like(value)
+        for key, value in values().items()
+    }
     tensors = {f"model.{key}": value for key, value in values().items()} | optimizer
     more = {"objects": {}, "may_be_unsupported": ["rank"]}
     save_ranks(_case("fsdp1", "accept_or_unsupported", how, tensors, 2, **more), 2, fsdp1, "gloo")
 
     how = "the files of [Shard(0)] on (3,), of which that of rank 1 is missing"
-    lost = _case("bad_missing", "refuse", how, {}, 3, open_also=[".", "model_world_size_3_rank_2.pt"])
+    lost = _case(
+        "bad_missing", "refuse", how, {}, 3, open_also=[".", "model_world_size_3_rank_2.pt"]
+    )
     save_ranks(lost, 3, distributed((3,), lambda _: [Shard(0)]))
     (lost / NAME.format(world=3, rank=1)).unlink()
 

@@ -1,4 +1,5 @@
-"""Reading the page of ``shardvar view`` back: its columns, and through them the tensors and slices that it shows."""
+"""Reading the page of ``shardvar view`` back: its columns, and through them the tensors and slices
+that it shows."""
 
 import json
 import re
@@ -23,14 +24,18 @@ HOSTILE_KEYS = (
 
 def columns_of(page: str) -> dict[str, Any]:
     """Return the page's one block of data."""
-    (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    (block,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL
+    )
     columns: dict[str, Any] = json.loads(block)
     for checkpoint in columns["checkpoints"]:
         for name in ("dtype", "shape", "nbytes", "num_slices"):
             checkpoint[name] = _unpacked(checkpoint[name])
         checkpoint["slices"]["file"] = _unpacked(checkpoint["slices"]["file"])
         _add_starts(checkpoint)
-        checkpoint["faults"] = [[row, *checkpoint["causes"][cause]] for row, cause in checkpoint["faults"]]
+        checkpoint["faults"] = [
+            [row, *checkpoint["causes"][cause]] for row, cause in checkpoint["faults"]
+        ]
         if stats := checkpoint["stats"]:
             for name in ("count", "nan", "inf", "zero", "peak"):
                 stats[name] = _unpacked(stats[name])
@@ -46,7 +51,9 @@ def _add_starts(checkpoint: dict[str, Any]) -> None:
     cut = {number: size for (number, *_), size in zip(slices["cut"], slices["nbytes"], strict=True)}
     ends: dict[int, int] = {}
     slices["start"] = []
-    for number, (row, file, gap) in enumerate(zip(rows, slices["file"], _unpacked(slices["gap"]), strict=True)):
+    for number, (row, file, gap) in enumerate(
+        zip(rows, slices["file"], _unpacked(slices["gap"]), strict=True)
+    ):
         start = int(gap) if isinstance(gap, str) else ends.get(file, 0) + gap
         end = start + cut.get(number, checkpoint["nbytes"][row])
         ends[file] = end if end < 2**53 else ends.get(file, 0)
@@ -57,7 +64,9 @@ def _unpacked(column: Any) -> list[Any]:
     if isinstance(column, list):
         return column
     runs = column["runs"]
-    return [value for value, length in zip(runs[::2], runs[1::2], strict=True) for _ in range(length)]
+    return [
+        value for value, length in zip(runs[::2], runs[1::2], strict=True) for _ in range(length)
+    ]
 
 
 def keys_of(columns: dict[str, Any]) -> list[str]:
@@ -78,12 +87,20 @@ def tensors_of(columns: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...],
     }
 
 
-def slices_of(columns: dict[str, Any]) -> list[tuple[str, tuple[int, ...], tuple[int, ...], str, int, int, bool]]:
+def slices_of(
+    columns: dict[str, Any],
+) -> list[tuple[str, tuple[int, ...], tuple[int, ...], str, int, int, bool]]:
     """(key, offset, shape, file, start, bytes, whether byte for byte) of every slice."""
     slices, tensors = columns["slices"], tensors_of(columns)
     cut = {number: box for number, *box in slices["cut"]}
-    keys = [key for key, count in zip(keys_of(columns), columns["num_slices"], strict=True) for _ in range(count)]
-    nbytes = {number: size for (number, *_), size in zip(slices["cut"], slices["nbytes"], strict=True)}
+    keys = [
+        key
+        for key, count in zip(keys_of(columns), columns["num_slices"], strict=True)
+        for _ in range(count)
+    ]
+    nbytes = {
+        number: size for (number, *_), size in zip(slices["cut"], slices["nbytes"], strict=True)
+    }
     found = []
     for number, key in enumerate(keys):
         shape = tensors[key][1]

@@ -1,10 +1,13 @@
 """Write docs/images/view.png, a page of ``shardvar view``: ``make picture``.
 
 1. Save a small model of 24 equal layers, one of which has a NaN, in several files.
-2. Write its page with the statistics of its values, from the folder that holds it, so that no path is in the page.
-3. Serve it on this machine alone, open it in headless Chromium with a tensor chosen, and take its picture.
+2. Write its page with the statistics of its values, from the folder that holds it, so that no path
+   is in the page.
+3. Serve it on this machine alone, open it in headless Chromium with a tensor chosen, and take its
+   picture.
 
-The model is the same in every run. The picture differs with the fonts of the machine, so no test compares it.
+The model is the same in every run. The picture differs with the fonts of the machine, so no test
+compares it.
 """
 
 import os
@@ -59,7 +62,13 @@ def photograph(address: str) -> None:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     # Root, as in a container, has no sandbox; a small /dev/shm has no room for a page.
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+    ):
         options.add_argument(argument)
     browser = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:

@@ -1,6 +1,8 @@
-"""Implementations that are wrong on purpose, each in one way: what the conformance kit must say of them.
+"""Implementations that are wrong on purpose, each in one way: what the conformance kit must say of
+them.
 
-Each derives from the plain NumPy adapter and says in ``BREAKS`` which rules it breaks; it breaks no other.
+Each derives from the plain NumPy adapter and says in ``BREAKS`` which rules it breaks; it breaks no
+other.
 """
 
 import json
@@ -116,14 +118,17 @@ class LiveReads(NumpyAdapter):
         return super().read(handle) if handle[0].base is None else handle[0].base
 
     def assign_add(self, handle: Any, value: Any) -> Any:
-        for shard, part in zip(handle, np.split(value, np.cumsum(list(map(len, handle)))[:-1]), strict=True):
+        for shard, part in zip(
+            handle, np.split(value, np.cumsum(list(map(len, handle)))[:-1]), strict=True
+        ):
             shard += part
         return handle
 
 
 @breaks("R-VAR-1-bounds", "R-VAR-1-steps")
 class Unclamped(NumpyAdapter):
-    """A slice with a step is looked up row by row, without clamping; and backwards it gives nothing."""
+    """A slice with a step is looked up row by row, without clamping; and backwards it gives
+    nothing."""
 
     def index(self, handle: Any, key: Any) -> Any:
         first = key[0] if key else ...
@@ -142,15 +147,20 @@ class EqualSeeds(NumpyAdapter):
         if kind != "random_uniform":
             return super().initialize(kind, shape, dtype, num_shards, seed)
         parts = [(stop - start, *shape[1:]) for start, stop in self.div(shape[0], num_shards)]
-        return [np.random.default_rng(seed).uniform(-0.05, 0.05, part).astype(dtype) for part in parts]
+        return [
+            np.random.default_rng(seed).uniform(-0.05, 0.05, part).astype(dtype) for part in parts
+        ]
 
 
 @breaks("R-INIT-2")
 class CalledForEachShard(NumpyAdapter):
-    """An initializer that knows no partitions is called once a shard, and each slices another answer."""
+    """An initializer that knows no partitions is called once a shard, and each slices another
+    answer."""
 
     def initialize_whole(self, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
-        return [function(shape, dtype)[start:stop] for start, stop in self.div(shape[0], num_shards)]
+        return [
+            function(shape, dtype)[start:stop] for start, stop in self.div(shape[0], num_shards)
+        ]
 
 
 @breaks("R-CKPT-1-empty", "R-CKPT-1-few")
@@ -168,7 +178,10 @@ class SilentCast(NumpyAdapter):
     def restore(self, path: str, templates: Any, num_shards: int) -> Any:
         with open(path + ".npz", "rb") as file, np.load(file) as saved:
             found = {name.rpartition("#")[0]: saved[name] for name in saved.files}
-        same = {key: np.empty(value.shape, found[key].dtype.newbyteorder("=")) for key, value in templates.items()}
+        same = {
+            key: np.empty(value.shape, found[key].dtype.newbyteorder("="))
+            for key, value in templates.items()
+        }
         restored = super().restore(path, same, num_shards)
         return {key: value.astype(templates[key].dtype) for key, value in restored.items()}
 
@@ -192,7 +205,10 @@ class Files(NumpyAdapter):
     def save(self, path: str, tensors: Any, num_shards: int) -> None:
         Path(path).mkdir(exist_ok=True)
         for number in range(num_shards):
-            part = {key: np.array_split(np.atleast_1d(value), num_shards)[number] for key, value in tensors.items()}
+            part = {
+                key: np.array_split(np.atleast_1d(value), num_shards)[number]
+                for key, value in tensors.items()
+            }
             super().save(os.path.join(path, str(number)), part, 1)
 
     def restore(self, path: str, templates: Any, num_shards: int) -> Any:
@@ -201,7 +217,10 @@ class Files(NumpyAdapter):
         for shard in shards:
             with open(shard, "rb") as file, np.load(file) as saved:
                 loaded.append({name.removesuffix("#0"): saved[name] for name in saved.files})
-        return {key: self.joined([shard[key] for shard in loaded], value) for key, value in templates.items()}
+        return {
+            key: self.joined([shard[key] for shard in loaded], value)
+            for key, value in templates.items()
+        }
 
     def joined(self, parts: Any, template: Any) -> Any:
         """The parts as one, reshaped where it was a scalar."""
@@ -229,12 +248,15 @@ class ZerosForHoles(Files):
 
 @breaks("R-DAMAGE-1-flip", "R-DAMAGE-1-zero", "R-DAMAGE-1-truncate")
 class NoChecksum(NumpyAdapter):
-    """Bytes are written one tensor after the other, and read back, as far as they are there, by a header's sizes."""
+    """Bytes are written one tensor after the other, and read back, as far as they are there, by a
+    header's sizes."""
 
     def save(self, path: str, tensors: Any, num_shards: int) -> None:
         if any(value.dtype.kind in "OV" for value in tensors.values()):
             raise NotImplementedError("strings")
-        native = {key: value.astype(value.dtype.newbyteorder("=")) for key, value in tensors.items()}
+        native = {
+            key: value.astype(value.dtype.newbyteorder("=")) for key, value in tensors.items()
+        }
         head = {key: [value.dtype.str, value.shape] for key, value in native.items()}
         data = b"".join(value.tobytes() for value in native.values())
         Path(path).write_bytes(json.dumps(head).encode() + b"\n" + data)
@@ -247,7 +269,10 @@ class NoChecksum(NumpyAdapter):
             part, data = data[:count].ljust(count, b"\0"), data[count:]
             if key in templates:
                 restored[key] = np.frombuffer(part, dtype).reshape(shape)
-                if (restored[key].shape, restored[key].dtype) != (templates[key].shape, templates[key].dtype):
+                if (restored[key].shape, restored[key].dtype) != (
+                    templates[key].shape,
+                    templates[key].dtype,
+                ):
                     raise ValueError("another shape or dtype")
         if restored.keys() != templates.keys():
             raise KeyError("a tensor is not there")

@@ -19,10 +19,16 @@ def shards_joined_in_the_order_of_names(self: Right, path: str, key: str) -> Any
     dtype, shape = dtype_of(index["tensors"][key]["dtype"]), index["tensors"][key]["shape"]
     parts = []
     for number, entries in sorted(self.in_order(index["files"]), key=lambda pair: str(pair[0])):
-        parts += [(e, decode(self.payload(path, number, e), dtype, e[2])) for e in entries if e[0] == key]
+        parts += [
+            (e, decode(self.payload(path, number, e), dtype, e[2])) for e in entries if e[0] == key
+        ]
     if not shape:
         return parts[0][1]
-    if sum(e[2][0] for e, _ in parts) != shape[0] or any(e[2][1:] != shape[1:] for e, _ in parts) or len(parts) < 11:
+    if (
+        sum(e[2][0] for e, _ in parts) != shape[0]
+        or any(e[2][1:] != shape[1:] for e, _ in parts)
+        or len(parts) < 11
+    ):
         return Right.loaded(self, path, key)
     return np.concatenate([part for _, part in parts])
 
@@ -43,13 +49,17 @@ def restored_into_as_many_shards(self: Right, path: str, templates: Any, create:
 
 @wrong("restore_uneven", "R-CKPT-1-uneven")
 def restored_by_div(self: Right, path: str, templates: Any, sizes: Any) -> Any:
-    """A restore reads for each shard the rows of the div rule, and pads or crops them to its size."""
+    """A restore reads for each shard the rows of the div rule, and pads or crops them to its
+    size."""
     found = {}
     for key, template in templates.items():
         whole = self.loaded(path, key)
         parts = [whole[a:b] for a, b in self.div(len(template), len(sizes))]
         found[key] = np.concatenate(
-            [np.resize(p, (n, *p.shape[1:])) if len(p) else p for p, n in zip(parts, sizes, strict=True)]
+            [
+                np.resize(p, (n, *p.shape[1:])) if len(p) else p
+                for p, n in zip(parts, sizes, strict=True)
+            ]
         )
     return found
 
@@ -59,7 +69,10 @@ def an_empty_shard_ends_the_restore(self: Right, path: str, templates: Any, size
     """Shards behind an empty one keep what they held."""
     found = Right.restore_uneven(self, path, templates, sizes)
     stop = sum(sizes[: sizes.index(0)]) if 0 in sizes else None
-    return {k: v if stop is None else np.concatenate([v[:stop], templates[k][stop:]]) for k, v in found.items()}
+    return {
+        k: v if stop is None else np.concatenate([v[:stop], templates[k][stop:]])
+        for k, v in found.items()
+    }
 
 
 @wrong("files_of_shards", "R-CKPT-1-scalars")
@@ -76,7 +89,9 @@ def empty_tensors_are_dropped(self: Right, path: str, tensors: Any, num_shards: 
 
 
 @wrong("save", "R-CKPT-1-few")
-def fewer_rows_than_shards_are_refused(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+def fewer_rows_than_shards_are_refused(
+    self: Right, path: str, tensors: Any, num_shards: int
+) -> None:
     """A shard without rows cannot be saved."""
     if any(value.ndim and len(value) < num_shards and value.size for value in tensors.values()):
         raise ValueError("an empty shard")
@@ -86,7 +101,9 @@ def fewer_rows_than_shards_are_refused(self: Right, path: str, tensors: Any, num
 @wrong("save", "R-CKPT-1-dtypes")
 def bfloat16_as_float32(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """bfloat16 is promoted."""
-    wide = {k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in tensors.items()}
+    wide = {
+        k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in tensors.items()
+    }
     Right.save(self, path, wide, num_shards)
 
 
@@ -94,7 +111,11 @@ def bfloat16_as_float32(self: Right, path: str, tensors: Any, num_shards: int) -
 def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
     """Every NaN becomes the usual one."""
     value = Right.loaded(self, path, key)
-    return np.where(np.isnan(value), np.float32("nan"), value).astype(value.dtype) if value.dtype.kind == "f" else value
+    return (
+        np.where(np.isnan(value), np.float32("nan"), value).astype(value.dtype)
+        if value.dtype.kind == "f"
+        else value
+    )
 
 
 @wrong("loaded", "R-CKPT-1-dtypes")
@@ -116,7 +137,9 @@ def strings_end_at_nuls(self: Right, path: str, key: str) -> Any:
 @wrong("save", "R-CKPT-1-strides")
 def memory_instead_of_values(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """A transposed array is saved as it lies in memory."""
-    raw = {k: v.ravel("K").reshape(v.shape) if v.dtype.kind in "iuf" else v for k, v in tensors.items()}
+    raw = {
+        k: v.ravel("K").reshape(v.shape) if v.dtype.kind in "iuf" else v for k, v in tensors.items()
+    }
     Right.save(self, path, raw, num_shards)
 
 
@@ -137,18 +160,24 @@ def data_files_are_kept(self: Right, path: str, tensors: Any, files: Any, descri
 
 
 @wrong("restored", "R-POLICY-1-restore")
-def absent_tensors_are_zeros(self: Right, path: str, templates: Mapping[str, Any], create: Any) -> Any:
+def absent_tensors_are_zeros(
+    self: Right, path: str, templates: Mapping[str, Any], create: Any
+) -> Any:
     """A tensor that is not there is restored as zeros."""
     there = self.opened(path)["tensors"]
     zeros = {key: np.zeros_like(value) for key, value in templates.items() if key not in there}
-    return zeros | Right.restored(self, path, {k: v for k, v in templates.items() if k in there}, create)
+    return zeros | Right.restored(
+        self, path, {k: v for k, v in templates.items() if k in there}, create
+    )
 
 
 @wrong("restored", "R-POLICY-1-restore")
 def absent_tensors_stay(self: Right, path: str, templates: Mapping[str, Any], create: Any) -> Any:
     """A tensor that is not there stays as it was."""
     there = self.opened(path)["tensors"]
-    return dict(templates) | Right.restored(self, path, {k: v for k, v in templates.items() if k in there}, create)
+    return dict(templates) | Right.restored(
+        self, path, {k: v for k, v in templates.items() if k in there}, create
+    )
 
 
 def same_dtype(value: Array, template: Array) -> None:
@@ -173,27 +202,38 @@ def rows_are_cropped(self: Right, path: str, templates: Mapping[str, Any], creat
 @wrong("restored", "R-POLICY-3-restore")
 def dtypes_are_cast(self: Right, path: str, templates: Mapping[str, Any], create: Any) -> Any:
     """A restore casts to the dtype of the template."""
-    real = {k: np.empty(v.shape, dtype_of(self.opened(path)["tensors"][k]["dtype"])) for k, v in templates.items()}
-    return {k: v.astype(templates[k].dtype) for k, v in Right.restored(self, path, real, create).items()}
+    real = {
+        k: np.empty(v.shape, dtype_of(self.opened(path)["tensors"][k]["dtype"]))
+        for k, v in templates.items()
+    }
+    return {
+        k: v.astype(templates[k].dtype) for k, v in Right.restored(self, path, real, create).items()
+    }
 
 
 @wrong("list_tensors", "R-POLICY-1-list")
 def first_slice_is_listed(self: Right, path: str) -> Any:
     """A tensor is listed with the shape of its first slice."""
     dtypes = {key: one["dtype"] for key, one in self.opened(path)["tensors"].items()}
-    shapes = {e[0]: tuple(e[2]) for entries in reversed(self.opened(path)["files"]) for e in entries}
+    shapes = {
+        e[0]: tuple(e[2]) for entries in reversed(self.opened(path)["files"]) for e in entries
+    }
     return {key: (shapes[key], dtypes[key]) for key in dtypes}
 
 
 @wrong("read_rows", "R-CKPT-1-rows")
 def last_row_is_not_read(self: Right, path: str, key: str, start: int, stop: int) -> Any:
     """A range that ends where a slice ends loses its last row."""
-    ends = {e[1][0] + e[2][0] for entries in self.opened(path)["files"] for e in entries if e[0] == key}
+    ends = {
+        e[1][0] + e[2][0] for entries in self.opened(path)["files"] for e in entries if e[0] == key
+    }
     return Right.read_rows(self, path, key, start, stop - (stop in ends and stop > start))
 
 
 @wrong("save_parts", "R-POLICY-7")
-def parts_in_the_order_of_writing(self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any) -> None:
+def parts_in_the_order_of_writing(
+    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
+) -> None:
     """Offsets are ignored: parts follow each other as they are given."""
     whole = np.concatenate([rows for _, rows in parts])
     if whole.shape != tuple(shape) or len({offset for offset, _ in parts}) != len(parts):
@@ -229,15 +269,21 @@ def the_rest_is_dropped(self: Right, rows: Array, max_nbytes: int) -> Any:
 
 
 @wrong("save_limited", "R-POLICY-4-size")
-def each_tensor_is_a_file(self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int) -> None:
+def each_tensor_is_a_file(
+    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
+) -> None:
     """The limit is ignored."""
     Right.save(self, path, tensors, num_shards)
 
 
 @wrong("save_limited", "R-POLICY-4-shards")
-def offsets_of_the_shard(self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int) -> None:
+def offsets_of_the_shard(
+    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
+) -> None:
     """A slice of a shard is placed by its row in the shard."""
-    swapped = {k: np.roll(v, 1, axis=0) if num_shards > 1 and v.ndim else v for k, v in tensors.items()}
+    swapped = {
+        k: np.roll(v, 1, axis=0) if num_shards > 1 and v.ndim else v for k, v in tensors.items()
+    }
     Right.save_limited(self, path, swapped, num_shards, max_nbytes)
 
 
@@ -247,7 +293,10 @@ def what_a_callback_drops_is_dropped(self: Right, tensors: Mapping[str, Any], ca
     files = Right.asked(self, tensors, callback)
     there = {key for file in files for key, _, _ in file}
     missing = [key for key in tensors if key not in there]
-    return [*files, [(key, (0,) * tensors[key].ndim, np.zeros_like(tensors[key])) for key in missing]]
+    return [
+        *files,
+        [(key, (0,) * tensors[key].ndim, np.zeros_like(tensors[key])) for key in missing],
+    ]
 
 
 @wrong("asked", "R-POLICY-1-rows")
@@ -256,7 +305,11 @@ def dropped_rows_are_zeros(self: Right, tensors: Mapping[str, Any], callback: An
     files = Right.asked(self, tensors, callback)
     for file in files:
         for place, (key, offset, rows) in enumerate(file):
-            if rows.ndim and rows.ndim == tensors[key].ndim and rows.shape[0] == len(tensors[key]) - 1:
+            if (
+                rows.ndim
+                and rows.ndim == tensors[key].ndim
+                and rows.shape[0] == len(tensors[key]) - 1
+            ):
                 padded = np.zeros_like(tensors[key])
                 padded[: len(rows)] = rows
                 file[place] = (key, offset, padded)
@@ -268,7 +321,10 @@ def casts_are_cast_back(self: Right, tensors: Mapping[str, Any], callback: Any) 
     """What a callback casts is saved cast, by rounding to half precision."""
     files = Right.asked(self, tensors, callback)
     return [
-        [(k, o, r.astype(tensors[k].dtype) / 3 if r.dtype != tensors[k].dtype else r) for k, o, r in file]
+        [
+            (k, o, r.astype(tensors[k].dtype) / 3 if r.dtype != tensors[k].dtype else r)
+            for k, o, r in file
+        ]
         for file in files
     ]
 

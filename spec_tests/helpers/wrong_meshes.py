@@ -69,8 +69,11 @@ def strided_like_any(self: Right, value: Array, placement: Any, part: int, count
 
 
 @wrong("placed", "V-STRIDED-1-uneven")
-def strided_by_unflattening(self: Right, value: Array, placement: Any, part: int, count: int) -> Any:
-    """The ranges of a strided shard are as large as the device's parts of it allow: all equal, the rest last."""
+def strided_by_unflattening(
+    self: Right, value: Array, placement: Any, part: int, count: int
+) -> Any:
+    """The ranges of a strided shard are as large as the device's parts of it allow: all equal, the
+    rest last."""
     if not isinstance(placement, tuple):
         return Right.placed(self, value, placement, part, count)
     _, axis, factor = placement
@@ -108,17 +111,24 @@ def a_row_for_everyone(self: Right, shape: Any, mesh: Any, placements: Any) -> A
 
 
 @wrong("mesh_gather", "V-WHOLE-1")
-def parts_in_the_order_of_devices(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
+def parts_in_the_order_of_devices(
+    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
+) -> Any:
     """Parts are joined along the first axis, as they come."""
     return np.concatenate(parts)[: shape[0]]
 
 
 @wrong("mesh_gather", "V-WHOLE-1-uneven")
-def all_as_large_as_the_first(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
-    """Each part is taken to be as large as the first one, and so is the whole: from_local without a shape."""
+def all_as_large_as_the_first(
+    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
+) -> Any:
+    """Each part is taken to be as large as the first one, and so is the whole: from_local without a
+    shape."""
     size = [n * int(np.prod([k for k, one in zip(mesh, placements, strict=True) if one == axis]))
             for axis, n in enumerate(parts[0].shape)]  # fmt: skip
-    return Right.mesh_gather(self, [np.resize(part, parts[0].shape) for part in parts], size, mesh, placements)
+    return Right.mesh_gather(
+        self, [np.resize(part, parts[0].shape) for part in parts], size, mesh, placements
+    )
 
 
 @wrong("mesh_gather", "V-WHOLE-1-few")
@@ -130,7 +140,9 @@ def empty_parts_end_it(self: Right, parts: Any, shape: Any, mesh: Any, placement
 
 
 @wrong("mesh_gather", "V-WHOLE-1-strided")
-def strided_parts_are_ranges(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
+def strided_parts_are_ranges(
+    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
+) -> Any:
     """Strided shards are put together as if each were a range."""
     plain = [one[1] if isinstance(one, tuple) else one for one in placements]
     return Right.mesh_gather(self, parts, shape, mesh, plain)
@@ -157,11 +169,16 @@ def blocks_are_exchanged(self: Right, value: Array, mesh: Any, source: Any, targ
     """What moves is padded to equal blocks, and the padding stays."""
     parts = Right.mesh_move(self, value, mesh, source, target)
     shape = np.max([part.shape for part in parts], axis=0)
-    return [np.pad(part, [(0, most - n) for most, n in zip(shape, part.shape, strict=True)]) for part in parts]
+    return [
+        np.pad(part, [(0, most - n) for most, n in zip(shape, part.shape, strict=True)])
+        for part in parts
+    ]
 
 
 @wrong("mesh_move", "V-MOVE-1-few")
-def nothing_comes_from_nothing(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
+def nothing_comes_from_nothing(
+    self: Right, value: Array, mesh: Any, source: Any, target: Any
+) -> Any:
     """A device that held nothing gets nothing."""
     before = Right.mesh_parts(self, value, mesh, source)
     after = Right.mesh_move(self, value, mesh, source, target)
@@ -169,11 +186,15 @@ def nothing_comes_from_nothing(self: Right, value: Array, mesh: Any, source: Any
 
 
 @wrong("mesh_move", "V-MOVE-1-strided")
-def strided_shards_move_as_ranges(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
+def strided_shards_move_as_ranges(
+    self: Right, value: Array, mesh: Any, source: Any, target: Any
+) -> Any:
     """Strided shards are moved as if each were a range."""
     parts = Right.mesh_parts(self, value, mesh, source)
     plain = [one[1] if isinstance(one, tuple) else one for one in source]
-    return Right.mesh_parts(self, Right.mesh_gather(self, parts, value.shape, mesh, plain), mesh, target)
+    return Right.mesh_parts(
+        self, Right.mesh_gather(self, parts, value.shape, mesh, plain), mesh, target
+    )
 
 
 @wrong("mesh_move_joined", "V-MOVE-1-joined")
@@ -181,7 +202,8 @@ def joined_axes_cut_once(self: Right, value: Array, mesh: Any, source: Any, targ
     """Parts of two cuts are put together as if one cut had made them: PyTorch's."""
     size = -(-len(value) // int(np.prod(mesh)))
     padded = [
-        np.resize(np.pad(p, [(0, size), (0, 0)]), (size, *p.shape[1:])) for p in self.mesh_parts(value, mesh, source)
+        np.resize(np.pad(p, [(0, size), (0, 0)]), (size, *p.shape[1:]))
+        for p in self.mesh_parts(value, mesh, source)
     ]
     return Right.mesh_parts(self, np.concatenate(padded)[: len(value)], mesh, target)
 
@@ -193,7 +215,9 @@ def first_term_counts(self: Right, terms: Any, op: str) -> Any:
 
 
 @wrong("mesh_reduce", "V-TERM-1-cut")
-def terms_are_cut_before(self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any) -> Any:
+def terms_are_cut_before(
+    self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
+) -> Any:
     """Each device cuts its own term, and the terms are not added where something was cut."""
     if placements[axis] is None:
         return Right.mesh_reduce(self, terms, mesh, axis, op, placements)
@@ -212,7 +236,9 @@ def any_axis_will_do(self: Right, rank: int, mesh: Any, placements: Any) -> None
     """An axis that is missing is not noticed, and not cut."""
     if len(mesh) != len(placements):
         raise ValueError(f"{placements}")
-    self.placed = lambda value, axis, *part: value if axis >= rank else Right.placed(self, value, axis, *part)  # type: ignore[method-assign]
+    self.placed = lambda value, axis, *part: (
+        value if axis >= rank else Right.placed(self, value, axis, *part)
+    )  # type: ignore[method-assign]
 
 
 @wrong("mesh_parts", "V-REFUSE-1-number")
@@ -222,7 +248,9 @@ def placements_are_cropped(self: Right, value: Array, mesh: Any, placements: Any
 
 
 @wrong("spec_parts", "V-SPEC-1")
-def names_in_the_order_of_the_mesh(self: Right, value: Array, mesh: Any, names: Any, spec: Any) -> Any:
+def names_in_the_order_of_the_mesh(
+    self: Right, value: Array, mesh: Any, names: Any, spec: Any
+) -> Any:
     """The order of the names of an entry is lost."""
     return Right.spec_parts(self, value, mesh, names, [tuple(sorted(entry)) for entry in spec])
 
@@ -235,7 +263,9 @@ def constraints_are_hints(self: Right, value: Array, mesh: Any, names: Any, spec
 
 
 @wrong("spec_constrained", "V-REFUSE-2-constraint")
-def what_does_not_divide_is_copied(self: Right, value: Array, mesh: Any, names: Any, spec: Any) -> Any:
+def what_does_not_divide_is_copied(
+    self: Right, value: Array, mesh: Any, names: Any, spec: Any
+) -> Any:
     """A constraint that does not divide is dropped: JAX's."""
     try:
         return Right.spec_constrained(self, value, mesh, names, spec)

@@ -13,7 +13,9 @@ Slots = dict[str, Any]
 
 
 @wrong("stepped", "R-OPT-5-formula-momentum")
-def every_optimizer_is_sgd(self: Right, kind: str, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def every_optimizer_is_sgd(
+    self: Right, kind: str, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """Momentum, Adagrad and Adam are SGD."""
     return self.sgd_step(value, gradient, slots, step)
 
@@ -37,21 +39,27 @@ def weights_decay(self: Right, value: Array, gradient: Array, slots: Slots, step
 
 
 @wrong("momentum_step", "R-OPT-5-formula-momentum")
-def momentum_is_nesterov(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def momentum_is_nesterov(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """Momentum looks ahead."""
     slots["momentum"] = 0.9 * slots["momentum"] - 0.1 * gradient
     return value + 0.9 * slots["momentum"] - 0.1 * gradient
 
 
 @wrong("momentum_step", "R-OPT-5-formula-momentum")
-def momentum_is_dampened(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def momentum_is_dampened(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """Gradients enter the average with a tenth of their weight."""
     slots["momentum"] = 0.9 * slots["momentum"] - 0.1 * 0.1 * gradient
     return value + slots["momentum"]
 
 
 @wrong("momentum_step", "R-OPT-5-formula-momentum")
-def momentum_one_step_late(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def momentum_one_step_late(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """A step uses the momentum of the one before."""
     before = slots["momentum"]
     slots["momentum"] = 0.9 * before - 0.1 * gradient
@@ -59,21 +67,27 @@ def momentum_one_step_late(self: Right, value: Array, gradient: Array, slots: Sl
 
 
 @wrong("adagrad_step", "R-OPT-5-formula-adagrad")
-def squares_do_not_add_up(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def squares_do_not_add_up(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """Adagrad divides by the last gradient alone."""
     slots["accumulator"] = 0.1 + gradient**2
     return value - 0.1 * gradient / (np.sqrt(slots["accumulator"]) + 1e-7)
 
 
 @wrong("adagrad_step", "R-OPT-5-formula-adagrad")
-def squares_without_a_root(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def squares_without_a_root(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """Adagrad divides by the squares, not by their root."""
     slots["accumulator"] = slots["accumulator"] + gradient**2
     return value - 0.1 * gradient / (slots["accumulator"] + 1e-7)
 
 
 @wrong("adagrad_step", "R-OPT-5-formula-adagrad")
-def divided_before_it_is_squared(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def divided_before_it_is_squared(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """Adagrad divides by the squares before the step."""
     divisor = np.sqrt(slots["accumulator"]) + 1e-7
     slots["accumulator"] = slots["accumulator"] + gradient**2
@@ -84,11 +98,15 @@ def divided_before_it_is_squared(self: Right, value: Array, gradient: Array, slo
 def first_square_is_one(self: Right, kind: str, shard: Array) -> Slots:
     """Adagrad's squares begin at 1."""
     slots = Right.new_slots(self, kind, shard)
-    return {name: np.ones_like(slot) if name == "accumulator" else slot for name, slot in slots.items()}
+    return {
+        name: np.ones_like(slot) if name == "accumulator" else slot for name, slot in slots.items()
+    }
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
-def adam_keeps_its_bias(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def adam_keeps_its_bias(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """The averages are not corrected."""
     slots["m"] = 0.9 * slots["m"] + 0.1 * gradient
     slots["v"] = 0.999 * slots["v"] + 0.001 * gradient**2
@@ -96,19 +114,25 @@ def adam_keeps_its_bias(self: Right, value: Array, gradient: Array, slots: Slots
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
-def correction_one_step_late(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def correction_one_step_late(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """The bias is corrected by the next step's divisor."""
     return Right.adam_step(self, value, gradient, slots, step + 1)
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
-def correction_counts_from_one_again(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def correction_counts_from_one_again(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """The bias is always corrected as in the first step."""
     return Right.adam_step(self, value, gradient, slots, 1)
 
 
 @wrong("adam_step", "R-OPT-5-small-adam")
-def epsilon_below_the_root(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def epsilon_below_the_root(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """The epsilon is added to the squares, not to their root."""
     slots["m"] = 0.9 * slots["m"] + 0.1 * gradient
     slots["v"] = 0.999 * slots["v"] + 0.001 * gradient**2
@@ -117,7 +141,9 @@ def epsilon_below_the_root(self: Right, value: Array, gradient: Array, slots: Sl
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
-def betas_are_exchanged(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def betas_are_exchanged(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
     """The averages have each other's beta."""
     slots["m"] = 0.999 * slots["m"] + 0.001 * gradient
     slots["v"] = 0.9 * slots["v"] + 0.1 * gradient**2
@@ -147,7 +173,9 @@ def slots_are_shared(self: Right, kind: str, handle: Any, gradients: Sequence[An
 
 
 @wrong("trained", "R-OPT-5-adam")
-def steps_are_counted_by_shard(self: Right, kind: str, handle: Any, gradients: Sequence[Any]) -> Any:
+def steps_are_counted_by_shard(
+    self: Right, kind: str, handle: Any, gradients: Sequence[Any]
+) -> Any:
     """Each shard of a step counts as a step."""
     count = iter(range(1, 1000))
     self.adam_step = lambda v, g, s, step: Right.adam_step(self, v, g, s, next(count))  # type: ignore[method-assign]
@@ -165,22 +193,30 @@ def at_most_ten_shards_step(self: Right, kind: str, handle: Any, gradients: Sequ
 
 
 @wrong("optimize_uneven", "R-OPT-5-uneven")
-def gradients_are_divided_by_div(self: Right, kind: str, value: Array, sizes: Any, gradients: Any) -> Any:
+def gradients_are_divided_by_div(
+    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
+) -> Any:
     """A gradient is cut by the div rule, whatever the layout; what does not fit is left out."""
     after, start = [], 0
     bounds = self.div(len(value), len(sizes))
     for size, (a, b) in zip(sizes, bounds, strict=True):
-        rows = [np.resize(self.dense(g, value.shape)[a:b], (size, *value.shape[1:])) for g in gradients]
+        rows = [
+            np.resize(self.dense(g, value.shape)[a:b], (size, *value.shape[1:])) for g in gradients
+        ]
         after.append(Right.optimize(self, kind, value[start : start + size], 1, rows))
         start += size
     return np.concatenate(after)
 
 
 @wrong("optimize_uneven", "R-OPT-5-empty-shards")
-def an_empty_shard_ends_the_step(self: Right, kind: str, value: Array, sizes: Any, gradients: Any) -> Any:
+def an_empty_shard_ends_the_step(
+    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
+) -> Any:
     """Shards behind an empty one are not trained."""
     stop = sum(sizes[: sizes.index(0)]) if 0 in sizes else len(value)
-    return np.concatenate([Right.optimize_uneven(self, kind, value, sizes, gradients)[:stop], value[stop:]])
+    return np.concatenate(
+        [Right.optimize_uneven(self, kind, value, sizes, gradients)[:stop], value[stop:]]
+    )
 
 
 @wrong("dense", "R-OPT-1")
@@ -203,29 +239,45 @@ def mean_of_the_gradients_of_a_row(self: Right, gradient: Any, shape: tuple[int,
 
 
 @wrong("trained", "R-OPT-1-sum")
-def squared_before_they_are_summed(self: Right, kind: str, handle: Any, gradients: Sequence[Any]) -> Any:
+def squared_before_they_are_summed(
+    self: Right, kind: str, handle: Any, gradients: Sequence[Any]
+) -> Any:
     """Adagrad squares the gradients of a row one by one: Keras 3."""
     if kind != "adagrad":
         return Right.trained(self, kind, handle, gradients)
-    single = [(g[0][n : n + 1], g[1][n : n + 1]) for g in gradients if isinstance(g, tuple) for n in range(len(g[0]))]
+    single = [
+        (g[0][n : n + 1], g[1][n : n + 1])
+        for g in gradients
+        if isinstance(g, tuple)
+        for n in range(len(g[0]))
+    ]
     return Right.trained(self, kind, handle, single or gradients)
 
 
 @wrong("slots", "R-SLOT-1")
-def slots_are_whole(self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Any:
+def slots_are_whole(
+    self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
+) -> Any:
     """Slots are not sharded."""
-    return {name: [np.concatenate(s)] for name, s in Right.slots(self, kind, value, num_shards, gradients).items()}
+    return {
+        name: [np.concatenate(s)]
+        for name, s in Right.slots(self, kind, value, num_shards, gradients).items()
+    }
 
 
 @wrong("slots", "R-SLOT-1")
-def adam_has_one_slot(self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Any:
+def adam_has_one_slot(
+    self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
+) -> Any:
     """The slot of the squares is not there."""
     slots = Right.slots(self, kind, value, num_shards, gradients)
     return {name: shards for name, shards in slots.items() if name != "v"}
 
 
 @wrong("slots", "R-SLOT-1-values")
-def slots_are_as_new(self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Any:
+def slots_are_as_new(
+    self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
+) -> Any:
     """The slots are those of before the first step."""
     slots = [self.new_slots(kind, shard) for shard in self.create(value, num_shards)]
     return {name: [shard[name] for shard in slots] for name in slots[0]}
@@ -259,7 +311,9 @@ def fan_in_twice(self: Right, shape: Sequence[int], part: Sequence[int]) -> floa
 def uniform_from_zero(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
     """Uniform values lie between 0 and 1."""
     return (
-        generator.uniform(0, 1, part) if kind == "random_uniform" else Right.drawn(self, kind, shape, part, generator)
+        generator.uniform(0, 1, part)
+        if kind == "random_uniform"
+        else Right.drawn(self, kind, shape, part, generator)
     )
 
 
@@ -270,19 +324,31 @@ def ones_of_the_first_shard(self: Right, kind: str, shape: Any, part: Any, gener
 
 
 @wrong("initialize", "R-INIT-4")
-def whole_shape_for_each_shard(self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int) -> Any:
+def whole_shape_for_each_shard(
+    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
+) -> Any:
     """Every shard is made in the whole shape."""
-    return [self.drawn(kind, shape, tuple(shape), self.generator(seed, n)).astype(dtype) for n in range(num_shards)]
+    return [
+        self.drawn(kind, shape, tuple(shape), self.generator(seed, n)).astype(dtype)
+        for n in range(num_shards)
+    ]
 
 
 @wrong("initialize", "R-INIT-4")
-def initial_values_are_float64(self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int) -> Any:
+def initial_values_are_float64(
+    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
+) -> Any:
     """The dtype is ignored."""
-    return [shard.astype(np.float64) for shard in Right.initialize(self, kind, shape, dtype, num_shards, seed)]
+    return [
+        shard.astype(np.float64)
+        for shard in Right.initialize(self, kind, shape, dtype, num_shards, seed)
+    ]
 
 
 @wrong("initialize_whole", "R-INIT-2")
-def called_for_each_shard(self: Right, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
+def called_for_each_shard(
+    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
+) -> Any:
     """A callable is called once a shard, and each slices another answer."""
     return [function(tuple(shape), dtype)[a:b] for a, b in self.div(shape[0], num_shards)]
 
@@ -292,11 +358,16 @@ def offsets_in_shards(self: Right, function: Any, shape: Any, dtype: Any, num_sh
     """Offsets are computed as if all shards had the size of their own."""
     rest = tuple(shape[1:])
     bounds = enumerate(self.div(shape[0], num_shards))
-    return [function(tuple(shape), dtype, (b - a, *rest), (n * (b - a), *[0] * len(rest))) for n, (a, b) in bounds]
+    return [
+        function(tuple(shape), dtype, (b - a, *rest), (n * (b - a), *[0] * len(rest)))
+        for n, (a, b) in bounds
+    ]
 
 
 @wrong("initialize_parts", "R-INIT-2-parts")
-def whole_is_made_and_sliced(self: Right, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
+def whole_is_made_and_sliced(
+    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
+) -> Any:
     """A partition-aware callable is asked for the whole."""
     whole = function(tuple(shape), dtype, tuple(shape), (0,) * len(shape))
     return [whole[a:b] for a, b in self.div(shape[0], num_shards)]

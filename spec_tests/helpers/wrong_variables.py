@@ -32,22 +32,31 @@ def owner_one_too_late(self: Right, ids: Array, length: int, num_shards: int) ->
 
 
 @wrong("min_size", "R-PART-3-min")
-def minimum_rounded_up(self: Right, shape: Any, dtype: Any, min_shard_bytes: int, max_shards: int) -> Any:
+def minimum_rounded_up(
+    self: Right, shape: Any, dtype: Any, min_shard_bytes: int, max_shards: int
+) -> Any:
     """The number of parts is rounded up, so that each is too small: TensorFlow's."""
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return [max(1, min(max_shards, shape[0], -(-nbytes // min_shard_bytes)))] + [1] * (len(shape) - 1)
+    return [max(1, min(max_shards, shape[0], -(-nbytes // min_shard_bytes)))] + [1] * (
+        len(shape) - 1
+    )
 
 
 @wrong("create", "R-CONCAT-1-dtypes")
 def all_is_float32(self: Right, value: Array, num_shards: int) -> Any:
     """A variable is float32, whatever it is given."""
-    return Right.create(self, value.astype(np.complex64 if value.dtype.kind == "c" else np.float32), num_shards)
+    return Right.create(
+        self, value.astype(np.complex64 if value.dtype.kind == "c" else np.float32), num_shards
+    )
 
 
 @wrong("create", "R-CONCAT-1-few")
 def empty_shards_are_padded(self: Right, value: Array, num_shards: int) -> Any:
     """A shard without rows gets a row of zeros."""
-    return [s if len(s) else np.zeros((1, *s.shape[1:]), s.dtype) for s in Right.create(self, value, num_shards)]
+    return [
+        s if len(s) else np.zeros((1, *s.shape[1:]), s.dtype)
+        for s in Right.create(self, value, num_shards)
+    ]
 
 
 @wrong("create", "R-DIV-1-shards")
@@ -102,7 +111,8 @@ def by_bounds(handle: Any, ids: Array, bounds: Any) -> Array:
     """Rows, each of the last shard that begins at or before it in ``bounds``."""
     shard = np.searchsorted(bounds, ids, side="right") - 1
     rows = [
-        handle[s][(i - bounds[s]) % max(1, len(handle[s]))] for s, i in zip(shard.ravel(), ids.ravel(), strict=True)
+        handle[s][(i - bounds[s]) % max(1, len(handle[s]))]
+        for s, i in zip(shard.ravel(), ids.ravel(), strict=True)
     ]
     return np.array(rows, handle[0].dtype).reshape(*ids.shape, *handle[0].shape[1:])
 
@@ -200,23 +210,31 @@ def read_keeps_the_shard(self: Right, handle: Any) -> Any:
 def every_row_is_scaled(self: Right, handle: Any, ids: Array, max_norm: float) -> Any:
     """Rows below the limit are scaled up to it."""
     rows = Right.lookup(self, handle, ids)
-    norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True))
+    norms = np.sqrt(
+        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
+    )
     return (rows * (max_norm / np.maximum(norms, 1e-300))).astype(rows.dtype)
 
 
 @wrong("clipped", "R-LOOKUP-4")
 def norm_with_an_epsilon(self: Right, rows: Array, max_norm: float) -> Any:
     """An epsilon beside the norm keeps a clipped row below the limit."""
-    norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True))
+    norms = np.sqrt(
+        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
+    )
     return (rows * np.minimum(1, max_norm / (norms + 1e-5))).astype(rows.dtype)
 
 
 @wrong("clipped", "R-LOOKUP-4-zero")
 def zero_norm_divides(self: Right, rows: Array, max_norm: float) -> Any:
     """A row of zeros becomes NaN."""
-    norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True))
+    norms = np.sqrt(
+        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
+    )
     with np.errstate(all="ignore"):
-        return np.where(norms > max_norm, rows * (max_norm / norms), rows / norms * norms).astype(rows.dtype)
+        return np.where(norms > max_norm, rows * (max_norm / norms), rows / norms * norms).astype(
+            rows.dtype
+        )
 
 
 @wrong("clipped", "R-LOOKUP-4")
@@ -235,11 +253,17 @@ def mean_by_count(self: Right, combiner: str, weights: Array) -> float:
 @wrong("divisor", "R-LOOKUP-2-bags")
 def sqrtn_by_the_root_of_the_sum(self: Right, combiner: str, weights: Array) -> float:
     """sqrtn divides by the root of the weights' sum."""
-    return float(np.sqrt(weights.sum())) if combiner == "sqrtn" else Right.divisor(self, combiner, weights)
+    return (
+        float(np.sqrt(weights.sum()))
+        if combiner == "sqrtn"
+        else Right.divisor(self, combiner, weights)
+    )
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags")
-def weights_are_whole_numbers(self: Right, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
+def weights_are_whole_numbers(
+    self: Right, handle: Any, bags: Any, weights: Any, combiner: str
+) -> Any:
     """Weights are rounded up to integers."""
     whole = weights and [[float(np.ceil(weight)) for weight in bag] for bag in weights]
     return Right.lookup_bags(self, handle, bags, whole, combiner)
@@ -250,11 +274,15 @@ def bags_move_up(self: Right, handle: Any, bags: Any, weights: Any, combiner: st
     """Bags after an empty one take its place."""
     found = Right.lookup_bags(self, handle, bags, weights, combiner)
     full = [n for n, bag in enumerate(bags) if bag]
-    return np.concatenate([found[full], np.zeros((len(bags) - len(full), found.shape[1]), found.dtype)])
+    return np.concatenate(
+        [found[full], np.zeros((len(bags) - len(full), found.shape[1]), found.dtype)]
+    )
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags")
-def repeated_ids_of_a_bag_once(self: Right, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
+def repeated_ids_of_a_bag_once(
+    self: Right, handle: Any, bags: Any, weights: Any, combiner: str
+) -> Any:
     """An id that comes twice in a bag counts once where there are no weights."""
     once = bags if weights else [sorted(set(bag)) for bag in bags]
     return Right.lookup_bags(self, handle, once, weights, combiner)
@@ -310,10 +338,17 @@ def max_is_the_last(self: Right, handle: Any, op: str, ids: Array, rows: Array) 
 
 
 @wrong("scatter", "R-SV-3-scatter-empty-shards")
-def scatter_into_the_first_shard_there(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
-    """A write finds the first shard that begins at its start, be it empty, and then has no row there."""
+def scatter_into_the_first_shard_there(
+    self: Right, handle: Any, op: str, ids: Array, rows: Array
+) -> Any:
+    """A write finds the first shard that begins at its start, be it empty, and then has no row
+    there."""
     starts = starts_of(handle).tolist()
-    there = [len(handle[starts.index(max(s for s in starts if s <= i))]) > 0 for i in ids.tolist() if i >= 0]
+    there = [
+        len(handle[starts.index(max(s for s in starts if s <= i))]) > 0
+        for i in ids.tolist()
+        if i >= 0
+    ]
     if not all(there):
         return handle
     return Right.scatter(self, handle, op, ids, rows)
@@ -327,7 +362,9 @@ def half_a_scatter(self: Right, handle: Any, op: str, ids: Array, rows: Array) -
         if not 0 <= row < sum(map(len, handle)):
             raise IndexError(row)
         shard = int(np.searchsorted(starts, row, side="right")) - 1
-        Right.scatter(self, [handle[shard]], op, ids[at : at + 1] - starts[shard], rows[at : at + 1])
+        Right.scatter(
+            self, [handle[shard]], op, ids[at : at + 1] - starts[shard], rows[at : at + 1]
+        )
     return handle
 
 

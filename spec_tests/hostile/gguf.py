@@ -65,15 +65,34 @@ def gguf_cases() -> Iterator[Case]:
         return Case(f"gguf_{name}", "ck.gguf", error, why, {"ck.gguf": file})
 
     incomplete, invalid = "IncompleteCheckpoint", "InvalidCheckpoint"
-    yield case("huge", incomplete, "Claims 2^60 elements in 16 bytes.", gguf(Info(dims=(1 << 30, 1 << 28))))
-    yield case("overflow", invalid, "Extents whose product is 0 in 64 bits.", gguf(Info(dims=(1 << 32, 1 << 32))))
-    yield case("extent_huge", invalid, "An extent of 2^64 - 1, beside one of 0.", gguf(Info(dims=((1 << 64) - 1, 0))))
+    yield case(
+        "huge", incomplete, "Claims 2^60 elements in 16 bytes.", gguf(Info(dims=(1 << 30, 1 << 28)))
+    )
+    yield case(
+        "overflow",
+        invalid,
+        "Extents whose product is 0 in 64 bits.",
+        gguf(Info(dims=(1 << 32, 1 << 32))),
+    )
+    yield case(
+        "extent_huge",
+        invalid,
+        "An extent of 2^64 - 1, beside one of 0.",
+        gguf(Info(dims=((1 << 64) - 1, 0))),
+    )
     wide = gguf(Info(dims=(1 << 61, 0), kind=8))
-    yield case("wide_and_empty", invalid, "2^61 numbers in blocks of 8 bits, beside an extent of 0.", wide)
+    yield case(
+        "wide_and_empty", invalid, "2^61 numbers in blocks of 8 bits, beside an extent of 0.", wide
+    )
     yield case("tensors", incomplete, "Claims 2^60 tensors.", gguf(Info(), counts=(1 << 60, 0)))
     yield case("fields", incomplete, "Claims 2^60 metadata.", gguf(Info(), counts=(1, 1 << 60)))
     array = struct.pack("<IQ", STRING, 1 << 60)
-    yield case("array", incomplete, "An array of 2^60 strings.", gguf(Info(), fields=[Field("a", ARRAY, array)]))
+    yield case(
+        "array",
+        incomplete,
+        "An array of 2^60 strings.",
+        gguf(Info(), fields=[Field("a", ARRAY, array)]),
+    )
     array = struct.pack("<IQ", U32, 1 << 62)
     yield case(
         "array_overflow",
@@ -82,7 +101,12 @@ def gguf_cases() -> Iterator[Case]:
         gguf(Info(), fields=[Field("a", ARRAY, array)]),
     )
     string = struct.pack("<Q", (1 << 64) - 4)
-    yield case("string", incomplete, "A string of 2^64 - 4 bytes.", gguf(Info(), fields=[Field("a", STRING, string)]))
+    yield case(
+        "string",
+        incomplete,
+        "A string of 2^64 - 4 bytes.",
+        gguf(Info(), fields=[Field("a", STRING, string)]),
+    )
     nested = struct.pack("<IQ", ARRAY, 1) * 20_000 + struct.pack("<IQ", 99, 1)
     yield case(
         "nested",
@@ -97,11 +121,24 @@ def gguf_cases() -> Iterator[Case]:
         "Two tensors share bytes: a small file becomes large arrays.",
         gguf(Info("a", (16,)), Info("b", offset=32), data=bytes(64)),
     )
-    yield case("outside", incomplete, "A tensor begins behind the end of its file.", gguf(Info(offset=1 << 20)))
     yield case(
-        "offset_huge", incomplete, "An offset of 2^64 - 32: -32 if it is signed.", gguf(Info(offset=-32 % 2**64))
+        "outside",
+        incomplete,
+        "A tensor begins behind the end of its file.",
+        gguf(Info(offset=1 << 20)),
     )
-    yield case("unaligned", invalid, "An offset that is not a multiple of the alignment.", gguf(Info(offset=8)))
+    yield case(
+        "offset_huge",
+        incomplete,
+        "An offset of 2^64 - 32: -32 if it is signed.",
+        gguf(Info(offset=-32 % 2**64)),
+    )
+    yield case(
+        "unaligned",
+        invalid,
+        "An offset that is not a multiple of the alignment.",
+        gguf(Info(offset=8)),
+    )
     for name, value in (("zero", 0), ("odd", 24)):
         yield case(
             f"alignment_{name}",
@@ -109,11 +146,23 @@ def gguf_cases() -> Iterator[Case]:
             f"An alignment of {value}: a remainder by 0, or a mask that is none.",
             gguf(Info(), fields=[number("general.alignment", value)]),
         )
-    yield case("duplicate", invalid, "Two tensors of one name.", gguf(Info(), Info(offset=32), data=bytes(64)))
-    yield case("row", invalid, "A row of 48 numbers in blocks of 32.", gguf(Info(dims=(48, 1), kind=Q8_0)))
+    yield case(
+        "duplicate",
+        invalid,
+        "Two tensors of one name.",
+        gguf(Info(), Info(offset=32), data=bytes(64)),
+    )
+    yield case(
+        "row", invalid, "A row of 48 numbers in blocks of 32.", gguf(Info(dims=(48, 1), kind=Q8_0))
+    )
     yield case("type", "UnsupportedError", "A type that ggml has given up.", gguf(Info(kind=4)))
     yield case("cut", incomplete, "The last byte is missing.", gguf(Info())[:-1])
-    yield case("cut_header", incomplete, "The header ends within a name.", gguf(Info("a name of some length"))[:40])
+    yield case(
+        "cut_header",
+        incomplete,
+        "The header ends within a name.",
+        gguf(Info("a name of some length"))[:40],
+    )
     yield case("empty", "MalformedCheckpoint", "A file of no bytes.", b"")
     yield case("foreign", "MalformedCheckpoint", "A picture under the name of a model.", PICTURE)
     yield from _split_cases()
@@ -134,10 +183,14 @@ def _split_cases() -> Iterator[Case]:
     names = "ck-00001-of-00002.gguf", "ck-00002-of-00002.gguf"
 
     def case(name: str, error: str, why: str, files: Files) -> Case:
-        return Case(f"gguf_split_{name}", names[0] if names[0] in files else names[1], error, why, files)
+        return Case(
+            f"gguf_split_{name}", names[0] if names[0] in files else names[1], error, why, files
+        )
 
     yield case("missing", "MissingFile", "The second of two parts is missing.", {names[0]: first})
-    yield case("first_missing", "MissingFile", "The first of two parts is missing.", {names[1]: second})
+    yield case(
+        "first_missing", "MissingFile", "The first of two parts is missing.", {names[1]: second}
+    )
     yield case(
         "exchanged",
         "InvalidCheckpoint",

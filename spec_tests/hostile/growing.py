@@ -1,7 +1,8 @@
-"""Checkpoints of any size, each of a construct whose cost some reader did not bound: data for the tests of cost.
+"""Checkpoints of any size, each of a construct whose cost some reader did not bound: data for the
+tests of cost.
 
-``files(n)`` of a construct holds n of something: keys, slices, fields, nodes. A file of 2n is about twice as large, and
-no verb may take more than about twice the time and the memory for it.
+``files(n)`` of a construct holds n of something: keys, slices, fields, nodes. A file of 2n is about
+twice as large, and no verb may take more than about twice the time and the memory for it.
 """
 
 import io
@@ -25,7 +26,16 @@ from spec_tests.hostile.gguf import number as gguf_number
 from spec_tests.hostile.native import native, native_slices, u32, u64
 from spec_tests.hostile.npz import Member, archive, npy
 from spec_tests.hostile.safetensors import safetensors, shard, tensor
-from spec_tests.hostile.tensorflow import block, bundle_entry, handle, masked, proto, stored, table, varint
+from spec_tests.hostile.tensorflow import (
+    block,
+    bundle_entry,
+    handle,
+    masked,
+    proto,
+    stored,
+    table,
+    varint,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,9 @@ def shared_block(count: int, first: bytes, value: bytes) -> bytes:
     body += varint(0) + varint(len(first)) + varint(len(value)) + first + value
     for number in range(count):
         shared = len(first)
-        body += varint(shared) + varint(4) + varint(len(value)) + struct.pack(">I", number + 1) + value
+        body += (
+            varint(shared) + varint(4) + varint(len(value)) + struct.pack(">I", number + 1) + value
+        )
     return body + struct.pack("<II", 0, 1)
 
 
@@ -77,13 +89,16 @@ def tf_nested_blocks(count: int) -> Files:
     """Each table block is a value within the one before it."""
     inner, places = b"", []
     for number in reversed(range(count)):
-        # The first bytes are those of the entry: shared, unshared, the length of the value, the key.
+        # The first bytes are those of the entry: shared, unshared, the length of the value, the
+        # key.
         head = varint(0) + varint(4) + varint(len(inner)) + struct.pack(">I", number + 1)
         content = head + inner + struct.pack("<II", 0, 1)
         places = [(start + len(head), nbytes) for start, nbytes in places]
         places.insert(0, (0, len(content)))
         inner = stored(content)
-    listed = block([(struct.pack(">I", number + 1), handle(*place)) for number, place in enumerate(places)])
+    listed = block(
+        [(struct.pack(">I", number + 1), handle(*place)) for number, place in enumerate(places)]
+    )
     footer = handle(0, places[0][1]) + handle(len(inner), len(listed))
     octets = inner + stored(listed) + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
     return {"ck.index": octets, "ck.data-00000-of-00001": bytes(16)}
@@ -113,7 +128,10 @@ def tf_files(count: int) -> Files:
     """Each tensor is in a file of its own, which is missing."""
     header = proto((1, count), (3, proto((1, 1))))
     entries = [(b"key%08d" % number, bundle_entry(shard=number)) for number in range(count)]
-    return {"ck.index": table(block([(b"", header), *entries])), f"ck.data-00000-of-{count:05d}": bytes(16)}
+    return {
+        "ck.index": table(block([(b"", header), *entries])),
+        f"ck.data-00000-of-{count:05d}": bytes(16),
+    }
 
 
 def tf_strings(count: int) -> Files:
@@ -142,7 +160,12 @@ def tf_slices_listed_often(count: int) -> Files:
 
 
 def tf_long_keys(count: int) -> Files:
-    return bundle(*((b"%08d" % number + b"a\x1b[31m/" * 400, bundle_entry()) for number in range(count // 100)))
+    return bundle(
+        *(
+            (b"%08d" % number + b"a\x1b[31m/" * 400, bundle_entry())
+            for number in range(count // 100)
+        )
+    )
 
 
 def graph_bundle(nodes: Sequence[bytes], values: Sequence[bytes] = ()) -> Files:
@@ -152,9 +175,13 @@ def graph_bundle(nodes: Sequence[bytes], values: Sequence[bytes] = ()) -> Files:
     word = struct.pack("<I", masked(struct.pack("<I", len(message))))
     payload = length + word + message
     entry = proto((1, 7), (2, b""), (4, 16 * len(values)), (5, len(payload)))
-    entry += varint(6 << 3 | 5) + struct.pack("<I", masked(struct.pack("<I", len(message)) + word + message))
+    entry += varint(6 << 3 | 5) + struct.pack(
+        "<I", masked(struct.pack("<I", len(message)) + word + message)
+    )
     tensors = [(key, bundle_entry(offset=16 * number)) for number, key in enumerate(values)]
-    return bundle((b"_CHECKPOINTABLE_OBJECT_GRAPH", entry), *tensors, data=bytes(16 * len(values)) + payload)
+    return bundle(
+        (b"_CHECKPOINTABLE_OBJECT_GRAPH", entry), *tensors, data=bytes(16 * len(values)) + payload
+    )
 
 
 VALUE = b"/.ATTRIBUTES/VARIABLE_VALUE"
@@ -178,7 +205,9 @@ def graph_states(count: int) -> Files:
 def graph_children(count: int) -> Files:
     names = [b"v%d" % number for number in range(count)]
     root = b"".join(child(number + 1, name) for number, name in enumerate(names))
-    return graph_bundle([root, *(value(name + VALUE) for name in names)], [name + VALUE for name in names])
+    return graph_bundle(
+        [root, *(value(name + VALUE) for name in names)], [name + VALUE for name in names]
+    )
 
 
 def graph_chain(count: int) -> Files:
@@ -211,8 +240,12 @@ def graph_keras_owners(count: int) -> Files:
 
 def graph_slots(count: int) -> Files:
     """One optimizer with many slots of one variable."""
-    slots = b"".join(proto((3, proto((1, 2), (2, b"slot%d" % number), (3, 2)))) for number in range(count))
-    return graph_bundle([child(1, b"o") + child(2, b"v"), slots, value(b"v" + VALUE)], [b"v" + VALUE])
+    slots = b"".join(
+        proto((3, proto((1, 2), (2, b"slot%d" % number), (3, 2)))) for number in range(count)
+    )
+    return graph_bundle(
+        [child(1, b"o") + child(2, b"v"), slots, value(b"v" + VALUE)], [b"v" + VALUE]
+    )
 
 
 def graph_lost(count: int) -> Files:
@@ -230,7 +263,8 @@ def st_file(header: dict[str, object], data: bytes = b"") -> Files:
 
 def st_keys(count: int) -> Files:
     return st_file(
-        {f"key{number}": tensor(4 * number, 4 * number + 4, (1,)) for number in range(count)}, bytes(4 * count)
+        {f"key{number}": tensor(4 * number, 4 * number + 4, (1,)) for number in range(count)},
+        bytes(4 * count),
     )
 
 
@@ -251,12 +285,19 @@ def st_zeros(count: int) -> Files:
 
 
 def st_metadata(count: int) -> Files:
-    return st_file({"__metadata__": {f"name{number}": "text" for number in range(count)}, "t": tensor()}, bytes(16))
+    return st_file(
+        {"__metadata__": {f"name{number}": "text" for number in range(count)}, "t": tensor()},
+        bytes(16),
+    )
 
 
 def st_shards(count: int) -> Files:
     """Shards of one slice each, of which every second one is missing."""
-    return {name: file for rank in range(count) for name, file in shard(2 * rank + 2, {"t": [4 * rank]}).items()}
+    return {
+        name: file
+        for rank in range(count)
+        for name, file in shard(2 * rank + 2, {"t": [4 * rank]}).items()
+    }
 
 
 def st_shard_keys(count: int) -> Files:
@@ -266,14 +307,23 @@ def st_shard_keys(count: int) -> Files:
 
 def st_set_files(count: int) -> Files:
     """A set whose tensors are in files that are missing."""
-    names = {f"key{number}": f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)}
+    names = {
+        f"key{number}": f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        for number in range(count)
+    }
     return {"ck.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": names}).encode()}
 
 
 def st_set_keys(count: int) -> Files:
     """A set of one file that has none of the tensors."""
-    index = {"metadata": {"total_size": 10**4000}, "weight_map": {f"key{n}": "ck.safetensors" for n in range(count)}}
-    return {"ck.safetensors.index.json": json.dumps(index).encode(), "ck.safetensors": safetensors({"t": tensor()})}
+    index = {
+        "metadata": {"total_size": 10**4000},
+        "weight_map": {f"key{n}": "ck.safetensors" for n in range(count)},
+    }
+    return {
+        "ck.safetensors.index.json": json.dumps(index).encode(),
+        "ck.safetensors": safetensors({"t": tensor()}),
+    }
 
 
 # --- npz
@@ -333,13 +383,15 @@ def native_rows(count: int) -> Files:
 
 
 def native_rods(count: int) -> Files:
-    """About ``count`` slices of one tensor, rods along three axes that pass each other: no plane separates them."""
+    """About ``count`` slices of one tensor, rods along three axes that pass each other: no plane
+    separates them."""
     side = isqrt(count // 3)
     across = np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2) * 2
     offset = np.zeros((3, side * side, 3), np.int64)
     extent = np.ones_like(offset)
     for axis in range(3):
-        # Along y and z those of the first kind have an even and an odd place, those of the second kind along z and x.
+        # Along y and z those of the first kind have an even and an odd place, those of the second
+        # kind along z and x.
         offset[axis, :, (axis + 1) % 3] = across[:, 0]
         offset[axis, :, (axis + 2) % 3] = across[:, 1] + 1
         extent[axis, :, axis] = 2 * side
@@ -367,7 +419,11 @@ def gguf_keys(count: int) -> Files:
 
 
 def gguf_fields(count: int) -> Files:
-    return {"ck.gguf": gguf(Info(), fields=[gguf_number(f"field {number}", number) for number in range(count)])}
+    return {
+        "ck.gguf": gguf(
+            Info(), fields=[gguf_number(f"field {number}", number) for number in range(count)]
+        )
+    }
 
 
 def gguf_words(count: int) -> Files:
@@ -407,7 +463,9 @@ def dcp_items(count: int) -> Files:
     item = torch_file.ITEM
     at = [torch_file.size(2 * k, 0) for k in range(count)]
     slices = torch_file.slices(*((each, torch_file.size(2, 2)) for each in at))
-    places = torch_file.places(*((each, "__0_0.distcp", k * len(item), len(item)) for k, each in enumerate(at)))
+    places = torch_file.places(
+        *((each, "__0_0.distcp", k * len(item), len(item)) for k, each in enumerate(at))
+    )
     return {
         ".metadata": torch_file.metadata(slices, places, torch_file.size(2 * count, 2)),
         "__0_0.distcp": item * count,
@@ -421,14 +479,22 @@ def dcp_hints(count: int) -> Files:
     hints = [many, *[b"h\xff"] * (count - 1)]
     places = torch_file.places(*[(at, "__0_0.distcp", 0, len(item))] * count, hints=hints)
     slices = torch_file.slices((at, torch_file.size(2, 2)))
-    return {".metadata": torch_file.metadata(slices, places, torch_file.size(2, 2)), "__0_0.distcp": item}
+    return {
+        ".metadata": torch_file.metadata(slices, places, torch_file.size(2, 2)),
+        "__0_0.distcp": item,
+    }
 
 
 def pt_ranks_keys(count: int) -> Files:
     """All keys have one strided shard, which lies in two regions."""
     local = torch_file.tensor(2, 2)
     shard = torch_file.dtensor(4, local, 2, "_StridedShard", split_factor=torch_file.number(2))
-    body = shard + b"q\x00" + b"0}(" + b"".join(torch_file.text(f"k{n}") + b"h\x00" for n in range(count))
+    body = (
+        shard
+        + b"q\x00"
+        + b"0}("
+        + b"".join(torch_file.text(f"k{n}") + b"h\x00" for n in range(count))
+    )
     return {"ck_world_size_1_rank_0.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
 
 
@@ -451,7 +517,9 @@ def zarr_files(count: int) -> Files:
 
 def zarr_absent(count: int) -> Files:
     """The chunks of one array, which are absent."""
-    return zarr.zarr(zarr.array(shape=[count], chunk_grid=zarr.grid(1), attributes={"pad": "x" * 400 * count}))
+    return zarr.zarr(
+        zarr.array(shape=[count], chunk_grid=zarr.grid(1), attributes={"pad": "x" * 400 * count})
+    )
 
 
 def zarr_axes(count: int) -> Files:
@@ -459,7 +527,10 @@ def zarr_axes(count: int) -> Files:
     files = zarr.zarr(zarr.array(shape=[4] + [1] * 31, chunk_grid=zarr.grid(4, *[1] * 31)))
     described = files.pop("t/zarr.json")
     for number in range(count):
-        files |= {f"t{number}/zarr.json": described, "/".join([f"t{number}/c", *"0" * 32]): zarr.VALUES}
+        files |= {
+            f"t{number}/zarr.json": described,
+            "/".join([f"t{number}/c", *"0" * 32]): zarr.VALUES,
+        }
     return files
 
 
@@ -505,7 +576,9 @@ def hdf5(fill: Callable[[Any], object]) -> bytes:
 def keras_file(count: int, **how: object) -> bytes:
     def fill(file: Any) -> None:
         for number in range(count):
-            file.create_dataset(f"layers/dense_{number}/vars/0", data=np.full(4, number, "<f4"), **how)
+            file.create_dataset(
+                f"layers/dense_{number}/vars/0", data=np.full(4, number, "<f4"), **how
+            )
 
     return hdf5(fill)
 
@@ -540,7 +613,9 @@ def keras_set_layers(count: int) -> Files:
 
 def keras_set_files(count: int) -> Files:
     """The index of a set whose files are missing."""
-    layers = {f"/layers/dense_{number}/vars": f"ck_{number:05}.weights.h5" for number in range(count)}
+    layers = {
+        f"/layers/dense_{number}/vars": f"ck_{number:05}.weights.h5" for number in range(count)
+    }
     return {"ck.weights.json": json.dumps({"weight_map": layers}).encode()}
 
 
@@ -572,7 +647,9 @@ CONSTRUCTS = [
     Construct("safetensors zeros", "ck.safetensors", st_zeros, 5000),
     Construct("safetensors metadata", "ck.safetensors", st_metadata, 3000),
     Construct("safetensors shards", "shard-00002-model-00001-of-00001.safetensors", st_shards, 200),
-    Construct("safetensors shard keys", "shard-00001-model-00001-of-00001.safetensors", st_shard_keys, 500),
+    Construct(
+        "safetensors shard keys", "shard-00001-model-00001-of-00001.safetensors", st_shard_keys, 500
+    ),
     Construct("safetensors set files", "ck.safetensors.index.json", st_set_files, 300),
     Construct("safetensors set keys", "ck.safetensors.index.json", st_set_keys, 2000),
     Construct("npz keys", "ck.npz", npz_keys, 500),

@@ -1,4 +1,5 @@
-"""Files of Keras: recorded ones of which some bytes are changed, and archives and sets made by hand."""
+"""Files of Keras: recorded ones of which some bytes are changed, and archives and sets made by
+hand."""
 
 import json
 import struct
@@ -32,21 +33,42 @@ def keras_cases() -> Iterator[Case]:
     def case(name: str, error: str, why: str, file: bytes, path: str = "ck.weights.h5") -> Case:
         return Case(f"keras_{name}", path, error, why, {path: file})
 
-    malformed, invalid, incomplete = "MalformedCheckpoint", "InvalidCheckpoint", "IncompleteCheckpoint"
+    malformed, invalid, incomplete = (
+        "MalformedCheckpoint",
+        "InvalidCheckpoint",
+        "IncompleteCheckpoint",
+    )
     # The extents are stored twice, as they are and as they may become.
     for name, extent in (("huge", 1 << 56), ("overflow", 1 << 62)):
-        shape = u64(extent, extent, extent, extent) if name == "overflow" else u64(extent, 7, extent, 7)
+        shape = (
+            u64(extent, extent, extent, extent) if name == "overflow" else u64(extent, 7, extent, 7)
+        )
         why = f"An array whose first extent is 2^{extent.bit_length() - 1}, in 140 bytes."
         yield case(name, malformed, why, changed(u64(5, 7, 5, 7), shape))
-    yield case("small", invalid, "A shape of 112 bytes, and 140 stored.", changed(u64(5, 7, 5, 7), u64(4, 7, 4, 7)))
-    yield case("outside", malformed, "An array begins behind its file.", changed(u64(9160, 140), u64(1 << 20, 140)))
+    yield case(
+        "small",
+        invalid,
+        "A shape of 112 bytes, and 140 stored.",
+        changed(u64(5, 7, 5, 7), u64(4, 7, 4, 7)),
+    )
+    yield case(
+        "outside",
+        malformed,
+        "An array begins behind its file.",
+        changed(u64(9160, 140), u64(1 << 20, 140)),
+    )
     yield case(
         "never_written",
         incomplete,
         "An array without a place, whose values are zeros to HDF5.",
         changed(u64(9160, 140), u64((1 << 64) - 1, 140)),
     )
-    yield case("external_link", "UnsupportedError", "A link to a file outside of the folder, and a cycle.", LINKS)
+    yield case(
+        "external_link",
+        "UnsupportedError",
+        "A link to a file outside of the folder, and a cycle.",
+        LINKS,
+    )
     yield case("cut", malformed, "The end of the file is missing.", WEIGHTS[:-2000])
     yield case("empty", malformed, "A file of no bytes.", b"")
     yield case("foreign", malformed, "A picture under the name of weights.", PICTURE)
@@ -59,17 +81,41 @@ def _list_cases() -> Iterator[Case]:
     def case(name: str, error: str, why: str, old: bytes, new: bytes) -> Case:
         if old not in LISTED or len(old) != len(new):
             raise AssertionError(f"{old!r} is not there")
-        return Case(f"keras_list_{name}", "ck.h5", error, why, {"ck.h5": LISTED.replace(old, new, 1)})
+        return Case(
+            f"keras_list_{name}", "ck.h5", error, why, {"ck.h5": LISTED.replace(old, new, 1)}
+        )
 
     # The names of links have zeros after them, and those in lists have not.
     lost = "IncompleteCheckpoint"
-    yield case("weight", lost, "A weight that a list names is under another name.", b"kernel\0", b"kernem\0")
-    yield case("layer", lost, "A layer that a list names is under another name.", b"dense_12\0", b"dense_13\0")
+    yield case(
+        "weight",
+        lost,
+        "A weight that a list names is under another name.",
+        b"kernel\0",
+        b"kernem\0",
+    )
+    yield case(
+        "layer",
+        lost,
+        "A layer that a list names is under another name.",
+        b"dense_12\0",
+        b"dense_13\0",
+    )
     first = (8, 2048, 7)  # the size of the first layer's name, its collection, and its number there
     for name, claims, error, why in (
-        ("claims", ((1 << 32) - 1, 2048, 7), "InvalidCheckpoint", "A name of 2^32 - 1 bytes: HDF5 makes room for it."),
+        (
+            "claims",
+            ((1 << 32) - 1, 2048, 7),
+            "InvalidCheckpoint",
+            "A name of 2^32 - 1 bytes: HDF5 makes room for it.",
+        ),
         ("outside", (8, 1 << 62, 7), "MalformedCheckpoint", "A name that begins at 2^62."),
-        ("number", (8, 2048, 1 << 30), "MalformedCheckpoint", "A name that is object 2^30 of its collection."),
+        (
+            "number",
+            (8, 2048, 1 << 30),
+            "MalformedCheckpoint",
+            "A name that is object 2^30 of its collection.",
+        ),
     ):
         yield case(name, error, why, struct.pack("<IQI", *first), struct.pack("<IQI", *claims))
 
@@ -94,17 +140,30 @@ def _archive_cases() -> Iterator[Case]:
         "The weights are not those of which the archive has the checksum.",
         archive(config, Member(MEMBER, other, crc=zlib.crc32(WEIGHTS))),
     )
-    yield case("foreign", "MalformedCheckpoint", "The weights are a picture.", archive(config, Member(MEMBER, PICTURE)))
-    yield case("cut", "MalformedCheckpoint", "The directory is missing.", archive(config, weights)[:-60])
+    yield case(
+        "foreign",
+        "MalformedCheckpoint",
+        "The weights are a picture.",
+        archive(config, Member(MEMBER, PICTURE)),
+    )
+    yield case(
+        "cut", "MalformedCheckpoint", "The directory is missing.", archive(config, weights)[:-60]
+    )
 
 
 def _set_cases() -> Iterator[Case]:
     def case(name: str, error: str, why: str, file: str, others: Files) -> Case:
         index = json.dumps({"metadata": {}, "weight_map": {"/layers/dense/vars": [file]}}).encode()
-        return Case(f"keras_set_{name}", "ck.weights.json", error, why, {"ck.weights.json": index} | others)
+        return Case(
+            f"keras_set_{name}", "ck.weights.json", error, why, {"ck.weights.json": index} | others
+        )
 
     part = "ck_00000.weights.h5"
-    for name, file in (("dotdot", "../ck.h5"), ("absolute", "/etc/passwd"), ("nul", f"{part}\0.png")):
+    for name, file in (
+        ("dotdot", "../ck.h5"),
+        ("absolute", "/etc/passwd"),
+        ("nul", f"{part}\0.png"),
+    ):
         why = f"The index of a set names the file {file!r}."
         yield case(name, "InvalidCheckpoint", why, file, {part: WEIGHTS})
     yield case("missing", "MissingFile", "The file of a layer is missing.", part, {})

@@ -1,8 +1,9 @@
-"""Files that somebody made to harm whoever reads them: the bytes of each, and what it is there to catch.
+"""Files that somebody made to harm whoever reads them: the bytes of each, and what it is there to
+catch.
 
-``python -m spec_tests.hostile.make`` writes the directories beside this file, and README.md; a
-test holds that it would write the same again. Nothing here comes out of a compressor, whose bytes change from release
-to release.
+``python -m spec_tests.hostile.make`` writes the directories beside this file, and README.md; a test
+holds that it would write the same again. Nothing here comes out of a compressor, whose bytes change
+from release to release.
 """
 
 import shutil
@@ -40,9 +41,12 @@ def readme() -> str:
     lines = [
         "# Hostile files",
         "",
-        "Each directory is a checkpoint that somebody made to harm whoever reads it, or that was harmed itself. The",
-        "error is the class that every verb gives for it; the bug is what a reader that is not careful has.",
-        "`make.py` writes them all, and this page; `spec_tests/formats/test_hostile_files.py` holds the verbs to it,",
+        "Each directory is a checkpoint that somebody made to harm whoever reads it, or that was "
+        "harmed itself. The",
+        "error is the class that every verb gives for it; the bug is what a reader that is not "
+        "careful has.",
+        "`make.py` writes them all, and this page; `spec_tests/formats/test_hostile_files.py` "
+        "holds the verbs to it,",
         "in bounded memory and time. More of this kind stands under `spec_tests/golden/`.",
         "",
         "| directory | error | the bug that it is there to catch |",

@@ -29,7 +29,12 @@ def native_slices(*regions: tuple[int, int]) -> bytes:
     offset, extent = zip(*regions, strict=True)
     count = len(regions)
     crc = [crc32c.crc32c(bytes(length)) for length in extent]
-    columns = {"offset": u64(*offset), "extent": u64(*extent), "nbytes": u64(*extent), "crc": u32(*crc)}
+    columns = {
+        "offset": u64(*offset),
+        "extent": u64(*extent),
+        "nbytes": u64(*extent),
+        "crc": u32(*crc),
+    }
     zeros = {"file": u32(*[0] * count), "start": u64(*[0] * count), "count": u32(count)}
     return hand_made({**columns, **zeros})
 
@@ -54,21 +59,27 @@ def native_cases() -> Iterator[Case]:
     yield case(
         "huge",
         "InvalidCheckpoint",
-        "Claims 2^60 elements in a file of 4 bytes: an array is allocated before the file's size is looked at.",
+        "Claims 2^60 elements in a file of 4 bytes: an array is allocated before the file's size "
+        "is looked at.",
         native(hand_made({"shape": huge, "extent": huge, "nbytes": huge})),
     )
     yield case(
         "huge_file",
         "InvalidCheckpoint",
-        "Claims 2^60 elements, and that the data file is as large: the checksums of its runs are not counted.",
+        "Claims 2^60 elements, and that the data file is as large: the checksums of its runs are "
+        "not counted.",
         native(
-            hand_made({"shape": huge, "extent": huge, "nbytes": huge}, Overview(Metadata(), "g1", np.array([1 << 60])))
+            hand_made(
+                {"shape": huge, "extent": huge, "nbytes": huge},
+                Overview(Metadata(), "g1", np.array([1 << 60])),
+            )
         ),
     )
     yield case(
         "huge_and_empty",
         "InvalidCheckpoint",
-        "A shape of 0 x 2^63 elements: sizes are multiplied without looking for overflow, since the product is 0.",
+        "A shape of 0 x 2^63 elements: sizes are multiplied without looking for overflow, since "
+        "the product is 0.",
         native(
             hand_made(
                 {
@@ -103,7 +114,8 @@ def native_cases() -> Iterator[Case]:
     yield case(
         "nested",
         "MalformedCheckpoint",
-        "A million nested msgpack arrays: a decoder that recurses leaves the stack, and the process.",
+        "A million nested msgpack arrays: a decoder that recurses leaves the stack, and the "
+        "process.",
         native(hand_made(metadata=b"\x91" * 10**6 + b"\xc0")),
     )
     yield case(
@@ -116,7 +128,8 @@ def native_cases() -> Iterator[Case]:
         yield case(
             f"generation_{name}",
             "InvalidCheckpoint",
-            f"The generation, of which the data files' names are made, is {generation!r}: it leads out of the "
+            f"The generation, of which the data files' names are made, is {generation!r}: it "
+            "leads out of the "
             "directory, or cuts the name off.",
             native(native_generation(generation)),
         )
@@ -134,8 +147,18 @@ def native_cases() -> Iterator[Case]:
     )
     yield case("empty", "MalformedCheckpoint", "An index of no bytes.", native(b""))
     yield case(
-        "truncated", "MalformedCheckpoint", "Half an index, as a full disk leaves it.", native(hand_made()[:200])
+        "truncated",
+        "MalformedCheckpoint",
+        "Half an index, as a full disk leaves it.",
+        native(hand_made()[:200]),
     )
-    yield case("foreign", "MalformedCheckpoint", "A picture under the name of an index.", native(PICTURE))
+    yield case(
+        "foreign", "MalformedCheckpoint", "A picture under the name of an index.", native(PICTURE)
+    )
     other = native(hand_made(), b"\1\2\3\4")
-    yield case("swapped", "CorruptCheckpoint", "The data file is that of another checkpoint, of equal size.", other)
+    yield case(
+        "swapped",
+        "CorruptCheckpoint",
+        "The data file is that of another checkpoint, of equal size.",
+        other,
+    )

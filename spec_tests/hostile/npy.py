@@ -12,7 +12,9 @@ def npy_cases() -> Iterator[Case]:
     def case(name: str, error: str, why: str, file: bytes) -> Case:
         return Case(f"npy_{name}", "ck.npy", error, why, {"ck.npy": file})
 
-    yield case("huge", "IncompleteCheckpoint", "Claims 2^60 elements in 16 bytes.", npy(f"({1 << 60},)"))
+    yield case(
+        "huge", "IncompleteCheckpoint", "Claims 2^60 elements in 16 bytes.", npy(f"({1 << 60},)")
+    )
     yield case(
         "fortran_huge",
         "IncompleteCheckpoint",
@@ -25,14 +27,26 @@ def npy_cases() -> Iterator[Case]:
         "A shape whose size is 0 in 64 bits: 2^32 x 2^32.",
         npy(f"({1 << 32}, {1 << 32})", data=b""),
     )
-    yield case("pickle", "InvalidCheckpoint", "An array of objects: a call of a function.", npy("(1,)", "'|O'", _CALL))
-    yield case("rank", "InvalidCheckpoint", "Two thousand axes, of which NumPy has 64.", npy(f"({'1, ' * 2000})"))
+    yield case(
+        "pickle",
+        "InvalidCheckpoint",
+        "An array of objects: a call of a function.",
+        npy("(1,)", "'|O'", _CALL),
+    )
+    yield case(
+        "rank",
+        "InvalidCheckpoint",
+        "Two thousand axes, of which NumPy has 64.",
+        npy(f"({'1, ' * 2000})"),
+    )
     yield case(
         "header_past_end",
         "IncompleteCheckpoint",
         "The header claims more bytes than the file has.",
         npy(nbytes=60_000),
     )
-    yield case("truncated", "IncompleteCheckpoint", "The last byte of the array is missing.", npy()[:-1])
+    yield case(
+        "truncated", "IncompleteCheckpoint", "The last byte of the array is missing.", npy()[:-1]
+    )
     yield case("empty", "MalformedCheckpoint", "A file of no bytes.", b"")
     yield case("foreign", "MalformedCheckpoint", "A picture under the name of an array.", PICTURE)

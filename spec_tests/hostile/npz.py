@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from spec_tests.hostile.case import PICTURE, Case
 
 
-def npy(shape: str = "(4,)", descr: str = "'<f4'", data: bytes = bytes(16), nbytes: int | None = None) -> bytes:
+def npy(
+    shape: str = "(4,)", descr: str = "'<f4'", data: bytes = bytes(16), nbytes: int | None = None
+) -> bytes:
     """An array's file; ``nbytes`` is what it claims of its header."""
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header) if nbytes is None else nbytes) + header + data
+    return (
+        b"\x93NUMPY\1\0"
+        + struct.pack("<H", len(header) if nbytes is None else nbytes)
+        + header
+        + data
+    )
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,8 @@ class Member:
 
 
 def archive(*members: Member, is_shared: bool = False) -> bytes:
-    """A zip archive; with ``is_shared`` all members are those of the directory, and one alone is in the file."""
+    """A zip archive; with ``is_shared`` all members are those of the directory, and one alone is in
+    the file."""
     local, central = b"", b""
     for member in members:
         name = member.name.encode()
@@ -43,16 +51,20 @@ def archive(*members: Member, is_shared: bool = False) -> bytes:
         start = 0 if is_shared else len(local)
         if not (is_shared and local):
             local += b"PK\3\4" + fields + name + member.extra + member.content
-        central += b"PK\1\2" + struct.pack("<H", 20) + fields + struct.pack("<HHHII", 0, 0, 0, 0, start)
+        central += (
+            b"PK\1\2" + struct.pack("<H", 20) + fields + struct.pack("<HHHII", 0, 0, 0, 0, start)
+        )
         central += name + member.extra
     end = struct.pack("<HHHHIIH", 0, 0, len(members), len(members), len(central), len(local), 0)
     return local + central + b"PK\5\6" + end
 
 
 def deflated_zeros(prefix: bytes, count: int) -> bytes:
-    """A deflate stream of a stored block ``prefix`` and ``count`` * 258 + 1 zeros, by fixed codes: 13 bits for 258.
+    """A deflate stream of a stored block ``prefix`` and ``count`` * 258 + 1 zeros, by fixed codes:
+    13 bits for 258.
 
-    The literal 0 is 00110000; 258 bytes from one byte back are 11000101 and 00000; the end is 0000000.
+    The literal 0 is 00110000; 258 bytes from one byte back are 11000101 and 00000; the end is
+    0000000.
     """
     bits = "110" + "00110000" + "1100010100000" * count + "0000000"
     bits += "0" * (-len(bits) % 8)
@@ -72,22 +84,41 @@ def npz_cases() -> Iterator[Case]:
     yield case(
         "bomb_shared",
         "InvalidCheckpoint",
-        "A thousand members share one compressed array: 26 KB become 4 GB, though no member is inflated very much.",
-        archive(*(Member(f"{n:03}.npy", stream, 8, bomb.nbytes, crc) for n in range(1000)), is_shared=True),
+        "A thousand members share one compressed array: 26 KB become 4 GB, though no member is "
+        "inflated very much.",
+        archive(
+            *(Member(f"{n:03}.npy", stream, 8, bomb.nbytes, crc) for n in range(1000)),
+            is_shared=True,
+        ),
     )
     yield case(
         "bomb_claims",
         "InvalidCheckpoint",
         "A compressed array of 26 KB that claims 2^31 bytes, more than deflate can make of it.",
         archive(
-            Member("a.npy", deflated_zeros(npy(f"({1 << 31},)", "'|i1'", b""), count), 8, (1 << 31) + len(kernel), crc)
+            Member(
+                "a.npy",
+                deflated_zeros(npy(f"({1 << 31},)", "'|i1'", b""), count),
+                8,
+                (1 << 31) + len(kernel),
+                crc,
+            )
         ),
     )
     yield case(
         "bomb_past_claim",
         "MalformedCheckpoint",
-        "A compressed array that claims 64 bytes and becomes 4 million: it is inflated to its end, not to its claim.",
-        archive(Member("a.npy", deflated_zeros(npy("(64,)", "'|i1'", b""), count), 8, len(npy("(64,)")) + 48, crc)),
+        "A compressed array that claims 64 bytes and becomes 4 million: it is inflated to its "
+        "end, not to its claim.",
+        archive(
+            Member(
+                "a.npy",
+                deflated_zeros(npy("(64,)", "'|i1'", b""), count),
+                8,
+                len(npy("(64,)")) + 48,
+                crc,
+            )
+        ),
     )
     yield case(
         "huge",
@@ -122,7 +153,8 @@ def npz_cases() -> Iterator[Case]:
     yield case(
         "pickle",
         "InvalidCheckpoint",
-        "An array of objects, whose pickle calls a function: whoever unpickles it runs what somebody else wrote.",
+        "An array of objects, whose pickle calls a function: whoever unpickles it runs what "
+        "somebody else wrote.",
         archive(Member("a.npy", npy("(1,)", "'|O'", b"cos\nsystem\n(S'touch pickled'\ntR."))),
     )
     yield case(
@@ -140,7 +172,8 @@ def npz_cases() -> Iterator[Case]:
     yield case(
         "zip64_cut",
         "OutOfBounds",
-        "The field that gives the sizes claims 16 bytes and has 5: it is unpacked as if they were there.",
+        "The field that gives the sizes claims 16 bytes and has 5: it is unpacked as if they "
+        "were there.",
         archive(Member("a.npy", npy(), extra=struct.pack("<HH", 1, 16) + b"\x90\0\0\0\0")),
     )
     whole = archive(Member("a.npy", npy()))
@@ -151,7 +184,10 @@ def npz_cases() -> Iterator[Case]:
         whole[:-6] + struct.pack("<IH", 0xFFFFFFF0, 0),
     )
     yield case(
-        "truncated", "MalformedCheckpoint", "The end of the archive, and so its directory, is gone.", whole[:100]
+        "truncated",
+        "MalformedCheckpoint",
+        "The end of the archive, and so its directory, is gone.",
+        whole[:100],
     )
     yield case("empty", "MalformedCheckpoint", "A file of no bytes.", b"")
     yield case("foreign", "MalformedCheckpoint", "A picture under the name of an archive.", PICTURE)

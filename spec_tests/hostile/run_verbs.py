@@ -1,6 +1,8 @@
-"""Every verb on every path that is given, in a process with bounded memory and time; one JSON line a path.
+"""Every verb on every path that is given, in a process with bounded memory and time; one JSON line
+a path.
 
-``python -m spec_tests.hostile.run_verbs SCRATCH PATH...``: SCRATCH is an empty directory that may be written.
+``python -m spec_tests.hostile.run_verbs SCRATCH PATH...``: SCRATCH is an empty directory that may
+be written.
 """
 
 import io
@@ -20,7 +22,8 @@ from shardvar.cli import main
 from shardvar.errors import ShardvarError
 
 MEMORY = 3 << 29
-"""Bytes of address space: of the interpreter, NumPy and their threads, and a fraction of what the files claim."""
+"""Bytes of address space: of the interpreter, NumPy and their threads, and a fraction of what the
+files claim."""
 
 SECONDS = 60
 """A generous time for what should take milliseconds."""
@@ -33,7 +36,11 @@ def outcome(verb: Callable[[], Any]) -> Any:
     except ShardvarError as error:
         return {"raised": type(error).__name__, "cause": error.cause, "remedy": error.remedy}
     except BaseException as error:  # noqa: BLE001  # whatever it is, it is what the test wants to know
-        return {"raised": f"not ours: {type(error).__name__}", "cause": traceback.format_exc(), "remedy": ""}
+        return {
+            "raised": f"not ours: {type(error).__name__}",
+            "cause": traceback.format_exc(),
+            "remedy": "",
+        }
 
 
 def run_cli(*words: str) -> dict[str, Any]:

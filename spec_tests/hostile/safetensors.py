@@ -13,7 +13,9 @@ def safetensors(header: object, data: bytes = bytes(16), nbytes: int | None = No
     return struct.pack("<Q", len(octets) if nbytes is None else nbytes) + octets + data
 
 
-def tensor(start: int = 0, stop: int = 16, shape: Sequence[int] = (4,), dtype: str = "F32") -> dict[str, object]:
+def tensor(
+    start: int = 0, stop: int = 16, shape: Sequence[int] = (4,), dtype: str = "F32"
+) -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
 
 
@@ -79,7 +81,8 @@ def safetensors_cases() -> Iterator[Case]:
     yield case(
         "long_number",
         "MalformedCheckpoint",
-        "An offset of fifty thousand digits: turning them into a number takes the square of their count.",
+        "An offset of fifty thousand digits: turning them into a number takes the square of "
+        "their count.",
         safetensors(b'{"t":{"dtype":"F32","shape":[4],"data_offsets":[0,' + b"9" * 50_000 + b"]}}"),
     )
     yield case(
@@ -89,9 +92,14 @@ def safetensors_cases() -> Iterator[Case]:
         safetensors({"t": tensor(-16, 0)}),
     )
     yield case("empty", "MalformedCheckpoint", "A file of no bytes.", b"")
-    yield case("foreign", "MalformedCheckpoint", "A picture under the name of a checkpoint.", PICTURE)
     yield case(
-        "truncated", "IncompleteCheckpoint", "The data lost their last byte.", safetensors({"t": tensor()}, bytes(15))
+        "foreign", "MalformedCheckpoint", "A picture under the name of a checkpoint.", PICTURE
+    )
+    yield case(
+        "truncated",
+        "IncompleteCheckpoint",
+        "The data lost their last byte.",
+        safetensors({"t": tensor()}, bytes(15)),
     )
     for name, file, error in (
         ("dotdot", "../ck.safetensors", "InvalidCheckpoint"),
@@ -114,8 +122,14 @@ def shard(rank: int, offsets: dict[str, object], shape: Sequence[int] = (4,)) ->
     """The file of one rank, whose slices begin at these offsets."""
     info = json.dumps({key: {"saved_offsets": each} for key, each in offsets.items()})
     header: dict[str, object] = {"__metadata__": {"DCP_SHARDING_INFO": info}}
-    header |= {key: tensor(16 * number, 16 * number + 16, shape) for number, key in enumerate(offsets)}
-    return {f"shard-{rank:05}-model-00001-of-00001.safetensors": safetensors(header, bytes(16 * len(offsets)))}
+    header |= {
+        key: tensor(16 * number, 16 * number + 16, shape) for number, key in enumerate(offsets)
+    }
+    return {
+        f"shard-{rank:05}-model-00001-of-00001.safetensors": safetensors(
+            header, bytes(16 * len(offsets))
+        )
+    }
 
 
 def _shard_cases() -> Iterator[Case]:
@@ -133,4 +147,10 @@ def _shard_cases() -> Iterator[Case]:
         yield Case(f"safetensors_shard_{name}", min(files), error, why, files)
     (alone,) = shard(2, {"t": [4]}).values()
     why = "One shard under the name of a whole file: half a tensor is taken for all of it."
-    yield Case("safetensors_shard_renamed", "ck.safetensors", "IncompleteCheckpoint", why, {"ck.safetensors": alone})
+    yield Case(
+        "safetensors_shard_renamed",
+        "ck.safetensors",
+        "IncompleteCheckpoint",
+        why,
+        {"ck.safetensors": alone},
+    )

@@ -40,9 +40,15 @@ def bundle_entry(
 ) -> bytes:
     """The value of a tensor's entry; float32 unless ``dtype`` says otherwise."""
     dims = proto(*((2, proto((1, extent))) for extent in shape))
-    extents = [proto(*((1, proto((1, start), (2, length))) for start, length in each)) for each in slices]
+    extents = [
+        proto(*((1, proto((1, start), (2, length))) for start, length in each)) for each in slices
+    ]
     crc = varint(6 << 3 | 5) + struct.pack("<I", masked(data))
-    return proto((1, dtype), (2, dims), (3, shard), (4, offset), (5, size)) + crc + proto(*((7, e) for e in extents))
+    return (
+        proto((1, dtype), (2, dims), (3, shard), (4, offset), (5, size))
+        + crc
+        + proto(*((7, e) for e in extents))
+    )
 
 
 def masked(data: bytes) -> int:
@@ -51,7 +57,9 @@ def masked(data: bytes) -> int:
 
 
 def block(entries: Iterable[tuple[bytes, bytes]], restarts: int = 1) -> bytes:
-    body = b"".join(varint(0) + varint(len(key)) + varint(len(value)) + key + value for key, value in entries)
+    body = b"".join(
+        varint(0) + varint(len(key)) + varint(len(value)) + key + value for key, value in entries
+    )
     return body + struct.pack("<II", 0, restarts)
 
 
@@ -65,9 +73,13 @@ def handle(offset: int, nbytes: int) -> bytes:
 
 
 def table(
-    data: bytes, kind: int = 0, handles: Sequence[tuple[bytes, bytes]] | None = None, index: bytes | None = None
+    data: bytes,
+    kind: int = 0,
+    handles: Sequence[tuple[bytes, bytes]] | None = None,
+    index: bytes | None = None,
 ) -> bytes:
-    """A sorted table of one block, whose index block holds ``handles`` and whose footer the handle ``index``."""
+    """A sorted table of one block, whose index block holds ``handles`` and whose footer the handle
+    ``index``."""
     first = stored(data, kind)
     rows = [(b"\xff", handle(0, len(data)))] if handles is None else handles
     listed = block(rows)
@@ -83,7 +95,10 @@ def bundle(*entries: tuple[bytes, bytes], num_shards: int = 1, data: bytes = byt
 def sliced(*extents: tuple[int, int]) -> Files:
     """A tensor of four zeros in slices (start, length)."""
     parts = [
-        (slice_key(b"t", [extent]), bundle_entry([extent[1]], 4 * extent[1], data=bytes(4 * extent[1])))
+        (
+            slice_key(b"t", [extent]),
+            bundle_entry([extent[1]], 4 * extent[1], data=bytes(4 * extent[1])),
+        )
         for extent in sorted(set(extents))
     ]
     return bundle(*parts, (b"t", bundle_entry(size=0, slices=[[extent] for extent in extents])))
@@ -96,13 +111,15 @@ def tensorflow_cases() -> Iterator[Case]:
     yield case(
         "huge",
         "IncompleteCheckpoint",
-        "Claims 2^60 elements in a file of 16 bytes: an array is allocated before the file's size is looked at.",
+        "Claims 2^60 elements in a file of 16 bytes: an array is allocated before the file's "
+        "size is looked at.",
         bundle((b"t", bundle_entry([1 << 60], 1 << 62))),
     )
     yield case(
         "huge_and_empty",
         "InvalidCheckpoint",
-        "A shape of 0 x 2^62 x 2^62: sizes are multiplied without looking for overflow, since the product is 0.",
+        "A shape of 0 x 2^62 x 2^62: sizes are multiplied without looking for overflow, since "
+        "the product is 0.",
         bundle((b"t", bundle_entry([0, 1 << 62, 1 << 62], 0, data=b""))),
     )
     yield case(
@@ -117,17 +134,21 @@ def tensorflow_cases() -> Iterator[Case]:
         "A tensor of 20,000 axes, of which NumPy has 64: every table is made as wide.",
         bundle((b"t", bundle_entry([1] * 20000, 4))),
     )
-    yield case("overlap", "OverlappingSlices", "Two slices hold the same element.", sliced((0, 3), (2, 2)))
+    yield case(
+        "overlap", "OverlappingSlices", "Two slices hold the same element.", sliced((0, 3), (2, 2))
+    )
     yield case(
         "outside",
         "OutOfBounds",
-        "A slice reaches out of its tensor: TensorFlow itself was made to write past its buffers so.",
+        "A slice reaches out of its tensor: TensorFlow itself was made to write past its buffers "
+        "so.",
         sliced((0, 2), (2, 3)),
     )
     yield case(
         "listed_often",
         "OverlappingSlices",
-        "One slice is listed 3,000 times: overlaps are sought by comparing all with all, or it is counted as covering.",
+        "One slice is listed 3,000 times: overlaps are sought by comparing all with all, or it "
+        "is counted as covering.",
         sliced(*[(0, 1)] * 3000, (1, 3)),
     )
     entries = block([(b"", proto((1, 1))), (b"t", bundle_entry())])
@@ -137,14 +158,19 @@ def tensorflow_cases() -> Iterator[Case]:
         "handle_cycle",
         "InvalidCheckpoint",
         "The index block lists itself as a block of entries: it is followed for ever.",
-        {"ck.index": table(entries, handles=[(b"\xff", handle(at, len(loop)))]), "ck.data-00000-of-00001": bytes(16)},
+        {
+            "ck.index": table(entries, handles=[(b"\xff", handle(at, len(loop)))]),
+            "ck.data-00000-of-00001": bytes(16),
+        },
     )
     yield case(
         "handle_twice",
         "InvalidCheckpoint",
         "The index block lists the same block 2,000 times: a small file becomes a large table.",
         {
-            "ck.index": table(entries, handles=[(b"u%04d" % n, handle(0, len(entries))) for n in range(2000)]),
+            "ck.index": table(
+                entries, handles=[(b"u%04d" % n, handle(0, len(entries))) for n in range(2000)]
+            ),
             "ck.data-00000-of-00001": bytes(16),
         },
     )
@@ -152,8 +178,12 @@ def tensorflow_cases() -> Iterator[Case]:
         yield case(
             f"handle_huge_{name}",
             "MalformedCheckpoint",
-            f"The {name} of a block is 2^62: it is added to, or allocated, before the file's size is looked at.",
-            {"ck.index": table(entries, handles=[(b"\xff", far)]), "ck.data-00000-of-00001": bytes(16)},
+            f"The {name} of a block is 2^62: it is added to, or allocated, before the file's "
+            "size is looked at.",
+            {
+                "ck.index": table(entries, handles=[(b"\xff", far)]),
+                "ck.data-00000-of-00001": bytes(16),
+            },
         )
         yield case(
             f"footer_huge_{name}",
@@ -181,7 +211,8 @@ def tensorflow_cases() -> Iterator[Case]:
     yield case(
         "snappy_bomb",
         "MalformedCheckpoint",
-        "A compressed block that claims 100 bytes and becomes 1.3 million: the claim is not held against what comes.",
+        "A compressed block that claims 100 bytes and becomes 1.3 million: the claim is not held "
+        "against what comes.",
         {"ck.index": table(varint(100) + bomb, 1), "ck.data-00000-of-00001": bytes(16)},
     )
     yield case(
@@ -202,9 +233,14 @@ def tensorflow_cases() -> Iterator[Case]:
         "A payload begins at -8: what is before the file, or the end of it, is read.",
         bundle((b"t", bundle_entry(offset=-8))),
     )
-    yield case("empty", "MalformedCheckpoint", "An index of no bytes.", bundle() | {"ck.index": b""})
     yield case(
-        "foreign", "MalformedCheckpoint", "A picture under the name of an index.", bundle() | {"ck.index": PICTURE}
+        "empty", "MalformedCheckpoint", "An index of no bytes.", bundle() | {"ck.index": b""}
+    )
+    yield case(
+        "foreign",
+        "MalformedCheckpoint",
+        "A picture under the name of an index.",
+        bundle() | {"ck.index": PICTURE},
     )
     yield case(
         "data_truncated",

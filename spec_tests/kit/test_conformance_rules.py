@@ -1,4 +1,5 @@
-"""The conformance kit judges rightly: what shardvar and NumPy claim they keep, and nothing unclaimed counts as kept."""
+"""The conformance kit judges rightly: what shardvar and NumPy claim they keep, and nothing
+unclaimed counts as kept."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,10 @@ def test_every_rule_says_what_it_is() -> None:
 
 def test_sentences_of_the_documentation_stand_there() -> None:
     """Word for word; those of the RFCs are held by the table of rules."""
-    pages = {rule.source: " ".join((ROOT / rule.source).read_text(encoding="utf-8").split()) for rule in OURS}
+    pages = {
+        rule.source: " ".join((ROOT / rule.source).read_text(encoding="utf-8").split())
+        for rule in OURS
+    }
     assert [rule.id for rule in OURS if rule.sentence not in pages[rule.source]] == []
     assert {rule.level for rule in OURS} == {9}
     assert {rule.id[0] for rule in RULES.values() if rule not in OURS} == {"R"}
@@ -86,12 +90,18 @@ def test_a_counterexample_of_dtypes_is_one_element() -> None:
 
     class Floats(NumpyAdapter):
         def save(self, path: str, tensors: Any, num_shards: int) -> None:
-            super().save(path, {key: value.astype(np.float32) for key, value in tensors.items()}, num_shards)
+            super().save(
+                path, {key: value.astype(np.float32) for key, value in tensors.items()}, num_shards
+            )
 
     verdict = judge(RULES["R-CKPT-1-dtypes"], Floats())
     assert verdict.counterexample is not None
-    assert any("adapter.save(path, {'w': np.array([" in line for line in verdict.counterexample.calls)
-    assert verdict.counterexample.calls[-1].endswith("'bool')}, 1)") and ", " not in saved_values(verdict)
+    assert any(
+        "adapter.save(path, {'w': np.array([" in line for line in verdict.counterexample.calls
+    )
+    assert verdict.counterexample.calls[-1].endswith("'bool')}, 1)") and ", " not in saved_values(
+        verdict
+    )
 
 
 def saved_values(verdict: Any) -> str:
@@ -110,7 +120,9 @@ def test_a_write_in_place_that_ought_to_be_refused_is_said_to_have_returned_none
     verdict = judge(RULES["R-VAR-2-large"], InPlace())
     assert verdict.outcome == BROKEN and verdict.counterexample is not None
     assert verdict.counterexample.came == "It returned None."
-    assert judge(RULES["R-VAR-2-large"], wrong_adapters.Cropped()).counterexample.came.startswith("It returned [np.")
+    assert judge(RULES["R-VAR-2-large"], wrong_adapters.Cropped()).counterexample.came.startswith(
+        "It returned [np."
+    )
 
 
 def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
@@ -118,9 +130,17 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     verdicts = {rule.id: judge(rule, adapter, max_examples=EXAMPLES) for rule in RULES.values()}
     kept = {name for name, verdict in verdicts.items() if verdict.outcome == KEPT}
     assert {name for name, verdict in verdicts.items() if verdict.outcome == BROKEN} == set()
-    lookups = {"R-LOOKUP-2", "R-LOOKUP-2-axes", "R-LOOKUP-2-dtypes", "R-LOOKUP-2-few-rows", "R-LOOKUP-2-many"}
+    lookups = {
+        "R-LOOKUP-2",
+        "R-LOOKUP-2-axes",
+        "R-LOOKUP-2-dtypes",
+        "R-LOOKUP-2-few-rows",
+        "R-LOOKUP-2-many",
+    }
     assert kept == {"R-CONCAT-1", "R-CONCAT-1-few", "R-CONCAT-1-dtypes", "R-ID-1"} | lookups
-    assert all(verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept)
+    assert all(
+        verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept
+    )
     assert verdicts["R-SV-1"].reason == "no shards"
     assert protocol.strangers_of(adapter) == ["lokup_bags"]
 
@@ -145,18 +165,27 @@ def test_inputs_that_are_not_claimed_are_counted_and_not_kept() -> None:
 
 def test_an_expected_failure_that_passes_is_a_failure_of_the_declaration() -> None:
     rule = RULES["R-READ-1"]
-    assert judge(rule, wrong_adapters.Unstitched(), expected=Expected("upstream")).outcome == EXPECTED_FAILURE
+    assert (
+        judge(rule, wrong_adapters.Unstitched(), expected=Expected("upstream")).outcome
+        == EXPECTED_FAILURE
+    )
     assert judge(rule, NumpyAdapter(), expected=Expected("upstream")).outcome == UNEXPECTED_PASS
 
 
-@pytest.mark.parametrize("adapter", [wrong_adapters.Unstitched(), NumpyAdapter()], ids=["broken", "kept"])
-def test_what_is_broken_in_some_runs_is_said_to_be_so_whether_this_run_found_it_or_not(adapter: Any) -> None:
+@pytest.mark.parametrize(
+    "adapter", [wrong_adapters.Unstitched(), NumpyAdapter()], ids=["broken", "kept"]
+)
+def test_what_is_broken_in_some_runs_is_said_to_be_so_whether_this_run_found_it_or_not(
+    adapter: Any,
+) -> None:
     verdict = judge(RULES["R-READ-1"], adapter, expected=Expected("random", sometimes=True))
     assert (verdict.outcome, verdict.reason) == (BROKEN_SOMETIMES, "random")
 
 
 def test_what_is_not_claimed_is_not_broken_in_some_runs() -> None:
-    verdict = judge(RULES["R-LOOKUP-4"], NumpyAdapter(), expected=Expected("random", sometimes=True))
+    verdict = judge(
+        RULES["R-LOOKUP-4"], NumpyAdapter(), expected=Expected("random", sometimes=True)
+    )
     assert verdict.outcome == NOT_CLAIMED
 
 
@@ -167,7 +196,9 @@ def test_damage_hits_the_same_bytes_whatever_the_files_are_called(tmp_path: Path
         (tmp_path / directory).mkdir()
         for name, content in zip(names, contents, strict=True):
             (tmp_path / directory / name).write_bytes(content)
-    one, other = ([path.read_bytes() for path in files_of(str(tmp_path / name))] for name in ("one", "other"))
+    one, other = (
+        [path.read_bytes() for path in files_of(str(tmp_path / name))] for name in ("one", "other")
+    )
     assert one == other and sorted(one[:2]) == [b"a", b"b"] and one[2:] == [b"00"]
 
 

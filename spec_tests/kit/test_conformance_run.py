@@ -1,4 +1,5 @@
-"""A run of the kit under pytest: options, reports, declared failures, and silence until it is asked for."""
+"""A run of the kit under pytest: options, reports, declared failures, and silence until it is asked
+for."""
 
 import json
 import re
@@ -25,7 +26,9 @@ PLUGIN = ["-p", "shardvar.conformance.plugin", "-p", "no:cacheprovider"]
 NUMPY = "shardvar.conformance.adapters.numpy:Adapter"
 
 
-def run(directory: Path, *arguments: str, python: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def run(
+    directory: Path, *arguments: str, python: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run pytest somewhere, with the wrong adapters and the same shardvar in reach."""
     return subprocess.run(
         [sys.executable, *python, "-m", "pytest", *PLUGIN, *arguments],
@@ -43,7 +46,17 @@ def judge(directory: Path, adapter: str, *arguments: str) -> subprocess.Complete
 
 @pytest.mark.smoke
 def test_an_adapter_is_judged_level_by_level(tmp_path: Path) -> None:
-    done = judge(tmp_path, NUMPY, "-q", "--level", "1", "--conformance-json", "a.json", "--conformance-html", "a.html")
+    done = judge(
+        tmp_path,
+        NUMPY,
+        "-q",
+        "--level",
+        "1",
+        "--conformance-json",
+        "a.json",
+        "--conformance-html",
+        "a.html",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 kept, 0 broken, 5 not claimed" in done.stdout
     assert "(no regions) `regions` gives the parts of a grid" in done.stdout
@@ -51,7 +64,12 @@ def test_an_adapter_is_judged_level_by_level(tmp_path: Path) -> None:
     assert report["adapter"] == NUMPY and report["levels"] == {"1": "partitioning"}
     assert report["counts"]["kept"] == 2 and {rule["level"] for rule in report["rules"]} == {1}
     first = report["rules"][0]
-    assert (first["id"], first["sentence_id"], first["outcome"], first["rfc"]) == ("R-DIV-1", "R-DIV-1", "kept", "000")
+    assert (first["id"], first["sentence_id"], first["outcome"], first["rfc"]) == (
+        "R-DIV-1",
+        "R-DIV-1",
+        "kept",
+        "000",
+    )
     html = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "R-DIV-1" in html and "one more id" in html
     assert {path.name for path in tmp_path.iterdir()} - {".hypothesis"} == {"a.html", "a.json"}
@@ -63,31 +81,62 @@ def test_a_breach_is_shown_with_its_program_and_fails_the_run(tmp_path: Path) ->
     assert "FAILED shardvar.conformance::R-READ-1" in done.stdout and "Traceback" not in done.stdout
     assert "adapter.sparse_read(h1, np.array([1, 0], 'int64'))" in done.stdout
     assert "# It must give np.array([2.0, 1.0], 'float32')." in done.stdout
-    rules = {rule["id"]: rule for rule in json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["rules"]}
-    assert rules["R-READ-1"]["outcome"] == "broken" and "import numpy" in rules["R-READ-1"]["program"]
+    rules = {
+        rule["id"]: rule
+        for rule in json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["rules"]
+    }
+    assert (
+        rules["R-READ-1"]["outcome"] == "broken" and "import numpy" in rules["R-READ-1"]["program"]
+    )
     assert rules["R-DIV-1"]["outcome"] == "not run"
 
 
 def test_declared_failures_are_expected_and_unexpected_passes_fail(tmp_path: Path) -> None:
-    (tmp_path / "known.txt").write_text("# upstream\nR-READ-1: rows come by shards  # to be mended\n")
+    (tmp_path / "known.txt").write_text(
+        "# upstream\nR-READ-1: rows come by shards  # to be mended\n"
+    )
     known = ("-q", "-k", "R-READ-1 and not R-READ-1-", "--expected-failures", "known.txt")
     done = judge(tmp_path, f"{WRONG}:Unstitched", *known)
-    assert done.returncode == 0 and "1 expected failure" in done.stdout and "rows come by shards" in done.stdout
+    assert (
+        done.returncode == 0
+        and "1 expected failure" in done.stdout
+        and "rows come by shards" in done.stdout
+    )
     done = judge(tmp_path, NUMPY, *known)
-    assert done.returncode == 1 and "1 unexpected pass" in done.stdout and "take it off the list" in done.stdout
+    assert (
+        done.returncode == 1
+        and "1 unexpected pass" in done.stdout
+        and "take it off the list" in done.stdout
+    )
 
 
 def test_what_is_declared_to_be_broken_in_some_runs_fails_none(tmp_path: Path) -> None:
     (tmp_path / "known.txt").write_text("R-READ-1 sometimes: files have random names\n")
     for adapter in (f"{WRONG}:Unstitched", NUMPY):
-        done = judge(tmp_path, adapter, "-q", "-k", "R-READ-1 and not R-READ-1-", "--expected-failures", "known.txt")
-        assert done.returncode == 0 and "1 broken in some runs" in done.stdout and "random names" in done.stdout
+        done = judge(
+            tmp_path,
+            adapter,
+            "-q",
+            "-k",
+            "R-READ-1 and not R-READ-1-",
+            "--expected-failures",
+            "known.txt",
+        )
+        assert (
+            done.returncode == 0
+            and "1 broken in some runs" in done.stdout
+            and "random names" in done.stdout
+        )
 
 
 def test_the_adapter_of_the_page_is_judged_as_the_page_says(tmp_path: Path) -> None:
     text = (paths.ROOT / "docs/conformance-kit.md").read_text(encoding="utf-8")
-    adapter = next(part for part in text.split("```python\n") if "class Adapter:" in part).partition("```")[0]
-    (tmp_path / "adapter.py").write_text(adapter[adapter.rindex("import numpy") :], encoding="utf-8")
+    adapter = next(
+        part for part in text.split("```python\n") if "class Adapter:" in part
+    ).partition("```")[0]
+    (tmp_path / "adapter.py").write_text(
+        adapter[adapter.rindex("import numpy") :], encoding="utf-8"
+    )
     assert "python -m pytest --pyargs shardvar.conformance --adapter adapter:Adapter" in text
     done = judge(tmp_path, "adapter:Adapter", "-q")
     assert done.returncode == 1 and " 4 broken" in done.stdout, done.stdout
@@ -102,7 +151,9 @@ def test_a_process_that_damage_ends_has_broken_the_rule(tmp_path: Path) -> None:
     assert "restore ended the process that it ran in, with exit code 9" in done.stdout
 
 
-def test_a_process_that_hangs_is_ended_and_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_is_ended_and_is_no_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     isolated = calls.Isolated(wrong_adapters.Hangs(), f"{WRONG}:Hangs")
     tensors, path = {"w": np.ones(3)}, str(tmp_path / "model")
     isolated.save(path, tensors, 1)
@@ -125,8 +176,28 @@ def test_rules_are_judged_in_several_processes_too(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["--pyargs", "shardvar.conformance"], "none was given. Add --adapter package.module:Name"),
-        (["--pyargs", "shardvar.conformance", "--adapter", NUMPY, "--conformance-json", "no/a.json"], "does not exist"),
-        (["--pyargs", "shardvar.conformance", "--adapter", NUMPY, "--expected-failures", "no.txt"], "no.txt"),
+        (
+            [
+                "--pyargs",
+                "shardvar.conformance",
+                "--adapter",
+                NUMPY,
+                "--conformance-json",
+                "no/a.json",
+            ],
+            "does not exist",
+        ),
+        (
+            [
+                "--pyargs",
+                "shardvar.conformance",
+                "--adapter",
+                NUMPY,
+                "--expected-failures",
+                "no.txt",
+            ],
+            "no.txt",
+        ),
     ],
     ids=["adapter", "report", "declarations"],
 )
@@ -135,9 +206,14 @@ def test_wrong_usage_is_told_in_a_sentence(tmp_path: Path, arguments: list[str],
     assert done.returncode == 4 and told in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_adapter_in_the_working_directory_is_found_without_being_installed(tmp_path: Path) -> None:
-    """The command ``pytest`` does not look there by itself; ``-P`` makes ``python -m pytest`` like it."""
-    (tmp_path / "mine.py").write_text("class A:\n    def div(self, length, num_shards): return []\n", encoding="utf-8")
+def test_an_adapter_in_the_working_directory_is_found_without_being_installed(
+    tmp_path: Path,
+) -> None:
+    """The command ``pytest`` does not look there by itself; ``-P`` makes ``python -m pytest`` like
+    it."""
+    (tmp_path / "mine.py").write_text(
+        "class A:\n    def div(self, length, num_shards): return []\n", encoding="utf-8"
+    )
     asked = ("--pyargs", "shardvar.conformance", "--adapter", "mine:A", "--level", "1")
     done = run(tmp_path, *asked, python=["-P"])
     assert done.returncode == 1 and "R-DIV-1" in done.stdout, done.stdout + done.stderr
@@ -167,11 +243,15 @@ def test_an_adapter_that_is_none_is_told_in_a_sentence(spec: str, told: str) -> 
         ("self.take()", "AttributeError: 'A' object has no attribute 'take'"),
     ],
 )
-def test_an_adapter_that_cannot_be_constructed_is_told_in_a_sentence(body: str, told: str, tmp_path: Path) -> None:
+def test_an_adapter_that_cannot_be_constructed_is_told_in_a_sentence(
+    body: str, told: str, tmp_path: Path
+) -> None:
     """The traceback of pytest, which has fifty lines, does not name the adapter."""
     (tmp_path / "mine.py").write_text(f"class A:\n    def __init__(self):\n        {body}\n")
     done = run(tmp_path, "--pyargs", "shardvar.conformance", "--adapter", "mine:A", python=["-P"])
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR and re.search(told, done.stderr), done.stdout + done.stderr
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and re.search(told, done.stderr), (
+        done.stdout + done.stderr
+    )
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
@@ -203,7 +283,12 @@ def test_the_plugin_is_inert_until_it_is_asked_for(tmp_path: Path) -> None:
 def test_collecting_the_package_finds_no_tests_in_it(tmp_path: Path) -> None:
     """``make test`` runs its doctests, and somebody's pattern may match every file."""
     done = run(
-        tmp_path, "-q", "-o", "python_files=*.py", "--collect-only", str(Path(shardvar.__file__).parent / "wire")
+        tmp_path,
+        "-q",
+        "-o",
+        "python_files=*.py",
+        "--collect-only",
+        str(Path(shardvar.__file__).parent / "wire"),
     )
     assert "no tests" in done.stdout
 

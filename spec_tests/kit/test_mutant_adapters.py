@@ -1,4 +1,5 @@
-"""The conformance kit sees every wrong adapter of the table, and finds nothing in the right one behind them."""
+"""The conformance kit sees every wrong adapter of the table, and finds nothing in the right one
+behind them."""
 
 from collections import Counter
 
@@ -14,7 +15,8 @@ from spec_tests.helpers.right_adapter import Right
 RULES = {rule.id: rule for rule in all_rules()}
 SUBJECTS = (wrong_variables, wrong_checkpoints, wrong_training, wrong_meshes)
 EXAMPLES = 60
-"""The kit's own number of cases: what is seen here is seen by whoever runs the kit without options."""
+"""The kit's own number of cases: what is seen here is seen by whoever runs the kit without
+options."""
 
 
 def test_there_are_twenty_of_each_subject_and_no_two_of_one_name() -> None:
@@ -25,12 +27,16 @@ def test_there_are_twenty_of_each_subject_and_no_two_of_one_name() -> None:
 
 def test_each_spoils_a_method_of_the_right_adapter_and_says_how() -> None:
     assert [mutant.name for mutant in MUTANTS if not hasattr(Right, mutant.method)] == []
-    assert [mutant.name for mutant in MUTANTS if not (mutant.function.__doc__ or "").endswith(".")] == []
+    assert [
+        mutant.name for mutant in MUTANTS if not (mutant.function.__doc__ or "").endswith(".")
+    ] == []
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_right_adapter_keeps_every_rule(name: str) -> None:
-    verdict = judge(RULES[name], Right(), max_examples=EXAMPLES if name in {m.rule for m in MUTANTS} else 8)
+    verdict = judge(
+        RULES[name], Right(), max_examples=EXAMPLES if name in {m.rule for m in MUTANTS} else 8
+    )
     assert verdict.outcome == KEPT, program(verdict, "right:Adapter")
     assert verdict.unclaimed_cases == 0
 
@@ -39,4 +45,6 @@ def test_the_right_adapter_keeps_every_rule(name: str) -> None:
 def test_a_wrong_adapter_is_seen(mutant: AdapterMutant) -> None:
     verdict = judge(RULES[mutant.rule], mutant.make(), max_examples=EXAMPLES)
     assert verdict.outcome == BROKEN
-    assert verdict.counterexample is not None and not verdict.counterexample.came.startswith("It raised TypeError")
+    assert verdict.counterexample is not None and not verdict.counterexample.came.startswith(
+        "It raised TypeError"
+    )

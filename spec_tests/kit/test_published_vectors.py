@@ -1,7 +1,8 @@
-"""The vectors that shardvar publishes: this engine gives what they expect, and they are what their generator makes.
+"""The vectors that shardvar publishes: this engine gives what they expect, and they are what their
+generator makes.
 
-What is expected was computed without shardvar (``spec_tests/vector_generators``), which a test holds; so a vector that
-passes is two opinions that agree.
+What is expected was computed without shardvar (``spec_tests/vector_generators``), which a test
+holds; so a vector that passes is two opinions that agree.
 """
 
 import ast
@@ -23,7 +24,9 @@ from spec_tests.vector_generators.rules import RULES
 
 DATA = make.DATA
 GENERATORS = Path(make.__file__).parent
-DOCUMENTS = {name: json.loads((DATA / f"{name}.json").read_text(encoding="ascii")) for name in make.GROUPS}
+DOCUMENTS = {
+    name: json.loads((DATA / f"{name}.json").read_text(encoding="ascii")) for name in make.GROUPS
+}
 CASES = {case["id"]: case for document in DOCUMENTS.values() for case in document["cases"]}
 SCHEMA = json.loads((DATA / "schema.json").read_text(encoding="utf-8"))
 OPS = geometry.OPS | meshes.OPS | memory.OPS
@@ -82,12 +85,21 @@ def test_the_schema_refuses_what_is_no_vector(spoil: dict[str, Any], validator: 
 
 
 def test_the_generator_makes_the_published_files_again() -> None:
-    """Byte for byte, and no file more; this is what ``git diff --exit-code`` after ``make vectors`` says."""
-    published = {path.relative_to(DATA).as_posix(): path for path in DATA.rglob("*") if path.is_file()}
+    """Byte for byte, and no file more; this is what ``git diff --exit-code`` after ``make vectors``
+    says."""
+    published = {
+        path.relative_to(DATA).as_posix(): path for path in DATA.rglob("*") if path.is_file()
+    }
     made = make.files()
-    changed = {name for name, octets in made.items() if name in published and published[name].read_bytes() != octets}
+    changed = {
+        name
+        for name, octets in made.items()
+        if name in published and published[name].read_bytes() != octets
+    }
     changed |= published.keys() ^ (made.keys() | set(make.BY_HAND))
-    assert changed == set(), "run `make vectors`: golden and hostile checkpoints are among what it is made from"
+    assert changed == set(), (
+        "run `make vectors`: golden and hostile checkpoints are among what it is made from"
+    )
 
 
 def test_the_generator_knows_nothing_of_the_engine() -> None:
@@ -98,7 +110,9 @@ def test_the_generator_knows_nothing_of_the_engine() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert {name.split(".")[0] for name in names if not name.startswith(ours)} <= known, path
+            assert {name.split(".")[0] for name in names if not name.startswith(ours)} <= known, (
+                path
+            )
 
 
 def test_ids_are_unique_and_begin_with_their_group() -> None:
@@ -125,7 +139,9 @@ def test_sentences_of_the_documentation_stand_there() -> None:
 
     told = {rule: each for rule, each in RULES.items() if each["source"].startswith("docs/")}
     pages = {source: words((ROOT / source).read_text(encoding="utf-8")) for source in sources(told)}
-    assert [rule for rule, each in told.items() if words(each["sentence"]) not in pages[each["source"]]] == []
+    assert [
+        rule for rule, each in told.items() if words(each["sentence"]) not in pages[each["source"]]
+    ] == []
 
 
 def test_sentences_of_the_rfcs_are_those_of_their_rules() -> None:
@@ -137,7 +153,11 @@ def test_sentences_of_the_rfcs_are_those_of_their_rules() -> None:
     for rule, each in RULES.items():
         if rule.startswith("R-"):
             number, sentences = each["source"].removeprefix("RFC "), sentences_by_rule()[rule]
-            assert any(words(each["sentence"]) in words(told.text) for rfc, told in sentences if rfc == number), rule
+            assert any(
+                words(each["sentence"]) in words(told.text)
+                for rfc, told in sentences
+                if rfc == number
+            ), rule
 
 
 def sources(told: Mapping[str, Mapping[str, str]]) -> set[str]:
@@ -154,7 +174,9 @@ def test_no_number_is_beyond_what_javascript_holds() -> None:
             return [each for part in value for each in numbers(part)]
         return [value] if isinstance(value, int) else []
 
-    assert max(abs(number) for document in DOCUMENTS.values() for number in numbers(document)) < 2**53
+    assert (
+        max(abs(number) for document in DOCUMENTS.values() for number in numbers(document)) < 2**53
+    )
 
 
 def test_the_vectors_are_small() -> None:

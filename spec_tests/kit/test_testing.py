@@ -1,4 +1,5 @@
-"""``shardvar.testing``: what is drawn is what it says, small cases are found, and the machine catches a wrong twin."""
+"""``shardvar.testing``: what is drawn is what it says, small cases are found, and the machine
+catches a wrong twin."""
 
 import glob
 import subprocess
@@ -18,7 +19,9 @@ from shardvar.layout import Partition
 from spec_tests.helpers.programs import ENVIRONMENT
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-FINDING = settings(QUICK, max_examples=500, derandomize=True, database=None, phases=[Phase.generate])
+FINDING = settings(
+    QUICK, max_examples=500, derandomize=True, database=None, phases=[Phase.generate]
+)
 """Without shrinking: that a mistake is found is enough, and takes a tenth of the time."""
 
 
@@ -27,7 +30,9 @@ def test_every_public_name_has_a_docstring() -> None:
 
 
 @given(t.shapes(), st.data())
-def test_tilings_tile_and_partitions_are_proven(shape: tuple[int, ...], data: st.DataObject) -> None:
+def test_tilings_tile_and_partitions_are_proven(
+    shape: tuple[int, ...], data: st.DataObject
+) -> None:
     assert isinstance(data.draw(t.partitions(shape)), Partition)
     whole = np.zeros(shape, int)
     for part in data.draw(t.tilings(shape)):
@@ -36,7 +41,9 @@ def test_tilings_tile_and_partitions_are_proven(shape: tuple[int, ...], data: st
 
 
 @given(t.sharded_variables())
-def test_a_sharded_variable_is_the_array_that_comes_with_it(pair: tuple[sv.ShardedVariable, Any]) -> None:
+def test_a_sharded_variable_is_the_array_that_comes_with_it(
+    pair: tuple[sv.ShardedVariable, Any],
+) -> None:
     t.assert_matches_oracle(pair[0], pair[1])
 
 
@@ -61,14 +68,21 @@ def test_ids_are_rows(length: int, data: st.DataObject) -> None:
 
 def test_ids_are_unsorted_duplicated_and_shrink() -> None:
     looked = settings(phases=[Phase.generate, Phase.shrink], database=None, derandomize=True)
-    assert find(t.ids(9), lambda rows: len(rows) > 1 and rows[0] > rows[1], settings=looked).tolist() == [1, 0]
-    assert find(t.ids(9), lambda rows: len(set(rows.tolist())) < len(rows), settings=looked).tolist() == [0, 0]
+    assert find(
+        t.ids(9), lambda rows: len(rows) > 1 and rows[0] > rows[1], settings=looked
+    ).tolist() == [1, 0]
+    assert find(
+        t.ids(9), lambda rows: len(set(rows.tolist())) < len(rows), settings=looked
+    ).tolist() == [0, 0]
 
 
 @QUICK
 @given(t.checkpoints(strings=True), t.policies(), st.integers(1, 4))
 def test_checkpoints_can_be_saved_under_every_policy(
-    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Any], policy: t.Policy, num_shards: int
+    tmp_path_factory: pytest.TempPathFactory,
+    tensors: dict[str, Any],
+    policy: t.Policy,
+    num_shards: int,
 ) -> None:
     path = tmp_path_factory.mktemp("c") / "model"
     sv.save(path, tensors, policy=policy, partition=num_shards)
@@ -94,7 +108,9 @@ def test_what_must_be_refused_is_refused_and_changes_nothing(data: st.DataObject
     update = data.draw(t.refused_updates(full.shape))
     with pytest.raises(sv.errors.ShardvarError):
         if update.ids is None:
-            getattr(sharded, update.op if update.op == "assign" else f"assign_{update.op}")(update.values)
+            getattr(sharded, update.op if update.op == "assign" else f"assign_{update.op}")(
+                update.values
+            )
         else:
             getattr(sharded, f"scatter_{update.op}")(sv.IndexedSlices(update.values, update.ids))
     t.assert_matches_oracle(sharded, full)
@@ -105,7 +121,9 @@ def test_limits_of_norms_are_below_at_and_above(data: st.DataObject) -> None:
     sharded, full = data.draw(t.sharded_variables(row_shapes=((2,), (3, 2))))
     limit, rows = data.draw(t.max_norms(full)), data.draw(t.ids(len(full)))
     assert limit > 0
-    t.assert_matches_oracle(sv.nn.embedding_lookup(sharded, rows, limit), t.clipped(full[rows], limit), ulps=4)
+    t.assert_matches_oracle(
+        sv.nn.embedding_lookup(sharded, rows, limit), t.clipped(full[rows], limit), ulps=4
+    )
 
 
 @QUICK
@@ -115,16 +133,24 @@ def test_checkpoints_of_many_shards_are_saved_and_loaded(
 ) -> None:
     tensors, sizes = drawn
     path = tmp_path_factory.mktemp("c") / "model"
-    cuts = {key: sv.PartitionSpec(splits=[some, *([n] for n in tensors[key].shape[1:])]) for key, some in sizes.items()}
+    cuts = {
+        key: sv.PartitionSpec(splits=[some, *([n] for n in tensors[key].shape[1:])])
+        for key, some in sizes.items()
+    }
     sv.save(path, tensors, partition={glob.escape(key): cut for key, cut in cuts.items()})
     for key, value in sv.load(path).items():
         t.assert_matches_oracle(value, tensors[key])
 
 
 def test_layouts_have_more_than_ten_shards_and_empty_ones() -> None:
-    looked = settings(phases=[Phase.generate, Phase.shrink], database=None, derandomize=True, max_examples=100)
+    looked = settings(
+        phases=[Phase.generate, Phase.shrink], database=None, derandomize=True, max_examples=100
+    )
     assert len(find(t.layouts(), lambda sizes: len(sizes) > 10, settings=looked)) == 11
-    assert find(t.layouts(), lambda sizes: 0 in sizes[:-1] and sizes[-1] > 0, settings=looked) == [0, 1]
+    assert find(t.layouts(), lambda sizes: 0 in sizes[:-1] and sizes[-1] > 0, settings=looked) == [
+        0,
+        1,
+    ]
 
 
 def test_a_snapshot_shows_a_later_write_and_what_is_overwritten() -> None:
@@ -164,10 +190,22 @@ def test_a_failure_shows_the_line_of_the_test_and_nothing_of_the_comparison(tmp_
     ("actual", "expected", "told"),
     [
         (np.zeros(2), np.zeros(3), r"has the shape \(2,\), where the oracle says \(3,\)"),
-        (np.zeros(2, np.float32), np.zeros(2), "has the dtype float32, where the oracle says float64"),
-        (np.array([1.0, 2.0]), np.array([1.0, 3.0]), r"is 2.0 at \[1\], where the oracle says 3.0\."),
+        (
+            np.zeros(2, np.float32),
+            np.zeros(2),
+            "has the dtype float32, where the oracle says float64",
+        ),
+        (
+            np.array([1.0, 2.0]),
+            np.array([1.0, 3.0]),
+            r"is 2.0 at \[1\], where the oracle says 3.0\.",
+        ),
         (np.array(1), np.array(2), r"is 1 at \[\(\)\]"),
-        (np.array([[1, 2], [3, 4]]), np.array([[1, 0], [0, 0]]), r"at \[0, 1\], .* \(2 more differ\)"),
+        (
+            np.array([[1, 2], [3, 4]]),
+            np.array([[1, 0], [0, 0]]),
+            r"at \[0, 1\], .* \(2 more differ\)",
+        ),
         (np.array([b"a", b"b"], object), np.array([b"a", b"c"], object), r"at \[1\]"),
         (np.array([np.nan]), np.array([1.0]), "is nan"),
         (np.array([1.0]), np.array([1.0 + 4 * 2.0**-52]), "is 1.0"),
@@ -220,7 +258,9 @@ class Lossy(t.ShardedVariableMachine):
 
 
 def test_the_machine_passes_shardvar_and_catches_a_lost_row() -> None:
-    run_state_machine_as_test(t.ShardedVariableMachine, settings=settings(QUICK, stateful_step_count=8))
+    run_state_machine_as_test(
+        t.ShardedVariableMachine, settings=settings(QUICK, stateful_step_count=8)
+    )
     with pytest.raises(AssertionError, match="The variable is"):
         run_state_machine_as_test(Lossy, settings=FINDING)
 
@@ -235,7 +275,9 @@ class Views(Lossy):
         self.check(update)
         whole = t.updated(self.read(), update)
         for shard, part in zip(
-            self.variable, np.split(whole, np.cumsum(list(map(len, self.variable)))[:-1]), strict=True
+            self.variable,
+            np.split(whole, np.cumsum(list(map(len, self.variable)))[:-1]),
+            strict=True,
         ):
             shard[...] = part
         return None
@@ -252,7 +294,9 @@ class Lenient(Lossy):
 
 
 @pytest.mark.parametrize(("machine", "told"), [(Views, "is"), (Lenient, "must be refused")])
-def test_the_machine_catches_views_and_writes_that_ought_to_be_refused(machine: Any, told: str) -> None:
+def test_the_machine_catches_views_and_writes_that_ought_to_be_refused(
+    machine: Any, told: str
+) -> None:
     with pytest.raises(Exception, match=told):
         run_state_machine_as_test(machine, settings=FINDING)
 
@@ -279,8 +323,8 @@ def test_without_hypothesis_the_remedy_is_told() -> None:
     done = without_hypothesis("from shardvar.testing import ids")
     assert done.returncode == 1
     assert (
-        "shardvar.testing.ids needs Hypothesis, which is not installed. Install it: pip install 'shardvar[testing]'."
-        in done.stderr
+        "shardvar.testing.ids needs Hypothesis, which is not installed. Install it: pip install "
+        "'shardvar[testing]'." in done.stderr
     )
 
 
@@ -298,8 +342,12 @@ def test_checkpoints_that_are_equal_are_not_named(tmp_path: Path) -> None:
     sv.save(tmp_path / "a", {"m.x": x, "other": x}, partition=2)
     sv.save(tmp_path / "b.npz", {"x": x.astype(np.float64) * (1 + 1e-6)})
     names = {"rename": {"m.*": "*"}, "exclude": "other"}
-    t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b.npz", **names, rtol=1e-5, ignore_dtype=True)
-    t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b.npz", **names, close=True, ignore_dtype=True)
+    t.assert_checkpoints_equal(
+        tmp_path / "a", tmp_path / "b.npz", **names, rtol=1e-5, ignore_dtype=True
+    )
+    t.assert_checkpoints_equal(
+        tmp_path / "a", tmp_path / "b.npz", **names, close=True, ignore_dtype=True
+    )
     for options in ({"rtol": 1e-5}, {"ignore_dtype": True}, {"atol": 1e-9, "ignore_dtype": True}):
         with pytest.raises(AssertionError, match="1 of 1 tensor differs: 1 in "):
             t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b.npz", **names, **options)
@@ -312,8 +360,12 @@ def test_checkpoints_that_differ_are_named_the_largest_change_first(tmp_path: Pa
     with pytest.raises(AssertionError) as caught:
         t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b")
     title, *lines = str(caught.value).splitlines()
-    assert title.startswith("Of the checkpoints A = ") and title.endswith("29 of 30 tensors differ: 29 in values.")
-    assert lines[0].startswith("differs: k29: 4 of 4 elements, first at [0], by at most 116 at [3] (relative 0.967)")
+    assert title.startswith("Of the checkpoints A = ") and title.endswith(
+        "29 of 30 tensors differ: 29 in values."
+    )
+    assert lines[0].startswith(
+        "differs: k29: 4 of 4 elements, first at [0], by at most 116 at [3] (relative 0.967)"
+    )
     assert [line.split(": ")[1] for line in lines[:20]] == [f"k{i:02d}" for i in range(29, 9, -1)]
     assert lines[20:] == ["... and 9 more"]
 
@@ -321,7 +373,9 @@ def test_checkpoints_that_differ_are_named_the_largest_change_first(tmp_path: Pa
 def test_a_tensor_that_cannot_be_read_is_not_equal(tmp_path: Path) -> None:
     for name in "ab":
         sv.save(tmp_path / name, {"x": np.ones(4), "y": np.zeros(4)})
-    file = next(path for path in tmp_path.iterdir() if path.name.startswith("b.") and "data-" in path.name)
+    file = next(
+        path for path in tmp_path.iterdir() if path.name.startswith("b.") and "data-" in path.name
+    )
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
     with pytest.raises(AssertionError, match="unreadable in B: x: CorruptCheckpoint"):
         t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b")

@@ -1,4 +1,5 @@
-"""The vectors of lookups and updates are enough for another language, and see the layouts that it gets wrong."""
+"""The vectors of lookups and updates are enough for another language, and see the layouts that it
+gets wrong."""
 
 import json
 import shutil
@@ -11,7 +12,9 @@ from spec_tests.vector_generators import make
 
 NODE = shutil.which("node")
 
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed, so no other language was tried")
+pytestmark = pytest.mark.skipif(
+    NODE is None, reason="node is not installed, so no other language was tried"
+)
 
 PROGRAM = """
 import { readFileSync } from "node:fs";
@@ -90,5 +93,10 @@ def test_a_wrong_layout_is_seen_by_lookups_and_by_updates(find: str, layouts: se
     """Both were certified while all vectors had the layouts of the div rule."""
     failed = failures(find)
     for group in ("lookups", "updates"):
-        found = {name for name in ("uneven", "empty") for one in failed if one.startswith(group) and name in one}
+        found = {
+            name
+            for name in ("uneven", "empty")
+            for one in failed
+            if one.startswith(group) and name in one
+        }
         assert layouts <= found, failed

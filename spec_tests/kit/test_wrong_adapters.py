@@ -1,4 +1,5 @@
-"""The conformance kit finds what is wrong: a wrong adapter breaks exactly its own rules, and the proof is a program."""
+"""The conformance kit finds what is wrong: a wrong adapter breaks exactly its own rules, and the
+proof is a program."""
 
 from typing import Any
 
@@ -18,7 +19,8 @@ OTHER_LAYOUTS = tuple(f"-{layout.suffix}" for layout in LAYOUTS)
 
 
 def levels_of(adapter: type) -> set[int]:
-    """The levels that an adapter may be seen at: a checkpoint knows nothing of variables, and they nothing of it."""
+    """The levels that an adapter may be seen at: a checkpoint knows nothing of variables, and they
+    nothing of it."""
     return {6, 7, 8} if FILES & vars(adapter).keys() else {1, 2, 3, 4, 5}
 
 
@@ -28,7 +30,8 @@ def test_a_wrong_adapter_breaks_its_own_rules_and_no_others(name: str) -> None:
     assert (METHODS | FILES) & vars(adapter).keys()
     broken: dict[str, Any] = {}
     for rule in all_rules():
-        # What breaks an ordinary rule breaks it in other layouts too, which says nothing more of the adapter.
+        # What breaks an ordinary rule breaks it in other layouts too, which says nothing more of
+        # the adapter.
         if rule.level in levels_of(adapter) and not rule.id.endswith(OTHER_LAYOUTS):
             verdict = judge(rule, adapter(), max_examples=100 if rule.id in must else 8)
             if verdict.outcome == BROKEN:

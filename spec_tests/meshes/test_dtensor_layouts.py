@@ -1,4 +1,5 @@
-"""DTensor's layouts: every case that torch 2.13 recorded, and the laws of placements on all small meshes."""
+"""DTensor's layouts: every case that torch 2.13 recorded, and the laws of placements on all small
+meshes."""
 
 from itertools import product
 from typing import Any
@@ -13,7 +14,12 @@ from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.mesh import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, held, local_positions, recorded
 
-KINDS: dict[str, Any] = {"shard": Shard, "replicate": Replicate, "partial": Partial, "strided_shard": StridedShard}
+KINDS: dict[str, Any] = {
+    "shard": Shard,
+    "replicate": Replicate,
+    "partial": Partial,
+    "strided_shard": StridedShard,
+}
 
 
 def placements_of(case: Case) -> list[DTensorPlacement]:
@@ -37,7 +43,9 @@ def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
     assert list(layout.pending) == [(each["axis"], each["op"]) for each in case["pending"]]
 
 
-@pytest.mark.parametrize("case", cases("dtensor", refused=True), ids=lambda case: case["refused"]["message"][:40])
+@pytest.mark.parametrize(
+    "case", cases("dtensor", refused=True), ids=lambda case: case["refused"]["message"][:40]
+)
 def test_what_torch_refuses_is_refused(case: Case) -> None:
     with pytest.raises(ArgumentError) as caught:
         layout_of(case)
@@ -45,7 +53,13 @@ def test_what_torch_refuses_is_refused(case: Case) -> None:
 
 
 MESHES = [(1,), (2,), (3,), (5,), (2, 2), (3, 2), (2, 1, 3)]
-CUTS: list[DTensorPlacement] = [Shard(0), Shard(-1), Replicate(), StridedShard(0, 2), StridedShard(1, 3)]
+CUTS: list[DTensorPlacement] = [
+    Shard(0),
+    Shard(-1),
+    Replicate(),
+    StridedShard(0, 2),
+    StridedShard(1, 3),
+]
 
 
 def small_layouts() -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[DTensorPlacement, ...]]]:
@@ -58,14 +72,19 @@ def small_layouts() -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[DTenso
     ]
 
 
-def local_indices(shape: tuple[int, ...], coordinate: tuple[int, ...], mesh: tuple[int, ...], placements: Any) -> Any:
-    """Return the C order numbers that a device holds: the rules on lists of indices, as their sentences say them."""
+def local_indices(
+    shape: tuple[int, ...], coordinate: tuple[int, ...], mesh: tuple[int, ...], placements: Any
+) -> Any:
+    """Return the C order numbers that a device holds: the rules on lists of indices, as their
+    sentences say them."""
     axes = [list(range(extent)) for extent in shape]
     for place, count, placement in zip(coordinate, mesh, placements, strict=True):
         if isinstance(placement, Replicate):
             continue
         indices = axes[placement.dim]
-        ranges = chunk(len(indices), placement.split_factor if isinstance(placement, StridedShard) else 1)
+        ranges = chunk(
+            len(indices), placement.split_factor if isinstance(placement, StridedShard) else 1
+        )
         kept = []
         for start, stop in ranges:
             low, high = chunk(stop - start, count)[place]
@@ -75,7 +94,8 @@ def local_indices(shape: tuple[int, ...], coordinate: tuple[int, ...], mesh: tup
 
 
 def test_a_device_holds_what_lists_of_indices_say() -> None:
-    """The columns agree with the rules carried out on plain lists: the same elements, for every device."""
+    """The columns agree with the rules carried out on plain lists: the same elements, for every
+    device."""
     for shape, mesh, placements in small_layouts():
         layout = dtensor(shape, Mesh(mesh), placements)
         for device, coordinate in enumerate(np.ndindex(mesh)):
@@ -84,10 +104,13 @@ def test_a_device_holds_what_lists_of_indices_say() -> None:
 
 
 def test_the_regions_of_a_device_come_in_the_order_of_its_local_tensor() -> None:
-    """Along each axis: a device that holds rows 0, 1, 4 keeps them in that order, also where they were cut twice."""
+    """Along each axis: a device that holds rows 0, 1, 4 keeps them in that order, also where they
+    were cut twice."""
     layout = dtensor((12,), Mesh((2, 2)), [StridedShard(0, 3), StridedShard(0, 2)])
     for device, coordinate in enumerate(np.ndindex(2, 2)):
-        expected = local_indices((12,), coordinate, (2, 2), [StridedShard(0, 3), StridedShard(0, 2)])
+        expected = local_indices(
+            (12,), coordinate, (2, 2), [StridedShard(0, 3), StridedShard(0, 2)]
+        )
         assert local_positions(layout, device) == expected.tolist()
 
 
@@ -99,7 +122,11 @@ def test_parts_tile_as_often_as_mesh_axes_replicate() -> None:
         for device in range(layout.mesh.size):
             for region in layout.regions(device):
                 counts[region.slices] += 1
-        copies = [count for count, placement in zip(mesh, placements, strict=True) if isinstance(placement, Replicate)]
+        copies = [
+            count
+            for count, placement in zip(mesh, placements, strict=True)
+            if isinstance(placement, Replicate)
+        ]
         assert (counts == np.prod(copies, dtype=int)).all()
 
 
@@ -113,7 +140,8 @@ def test_one_shard_is_chunk() -> None:
 
 
 def test_two_spellings_of_one_layout_are_equal_and_hash_alike() -> None:
-    """Negative dims, strides of one range, meshes of other shapes, and shards over axes of one device."""
+    """Negative dims, strides of one range, meshes of other shapes, and shards over axes of one
+    device."""
     one = dtensor((8, 4), Mesh((4,)), [Shard(0)])
     for other in (
         dtensor((8, 4), Mesh((4,)), [Shard(-2)]),

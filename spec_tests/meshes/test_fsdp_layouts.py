@@ -1,4 +1,5 @@
-"""FSDP's layouts: every case that torch 2.13 recorded, both definitions where torch has two, and flat parameters."""
+"""FSDP's layouts: every case that torch 2.13 recorded, both definitions where torch has two, and
+flat parameters."""
 
 from itertools import product
 from math import prod
@@ -51,7 +52,8 @@ def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases("fsdp", *PER_PARAMETER), ids=lambda case: case["id"])
 def test_a_parameter_has_the_placements_that_torch_gives_it(case: Case) -> None:
-    """And the two definitions differ exactly where the table says so, by the regions that it lists."""
+    """And the two definitions differ exactly where the table says so, by the regions that it
+    lists."""
     given: list[DTensorPlacement] = [
         KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
         for each in case["layout"]["placements"]
@@ -64,7 +66,9 @@ def test_a_parameter_has_the_placements_that_torch_gives_it(case: Case) -> None:
         assert held(by_placements(case))[device] == expected
 
 
-@pytest.mark.parametrize("case", cases("fsdp", *PER_PARAMETER, refused=True), ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", cases("fsdp", *PER_PARAMETER, refused=True), ids=lambda case: case["id"]
+)
 def test_what_fully_shard_refuses_is_refused(case: Case) -> None:
     with pytest.raises(LayoutError) as caught:
         fsdp(case["shape"], mesh_of(case), **asked(case))
@@ -78,7 +82,8 @@ def test_a_layout_says_which_definition_it_follows() -> None:
 
 
 def test_tensor_parallelism_cuts_first() -> None:
-    """Of ``chunk(rows, tp)``, part by part, a device holds its part of ``chunk(part, dp)``: all small meshes."""
+    """Of ``chunk(rows, tp)``, part by part, a device holds its part of ``chunk(part, dp)``: all
+    small meshes."""
     for rows, dp, tp in product(range(1, 25), range(1, 5), range(1, 5)):
         layout = fsdp((rows,), Mesh((dp, tp), ("dp", "tp")), tp_dim=0)
         for device, (i, j) in enumerate(np.ndindex(dp, tp)):
@@ -92,7 +97,9 @@ def test_the_definitions_agree_where_tensor_parallelism_divides_and_for_two_devi
     differ = set()
     for rows, dp, tp in product(range(1, 41), range(2, 6), range(2, 6)):
         mesh = Mesh((dp, tp), ("dp", "tp"))
-        if fsdp((rows,), mesh, tp_dim=0) != dtensor((rows,), mesh, fsdp_placements((rows,), mesh, tp_dim=0)):
+        if fsdp((rows,), mesh, tp_dim=0) != dtensor(
+            (rows,), mesh, fsdp_placements((rows,), mesh, tp_dim=0)
+        ):
             assert rows % tp
             differ.add((dp, tp))
     assert differ == {(dp, tp) for dp in range(3, 6) for tp in range(2, 6)}
@@ -100,7 +107,8 @@ def test_the_definitions_agree_where_tensor_parallelism_divides_and_for_two_devi
 
 @pytest.mark.parametrize("case", cases("fsdp", *FLAT), ids=lambda case: case["id"])
 def test_a_device_holds_the_ranges_of_a_flat_parameter(case: Case) -> None:
-    """The elements of each parameter that a device holds are the range that torch recorded, in order."""
+    """The elements of each parameter that a device holds are the range that torch recorded, in
+    order."""
     layouts = fsdp_flat(
         case["tensors"],
         mesh_of(case),
@@ -120,18 +128,26 @@ def test_a_scalar_in_a_flat_parameter_is_refused(case: Case) -> None:
 
 
 def test_the_ranges_of_a_flat_parameter_tile_each_parameter() -> None:
-    """On every mesh, for every size of elements, each element is held once by every row of replicas."""
+    """On every mesh, for every size of elements, each element is held once by every row of
+    replicas."""
     shapes = [(3, 5), (7,), (2, 2, 3), (0, 4)]
-    for count, replicas, itemsize, aligned in product(range(1, 6), (1, 2), (1, 2, 4, 8, 16, 32), (True, False)):
+    for count, replicas, itemsize, aligned in product(
+        range(1, 6), (1, 2), (1, 2, 4, 8, 16, 32), (True, False)
+    ):
         mesh = Mesh((replicas, count))
         for layout in fsdp_flat(shapes, mesh, use_orig_params=aligned, itemsize=itemsize):
             for row in range(replicas):
-                found = [n for device in range(count) for n in local_positions(layout, row * count + device)]
+                found = [
+                    n
+                    for device in range(count)
+                    for n in local_positions(layout, row * count + device)
+                ]
                 assert found == list(range(prod(layout.shape)))
 
 
 def test_alignment_counts_bytes() -> None:
-    """A second parameter begins at element 16 / itemsize: on one device an element, that is the device's number."""
+    """A second parameter begins at element 16 / itemsize: on one device an element, that is the
+    device's number."""
     for itemsize, begin in ((1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (32, 1)):
         first, second = fsdp_flat([(1,), (1,)], Mesh((begin + 1,)), itemsize=itemsize)
         assert (first.holders((0,)), second.holders((0,))) == ((0,), (begin,))
@@ -155,13 +171,17 @@ def test_hybrid_shards_replicate_over_the_first_axis() -> None:
         ((4, 5), Mesh((2,)), {"fsdp_dim": -1}, LayoutError),
     ],
 )
-def test_bad_arguments_are_refused(shape: Any, mesh: Mesh, dims: Any, error: type[ArgumentError]) -> None:
+def test_bad_arguments_are_refused(
+    shape: Any, mesh: Mesh, dims: Any, error: type[ArgumentError]
+) -> None:
     with pytest.raises(error) as caught:
         fsdp(shape, mesh, **dims)
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("arguments", [{"mesh": Mesh((2, 2, 2))}, {"mesh": Mesh(())}, {"itemsize": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"mesh": Mesh((2, 2, 2))}, {"mesh": Mesh(())}, {"itemsize": 0}]
+)
 def test_bad_flat_arguments_are_refused(arguments: Any) -> None:
     with pytest.raises(ArgumentError):
         fsdp_flat([(4,)], **{"mesh": Mesh((2,)), **arguments})

@@ -3,7 +3,13 @@
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError
-from shardvar.layout.meshes import UNSHARDED, layouts_by_path, named_sharding, tensor_layout, tensorflow_dtensor
+from shardvar.layout.meshes import (
+    UNSHARDED,
+    layouts_by_path,
+    named_sharding,
+    tensor_layout,
+    tensorflow_dtensor,
+)
 from shardvar.layout.meshes.mesh import Mesh
 
 MESH = Mesh((2, 3), ("x", "y"))
@@ -17,8 +23,15 @@ def test_entries_are_those_of_a_named_sharding() -> None:
 
 
 def test_a_path_has_the_layout_of_the_one_key_that_matches_all_of_it() -> None:
-    layout_map = {"dense": ("x",), "dense/kernel.*": ("y",), "dense/kernel_2": (None, "x"), ".*bias": ("x",)}
-    paths = dict.fromkeys(("dense", "dense/kernel", "dense/kernel_2", "a/bias", "dense/other"), (6, 12))
+    layout_map = {
+        "dense": ("x",),
+        "dense/kernel.*": ("y",),
+        "dense/kernel_2": (None, "x"),
+        ".*bias": ("x",),
+    }
+    paths = dict.fromkeys(
+        ("dense", "dense/kernel", "dense/kernel_2", "a/bias", "dense/other"), (6, 12)
+    )
     expected = [("x",), ("y",), (None, "x"), ("x",), ()]
     found = layouts_by_path(layout_map, MESH, paths)
     assert list(found.values()) == [named_sharding((6, 12), MESH, axes) for axes in expected]

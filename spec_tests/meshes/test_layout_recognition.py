@@ -1,4 +1,5 @@
-"""Layouts are recognized from their regions: what a rule gives is found again, and nothing else is."""
+"""Layouts are recognized from their regions: what a rule gives is found again, and nothing else
+is."""
 
 from itertools import permutations, product
 from pathlib import Path
@@ -18,7 +19,10 @@ from shardvar.layout.partition import columns_of
 
 def distinct(layout: Layout) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the columns of the distinct regions of a layout, in another order."""
-    regions = sorted({region for device in range(layout.mesh.size) for region in layout.regions(device)}, reverse=True)
+    regions = sorted(
+        {region for device in range(layout.mesh.size) for region in layout.regions(device)},
+        reverse=True,
+    )
     return columns_of(regions, len(layout.shape))
 
 
@@ -41,7 +45,10 @@ def test_chunk_on_every_axis_is_found_again() -> None:
 def test_what_is_found_has_exactly_the_regions() -> None:
     """Also where devices are empty, replicate, or a smaller mesh has the same regions."""
     for rows, count in product(range(1, 20), range(1, 8)):
-        for layout in (dtensor((rows, 2), Mesh((count,)), [Shard(0)]), parameter_servers((rows, 2), Mesh((count,)))):
+        for layout in (
+            dtensor((rows, 2), Mesh((count,)), [Shard(0)]),
+            parameter_servers((rows, 2), Mesh((count,))),
+        ):
             found = find_again(layout)
             assert found is not None
             assert stored(found) == stored(layout)
@@ -59,7 +66,10 @@ def test_a_grid_by_div_is_found() -> None:
     parts = sv.Partition.from_counts((13, 4), (5, 3)).parts
     found = recognize((13, 4), *columns_of(parts, 2))
     assert found is not None
-    assert (found.mesh.shape, [found.regions(device) for device in range(15)]) == ((5, 3), [(part,) for part in parts])
+    assert (found.mesh.shape, [found.regions(device) for device in range(15)]) == (
+        (5, 3),
+        [(part,) for part in parts],
+    )
     assert "partition" in found.rule
 
 
@@ -76,7 +86,9 @@ def test_the_order_of_regions_does_not_matter() -> None:
     rows = [((start, 0), (stop - start, 4)) for start, stop in div(8, 3)]
     for order in permutations(rows):
         offset, extent = (np.array(column) for column in zip(*order, strict=True))
-        assert recognize((8, 4), offset, extent) == recognize((8, 4), *map(np.array, zip(*rows, strict=True)))
+        assert recognize((8, 4), offset, extent) == recognize(
+            (8, 4), *map(np.array, zip(*rows, strict=True))
+        )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +103,9 @@ def test_the_order_of_regions_does_not_matter() -> None:
         [],
     ],
 )
-def test_other_regions_are_not_recognized(regions: list[tuple[tuple[int, int], tuple[int, int]]]) -> None:
+def test_other_regions_are_not_recognized(
+    regions: list[tuple[tuple[int, int], tuple[int, int]]],
+) -> None:
     """Sizes of no rule, no grid, holes, copies and overlaps."""
     offset, extent = (np.array([row[i] for row in regions], int).reshape(-1, 2) for i in (0, 1))
     assert recognize((4, 4), offset, extent) is None

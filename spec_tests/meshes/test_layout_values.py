@@ -1,4 +1,5 @@
-"""Meshes and layouts as values: coordinates, columns, replicas, terms, holders, and what their constructors refuse."""
+"""Meshes and layouts as values: coordinates, columns, replicas, terms, holders, and what their
+constructors refuse."""
 
 from typing import Any
 
@@ -30,7 +31,12 @@ def test_an_order_of_devices_moves_their_coordinates() -> None:
 
 def test_an_order_of_devices_moves_their_regions() -> None:
     layout = dtensor((8,), Mesh((4,), devices=(3, 1, 2, 0)), [Shard(0)])
-    assert [str(layout.regions(device)[0]) for device in (3, 1, 2, 0)] == ["[0:2]", "[2:4]", "[4:6]", "[6:8]"]
+    assert [str(layout.regions(device)[0]) for device in (3, 1, 2, 0)] == [
+        "[0:2]",
+        "[2:4]",
+        "[4:6]",
+        "[6:8]",
+    ]
     assert layout.replicas == ((3,), (1,), (2,), (0,))
 
 
@@ -85,7 +91,11 @@ def test_what_a_mesh_does_not_have_is_refused() -> None:
 
 def test_columns_are_the_regions() -> None:
     layout = dtensor((9, 4), Mesh((2, 2)), [StridedShard(0, 3), Shard(1)])
-    rows = [(device, region.offset, region.shape) for device in range(4) for region in layout.regions(device)]
+    rows = [
+        (device, region.offset, region.shape)
+        for device in range(4)
+        for region in layout.regions(device)
+    ]
     assert rows == [
         (device, tuple(offset), tuple(extent))
         for device, offset, extent in zip(
@@ -104,7 +114,9 @@ def test_a_column_that_is_given_is_copied() -> None:
 
 
 def columns(device: Any, offset: Any, extent: Any) -> Layout:
-    return Layout((4, 4), Mesh((2,)), "by hand", np.array(device), np.array(offset), np.array(extent))
+    return Layout(
+        (4, 4), Mesh((2,)), "by hand", np.array(device), np.array(offset), np.array(extent)
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,12 +133,16 @@ def columns(device: Any, offset: Any, extent: Any) -> Layout:
         ([[0]], [[0, 0]], [[1, 1]]),
     ],
 )
-def test_columns_that_are_not_regions_of_the_tensor_are_refused(device: Any, offset: Any, extent: Any) -> None:
+def test_columns_that_are_not_regions_of_the_tensor_are_refused(
+    device: Any, offset: Any, extent: Any
+) -> None:
     with pytest.raises(LayoutError):
         columns(device, offset, extent)
 
 
-@pytest.mark.parametrize("pending", [[(1, "sum")], [(-1, "sum")], [(0, "sum"), (0, "sum")], [(0, "mean")]])
+@pytest.mark.parametrize(
+    "pending", [[(1, "sum")], [(-1, "sum")], [(0, "sum"), (0, "sum")], [(0, "mean")]]
+)
 def test_pending_names_axes_of_the_mesh_once_and_a_reduction(pending: Any) -> None:
     empty = np.zeros((0, 1), int)
     with pytest.raises(ArgumentError):
@@ -134,10 +150,17 @@ def test_pending_names_axes_of_the_mesh_once_and_a_reduction(pending: Any) -> No
 
 
 def test_replicas_hold_the_same_regions_in_the_same_order() -> None:
-    """Every device is in one group; two devices are in one group exactly if their regions are equal."""
-    for placements in ([Shard(0), Replicate()], [Shard(0), Shard(0)], [StridedShard(0, 2), Partial()]):
+    """Every device is in one group; two devices are in one group exactly if their regions are
+    equal."""
+    for placements in (
+        [Shard(0), Replicate()],
+        [Shard(0), Shard(0)],
+        [StridedShard(0, 2), Partial()],
+    ):
         layout = dtensor((3, 2), Mesh((2, 3)), placements)
-        group_of = {device: number for number, group in enumerate(layout.replicas) for device in group}
+        group_of = {
+            device: number for number, group in enumerate(layout.replicas) for device in group
+        }
         assert sorted(group_of) == list(range(6))
         for a in range(6):
             for b in range(6):
@@ -150,7 +173,8 @@ def test_the_same_regions_in_another_order_are_not_replicas() -> None:
 
 
 def test_terms_number_the_devices_of_pending_axes() -> None:
-    """Devices with the same regions and the same number hold the same values; sums and averages are apart."""
+    """Devices with the same regions and the same number hold the same values; sums and averages are
+    apart."""
     layout = dtensor((4,), Mesh((2, 2, 2)), [Partial("sum"), Replicate(), Partial("avg")])
     assert {op: terms.tolist() for op, terms in layout.terms.items()} == {
         "sum": [0, 0, 0, 0, 1, 1, 1, 1],
@@ -163,7 +187,11 @@ def test_terms_number_the_devices_of_pending_axes() -> None:
 
 def test_local_and_global_agree() -> None:
     """A device holds an element exactly if it is among the holders of its index."""
-    for placements in ([Shard(0), Shard(1)], [StridedShard(0, 3), Shard(0)], [Replicate(), Shard(1)]):
+    for placements in (
+        [Shard(0), Shard(1)],
+        [StridedShard(0, 3), Shard(0)],
+        [Replicate(), Shard(1)],
+    ):
         layout = dtensor((7, 4), Mesh((2, 3)), placements)
         for index in np.ndindex(7, 4):
             expected = [
@@ -216,9 +244,22 @@ def test_the_text_of_a_layout_lists_groups_and_their_regions() -> None:
 
 
 def test_the_text_of_a_large_layout_counts_what_it_leaves_out() -> None:
-    assert str(dtensor((64,), Mesh((64,)), [Shard(0)])).splitlines()[-1] == "  and 48 more groups of devices"
-    assert str(dtensor((4,), Mesh((20,)), [Replicate()])).splitlines()[1].endswith("14, 15 and 4 more  [0:4]")
-    assert str(dtensor((64,), Mesh((2,)), [StridedShard(0, 32)])).splitlines()[1].endswith(" and 16 more")
     assert (
-        str(dtensor((4,), Mesh((2,)), [Partial("max")])).splitlines()[1].startswith("max pending over the mesh axis 0")
+        str(dtensor((64,), Mesh((64,)), [Shard(0)])).splitlines()[-1]
+        == "  and 48 more groups of devices"
+    )
+    assert (
+        str(dtensor((4,), Mesh((20,)), [Replicate()]))
+        .splitlines()[1]
+        .endswith("14, 15 and 4 more  [0:4]")
+    )
+    assert (
+        str(dtensor((64,), Mesh((2,)), [StridedShard(0, 32)]))
+        .splitlines()[1]
+        .endswith(" and 16 more")
+    )
+    assert (
+        str(dtensor((4,), Mesh((2,)), [Partial("max")]))
+        .splitlines()[1]
+        .startswith("max pending over the mesh axis 0")
     )

@@ -55,10 +55,13 @@ def layout_of(case: Case) -> Layout:
 
 @pytest.mark.parametrize("case", cases("megatron", "model"), ids=lambda case: case["id"])
 def test_a_rank_saves_what_it_saves_in_megatron(case: Case) -> None:
-    """Regions in the order of layers, experts and halves; and the groups of ranks that hold the same."""
+    """Regions in the order of layers, experts and halves; and the groups of ranks that hold the
+    same."""
     layout = layout_of(case)
     assert held(layout) == recorded(case)
-    assert [list(group) for group in layout.replicas if layout.regions(group[0])] == case["replicas"]
+    assert [list(group) for group in layout.replicas if layout.regions(group[0])] == case[
+        "replicas"
+    ]
 
 
 @pytest.mark.parametrize("case", cases("megatron", "model"), ids=lambda case: case["id"])
@@ -66,7 +69,9 @@ def test_a_rank_has_the_replica_id_that_megatron_gives_it(case: Case) -> None:
     """And in each group of equal ranks, one has numbers that are all 0."""
     mesh, parallel = mesh_of(case), arguments_of(case).get("parallel")
     for device in case["devices"]:
-        assert {tuple(each) for each in device["replica_id"]} <= {replica_id(mesh, device["device"], parallel)}
+        assert {tuple(each) for each in device["replica_id"]} <= {
+            replica_id(mesh, device["device"], parallel)
+        }
     for group in case["replicas"]:
         assert [replica_id(mesh, device, parallel) for device in group].count((0, 0, 0)) == 1
 
@@ -75,15 +80,21 @@ def offsets_of(case: Case) -> dict[str, Any]:
     return {name: case[name] for name in ("prepend_axis_num", "flattened_range") if name in case}
 
 
-@pytest.mark.parametrize("case", cases("megatron", "from_rank_offsets"), ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", cases("megatron", "from_rank_offsets"), ids=lambda case: case["id"]
+)
 def test_rank_offsets_mean_what_they_mean_in_megatron(case: Case) -> None:
-    shape, region = from_rank_offsets(case["local_shape"], *case["rank_offsets"], **offsets_of(case))
+    shape, region = from_rank_offsets(
+        case["local_shape"], *case["rank_offsets"], **offsets_of(case)
+    )
     assert shape == tuple(case["shape"])
     assert region.offset == tuple(case["region"]["offset"])
     assert region.shape == tuple(case["region"]["shape"])
 
 
-@pytest.mark.parametrize("case", cases("megatron", "from_rank_offsets", refused=True), ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", cases("megatron", "from_rank_offsets", refused=True), ids=lambda case: case["id"]
+)
 def test_rank_offsets_that_megatron_refuses_are_refused(case: Case) -> None:
     with pytest.raises(ArgumentError) as caught:
         from_rank_offsets(case["local_shape"], *case["rank_offsets"], **offsets_of(case))
@@ -97,12 +108,18 @@ FIELDS = ("local_shape", "global_shape", "global_offset", "axis_fragmentations")
 def test_fields_that_megatron_accepts_are_a_region(case: Case) -> None:
     assert case["accepted"]
     region = sharded_tensor(*(case[name] for name in FIELDS))
-    assert (region.offset, region.shape) == (tuple(case["global_offset"]), tuple(case["local_shape"]))
+    assert (region.offset, region.shape) == (
+        tuple(case["global_offset"]),
+        tuple(case["local_shape"]),
+    )
 
 
-@pytest.mark.parametrize("case", cases("megatron", "constructor", refused=True), ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", cases("megatron", "constructor", refused=True), ids=lambda case: case["id"]
+)
 def test_fields_that_megatron_refuses_are_refused(case: Case) -> None:
-    """Offsets off the grid, where the local tensors are said to be one; without that they are a region."""
+    """Offsets off the grid, where the local tensors are said to be one; without that they are a
+    region."""
     fields = [case[name] for name in FIELDS]
     with pytest.raises(ArgumentError, match="not a multiple") as caught:
         sharded_tensor(*fields)
@@ -121,7 +138,9 @@ def test_fields_that_megatron_refuses_are_refused(case: Case) -> None:
         (((3, 4), (12, 8), (3, 2), (4, 2)), ArgumentError),  # off the grid along one axis of two
     ],
 )
-def test_fields_that_describe_no_part_of_the_tensor_are_refused(fields: Any, error: type[ArgumentError]) -> None:
+def test_fields_that_describe_no_part_of_the_tensor_are_refused(
+    fields: Any, error: type[ArgumentError]
+) -> None:
     with pytest.raises(error) as caught:
         sharded_tensor(*fields)
     assert caught.value.remedy
@@ -146,7 +165,8 @@ def test_fields_that_describe_no_part_of_the_tensor_are_refused(fields: Any, err
 def test_stages_of_a_pipeline_hold_the_layers_that_they_are_given(
     layers: int, stages: int, arguments: Any, expected: Any
 ) -> None:
-    """As megatron-core's own configuration divides them, which the peers' tests ask; also in a layout of a tensor."""
+    """As megatron-core's own configuration divides them, which the peers' tests ask; also in a
+    layout of a tensor."""
     held = pipeline_layers(layers, stages, **arguments)
     assert [list(stage) for stage in held] == expected
     layout = megatron((layers, 4, 2), Mesh((stages, 2), ("pp", "tp")), "column", layers=held)
@@ -165,18 +185,32 @@ def test_stages_of_a_pipeline_hold_the_layers_that_they_are_given(
         (8, 2, {"num_layers_in_first_pipeline_stage": 0}),
         (8, 3, {"num_layers_in_first_pipeline_stage": 9}),
         (8, 1, {"num_layers_in_first_pipeline_stage": 4, "num_layers_in_last_pipeline_stage": 4}),
-        (8, 2, {"num_layers_in_first_pipeline_stage": 4, "account_for_loss_in_pipeline_split": True}),
-        (1, 1, {"account_for_loss_in_pipeline_split": True, "virtual_pipeline_model_parallel_size": 3}),
+        (
+            8,
+            2,
+            {"num_layers_in_first_pipeline_stage": 4, "account_for_loss_in_pipeline_split": True},
+        ),
+        (
+            1,
+            1,
+            {"account_for_loss_in_pipeline_split": True, "virtual_pipeline_model_parallel_size": 3},
+        ),
         (1, 3, {"account_for_embedding_in_pipeline_split": True}),
         (4, 2, {"pipeline_model_parallel_layout": "Et|tL"}),
-        (2, 2, {"pipeline_model_parallel_layout": "Et|tL", "virtual_pipeline_model_parallel_size": 2}),
+        (
+            2,
+            2,
+            {"pipeline_model_parallel_layout": "Et|tL", "virtual_pipeline_model_parallel_size": 2},
+        ),
         (2, 2, {"pipeline_model_parallel_layout": "t|EtL"}),
         (2, 2, {"pipeline_model_parallel_layout": "Et|xtL"}),
         (2, 2, {"pipeline_model_parallel_layout": "E(t*9999999)*9999999L"}),
         (2, 2, {"pipeline_model_parallel_layout": "E((t)*99999|)*99999L"}),
     ],
 )
-def test_pipelines_that_megatron_does_not_build_are_refused(layers: int, stages: int, arguments: Any) -> None:
+def test_pipelines_that_megatron_does_not_build_are_refused(
+    layers: int, stages: int, arguments: Any
+) -> None:
     with pytest.raises(ArgumentError) as caught:
         pipeline_layers(layers, stages, **arguments)
     assert caught.value.remedy
@@ -184,7 +218,13 @@ def test_pipelines_that_megatron_does_not_build_are_refused(layers: int, stages:
 
 def test_layers_that_the_stages_do_not_hold_once_are_refused() -> None:
     mesh = Mesh((2,), ("pp",))
-    for layers in ([[(0, 4)]], [[(0, 2)], [(3, 4)]], [[(0, 3)], [(2, 4)]], [[(0, 2)], [(2, 3)]], [[(1, 2)], [(2, 4)]]):
+    for layers in (
+        [[(0, 4)]],
+        [[(0, 2)], [(3, 4)]],
+        [[(0, 3)], [(2, 4)]],
+        [[(0, 2)], [(2, 3)]],
+        [[(1, 2)], [(2, 4)]],
+    ):
         with pytest.raises(LayoutError, match="pipeline_layers"):
             megatron((4, 2), mesh, layers=layers)
     assert megatron((0, 2), mesh, layers=[[], []]).replicas == ((0, 1),)
@@ -196,10 +236,16 @@ def test_a_rank_has_the_words_that_megatron_gives_it(case: Case) -> None:
     ranges = [vocabulary_range(case["vocab"], rank, world) for rank in range(world)]
     assert [list(each) for each in ranges] == case["ranges"]
     layout = megatron((case["vocab"],), Mesh((world,), ("tp",)), "vocabulary")
-    assert [(region.offset[0], region.stop[0]) for rank in range(world) for region in layout.regions(rank)] == ranges
+    assert [
+        (region.offset[0], region.stop[0])
+        for rank in range(world)
+        for region in layout.regions(rank)
+    ] == ranges
 
 
-@pytest.mark.parametrize("case", cases("megatron", "vocabulary", refused=True), ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", cases("megatron", "vocabulary", refused=True), ids=lambda case: case["id"]
+)
 def test_a_vocabulary_that_does_not_divide_is_refused(case: Case) -> None:
     with pytest.raises(LayoutError, match="padded_vocabulary"):
         vocabulary_range(case["vocab"], 0, case["world"])
@@ -212,7 +258,9 @@ def test_a_padded_vocabulary_is_the_least_that_divides() -> None:
         for ranks in range(1, 5):
             for multiple in range(1, 5):
                 padded = padded_vocabulary(size, ranks, multiple)
-                assert padded == min(n for n in range(size, size + ranks * multiple) if n % (ranks * multiple) == 0)
+                assert padded == min(
+                    n for n in range(size, size + ranks * multiple) if n % (ranks * multiple) == 0
+                )
 
 
 def test_a_weight_without_layers_is_a_named_sharding() -> None:
@@ -224,7 +272,9 @@ def test_a_weight_without_layers_is_a_named_sharding() -> None:
 
 
 def test_axes_that_are_left_out_have_one_device() -> None:
-    assert megatron((2, 4), Mesh((2,), ("dp",)), "column", layers=True, stage=0).replicas == ((0, 1),)
+    assert megatron((2, 4), Mesh((2,), ("dp",)), "column", layers=True, stage=0).replicas == (
+        (0, 1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +297,9 @@ def test_axes_that_are_left_out_have_one_device() -> None:
         ((4,), Mesh((2,), ("tp",)), {"stage": 1}, OutOfRange),
     ],
 )
-def test_bad_arguments_are_refused(shape: Any, mesh: Mesh, arguments: Any, error: type[ArgumentError]) -> None:
+def test_bad_arguments_are_refused(
+    shape: Any, mesh: Mesh, arguments: Any, error: type[ArgumentError]
+) -> None:
     with pytest.raises(error) as caught:
         megatron(shape, mesh, **arguments)
     assert caught.value.remedy

@@ -17,7 +17,9 @@ MESH = Mesh((2, 2), ("x", "y"))
 def layout_of(case: Case) -> Layout:
     order = case["layout"].get("device_order")
     mesh = Mesh(case["mesh"]["shape"], case["mesh"]["axes"], order)
-    return named_sharding(case["shape"], mesh, case["layout"]["spec"], unreduced=case["layout"].get("unreduced", ()))
+    return named_sharding(
+        case["shape"], mesh, case["layout"]["spec"], unreduced=case["layout"].get("unreduced", ())
+    )
 
 
 @pytest.mark.parametrize("case", cases("jax"), ids=lambda case: case["id"])
@@ -26,15 +28,21 @@ def test_a_device_holds_what_it_holds_in_jax(case: Case) -> None:
     layout = layout_of(case)
     assert held(layout) == recorded(case)
     assert layout.pending == ()
-    if 0 not in case["shape"]:  # JAX tells empty shards at different offsets apart; a layout has regions with elements
+    if (
+        0 not in case["shape"]
+    ):  # JAX tells empty shards at different offsets apart; a layout has regions with elements
         assert [list(group) for group in layout.replicas] == case["replicas"]
         assert (len(layout.replicas) == 1) == case["is_fully_replicated"]
         number = {device: place for group in layout.replicas for place, device in enumerate(group)}
-        recorded_ids = {each["device"]: each["replica_id"] for each in case["devices"] if "replica_id" in each}
+        recorded_ids = {
+            each["device"]: each["replica_id"] for each in case["devices"] if "replica_id" in each
+        }
         assert recorded_ids.items() <= number.items()
 
 
-REFUSED = [case for case in cases("jax", refused=True) if case["refused"]["error"] != "NotImplementedError"]
+REFUSED = [
+    case for case in cases("jax", refused=True) if case["refused"]["error"] != "NotImplementedError"
+]
 AXIS_TYPES = "Unreduced axes can only refer to mesh axes that is of type"
 
 
@@ -49,12 +57,15 @@ def test_what_jax_refuses_is_refused(case: Case) -> None:
     assert caught.value.remedy
 
 
-UNREDUCED = [case for case in cases("jax", refused=True) if case["refused"]["error"] == "NotImplementedError"]
+UNREDUCED = [
+    case for case in cases("jax", refused=True) if case["refused"]["error"] == "NotImplementedError"
+]
 
 
 @pytest.mark.parametrize("case", UNREDUCED, ids=lambda case: case["id"])
 def test_unreduced_axes_are_pending_sums(case: Case) -> None:
-    """JAX has such arrays and does not say which devices hold what; each device of the axis holds a term."""
+    """JAX has such arrays and does not say which devices hold what; each device of the axis holds a
+    term."""
     layout = layout_of(case)
     plain = named_sharding(case["shape"], layout.mesh, case["layout"]["spec"])
     assert held(layout) == held(plain)
@@ -67,13 +78,19 @@ ENTRIES: list[Any] = [None, "x", "y", ("x", "y"), ("y", "x")]
 
 
 def test_a_device_holds_what_reshaping_says() -> None:
-    """The oracle is NumPy: split the axis by the named mesh axes in their order, and index with the coordinate."""
+    """The oracle is NumPy: split the axis by the named mesh axes in their order, and index with the
+    coordinate."""
     shape = (12, 24)
     whole = np.arange(12 * 24).reshape(shape)
     for mesh_shape in ((2, 3), (3, 2), (1, 4)):
         mesh = Mesh(mesh_shape, ("x", "y"))
         for spec in product(ENTRIES, repeat=2):
-            names = [name for entry in spec if entry for name in ([entry] if isinstance(entry, str) else entry)]
+            names = [
+                name
+                for entry in spec
+                if entry
+                for name in ([entry] if isinstance(entry, str) else entry)
+            ]
             if len(set(names)) != len(names):
                 continue
             layout = named_sharding(shape, mesh, spec)
@@ -88,7 +105,8 @@ def test_a_device_holds_what_reshaping_says() -> None:
 
 
 def test_the_same_regions_are_equal_in_the_words_of_both_frameworks() -> None:
-    """Several axes on one are ``[Shard(0), Shard(0)]``; trailing None and tuples of one name do not matter."""
+    """Several axes on one are ``[Shard(0), Shard(0)]``; trailing None and tuples of one name do not
+    matter."""
     both = named_sharding((8, 6), MESH, (("x", "y"),))
     assert both == dtensor((8, 6), MESH, [Shard(0), Shard(0)])
     assert both == named_sharding((8, 6), Mesh((4,), ("z",)), ("z", None))
@@ -98,7 +116,8 @@ def test_the_same_regions_are_equal_in_the_words_of_both_frameworks() -> None:
 
 
 def test_an_order_of_devices_composes_with_a_spec() -> None:
-    """A mesh whose devices are transposed, with a spec in the other order, gives the same layout."""
+    """A mesh whose devices are transposed, with a spec in the other order, gives the same
+    layout."""
     transposed = Mesh((2, 3), ("y", "x"), devices=np.arange(6).reshape(3, 2).T.ravel().tolist())
     mesh = Mesh((3, 2), ("x", "y"))
     for spec in ((("x", "y"), None), (("y", "x"),), ("x", "y"), (None, "x"), ()):

@@ -43,7 +43,9 @@ def sides(case: Case) -> tuple[list[DTensorPlacement], list[DTensorPlacement]]:
 
 def is_distributable(case: Case) -> bool:
     """Return False for terms of a product, which no DTensor can be distributed as."""
-    return not any(isinstance(each, Partial) and each.op == "product" for side in sides(case) for each in side)
+    return not any(
+        isinstance(each, Partial) and each.op == "product" for side in sides(case) for each in side
+    )
 
 
 def plan_of(case: Case) -> Redistribution:
@@ -61,20 +63,26 @@ PLAIN = [case for case in STEPPED if "strided" not in case["group"]]
 def small_pairs() -> Iterator[tuple[Layout, Layout]]:
     """Yield all pairs of layouts by `CUTS`, of small tensors on small meshes."""
     for shape, mesh in product(((5, 3), (2, 4)), ((1,), (2,), (3,), (2, 2), (3, 2))):
-        layouts = [dtensor(shape, Mesh(mesh), placements) for placements in product(CUTS, repeat=len(mesh))]
+        layouts = [
+            dtensor(shape, Mesh(mesh), placements) for placements in product(CUTS, repeat=len(mesh))
+        ]
         yield from product(layouts, layouts)
 
 
 def elements(layout: Layout, device: int) -> set[int]:
-    """Return the numbers of the elements that a device holds; none for a device that the mesh lacks."""
+    """Return the numbers of the elements that a device holds; none for a device that the mesh
+    lacks."""
     whole = np.arange(np.prod(layout.shape, dtype=int)).reshape(layout.shape)
     regions = layout.regions(device) if device < layout.mesh.size else ()
     return {int(number) for region in regions for number in whole[region.slices].ravel()}
 
 
-@pytest.mark.parametrize("case", [case for case in RECORDED if "must_receive" in case], ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", [case for case in RECORDED if "must_receive" in case], ids=lambda case: case["id"]
+)
 def test_a_device_receives_what_it_lacks_and_no_more(case: Case) -> None:
-    """The recorded lower bound of each device, which torch's own moves exceed, is what the plan sends to it."""
+    """The recorded lower bound of each device, which torch's own moves exceed, is what the plan
+    sends to it."""
     plan = plan_of(case)
     assert plan.must_receive().tolist() == plan.received().tolist() == case["must_receive"]
 
@@ -83,8 +91,8 @@ def test_a_device_receives_what_it_lacks_and_no_more(case: Case) -> None:
 def test_steps_are_those_of_torch(case: Case) -> None:
     """The same mesh axes, placements and collectives in the same order, with the same padded sizes.
 
-    The recording calls the step between a strided shard of no order and another shard an all_to_all; torch issues an
-    all_gather.
+    The recording calls the step between a strided shard of no order and another shard an
+    all_to_all; torch issues an all_gather.
     """
 
     def word(placement: DTensorPlacement) -> str:
@@ -95,32 +103,47 @@ def test_steps_are_those_of_torch(case: Case) -> None:
         return f"P({placement.op})" if isinstance(placement, Partial) else "R"
 
     # Recorded on CPUs, of float64.
-    steps = dtensor_steps(case["shape"], Mesh(case["mesh"]["shape"]), *sides(case), itemsize=8, devices_per_host=1)
+    steps = dtensor_steps(
+        case["shape"], Mesh(case["mesh"]["shape"]), *sides(case), itemsize=8, devices_per_host=1
+    )
     gathers = {True: "all_gather", False: None}
-    assert [([step.axis], word(step.source), word(step.target), step.collective) for step in steps] == [
+    assert [
+        ([step.axis], word(step.source), word(step.target), step.collective) for step in steps
+    ] == [
         (
             each["mesh_axes"],
             each["from"],
             each["to"],
-            gathers[each["collective"] is not None] if "_S" in each["from"] + each["to"] else each["collective"],
+            gathers[each["collective"] is not None]
+            if "_S" in each["from"] + each["to"]
+            else each["collective"],
         )
         for each in case["planned"]
     ]
-    for step, issued in zip([step for step in steps if step.collective], case["issued"], strict=True):
+    for step, issued in zip(
+        [step for step in steps if step.collective], case["issued"], strict=True
+    ):
         assert (step.given.tolist(), step.group_size) == (issued["in"], issued["group_size"])
         if step.collective == "all_to_all":  # which torch replaced by an all_gather on these meshes
-            issued = {"ring_bytes_sent": [nbytes / step.group_size for nbytes in issued["ring_bytes_sent"]]}
+            issued = {
+                "ring_bytes_sent": [
+                    nbytes / step.group_size for nbytes in issued["ring_bytes_sent"]
+                ]
+            }
         np.testing.assert_allclose(step.sent(8), issued["ring_bytes_sent"])
 
 
-@pytest.mark.parametrize("case", [case for case in PLAIN if len(case["planned"]) <= 1], ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", [case for case in PLAIN if len(case["planned"]) <= 1], ids=lambda case: case["id"]
+)
 def test_what_torch_does_in_one_step_has_the_name_of_that_step(case: Case) -> None:
     named = [each["collective"] or "local_slice" for each in case["planned"]] or ["identity"]
     assert [plan_of(case).collective] == named
 
 
 def test_a_plan_sends_to_each_device_what_it_lacks_from_one_that_holds_it() -> None:
-    """On all small meshes: an element that is kept was held, one that is sent is lacked, and comes from a holder."""
+    """On all small meshes: an element that is kept was held, one that is sent is lacked, and comes
+    from a holder."""
     for source, target in small_pairs():
         plan = plan_redistribution(source, target)
         whole = np.arange(np.prod(source.shape)).reshape(source.shape)
@@ -132,25 +155,39 @@ def test_a_plan_sends_to_each_device_what_it_lacks_from_one_that_holds_it() -> N
                 region = copies.region(row)
                 numbers = whole[region.slices].ravel().tolist()
                 assert before[sender].issuperset(numbers)
-                assert (sender == receiver) == before[receiver].issuperset(numbers) == (copies is plan.kept)
-                for at, layout in ((copies.source_row[row], source), (copies.target_row[row], target)):
+                assert (
+                    (sender == receiver)
+                    == before[receiver].issuperset(numbers)
+                    == (copies is plan.kept)
+                )
+                for at, layout in (
+                    (copies.source_row[row], source),
+                    (copies.target_row[row], target),
+                ):
                     outer = layout.regions(int(layout.device[at]))
                     first = int(np.searchsorted(layout.device, layout.device[at]))
                     assert outer[int(at) - first].covers(region)
                 got[receiver] += numbers
-        assert [sorted(each) for each in got] == [sorted(elements(target, device)) for device in range(len(before))]
+        assert [sorted(each) for each in got] == [
+            sorted(elements(target, device)) for device in range(len(before))
+        ]
         assert plan.received().tolist() == plan.must_receive().tolist()
         assert plan.sent().sum() == plan.received().sum()
 
 
 def test_holders_share_the_work_and_each_pair_has_one_message() -> None:
-    """Holders of one region differ by at most one message, and a device sends at most one message to another."""
+    """Holders of one region differ by at most one message, and a device sends at most one message
+    to another."""
     for holders, receivers in product(range(1, 5), range(6)):
         devices = holders + receivers
         mesh = Mesh((devices,))
         rows = [[0, 0], [8, 3]]
         source = Layout(
-            (8, 3), mesh, "the first ones", np.arange(holders), *np.repeat([rows], holders, 0).swapaxes(0, 1)
+            (8, 3),
+            mesh,
+            "the first ones",
+            np.arange(holders),
+            *np.repeat([rows], holders, 0).swapaxes(0, 1),
         )
         plan = plan_redistribution(source, dtensor((8, 3), mesh, [R]))
         assert plan.messages.sum() == receivers
@@ -171,7 +208,8 @@ def test_both_searches_for_pairs_give_the_same_plan(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_device_receives_the_terms_that_it_lacks() -> None:
-    """A reduction brings each of k terms of a device's target to it, but for the one that it holds."""
+    """A reduction brings each of k terms of a device's target to it, but for the one that it
+    holds."""
     for target in product((R, Shard(0), Shard(1)), repeat=2):
         mesh = Mesh((3, 2))
         source, after = dtensor((6, 4), mesh, [Partial(), R]), dtensor((6, 4), mesh, target)
@@ -179,12 +217,16 @@ def test_every_device_receives_the_terms_that_it_lacks() -> None:
         assert plan.num_terms == 3
         assert plan.received().tolist() == [2 * len(elements(after, device)) for device in range(6)]
         for row, term in enumerate(plan.moves.term.tolist()):
-            assert plan.moves.sender[row] // 2 == term  # a device's coordinate along the first axis is its term
+            assert (
+                plan.moves.sender[row] // 2 == term
+            )  # a device's coordinate along the first axis is its term
 
 
 def test_terms_that_stay_terms_move_among_devices_of_one_term() -> None:
     mesh = Mesh((2, 3))
-    plan = plan_redistribution(*(dtensor((6, 6), mesh, [Partial("max"), cut]) for cut in (Shard(0), Shard(1))))
+    plan = plan_redistribution(
+        *(dtensor((6, 6), mesh, [Partial("max"), cut]) for cut in (Shard(0), Shard(1)))
+    )
     assert plan.collective == "all_to_all"
     assert (plan.moves.sender // 3 == plan.moves.receiver // 3).all()
 
@@ -197,7 +239,9 @@ def test_meshes_of_other_sizes_number_the_same_devices() -> None:
         lacked = [len(elements(target, device) - elements(source, device)) for device in range(5)]
         assert plan.received().tolist() == lacked
         assert plan.received(4).tolist() == [4 * count for count in lacked]
-        assert plan.peak().tolist() == [len(elements(source, n)) + len(elements(target, n)) for n in range(5)]
+        assert plan.peak().tolist() == [
+            len(elements(source, n)) + len(elements(target, n)) for n in range(5)
+        ]
 
 
 @pytest.mark.parametrize(
@@ -211,9 +255,14 @@ def test_meshes_of_other_sizes_number_the_same_devices() -> None:
         ([Partial()], [R], "all_reduce"),
     ],
 )
-def test_collectives_have_names(source: list[DTensorPlacement], target: list[DTensorPlacement], name: str) -> None:
+def test_collectives_have_names(
+    source: list[DTensorPlacement], target: list[DTensorPlacement], name: str
+) -> None:
     before, after = (dtensor((4, 8), Mesh((4,)), placements) for placements in (source, target))
-    assert plan_redistribution(before, after, reduce="sum" if before.pending else None).collective == name
+    assert (
+        plan_redistribution(before, after, reduce="sum" if before.pending else None).collective
+        == name
+    )
 
 
 def test_one_holder_of_all_broadcasts_and_swapped_axes_are_a_permutation() -> None:
@@ -221,17 +270,29 @@ def test_one_holder_of_all_broadcasts_and_swapped_axes_are_a_permutation() -> No
     one = Layout((4, 4), mesh, "device 1", np.array([1]), np.array([[0, 0]]), np.array([[4, 4]]))
     assert plan_redistribution(one, dtensor((4, 4), mesh, [R, R])).collective == "broadcast"
     there, back = ([Shard(0), Shard(1)], [Shard(1), Shard(0)])
-    assert plan_redistribution(dtensor((4, 4), mesh, there), dtensor((4, 4), mesh, back)).collective == "permute"
+    assert (
+        plan_redistribution(dtensor((4, 4), mesh, there), dtensor((4, 4), mesh, back)).collective
+        == "permute"
+    )
     # Columns are gathered and rows are cut: neither of both alone.
-    assert plan_redistribution(dtensor((4, 4), mesh, there), dtensor((4, 4), mesh, [R, Shard(0)])).collective is None
+    assert (
+        plan_redistribution(
+            dtensor((4, 4), mesh, there), dtensor((4, 4), mesh, [R, Shard(0)])
+        ).collective
+        is None
+    )
 
 
 def test_scalars_and_tensors_without_elements_have_plans() -> None:
     mesh = Mesh((2, 2))
-    scalar = plan_redistribution(dtensor((), mesh, [Partial(), R]), dtensor((), mesh, [R, R]), reduce="sum")
+    scalar = plan_redistribution(
+        dtensor((), mesh, [Partial(), R]), dtensor((), mesh, [R, R]), reduce="sum"
+    )
     assert scalar.received().tolist() == [1, 1, 1, 1]
     assert scalar.collective == "all_reduce"
-    empty = plan_redistribution(dtensor((0, 3), mesh, [R, Shard(1)]), dtensor((0, 3), mesh, [Shard(1), R]))
+    empty = plan_redistribution(
+        dtensor((0, 3), mesh, [R, Shard(1)]), dtensor((0, 3), mesh, [Shard(1), R])
+    )
     assert (len(empty.moves), len(empty.kept), empty.collective) == (0, 0, "identity")
 
 
@@ -262,11 +323,18 @@ def test_layouts_of_other_tensors_and_layouts_with_holes_are_refused() -> None:
     whole = dtensor((4, 4), mesh, [R])
     with pytest.raises(LayoutError, match=r"\(4, 4\), the target layout of \(4, 5\)"):
         plan_redistribution(whole, dtensor((4, 5), mesh, [R]))
-    half = Layout((4, 4), mesh, "the upper half", np.array([0]), np.array([[0, 0]]), np.array([[2, 4]]))
+    half = Layout(
+        (4, 4), mesh, "the upper half", np.array([0]), np.array([[0, 0]]), np.array([[2, 4]])
+    )
     with pytest.raises(LayoutError, match=r"\[0:4, 0:4\]"):
         plan_redistribution(half, whole)
     overlapping = Layout(
-        (4, 4), mesh, "halves and more", np.array([0, 1]), np.array([[0, 0], [1, 0]]), np.array([[3, 4], [3, 4]])
+        (4, 4),
+        mesh,
+        "halves and more",
+        np.array([0, 1]),
+        np.array([[0, 0], [1, 0]]),
+        np.array([[3, 4], [3, 4]]),
     )
     with pytest.raises(LayoutError, match="overlap"):
         plan_redistribution(overlapping, whole)
@@ -310,11 +378,16 @@ def test_the_numbers_of_the_estimate_are_from_1_on(estimate: dict[str, int]) -> 
 
 
 def test_what_strided_shards_cost_depends_on_bytes_and_hosts() -> None:
-    """The estimate prefers an all_to_all for many bytes alone, and other axes where hosts end between them."""
+    """The estimate prefers an all_to_all for many bytes alone, and other axes where hosts end
+    between them."""
     source, target = [Shard(0), R], [StridedShard(0, 2), Shard(0)]
 
-    def changes(shape: tuple[int, int], devices_per_host: int) -> list[tuple[int, DTensorPlacement]]:
-        steps = dtensor_steps(shape, Mesh((2, 2)), source, target, devices_per_host=devices_per_host)
+    def changes(
+        shape: tuple[int, int], devices_per_host: int
+    ) -> list[tuple[int, DTensorPlacement]]:
+        steps = dtensor_steps(
+            shape, Mesh((2, 2)), source, target, devices_per_host=devices_per_host
+        )
         return [(step.axis, step.target) for step in steps]
 
     assert changes((8, 16), 8) == [(0, R), (1, Shard(0)), (0, Shard(0))]

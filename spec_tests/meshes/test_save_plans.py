@@ -1,4 +1,5 @@
-"""Plans of checkpoints: laws of what ranks write and read. What torch's planners say is among the peers' tests."""
+"""Plans of checkpoints: laws of what ranks write and read. What torch's planners say is among the
+peers' tests."""
 
 from itertools import product
 from math import prod
@@ -34,7 +35,9 @@ def test_shapes_and_offsets_are_those_that_torch_said(case: Case) -> None:
         KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
         for each in case["layout"]["placements"]
     ]
-    shapes, offsets = local_shapes_and_offsets(case["shape"], Mesh(case["mesh"]["shape"]), placements)
+    shapes, offsets = local_shapes_and_offsets(
+        case["shape"], Mesh(case["mesh"]["shape"]), placements
+    )
     said = case["compute_local_shape_and_global_offset"]
     assert shapes.tolist() == [each["local_shape"] for each in said]
     assert offsets.tolist() == [each["global_offset"] for each in said]
@@ -42,12 +45,15 @@ def test_shapes_and_offsets_are_those_that_torch_said(case: Case) -> None:
 
 @pytest.mark.parametrize("lowest", [False, True])
 def test_every_element_is_written_once_and_read_where_it_is_held(lowest: bool) -> None:
-    """For all placements of small meshes: the written regions tile, and what a rank reads is what it holds."""
+    """For all placements of small meshes: the written regions tile, and what a rank reads is what
+    it holds."""
     shape = (5, 3)
     for mesh in (Mesh((3,)), Mesh((2, 2)), Mesh((4, 2))):
         kinds = list(product((Replicate(), Shard(0), Shard(1)), repeat=mesh.rank))
         for source, target in product(kinds, kinds):
-            plan = dcp_save_plan({"t": SavedTensor(shape, source)}, mesh, dedup_save_to_lowest_rank=lowest)
+            plan = dcp_save_plan(
+                {"t": SavedTensor(shape, source)}, mesh, dedup_save_to_lowest_rank=lowest
+            )
             layout = dtensor(shape, mesh, source)
             stored = np.zeros(shape, np.int64)
             for rank, items in enumerate(plan):
@@ -65,9 +71,9 @@ def test_every_element_is_written_once_and_read_where_it_is_held(lowest: bool) -
                     got[part.slices] += 1
                     inside = Region(item.storage_offsets, item.lengths)
                     assert Region((0, 0), saved[item.saved].shape).covers(inside)
-                    assert [a + b for a, b in zip(saved[item.saved].offset, inside.offset, strict=True)] == [
-                        a + b for a, b in zip(region.offset, part.offset, strict=True)
-                    ]
+                    assert [
+                        a + b for a, b in zip(saved[item.saved].offset, inside.offset, strict=True)
+                    ] == [a + b for a, b in zip(region.offset, part.offset, strict=True)]
                 assert (got == 1).all()
 
 
@@ -76,16 +82,38 @@ def test_the_lowest_rank_writes_if_asked_and_else_the_one_that_was_given_least()
     model = dict.fromkeys("abc", whole)
     ranks = [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))]
     assert ranks == [["a", "c"], ["b"]]
-    assert [len(each) for each in dcp_save_plan(model, Mesh((2,)), dedup_save_to_lowest_rank=True)] == [3, 0]
+    assert [
+        len(each) for each in dcp_save_plan(model, Mesh((2,)), dedup_save_to_lowest_rank=True)
+    ] == [3, 0]
     # What was written counts by bytes.
-    model = {name: SavedTensor((size,), (Replicate(),), 1) for name, size in (("a", 9), ("b", 1), ("c", 1))}
-    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [["a"], ["b", "c"]]
+    model = {
+        name: SavedTensor((size,), (Replicate(),), 1)
+        for name, size in (("a", 9), ("b", 1), ("c", 1))
+    }
+    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [
+        ["a"],
+        ["b", "c"],
+    ]
     # Half of t is 4 bytes and s 5, and yet u goes to the rank that has s.
-    model = {"t": SavedTensor((8,), (Shard(0),), 1), "s": SavedTensor((5,), (Replicate(),), 1), "u": whole}
-    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [["t"], ["t", "s", "u"]]
+    model = {
+        "t": SavedTensor((8,), (Shard(0),), 1),
+        "s": SavedTensor((5,), (Replicate(),), 1),
+        "u": whole,
+    }
+    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [
+        ["t"],
+        ["t", "s", "u"],
+    ]
     # The shards of t weigh as much as all of it, and an empty tensor one byte.
-    model = {"e": SavedTensor((0,), (Replicate(),)), "t": SavedTensor((8,), (Shard(0),), 1), "b": whole}
-    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [["e", "t"], ["t", "b"]]
+    model = {
+        "e": SavedTensor((0,), (Replicate(),)),
+        "t": SavedTensor((8,), (Shard(0),), 1),
+        "b": whole,
+    }
+    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [
+        ["e", "t"],
+        ["t", "b"],
+    ]
 
 
 def test_pieces_of_torchsnapshot_tile_and_are_as_small_as_asked() -> None:

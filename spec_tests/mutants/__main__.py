@@ -1,4 +1,5 @@
-"""``python -m spec_tests.mutants [--no-rules] [NAME...]``: make these mutants, or all, and print what sees each.
+"""``python -m spec_tests.mutants [--no-rules] [NAME...]``: make these mutants, or all, and print
+what sees each.
 
 The exit code is 1 where a mutant survives, 2 where one cannot be made or a run proves nothing.
 """
@@ -46,7 +47,9 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(JOBS) as pool:
         workshop = Workshop(Path(directory).resolve()).open()
         found = []
-        for each in pool.map(lambda mutant: look(workshop, mutant, "--no-rules" not in words), chosen):
+        for each in pool.map(
+            lambda mutant: look(workshop, mutant, "--no-rules" not in words), chosen
+        ):
             found.append(each)
             print(*([each] if isinstance(each, str) else lines_of(each)), sep="\n", flush=True)
         whole = workshop.control([each for each in found if isinstance(each, Seen)])
@@ -57,7 +60,10 @@ def main(words: list[str]) -> int:
     survive = sum(isinstance(each, Seen) and not each.tests for each in found)
     by_kit = [each for each in found if isinstance(each, Seen) and each.rules is not None]
     print(f"\n{len(found)} mutants: {caught} caught, {survive} survive, {errors} errors, ", end="")
-    print(f"in {time.monotonic() - start:.0f} s. Of {len(by_kit)} that concern the conformance kit, ", end="")
+    print(
+        f"in {time.monotonic() - start:.0f} s. Of {len(by_kit)} that concern the conformance kit, ",
+        end="",
+    )
     print(f"{sum(bool(each.rules) for each in by_kit)} break a rule of it.")
     return 2 if errors else 0 if caught == len(found) else 1
 

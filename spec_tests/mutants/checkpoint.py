@@ -71,7 +71,8 @@ MUTANTS = [
     ),
     mutant(
         "rotated-before-saved",
-        "A manager removes old checkpoints before the new one is written: a save that fails leaves fewer.",
+        "A manager removes old checkpoints before the new one is written: a save that fails "
+        "leaves fewer.",
         "reference/objects/manager.py",
         "            report = write()\n            write_state(storage, state)\n",
         "            remove_checkpoints(series, [*left, *gone])\n"
@@ -82,13 +83,16 @@ MUTANTS = [
         "named-before-written",
         "The state file names a checkpoint that is not written yet.",
         "reference/objects/series.py",
-        "    report = write()\n    write_state(target.storage, SeriesState(target.name, (target.name,)))\n",
-        "    write_state(target.storage, SeriesState(target.name, (target.name,)))\n    report = write()\n",
+        "    report = write()\n    write_state(target.storage, SeriesState(target.name, "
+        "(target.name,)))\n",
+        "    write_state(target.storage, SeriesState(target.name, (target.name,)))\n    report = "
+        "write()\n",
         "numbered",
     ),
     mutant(
         "saved-while-trained",
-        "A save in the background writes what the variables are by then: asynchronous savers that do not copy.",
+        "A save in the background writes what the variables are by then: asynchronous savers "
+        "that do not copy.",
         "reference/objects/image.py",
         "    return Image(target, snapshot(kept, others), options, trackables)",
         "    return Image(target, in_place(kept, others), options, trackables)",
@@ -104,7 +108,8 @@ MUTANTS = [
     ),
     mutant(
         "half-consumed",
-        "assert_consumed is content if the objects got values, though values of the checkpoint were left.",
+        "assert_consumed is content if the objects got values, though values of the checkpoint "
+        "were left.",
         "reference/objects/status.py",
         "        self._check(self.unmatched_objects, self.unmatched_keys)\n        return self\n",
         "        self._check(self.unmatched_objects, [])\n        return self\n",
@@ -136,7 +141,8 @@ MUTANTS = [
     ),
     mutant(
         "empty-state-begins-anew",
-        "An empty state file means that there is no checkpoint: training begins anew, and overwrites the first.",
+        "An empty state file means that there is no checkpoint: training begins anew, and "
+        "overwrites the first.",
         "verbs/state_file.py",
         "        if state is not None and not state.newest:\n",
         "        if state is not None and not state.newest:\n            return None\n",
@@ -152,7 +158,8 @@ MUTANTS = [
     ),
     mutant(
         "last-attachment-wins",
-        "Of two restores that wait for one object, the one whose parent it is attached to last determines its value.",
+        "Of two restores that wait for one object, the one whose parent it is attached to last "
+        "determines its value.",
         "reference/objects/restoration.py",
         "[(key, each) for key, each in variables if _turn_of(each) < self.turn]",
         "list(variables)",

@@ -15,7 +15,8 @@ MUTANTS = [
         "integers-cast",
         "A dtype alone casts the integers too: steps and token ids lose their last digits.",
         "verbs/conversions.py",
-        "    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]\n",
+        "    floats = [key for row, key in enumerate(tensors.keys) if "
+        "is_floating(tensors.dtype(row))]\n",
         "    floats = [*tensors.keys]\n",
         "renaming::test_a_dtype_alone_casts_the_floating_point_tensors_only",
     ),
@@ -29,7 +30,8 @@ MUTANTS = [
     ),
     mutant(
         "last-star-first",
-        "A * takes as much as it can, so that of layers.0.sub.w another part becomes the number of the layer.",
+        "A * takes as much as it can, so that of layers.0.sub.w another part becomes the number "
+        "of the layer.",
         "verbs/renaming.py",
         "        place = key.find(part, start, stop)\n",
         "        place = key.rfind(part, start, stop)\n",
@@ -37,7 +39,8 @@ MUTANTS = [
     ),
     mutant(
         "one-name-for-two",
-        "Two tensors that get one name: the last one is written, and the other is lost without a word.",
+        "Two tensors that get one name: the last one is written, and the other is lost without a "
+        "word.",
         "verbs/renaming.py",
         "    if len(set(names)) == len(names):\n        return\n",
         "    return\n",
@@ -53,7 +56,8 @@ MUTANTS = [
     ),
     mutant(
         "copies-not-compared",
-        "Converters of tensor-parallel files that take whatever the first rank holds: ranks of two runs are mixed.",
+        "Converters of tensor-parallel files that take whatever the first rank holds: ranks of "
+        "two runs are mixed.",
         "verbs/joining.py",
         "        if report.differences:\n",
         "        if False:\n",
@@ -69,7 +73,8 @@ MUTANTS = [
     ),
     mutant(
         "first-object-wins",
-        "Objects that are not read are taken from the first rank, though the ranks hold different ones.",
+        "Objects that are not read are taken from the first rank, though the ranks hold "
+        "different ones.",
         "verbs/joining.py",
         '        if unlike:\n            cause = f"The sources hold different objects',
         '        if False:\n            cause = f"The sources hold different objects',
@@ -77,7 +82,8 @@ MUTANTS = [
     ),
     mutant(
         "first-encoding-wins",
-        "Blocks of another encoding, which have the same size, are joined as blocks of the first one.",
+        "Blocks of another encoding, which have the same size, are joined as blocks of the first "
+        "one.",
         "verbs/joining.py",
         "        if len(kinds) > 1:\n",
         "        if False:\n",
@@ -87,7 +93,8 @@ MUTANTS = [
         "nan-is-no-change",
         "A tensor that became NaN has the change 0: sorted by change, it is the last one.",
         "verbs/compare/comparison.py",
-        "        return values.relative_norm if is_finite and values.relative_norm is not None else inf\n",
+        "        return values.relative_norm if is_finite and values.relative_norm is not None "
+        "else inf\n",
         "        return values.relative_norm or 0.0\n",
         "tolerance::test_the_largest_change_comes_first",
     ),
@@ -109,10 +116,16 @@ MUTANTS = [
     ),
     mutant(
         "norm-of-the-second",
-        "The norm of a difference is relative to that of the second tensor: a tensor that became zero divides by zero.",
+        "The norm of a difference is relative to that of the second tensor: a tensor that became "
+        "zero divides by zero.",
         "verbs/compare/products.py",
-        "larger = self.squares_of_difference, max(self.squares_a, self.squares_b, key=_order)\n",
-        "larger = self.squares_of_difference, self.squares_b\n",
+        (
+            "        (d, exponent_d), larger = (\n"
+            "            self.squares_of_difference,\n"
+            "            max(self.squares_a, self.squares_b, key=_order),\n"
+            "        )\n"
+        ),
+        "        (d, exponent_d), larger = self.squares_of_difference, self.squares_b\n",
         "diff tolerance",
     ),
     mutant(

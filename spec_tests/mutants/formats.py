@@ -5,7 +5,8 @@ from spec_tests.mutants.mutant import Edit, Mutant, mutant
 MUTANTS = [
     mutant(
         "no-checksum",
-        "Payloads are returned whatever their checksums are: safetensors, torch.load and npz loaders.",
+        "Payloads are returned whatever their checksums are: safetensors, torch.load and npz "
+        "loaders.",
         "engine/evidence.py",
         "        for position in np.flatnonzero(compared & (promised != reads.checksum)).tolist():",
         "        for position in []:",
@@ -16,7 +17,11 @@ MUTANTS = [
         "runs-unchecked",
         "A part of a payload is returned without comparing the checksums of its runs.",
         "engine/evidence.py",
-        "            promised[at] = entries.runs.values[entries.runs.first[rows[at]] + reads.start[at] // step]\n",
+        (
+            "            promised[at] = entries.runs.values[\n"
+            "                entries.runs.first[rows[at]] + reads.start[at] // step\n"
+            "            ]\n"
+        ),
         "            promised[at] = reads.checksum[at]\n",
         "engine native",
     ),
@@ -39,7 +44,8 @@ MUTANTS = [
     ),
     mutant(
         "bands-in-the-wrong-run",
-        "The checksum of a part of a band is added to the first run of its payload, whichever it lies in.",
+        "The checksum of a part of a band is added to the first run of its payload, whichever it "
+        "lies in.",
         "engine/sums.py",
         "            at = first_run[rows] + begin // run\n",
         "            at = first_run[rows]\n",
@@ -57,8 +63,12 @@ MUTANTS = [
         "series-of-uneven-steps",
         "Regions at different distances are copied as if all were as far apart as the first two.",
         "engine/regions.py",
-        "((steps[1:] != steps[:-1]) | (into_steps[1:] != into_steps[:-1]))",
-        "(into_steps[1:] != into_steps[:-1])",
+        (
+            "        is_other[1:] |= ~is_other[:-1] & (\n"
+            "            (steps[1:] != steps[:-1]) | (into_steps[1:] != into_steps[:-1])\n"
+            "        )\n"
+        ),
+        "        is_other[1:] |= ~is_other[:-1] & (into_steps[1:] != into_steps[:-1])\n",
         "pieces",
     ),
     mutant(
@@ -78,7 +88,11 @@ MUTANTS = [
                 "        if array.flags.c_contiguous and is_little_endian(array.dtype):",
                 "        if array.flags.forc and is_little_endian(array.dtype):",
             ),
-            Edit("engine/pool.py", "array.reshape(-1).view(np.uint8)", 'array.reshape(-1, order="A").view(np.uint8)'),
+            Edit(
+                "engine/pool.py",
+                "array.reshape(-1).view(np.uint8)",
+                'array.reshape(-1, order="A").view(np.uint8)',
+            ),
         ),
         "engine::test_saving_any_arrays_in_any_slices_loads_back",
         "6",
@@ -96,8 +110,11 @@ MUTANTS = [
         "trailing-nuls-cut",
         "Strings lose the zero bytes at their end: NumPy's dtype S.",
         "wire/strings.py",
-        "    strings[:] = [octets[stop - length : stop] for",
-        '    strings[:] = [octets[stop - length : stop].rstrip(b"\\0") for',
+        "        octets[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)\n",
+        (
+            '        octets[stop - length : stop].rstrip(b"\\0")\n'
+            "        for stop, length in zip(stops, lengths.tolist(), strict=True)\n"
+        ),
         "strings format_contract",
         "6",
     ),
@@ -111,7 +128,8 @@ MUTANTS = [
     ),
     mutant(
         "ordered-code-not-ordered",
-        "Signed numbers below zero are not complemented: keys of slices do not sort, and TensorFlow finds none.",
+        "Signed numbers below zero are not complemented: keys of slices do not sort, and "
+        "TensorFlow finds none.",
         "wire/ordered_code.py",
         "    return (word if value >= 0 else ~word & _all_ones(nbytes)).to_bytes",
         "    return word.to_bytes",
@@ -119,7 +137,8 @@ MUTANTS = [
     ),
     mutant(
         "slices-of-another-shape",
-        "The entry of a slice is believed although its shape is not that which the tensor's entry lists.",
+        "The entry of a slice is believed although its shape is not that which the tensor's "
+        "entry lists.",
         "formats/tensorflow/contents.py",
         "    if entry.dtype != full.dtype or entry.shape != shape or entry.slices:",
         "    if entry.dtype != full.dtype or entry.slices:",
@@ -159,7 +178,8 @@ MUTANTS = [
     ),
     mutant(
         "mapped-copy-on-write",
-        "An array from a memory map may be written: it is no longer what the file holds, and no error says so.",
+        "An array from a memory map may be written: it is no longer what the file holds, and no "
+        "error says so.",
         "storage/posix.py",
         "prot=mmap.PROT_READ)",
         "prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)",

@@ -14,7 +14,8 @@ MUTANTS = [
     ),
     mutant(
         "div-remainder-last",
-        "The last shards get one more id, not the first: as np.array_split is often remembered, and does not do.",
+        "The last shards get one more id, not the first: as np.array_split is often remembered, "
+        "and does not do.",
         "layout/partition.py",
         "small + (shard < larger) for shard",
         "small + (shard >= num_shards - larger) for shard",

@@ -13,7 +13,8 @@ MUTANTS = [
     ),
     mutant(
         "placements-from-the-right",
-        "Placements on one dimension are applied from right to left, as FSDP2 over tensor parallelism cuts.",
+        "Placements on one dimension are applied from right to left, as FSDP2 over tensor "
+        "parallelism cuts.",
         "layout/meshes/dtensor.py",
         "    for axis, placement in enumerate(placements):\n",
         "    for axis, placement in reversed(list(enumerate(placements))):\n",
@@ -37,7 +38,8 @@ MUTANTS = [
     ),
     mutant(
         "flat-parameters-unaligned",
-        "The parameters of a flat one follow each other without padding where the original ones are used.",
+        "The parameters of a flat one follow each other without padding where the original ones "
+        "are used.",
         "layout/meshes/fsdp.py",
         "if use_orig_params else 1",
         "if not use_orig_params else 1",
@@ -61,7 +63,8 @@ MUTANTS = [
     ),
     mutant(
         "device-order-ignored",
-        "Devices are counted by their coordinates, whatever the order in which the mesh was given them.",
+        "Devices are counted by their coordinates, whatever the order in which the mesh was "
+        "given them.",
         "layout/meshes/mesh.py",
         "        by_device[np.array(self.devices, np.int64)] = in_c_order\n",
         "        by_device[:] = in_c_order\n",
@@ -141,7 +144,8 @@ MUTANTS = [
     ),
     mutant(
         "source-still-counted",
-        "What a device held before a redistribution counts against its memory until the caller drops it.",
+        "What a device held before a redistribution counts against its memory until the caller "
+        "drops it.",
         "reference/devices/redistribute.py",
         "                before.callback(place.account(array))\n",
         "                place.account(array)\n",
@@ -184,7 +188,8 @@ MUTANTS = [
         "Of several mesh axes on one tensor axis, parts are joined without their places.",
         "verbs/part_places.py",
         "    return [layout.regions(device)[0].offset for device in range(count)]",
-        "    return [tuple(at and 0 for at in layout.regions(device)[0].offset) for device in range(count)]",
+        "    return [tuple(at and 0 for at in layout.regions(device)[0].offset) for device in "
+        "range(count)]",
         "joining",
     ),
     mutant(

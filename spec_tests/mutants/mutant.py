@@ -43,9 +43,11 @@ class Mutant:
     edits: tuple[Edit, ...]
     """The changes that make it."""
     tests: str
-    """The test files that must see it: names without ``test_`` and ``.py``, or pytest's ids after them."""
+    """The test files that must see it: names without ``test_`` and ``.py``, or pytest's ids after
+    them."""
     levels: str = ""
-    """The levels of the conformance kit to which it belongs, as ``--level`` takes them; nothing for none."""
+    """The levels of the conformance kit to which it belongs, as ``--level`` takes them; nothing for
+    none."""
 
     def make(self, place: Path) -> None:
         """Put a copy of the package in ``place`` that is this mutant."""
@@ -60,11 +62,14 @@ class Mutant:
 
 def copy_package(place: Path) -> None:
     """Put a copy of the package in ``place``."""
-    shutil.copytree(ROOT / "shardvar", place / "shardvar", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "shardvar", place / "shardvar", ignore=shutil.ignore_patterns("__pycache__")
+    )
 
 
 def argument_of(word: str) -> str:
-    """Return what pytest takes for `sharded::test_x`: test_x of test_sharded.py, in whichever folder that file is."""
+    """Return what pytest takes for `sharded::test_x`: test_x of test_sharded.py, in whichever
+    folder that file is."""
     name, colons, test = word.partition("::")
     found = sorted(SPEC_TESTS.glob(f"*/test_{name}.py"))
     if len(found) != 1:
@@ -72,6 +77,8 @@ def argument_of(word: str) -> str:
     return f"{found[0]}{colons}{test}"
 
 
-def mutant(name: str, bug: str, path: str, old: str, new: str, tests: str, levels: str = "") -> Mutant:
+def mutant(
+    name: str, bug: str, path: str, old: str, new: str, tests: str, levels: str = ""
+) -> Mutant:
     """A mutant of one edit."""
     return Mutant(name, bug, (Edit(path, old, new),), tests, levels)

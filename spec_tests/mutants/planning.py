@@ -5,9 +5,14 @@ from spec_tests.mutants.mutant import Edit, Mutant, mutant
 MUTANTS = [
     Mutant(
         "zeros-for-holes",
-        "What is stored nowhere is read as zeros, and nobody is told: a loader that fills what it allocated.",
+        "What is stored nowhere is read as zeros, and nobody is told: a loader that fills what "
+        "it allocated.",
         (
-            Edit("planning/plan.py", "        check_covers(self.targets, self.copies)\n", "        pass\n"),
+            Edit(
+                "planning/plan.py",
+                "        check_covers(self.targets, self.copies)\n",
+                "        pass\n",
+            ),
             Edit(
                 "planning/plan.py",
                 "        if holes[tensor] or sum(region.size for region in regions) < whole.size:",
@@ -20,7 +25,8 @@ MUTANTS = [
     ),
     mutant(
         "holes-not-looked-for",
-        "The laws of an index say nothing of holes: verify calls a checkpoint whole of which rows are missing.",
+        "The laws of an index say nothing of holes: verify calls a checkpoint whole of which "
+        "rows are missing.",
         "planning/plan.py",
         "        if holes[tensor] or sum(region.size for region in regions) < whole.size:",
         "        if False:",
@@ -29,7 +35,8 @@ MUTANTS = [
     ),
     mutant(
         "overlaps-accepted",
-        "Slices that hold the same element are accepted along one axis: whichever is read last wins.",
+        "Slices that hold the same element are accepted along one axis: whichever is read last "
+        "wins.",
         "planning/plan.py",
         "        if int(slices.tensor[rows[position]]) not in seen:\n",
         "        if False:\n",
@@ -45,7 +52,8 @@ MUTANTS = [
     ),
     mutant(
         "dropped-empty-tensors",
-        "Tensors without elements are in no file, and cannot be restored: TensorFlow's MaxShardSizePolicy.",
+        "Tensors without elements are in no file, and cannot be restored: TensorFlow's "
+        "MaxShardSizePolicy.",
         "verbs/writing.py",
         "    slices = _slices(entries.slices, partition, target.format)\n",
         "    slices = _slices(entries.slices, partition, target.format)\n"
@@ -55,10 +63,17 @@ MUTANTS = [
     ),
     mutant(
         "dropping-callback-believed",
-        "A callback that leaves a tensor out is believed: TensorFlow never calls its own validate_shards.",
+        "A callback that leaves a tensor out is believed: TensorFlow never calls its own "
+        "validate_shards.",
         "planning/decision.py",
-        "losses = find_removed(given, answered) + find_unequal(given, answered) + find_cut",
-        "losses = find_unequal(given, answered) + find_cut",
+        (
+            "    losses = (\n"
+            "        find_removed(given, answered)\n"
+            "        + find_unequal(given, answered)\n"
+            "        + find_cut(answered, capabilities)\n"
+            "    )\n"
+        ),
+        "    losses = find_unequal(given, answered) + find_cut(answered, capabilities)\n",
         "sharding_callbacks policies",
         "7",
     ),
@@ -82,7 +97,8 @@ MUTANTS = [
     ),
     mutant(
         "one-file-too-many",
-        "What does not fit begins the next file although it could be cut: more files than filling in order takes.",
+        "What does not fit begins the next file although it could be cut: more files than "
+        "filling in order takes.",
         "planning/policies/max_shard_size.py",
         "        return filled if filled.num_files <= fewest else fill(work, rows, cut_to_elements)",
         "        return filled",
@@ -90,7 +106,8 @@ MUTANTS = [
     ),
     mutant(
         "large-tensors-last",
-        "In a set of safetensors, tensors that exceed the limit come last, and not where save_pretrained numbers them.",
+        "In a set of safetensors, tensors that exceed the limit come last, and not where "
+        "save_pretrained numbers them.",
         "planning/policies/max_shard_size.py",
         "    if work.are_whole:",
         "    if not work:",
@@ -98,7 +115,8 @@ MUTANTS = [
     ),
     mutant(
         "strings-cut",
-        "Strings are cut like any other tensor, and cannot be read back: TensorFlow's MaxShardSizePolicy.",
+        "Strings are cut like any other tensor, and cannot be read back: TensorFlow's "
+        "MaxShardSizePolicy.",
         "planning/decision.py",
         "    if is_whole(dtype) or not full_shape:",
         "    if not full_shape:",

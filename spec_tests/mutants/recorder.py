@@ -1,4 +1,5 @@
-"""A pytest plugin that records the failed tests, and the shardvar they ran on: `-p spec_tests.mutants.recorder`."""
+"""A pytest plugin that records the failed tests, and the shardvar they ran on: `-p
+spec_tests.mutants.recorder`."""
 
 import json
 import os
@@ -20,4 +21,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish() -> None:
     import shardvar
 
-    Path(os.environ[FILE]).write_text(json.dumps({"failed": _failed, "package": shardvar.__file__}), encoding="utf-8")
+    Path(os.environ[FILE]).write_text(
+        json.dumps({"failed": _failed, "package": shardvar.__file__}), encoding="utf-8"
+    )

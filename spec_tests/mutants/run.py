@@ -1,8 +1,8 @@
 """Runs tests, and the rules of the conformance kit, on a copy of the package.
 
-A mutant is caught by a test that fails on it and passes on the copy that nobody changed: the control, which runs once
-for all. It must import, and the tests must have been run on it and not on the package beside it: a run that proves
-nothing is an error, and no success.
+A mutant is caught by a test that fails on it and passes on the copy that nobody changed: the
+control, which runs once for all. It must import, and the tests must have been run on it and not on
+the package beside it: a run that proves nothing is an error, and no success.
 """
 
 import compileall
@@ -71,7 +71,8 @@ class Workshop:
         return place
 
     def look(self, mutant: Mutant, with_rules: bool) -> Seen:
-        """Return the tests and rules that see the mutant, before the control; `NoProof` if a run proves nothing."""
+        """Return the tests and rules that see the mutant, before the control; `NoProof` if a run
+        proves nothing."""
         place = self.make(mutant)
         try:
             failed = failures(place, mutant.arguments(), f"--maxfail={MOST}")
@@ -90,7 +91,14 @@ def failures(place: Path, arguments: list[str], *options: str) -> list[str]:
     """The tests that fail on the package in ``place``, of those that are named."""
     record = place / "record.json"
     record.unlink(missing_ok=True)
-    program = [*_PYTEST, "-p", "spec_tests.mutants.recorder", "--hypothesis-profile=mutants", *options, *arguments]
+    program = [
+        *_PYTEST,
+        "-p",
+        "spec_tests.mutants.recorder",
+        "--hypothesis-profile=mutants",
+        *options,
+        *arguments,
+    ]
     code, said = _run(program, place, {FILE: str(record)})
     if code not in (0, 1) or not record.exists():
         raise NoProof(f"pytest ended with {code}:\n{said[-2000:]}")
@@ -104,10 +112,19 @@ def failures(place: Path, arguments: list[str], *options: str) -> list[str]:
 
 
 def broken_rules(place: Path, levels: str) -> tuple[str, ...]:
-    """The rules of these levels that the package in ``place`` breaks, judged by its own copy of the kit."""
+    """The rules of these levels that the package in ``place`` breaks, judged by its own copy of the
+    kit."""
     report = place / "report.json"
     program = [
-        *(*_PYTEST, "-p", "shardvar.conformance.plugin", "--pyargs", "shardvar.conformance", "--adapter", ADAPTER),
+        *(
+            *_PYTEST,
+            "-p",
+            "shardvar.conformance.plugin",
+            "--pyargs",
+            "shardvar.conformance",
+            "--adapter",
+            ADAPTER,
+        ),
         *("--level", levels if "-" in levels else f"{levels}-{levels}"),
         *("--conformance-json", str(report), "--conformance-examples", str(EXAMPLES)),
     ]
@@ -132,12 +149,16 @@ _PYTEST = [
 
 
 def _run(program: list[str], place: Path, more: dict[str, str]) -> tuple[int, str]:
-    """Run a program that imports the package in ``place`` and no other; its exit code, and what it said."""
-    # Without the safe path, Python would put the working directory first, in which the package stands as it is.
+    """Run a program that imports the package in ``place`` and no other; its exit code, and what it
+    said."""
+    # Without the safe path, Python would put the working directory first, in which the package
+    # stands as it is.
     paths = {"PYTHONPATH": os.pathsep.join([str(place), str(ROOT)]), "PYTHONSAFEPATH": "1"}
     environment = os.environ | paths | {"CI": "1", "OPENBLAS_NUM_THREADS": "1"} | more
     try:
-        done = subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS
+        )
     except subprocess.TimeoutExpired:
         raise NoProof(f"It was not done after {SECONDS} s.") from None
     return done.returncode, done.stdout + done.stderr

@@ -1,6 +1,16 @@
 """All mutants, layer by layer."""
 
-from spec_tests.mutants import checkpoint, conversions, formats, layout, meshes, planning, storage, training, variables
+from spec_tests.mutants import (
+    checkpoint,
+    conversions,
+    formats,
+    layout,
+    meshes,
+    planning,
+    storage,
+    training,
+    variables,
+)
 
 LAYERS = [layout, meshes, variables, training, planning, formats, storage, checkpoint, conversions]
 MUTANTS = [mutant for layer in LAYERS for mutant in layer.MUTANTS]

@@ -23,7 +23,8 @@ MUTANTS = [
     ),
     mutant(
         "mean-by-count",
-        "The mean of weighted rows is divided by how many they are, not by the sum of their weights.",
+        "The mean of weighted rows is divided by how many they are, not by the sum of their "
+        "weights.",
         "reference/nn/sparse.py",
         "        return self.sums(weights) if combiner ==",
         "        weights = np.ones_like(weights)\n        return self.sums(weights) if combiner ==",
@@ -56,7 +57,8 @@ MUTANTS = [
     ),
     mutant(
         "last-term-only",
-        "The product with a sharded matrix is that with its last shard: terms take each other's place.",
+        "The product with a sharded matrix is that with its last shard: terms take each other's "
+        "place.",
         "reference/nn/matmul.py",
         "        out = term if out is None else np.add(out, term, out=out)",
         "        out = term",
@@ -74,7 +76,8 @@ MUTANTS = [
     ),
     mutant(
         "lazy-adam",
-        "Sparse gradients move only their rows: torch.optim.SparseAdam and LazyAdam, where Adam decays every row.",
+        "Sparse gradients move only their rows: torch.optim.SparseAdam and LazyAdam, where Adam "
+        "decays every row.",
         "reference/training/optimizers/rules.py",
         '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return True',
         '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return False',
@@ -83,7 +86,8 @@ MUTANTS = [
     ),
     mutant(
         "adam-biased",
-        "Adam's means are not freed of their bias towards zero: the first steps are a fraction of what they should be.",
+        "Adam's means are not freed of their bias towards zero: the first steps are a fraction "
+        "of what they should be.",
         "reference/training/optimizers/rules.py",
         'numbers["learning_rate"] * unbiased',
         'numbers["learning_rate"]',
@@ -103,8 +107,10 @@ MUTANTS = [
         "momentum-after-the-step",
         "The value moves by the momentum of the step before.",
         "reference/training/optimizers/rules.py",
-        "            sums -= down\n            value += decay * sums - down if self._nesterov else sums\n",
-        "            value += decay * sums - down if self._nesterov else sums\n            sums -= down\n",
+        "            sums -= down\n            value += decay * sums - down if self._nesterov "
+        "else sums\n",
+        "            value += decay * sums - down if self._nesterov else sums\n            sums "
+        "-= down\n",
         "optimizers",
         "5",
     ),

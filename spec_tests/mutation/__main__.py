@@ -1,7 +1,9 @@
-"""``python -m spec_tests.mutation [--layer NAME] [--seed N] [--per-layer N] [--again]``: draw mutants and judge them.
+"""``python -m spec_tests.mutation [--layer NAME] [--seed N] [--per-layer N] [--again]``: draw
+mutants and judge them.
 
-It prints what sees each mutant and writes the results and docs/mutation.md. ``--again`` repeats the recorded
-survivors that nobody has judged. The exit code is 1 where a mutant survives that nobody has shown to be equivalent.
+It prints what sees each mutant and writes the results and docs/mutation.md. ``--again`` repeats the
+recorded survivors that nobody has judged. The exit code is 1 where a mutant survives that nobody
+has shown to be equivalent.
 """
 
 import argparse
@@ -37,7 +39,8 @@ OWN_FOLDERS = {"engine": ("engine", "formats"), "verbs": ("verbs", "objects")}
 def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterator[Verdict]:
     """Yield the verdicts on mutants, in order; a few are tried at once, each in a copy of its own.
 
-    Changes in functions are tried in forks first, which is quick; what survives there, and the rest, one by one.
+    Changes in functions are tried in forks first, which is quick; what survives there, and the
+    rest, one by one.
     """
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(JOBS) as pool:
         copies: SimpleQueue[Copy] = SimpleQueue()
@@ -53,7 +56,9 @@ def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterato
 
         inner = [each for each in mutants if each.change.function]
         shares = [inner[number::JOBS] for number in range(JOBS)]
-        sifted = pool.map(lambda share: with_copy(lambda copy: copy.sift(share, trace, own)), shares)
+        sifted = pool.map(
+            lambda share: with_copy(lambda copy: copy.sift(share, trace, own)), shares
+        )
         seen = {
             mutant: seen_by
             for share, found in zip(shares, sifted, strict=True)
@@ -73,14 +78,19 @@ def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterato
 def try_layer(layer: str, mutants: Sequence[Mutant], trace: Trace) -> list[Result]:
     """Try mutants of a layer, and print what sees each."""
     judgements, found = read_judgements(), []
-    for verdict in look(mutants, OWN_FOLDERS.get(layer, (layer.removeprefix("reference."),)), trace):
+    for verdict in look(
+        mutants, OWN_FOLDERS.get(layer, (layer.removeprefix("reference."),)), trace
+    ):
         result = Result.of(verdict)
         found.append(result)
         same = judgements.get(result.change, "")
         print(
-            f"{'caught' if result.seen_by else 'same' if same else 'SURVIVES'}  {verdict.mutant.place}  {result.kind}"
+            f"{'caught' if result.seen_by else 'same' if same else 'SURVIVES'}  "
+            f"{verdict.mutant.place}  {result.kind}"
         )
-        print(f"    - {result.before}\n    + {result.after}\n    {result.seen_by or same}", flush=True)
+        print(
+            f"    - {result.before}\n    + {result.after}\n    {result.seen_by or same}", flush=True
+        )
     return found
 
 
@@ -91,7 +101,8 @@ def commit() -> str:
 
 
 def survivors(layer: str, results: Sequence[Result]) -> list[Mutant]:
-    """Return the mutants of today's source that survived when they were tried, and that nobody has judged."""
+    """Return the mutants of today's source that survived when they were tried, and that nobody has
+    judged."""
     survived = {each.change for each in results if not each.seen_by} - read_judgements().keys()
     there = {(each.path, *each.difference()): each for each in all_mutants(layer)}
     return [there[change] for change in sorted(survived & there.keys())]
@@ -108,8 +119,13 @@ def main(words: Sequence[str]) -> int:
     for layer in chosen.layer or LAYERS:
         before = read_results().get(layer)
         if chosen.again and before:
-            anew = {each.change: each for each in try_layer(layer, survivors(layer, before.results), trace)}
-            results = replace(before, results=tuple(anew.get(each.change, each) for each in before.results))
+            anew = {
+                each.change: each
+                for each in try_layer(layer, survivors(layer, before.results), trace)
+            }
+            results = replace(
+                before, results=tuple(anew.get(each.change, each) for each in before.results)
+            )
         else:
             found = try_layer(layer, draw(layer, chosen.seed, chosen.per_layer), trace)
             results = LayerResults(chosen.seed, commit(), len(lines_of(layer)), tuple(found))

@@ -1,9 +1,11 @@
-"""A pytest plugin that tries many mutants in one process, each in a fork: ``-p spec_tests.mutation.forks``.
+"""A pytest plugin that tries many mutants in one process, each in a fork: ``-p
+spec_tests.mutation.forks``.
 
-To import the package and to collect the tests takes longer than most tests do. So one process does both, and a child
-of it replaces the code of the changed function and runs the tests. That is right of a change in the body of a function,
-unless its code has been copied into a closure or its result kept since the import: a mutant that survives here is tried
-again in a copy of the repository, by ``trial``.
+To import the package and to collect the tests takes longer than most tests do. So one process does
+both, and a child of it replaces the code of the changed function and runs the tests. That is right
+of a change in the body of a function, unless its code has been copied into a closure or its result
+kept since the import: a mutant that survives here is tried again in a copy of the repository, by
+``trial``.
 """
 
 import functools
@@ -22,13 +24,15 @@ from typing import Any
 import pytest
 
 FILE = "MUTATION_JOBS"
-"""The environment variable that names the file of the jobs; what is found goes beside it, with the suffix `.found`."""
+"""The environment variable that names the file of the jobs; what is found goes beside it, with the
+suffix `.found`."""
 PATIENCE = 40.0
 """Seconds after which a test hangs."""
 
 
 class _Forks:
-    """The jobs: a list of a file, its changed text, the changed line, and the tests in their order."""
+    """The jobs: a list of a file, its changed text, the changed line, and the tests in their
+    order."""
 
     def __init__(self, path: Path) -> None:
         self._jobs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
@@ -49,7 +53,9 @@ class _Forks:
                 print(json.dumps(self._wait(child)), file=found)
         return True
 
-    def _be_the_mutant(self, job: dict[str, Any], module: Any, chosen: Sequence[pytest.Item]) -> None:
+    def _be_the_mutant(
+        self, job: dict[str, Any], module: Any, chosen: Sequence[pytest.Item]
+    ) -> None:
         """Change the function, run the tests up to the first that fails, and end."""
         os.setsid()
         log = self._log.open("a", encoding="utf-8", buffering=1)
@@ -109,7 +115,9 @@ def exchange(module: Any, text: str, line: int) -> None:
     path = module.__file__
     old = list(_functions(compile(Path(path).read_text(encoding="utf-8"), path, "exec")))
     new = list(_functions(compile(text, path, "exec")))
-    number = next(number for number, code in enumerate(old) if code.co_firstlineno <= line <= _last_line(code))
+    number = next(
+        number for number, code in enumerate(old) if code.co_firstlineno <= line <= _last_line(code)
+    )
     place = old[number].co_qualname, old[number].co_firstlineno
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename == path:

@@ -1,8 +1,10 @@
-"""Changes of a syntax tree that make a program another: each is a bug that an author could have made.
+"""Changes of a syntax tree that make a program another: each is a bug that an author could have
+made.
 
-`changes` yields every change of a module as a `Change`: a range of its text, and the text in its place. What holds no
-logic is left alone: docstrings, annotations, imports, type aliases, the texts of errors and everything inside an
-f-string. To add an operator, add a function to `_EXPRESSIONS` or `_STATEMENTS`.
+`changes` yields every change of a module as a `Change`: a range of its text, and the text in its
+place. What holds no logic is left alone: docstrings, annotations, imports, type aliases, the texts
+of errors and everything inside an f-string. To add an operator, add a function to `_EXPRESSIONS` or
+`_STATEMENTS`.
 """
 
 import ast
@@ -37,7 +39,14 @@ _SWAPPED: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.And: (ast.Or,),
     ast.Or: (ast.And,),
 }
-_TWINS = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
+_TWINS = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "minimum": "maximum",
+    "maximum": "minimum",
+}
 
 
 @dataclass(frozen=True)
@@ -53,8 +62,8 @@ class Change:
     new: str
     """The text in its place."""
     function: tuple[int, int] | None = None
-    """The first and last line of the body of the outermost function around it; None at the level of a module or a
-    class, and for the default of an argument."""
+    """The first and last line of the body of the outermost function around it; None at the level of
+    a module or a class, and for the default of an argument."""
 
     def apply(self, text: str) -> str:
         """Return the changed module."""
@@ -74,7 +83,9 @@ def _changes_of(node: ast.AST, function: tuple[int, int] | None) -> Iterator[Cha
     if isinstance(node, ast.stmt):
         yield from (replace(each, function=function) for make in _STATEMENTS for each in make(node))
     if isinstance(node, ast.expr):
-        yield from (replace(each, function=function) for make in _EXPRESSIONS for each in make(node))
+        yield from (
+            replace(each, function=function) for make in _EXPRESSIONS for each in make(node)
+        )
     inner = function
     if isinstance(node, ast.FunctionDef) and function is None:
         inner = (node.body[0].lineno, node.end_lineno or node.lineno)
@@ -86,7 +97,14 @@ def _changes_of(node: ast.AST, function: tuple[int, int] | None) -> Iterator[Cha
 def _with_logic(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the children of a node that hold logic."""
     match node:
-        case ast.Import() | ast.ImportFrom() | ast.Raise() | ast.Assert() | ast.JoinedStr() | ast.Constant():
+        case (
+            ast.Import()
+            | ast.ImportFrom()
+            | ast.Raise()
+            | ast.Assert()
+            | ast.JoinedStr()
+            | ast.Constant()
+        ):
             return
         case ast.Expr(value=ast.Constant()):
             return
@@ -94,14 +112,20 @@ def _with_logic(node: ast.AST) -> Iterator[ast.AST]:
             return
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return
-        case ast.Assign(targets=[ast.Name(id=name)]) if name == "__all__" or _is_alias(name, node.value):
+        case ast.Assign(targets=[ast.Name(id=name)]) if name == "__all__" or _is_alias(
+            name, node.value
+        ):
             return
         case ast.AnnAssign():
             yield from [node.value] if node.value else []
         case ast.FunctionDef():
-            if any(isinstance(each, ast.Name) and each.id == "overload" for each in node.decorator_list):
+            if any(
+                isinstance(each, ast.Name) and each.id == "overload" for each in node.decorator_list
+            ):
                 return
-            yield from (each for each in [*node.args.defaults, *node.args.kw_defaults] if each is not None)
+            yield from (
+                each for each in [*node.args.defaults, *node.args.kw_defaults] if each is not None
+            )
             yield from node.body
         case ast.ClassDef():
             yield from node.body
@@ -112,23 +136,38 @@ def _with_logic(node: ast.AST) -> Iterator[ast.AST]:
 
 
 # Calls of these build types, or the texts of errors.
-_NO_LOGIC = {"cast", "TypeVar", "NewType", "ParamSpec", *definitions(tree_of(PACKAGE / "errors.py"))}
+_NO_LOGIC = {
+    "cast",
+    "TypeVar",
+    "NewType",
+    "ParamSpec",
+    *definitions(tree_of(PACKAGE / "errors.py")),
+}
 
 
 def _is_alias(name: str, value: ast.expr) -> bool:
-    """Return True for a type alias: a name in capitals and small letters, for a union or a subscript of types."""
+    """Return True for a type alias: a name in capitals and small letters, for a union or a
+    subscript of types."""
     bare = name.lstrip("_")
-    return bare[:1].isupper() and not bare.isupper() and isinstance(value, ast.BinOp | ast.Subscript)
+    return (
+        bare[:1].isupper() and not bare.isupper() and isinstance(value, ast.BinOp | ast.Subscript)
+    )
 
 
 def _change(kind: str, node: ast.expr | ast.stmt, new: str) -> Change:
-    return Change(kind, (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0), new)
+    return Change(
+        kind, (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0), new
+    )
 
 
 def _in_place(kind: str, node: ast.expr, new: ast.expr) -> Change:
-    """Return the change of one expression into another, in parentheses where they could be needed."""
+    """Return the change of one expression into another, in parentheses where they could be
+    needed."""
     text = ast.unparse(new)
-    plain = isinstance(new, ast.Name | ast.Constant | ast.Call | ast.Attribute | ast.Subscript | ast.List | ast.Tuple)
+    plain = isinstance(
+        new,
+        ast.Name | ast.Constant | ast.Call | ast.Attribute | ast.Subscript | ast.List | ast.Tuple,
+    )
     return _change(kind, node, text if plain and not text.startswith("-") else f"({text})")
 
 
@@ -150,7 +189,9 @@ def _operators(node: ast.expr) -> Iterator[Change]:
             yield _in_place("and, or", node, ast.BoolOp(_SWAPPED[type(op)][0](), values))  # type: ignore[arg-type]
             for at in range(len(values)):
                 rest = [*values[:at], *values[at + 1 :]]
-                yield _in_place("condition dropped", node, ast.BoolOp(op, rest) if len(rest) > 1 else rest[0])
+                yield _in_place(
+                    "condition dropped", node, ast.BoolOp(op, rest) if len(rest) > 1 else rest[0]
+                )
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert(), operand=operand):
             yield _in_place("negation dropped", node, operand)
 
@@ -161,14 +202,20 @@ def _constants(node: ast.expr) -> Iterator[Change]:
         if isinstance(node.value, bool):
             yield _change("constant", node, str(not node.value))
         elif isinstance(node.value, int):
-            yield from (_in_place("constant", node, ast.Constant(node.value + step)) for step in (1, -1))
+            yield from (
+                _in_place("constant", node, ast.Constant(node.value + step)) for step in (1, -1)
+            )
 
 
 def _texts(node: ast.expr) -> Iterator[Change]:
     """A text that is compared, and is another."""
     if isinstance(node, ast.Compare):
         for each in node.comparators:
-            if isinstance(each, ast.Constant) and isinstance(each.value, str | bytes) and each.value:
+            if (
+                isinstance(each, ast.Constant)
+                and isinstance(each.value, str | bytes)
+                and each.value
+            ):
                 yield _change("text", each, repr(each.value[:-1]))
 
 
@@ -186,11 +233,19 @@ def _calls(node: ast.expr) -> Iterator[Change]:
     if not isinstance(node, ast.Call):
         return
     func, args, keywords = node.func, node.args, node.keywords
-    name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+    name = (
+        func.id
+        if isinstance(func, ast.Name)
+        else func.attr
+        if isinstance(func, ast.Attribute)
+        else ""
+    )
     if name in _NO_LOGIC:
         return
     if len(args) > 1 and name not in _TWINS and _differ(args[0], args[1]):
-        yield _in_place("arguments swapped", node, ast.Call(func, [args[1], args[0], *args[2:]], keywords))
+        yield _in_place(
+            "arguments swapped", node, ast.Call(func, [args[1], args[0], *args[2:]], keywords)
+        )
     for at, keyword in enumerate(keywords):
         if keyword.arg is not None:
             rest = [*keywords[:at], *keywords[at + 1 :]]
@@ -215,7 +270,9 @@ def _slices(node: ast.expr) -> Iterator[Change]:
                 fields = {"lower": node.lower, "upper": node.upper, "step": node.step}
                 yield _change("slice", node, ast.unparse(ast.Slice(**fields | {name: None})))
                 yield _change(
-                    "slice", node, ast.unparse(ast.Slice(**fields | {name: ast.BinOp(bound, ast.Add(), one)}))
+                    "slice",
+                    node,
+                    ast.unparse(ast.Slice(**fields | {name: ast.BinOp(bound, ast.Add(), one)})),
                 )
 
 
@@ -226,7 +283,11 @@ def _removed(node: ast.stmt) -> Iterator[Change]:
     """A statement that is left out."""
     match node:
         case ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom() | ast.Await()):
-            yield _change("statement removed", node, "None" if isinstance(node.value, ast.Call) else "yield from ()")
+            yield _change(
+                "statement removed",
+                node,
+                "None" if isinstance(node.value, ast.Call) else "yield from ()",
+            )
         case ast.Raise():
             yield _change("raise removed", node, "pass")
         case ast.AugAssign() | ast.Delete() | ast.Break():
@@ -238,7 +299,9 @@ def _removed(node: ast.stmt) -> Iterator[Change]:
 
 def _branches(node: ast.stmt) -> Iterator[Change]:
     """A condition that always holds, or never."""
-    if isinstance(node, ast.If) and not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+    if isinstance(node, ast.If) and not (
+        isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ):
         yield _change("condition", node.test, "True")
         yield _change("condition", node.test, "False")
     elif isinstance(node, ast.While):
@@ -248,7 +311,10 @@ def _branches(node: ast.stmt) -> Iterator[Change]:
 def _returns(node: ast.stmt) -> Iterator[Change]:
     """No value, or its contrary, in place of a value."""
     if isinstance(node, ast.Return) and node.value is not None:
-        if isinstance(node.value, ast.Compare | ast.BoolOp) or ast.unparse(node.value) in ("True", "False"):
+        if isinstance(node.value, ast.Compare | ast.BoolOp) or ast.unparse(node.value) in (
+            "True",
+            "False",
+        ):
             yield _in_place("return negated", node.value, ast.UnaryOp(ast.Not(), node.value))
         elif not (isinstance(node.value, ast.Constant) and node.value.value is None):
             yield _change("return removed", node.value, "None")
@@ -270,4 +336,9 @@ _EXPRESSIONS: tuple[Callable[[ast.expr], Iterator[Change]], ...] = (
     _calls,
     _slices,
 )
-_STATEMENTS: tuple[Callable[[ast.stmt], Iterator[Change]], ...] = (_removed, _branches, _returns, _steps)
+_STATEMENTS: tuple[Callable[[ast.stmt], Iterator[Change]], ...] = (
+    _removed,
+    _branches,
+    _returns,
+    _steps,
+)

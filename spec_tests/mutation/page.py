@@ -1,4 +1,5 @@
-"""Writes docs/mutation.md from the recorded results: a table of the layers, and every survivor with its judgement."""
+"""Writes docs/mutation.md from the recorded results: a table of the layers, and every survivor with
+its judgement."""
 
 from collections.abc import Iterator
 
@@ -36,10 +37,15 @@ what is closed of the gaps that this sample found, and not what another seed wou
 
 def render(found: dict[str, LayerResults], judgements: dict[tuple[str, str, str], str]) -> str:
     """Return the page."""
-    return "\n".join([_HEAD, *_table(found, judgements), "", *_survivors(found, judgements)]).rstrip() + "\n"
+    return (
+        "\n".join([_HEAD, *_table(found, judgements), "", *_survivors(found, judgements)]).rstrip()
+        + "\n"
+    )
 
 
-def _table(found: dict[str, LayerResults], judgements: dict[tuple[str, str, str], str]) -> Iterator[str]:
+def _table(
+    found: dict[str, LayerResults], judgements: dict[tuple[str, str, str], str]
+) -> Iterator[str]:
     yield "| layer | commit | seed | lines | mutants | caught | equivalent | survive | kill rate |"
     yield "|---|---|---|---|---|---|---|---|---|"
     sums = [0, 0, 0, 0]
@@ -64,7 +70,9 @@ def _rate(counts: list[int]) -> str:
     return f"{caught / max(1, count - same):.1%}"
 
 
-def _survivors(found: dict[str, LayerResults], judgements: dict[tuple[str, str, str], str]) -> Iterator[str]:
+def _survivors(
+    found: dict[str, LayerResults], judgements: dict[tuple[str, str, str], str]
+) -> Iterator[str]:
     """The mutants that no test noticed, with the reason why none can."""
     yield "## What no test notices"
     for layer in (layer for layer in LAYERS if layer in found):
@@ -75,7 +83,8 @@ def _survivors(found: dict[str, LayerResults], judgements: dict[tuple[str, str, 
 
 
 def write_page() -> int:
-    """Write the page; return 1 where a mutant survives that nobody has shown to be equivalent, or else 0."""
+    """Write the page; return 1 where a mutant survives that nobody has shown to be equivalent, or
+    else 0."""
     found, judgements = read_results(), read_judgements()
     PAGE.write_text(render(found, judgements), encoding="utf-8")
     return int(any(_counts(each.results, judgements)[3] for each in found.values()))

@@ -1,4 +1,5 @@
-"""What the mutants of each layer became, in ``results.json``; why some are no other program, in ``judgements.toml``."""
+"""What the mutants of each layer became, in ``results.json``; why some are no other program, in
+``judgements.toml``."""
 
 import json
 import tomllib
@@ -39,7 +40,8 @@ class Result:
 
     @property
     def change(self) -> tuple[str, str, str]:
-        """The file, and the changed text before and after: what a mutant keeps when lines above it move."""
+        """The file, and the changed text before and after: what a mutant keeps when lines above it
+        move."""
         return self.path, self.before, self.after
 
 

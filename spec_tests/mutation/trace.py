@@ -23,10 +23,14 @@ FILE = "MUTATION_TRACE"
 RECORDS = ROOT / "build" / "mutation"
 """The folder of the records."""
 _NOT_ASKED = {"architecture", "browser", "crash", "docs", "kit", "notebook", "peers", "project"}
-"""Folders of tests that are about something else than the behaviour of the package, test it through examples, or, as
-``crash``, run most of it in processes that are killed, which cannot tell what they executed."""
+"""Folders of tests that are about something else than the behaviour of the package, test it through
+examples, or, as ``crash``, run most of it in processes that are killed, which cannot tell what they
+executed."""
 _NOTHING: dict[str, Any] = {"seconds": {}, "failed": [], "lines": {}}
-_PYTEST = "-m pytest -q --tb=no -p no:cacheprovider -p spec_tests.mutation.tracing --hypothesis-profile=mutants"
+_PYTEST = (
+    "-m pytest -q --tb=no -p no:cacheprovider -p spec_tests.mutation.tracing "
+    "--hypothesis-profile=mutants"
+)
 
 
 @dataclass
@@ -36,24 +40,32 @@ class Trace:
     seconds: dict[str, float] = field(default_factory=dict)
     """Test to its duration; tests that fail on the unchanged package are left out."""
     lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
-    """File to line to the tests that execute it; a line that runs only when its module is imported has none."""
+    """File to line to the tests that execute it; a line that runs only when its module is imported
+    has none."""
 
     def add(self, path: Path) -> None:
         """Add a record."""
         record = json.loads(path.read_text(encoding="utf-8"))
         names = list(record["seconds"])
-        good = {test: seconds for test, seconds in record["seconds"].items() if test not in record["failed"]}
+        good = {
+            test: seconds
+            for test, seconds in record["seconds"].items()
+            if test not in record["failed"]
+        }
         self.seconds.update(good)
         for file, lines in record["lines"].items():
             mine = self.lines.setdefault(file, {})
             for line, numbers in lines.items():
-                mine.setdefault(int(line), set()).update({names[number] for number in numbers} & good.keys())
+                mine.setdefault(int(line), set()).update(
+                    {names[number] for number in numbers} & good.keys()
+                )
 
     def tests_of(self, mutant: Mutant) -> set[str]:
         """Return the tests that execute the changed lines.
 
-        Where no test does, those that execute the function around them. At the level of a module, or if that function
-        is never called, those that execute any line of the module: its constants are read when it is imported.
+        Where no test does, those that execute the function around them. At the level of a module,
+        or if that function is never called, those that execute any line of the module: its
+        constants are read when it is imported.
         """
         lines, change = self.lines.get(mutant.path, {}), mutant.change
         ranges = [(0, max(lines, default=0))]
@@ -69,9 +81,14 @@ def _tests_in(lines: dict[int, set[str]], first: int, last: int) -> set[str]:
 def read_trace() -> Trace:
     """Return the trace of all tests, after recording the files whose record is missing or old."""
     package = _digest(MODULES)
-    files = [path for path in sorted(SPEC_TESTS.glob("*/test_*.py")) if path.parent.name not in _NOT_ASKED]
+    files = [
+        path
+        for path in sorted(SPEC_TESTS.glob("*/test_*.py"))
+        if path.parent.name not in _NOT_ASKED
+    ]
     places = {
-        path.relative_to(ROOT).as_posix(): RECORDS / f"{path.stem}-{package}-{_digest([path])}.json" for path in files
+        path.relative_to(ROOT).as_posix(): RECORDS / f"{path.stem}-{package}-{_digest([path])}.json"
+        for path in files
     }
     RECORDS.mkdir(parents=True, exist_ok=True)
     new = [file for file, place in places.items() if not place.exists()]
@@ -100,7 +117,9 @@ def split_record(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     parts: dict[str, dict[str, Any]] = {}
     number_of = []  # of each test among those of its own file
     for test, seconds in record["seconds"].items():
-        part = parts.setdefault(test.partition("::")[0], {"seconds": {}, "failed": record["failed"], "lines": {}})
+        part = parts.setdefault(
+            test.partition("::")[0], {"seconds": {}, "failed": record["failed"], "lines": {}}
+        )
         number_of.append((part, len(part["seconds"])))
         part["seconds"][test] = seconds
     for file, lines in record["lines"].items():

@@ -1,7 +1,8 @@
 """A pytest plugin that records which test executes which line: ``-p spec_tests.mutation.tracing``.
 
-coverage.py traces; its context is the id of the running test. The record also has the duration of each test, so that
-the quick ones can run first, and the tests that fail without any mutant, which prove nothing.
+coverage.py traces; its context is the id of the running test. The record also has the duration of
+each test, so that the quick ones can run first, and the tests that fail without any mutant, which
+prove nothing.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Makes mutants in a copy of the repository, and runs on each the tests that execute its line.
 
-The tests of the mutant's own folders run first, the quick ones before the slow ones, and end at the first that fails.
-A copy is used again for the next mutant: the file that was changed gets its old text, and a new time, so that no
-compiled file is taken for it.
+The tests of the mutant's own folders run first, the quick ones before the slow ones, and end at the
+first that fails. A copy is used again for the next mutant: the file that was changed gets its old
+text, and a new time, so that no compiled file is taken for it.
 """
 
 import json
@@ -24,13 +24,24 @@ from spec_tests.mutation.selection import FILE
 from spec_tests.mutation.trace import Trace
 
 BUDGET = 30.0
-"""Seconds of tests of other folders, on the unchanged package, that a mutant gets before it counts as a survivor."""
+"""Seconds of tests of other folders, on the unchanged package, that a mutant gets before it counts
+as a survivor."""
 PATIENCE = 40.0
-"""Seconds that a test may take more than it does on the unchanged package, ten times over, before it hangs."""
+"""Seconds that a test may take more than it does on the unchanged package, ten times over, before
+it hangs."""
 START = 300.0
 """Seconds that the import and the collection of the tests may take."""
 
-_COPIED = ("shardvar", "spec_tests", "docs", "examples", "benchmarks", "pyproject.toml", "README.md", "CHANGELOG.md")
+_COPIED = (
+    "shardvar",
+    "spec_tests",
+    "docs",
+    "examples",
+    "benchmarks",
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+)
 _PYTEST = "-m pytest -q --tb=no -p no:cacheprovider --maxfail=1 --hypothesis-profile=mutants"
 
 
@@ -58,7 +69,9 @@ class Copy:
         """Copy the files."""
         for name in _COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, self.place / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    ROOT / name, self.place / name, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
                 shutil.copy2(ROOT / name, self.place / name)
         return self
@@ -71,9 +84,15 @@ class Copy:
         os.utime(changed, (moment, moment))
 
     def sift(self, mutants: Sequence[Mutant], trace: Trace, own: Sequence[str]) -> list[str]:
-        """Return the test that fails on each mutant if it is tried in a fork (see `forks`); nothing where none does."""
+        """Return the test that fails on each mutant if it is tried in a fork (see `forks`); nothing
+        where none does."""
         jobs = [
-            {"path": each.path, "text": each.text(), "line": each.change.start[0], "tests": _order(each, trace, own)}
+            {
+                "path": each.path,
+                "text": each.text(),
+                "line": each.change.start[0],
+                "tests": _order(each, trace, own),
+            }
             for each in mutants
         ]
         path = self.place / "jobs.json"
@@ -92,18 +111,23 @@ class Copy:
         batches = [near, [test for test in tests if not _is_in(test, own)]]
         self.write(mutant.path, mutant.text())
         try:
-            seen_by = next((found for batch in batches if batch and (found := self.run(batch, trace))), "")
+            seen_by = next(
+                (found for batch in batches if batch and (found := self.run(batch, trace))), ""
+            )
         finally:
             self.write(mutant.path, (ROOT / "shardvar" / mutant.path).read_text(encoding="utf-8"))
         return Verdict(mutant, len(tests), seen_by)
 
     def run(self, tests: Sequence[str], trace: Trace) -> str:
-        """Run tests in their order; the first that fails or hangs, `import` if none can run, nothing if all pass."""
+        """Run tests in their order; the first that fails or hangs, `import` if none can run,
+        nothing if all pass."""
         chosen = self.place / "chosen.json"
         chosen.write_text(json.dumps(tests), encoding="utf-8")
         log = chosen.with_suffix(".log")
         log.write_text("", encoding="utf-8")
-        process = self._start("selection", FILE, chosen, {test.partition("::")[0] for test in tests})
+        process = self._start(
+            "selection", FILE, chosen, {test.partition("::")[0] for test in tests}
+        )
         hangs = _wait(process, log, trace)
         said = [line.partition(" ") for line in log.read_text(encoding="utf-8").splitlines()]
         failed = [test for what, _, test in said if what == "failed"]
@@ -113,11 +137,19 @@ class Copy:
             return said[-1][2] + " (hangs or ends Python)" if said else "import"
         return ""
 
-    def _start(self, plugin: str, variable: str, value: Path, files: Iterable[str]) -> "subprocess.Popen[bytes]":
+    def _start(
+        self, plugin: str, variable: str, value: Path, files: Iterable[str]
+    ) -> "subprocess.Popen[bytes]":
         """Start pytest in the copy, with a plugin of this package."""
         paths = {"PYTHONPATH": str(self.place), "PYTHONSAFEPATH": "1", variable: str(value)}
         return subprocess.Popen(
-            [sys.executable, *_PYTEST.split(), "-p", f"spec_tests.mutation.{plugin}", *sorted(files)],
+            [
+                sys.executable,
+                *_PYTEST.split(),
+                "-p",
+                f"spec_tests.mutation.{plugin}",
+                *sorted(files),
+            ],
             cwd=self.place,
             env=os.environ | paths | {"CI": "1", "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
@@ -144,7 +176,8 @@ def _wait(process: "subprocess.Popen[bytes]", log: Path, trace: Trace) -> bool:
 
 
 def _order(mutant: Mutant, trace: Trace, own: Sequence[str]) -> list[str]:
-    """Return the tests that execute the mutant's line, quick ones first: those of the folders `own`, then others."""
+    """Return the tests that execute the mutant's line, quick ones first: those of the folders
+    `own`, then others."""
     tests = sorted(trace.tests_of(mutant), key=lambda test: (trace.seconds[test], test))
     near = [test for test in tests if _is_in(test, own)]
     others, total = [], 0.0

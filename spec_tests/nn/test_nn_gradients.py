@@ -22,10 +22,14 @@ STEP = 1e-6
 def dense(pairs: Any) -> np.ndarray[Any, Any]:
     """The gradient of the whole, from the gradients of its shards."""
     parts = [part.to_dense() if isinstance(part, IndexedSlices) else part for part, _ in pairs]
-    return np.concatenate([np.zeros(shard.shape) if part is None else part for part, (_, shard) in zip(parts, pairs)])  # noqa: B905
+    return np.concatenate(
+        [np.zeros(shard.shape) if part is None else part for part, (_, shard) in zip(parts, pairs, strict=False)]
+    )
 
 
-def by_differences(function: Callable[[np.ndarray[Any, Any]], Any], at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def by_differences(
+    function: Callable[[np.ndarray[Any, Any]], Any], at: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """The gradient of a scalar function, element by element."""
     slopes = np.zeros_like(at)
     for index in np.ndindex(at.shape):
@@ -36,11 +40,18 @@ def by_differences(function: Callable[[np.ndarray[Any, Any]], Any], at: np.ndarr
     return slopes
 
 
-def check(function: Callable[..., Any], table: Table, call: Callable[[Any], tuple[Any, ...]], place: int = 0) -> None:
+def check(
+    function: Callable[..., Any],
+    table: Table,
+    call: Callable[[Any], tuple[Any, ...]],
+    place: int = 0,
+) -> None:
     """The pullback at a random upstream against differences of ``sum(upstream * value)``."""
     value, pullback = vjp(function, *call(table.sharded))
     upstream = np.random.default_rng(1).normal(size=value.shape)
-    expected = by_differences(lambda full: float(np.sum(upstream * function(*call(Variable(full))))), table.full)
+    expected = by_differences(
+        lambda full: float(np.sum(upstream * function(*call(Variable(full))))), table.full
+    )
     assert np.allclose(dense(pullback(upstream)[place]), expected, atol=1e-4, rtol=1e-4)
 
 
@@ -55,14 +66,27 @@ def test_of_lookups(table: Table, max_norm: float | None, data: st.DataObject) -
 
 
 @settings(deadline=None, max_examples=40)
-@given(REALS, st.sampled_from(["sum", "mean", "sqrtn"]), st.one_of(st.none(), st.floats(0.1, 3)), st.data())
-def test_of_sparse_lookups(table: Table, combiner: str, max_norm: float | None, data: st.DataObject) -> None:
+@given(
+    REALS,
+    st.sampled_from(["sum", "mean", "sqrtn"]),
+    st.one_of(st.none(), st.floats(0.1, 3)),
+    st.data(),
+)
+def test_of_sparse_lookups(
+    table: Table, combiner: str, max_norm: float | None, data: st.DataObject
+) -> None:
     rows = data.draw(st.lists(ids_for(table.rows, 3), max_size=4))
     ids = SparseTensor.from_rows(rows)
     weights = SparseTensor(ids.indices, np.linspace(0.5, 2, len(ids.values)), ids.dense_shape)
-    check(nn.embedding_lookup_sparse, table, lambda params: (params, ids, weights, combiner, max_norm))
+    check(
+        nn.embedding_lookup_sparse, table, lambda params: (params, ids, weights, combiner, max_norm)
+    )
     default = data.draw(st.one_of(st.none(), st.integers(0, table.rows - 1)))
-    check(nn.safe_embedding_lookup_sparse, table, lambda params: (params, ids, weights, combiner, default, max_norm))
+    check(
+        nn.safe_embedding_lookup_sparse,
+        table,
+        lambda params: (params, ids, weights, combiner, default, max_norm),
+    )
 
 
 @settings(deadline=None, max_examples=40)
@@ -76,13 +100,19 @@ def test_of_products_by_both_factors(table: Table, mode: str) -> None:
     upstream = np.ones_like(value)
     assert np.allclose(pullback(upstream)[0], upstream @ table.full.T)
     assert np.allclose(
-        vjp(nn.matmul, table.sharded, other, mode)[1](np.ones((table.rows, 3)))[1], table.full.sum(0)[:, None]
+        vjp(nn.matmul, table.sharded, other, mode)[1](np.ones((table.rows, 3)))[1],
+        table.full.sum(0)[:, None],
     )
 
 
 @settings(deadline=None, max_examples=30)
-@given(tables(row_shape=(2,), min_rows=2, dtype="float64"), st.sampled_from([nn.nce_loss, nn.sampled_softmax_loss]))
-def test_of_sampled_losses_by_weights_biases_and_inputs(table: Table, loss: Callable[..., Any]) -> None:
+@given(
+    tables(row_shape=(2,), min_rows=2, dtype="float64"),
+    st.sampled_from([nn.nce_loss, nn.sampled_softmax_loss]),
+)
+def test_of_sampled_losses_by_weights_biases_and_inputs(
+    table: Table, loss: Callable[..., Any]
+) -> None:
     random = np.random.default_rng(4)
     biases, inputs = random.normal(size=table.rows), random.normal(size=(2, 2))
     sampled = ([1, 0], random.uniform(0.1, 1, (2, 1)), random.uniform(0.1, 1, 2))
@@ -94,16 +124,24 @@ def test_of_sampled_losses_by_weights_biases_and_inputs(table: Table, loss: Call
     _, pullback = vjp(loss, *call(table.sharded, shard(biases, [table.rows]), inputs))
     _, of_biases, of_inputs = pullback(np.ones(2))
     whole = Variable(table.full)
-    by_biases = by_differences(lambda b: float(loss(*call(whole, Variable(b), inputs)).sum()), biases)
+    by_biases = by_differences(
+        lambda b: float(loss(*call(whole, Variable(b), inputs)).sum()), biases
+    )
     assert np.allclose(dense(of_biases), by_biases, atol=1e-4)
-    by_inputs = by_differences(lambda x: float(loss(*call(whole, Variable(biases), x)).sum()), inputs)
+    by_inputs = by_differences(
+        lambda x: float(loss(*call(whole, Variable(biases), x)).sum()), inputs
+    )
     assert np.allclose(of_inputs, by_inputs, atol=1e-4)
 
 
 @settings(deadline=None)
 @given(REALS, st.data())
-def test_of_indexing_is_none_for_shards_that_the_index_does_not_touch(table: Table, data: st.DataObject) -> None:
-    start, stop = sorted(data.draw(st.tuples(st.integers(0, table.rows), st.integers(0, table.rows))))
+def test_of_indexing_is_none_for_shards_that_the_index_does_not_touch(
+    table: Table, data: st.DataObject
+) -> None:
+    start, stop = sorted(
+        data.draw(st.tuples(st.integers(0, table.rows), st.integers(0, table.rows)))
+    )
     value, pullback = vjp(operator.getitem, table.sharded, slice(start, stop))
     pairs = pullback(np.ones_like(value))[0]
     first = 0
@@ -111,12 +149,17 @@ def test_of_indexing_is_none_for_shards_that_the_index_does_not_touch(table: Tab
         rows = range(first, first + variable.shape[0])
         assert (part is None) == (not any(start <= row < stop for row in rows))
         first = rows.stop
-    assert np.array_equal(dense(pairs)[start:stop], np.ones_like(value)) and dense(pairs).sum() == value.size
+    assert (
+        np.array_equal(dense(pairs)[start:stop], np.ones_like(value))
+        and dense(pairs).sum() == value.size
+    )
 
 
 @settings(deadline=None)
 @given(tables(), st.data())
-def test_rows_keep_the_order_of_the_ids_and_a_shard_without_any_has_none(table: Table, data: st.DataObject) -> None:
+def test_rows_keep_the_order_of_the_ids_and_a_shard_without_any_has_none(
+    table: Table, data: st.DataObject
+) -> None:
     """R-GRAD-1: local numbers, duplicates kept; never None."""
     ids = np.array(data.draw(ids_for(table.rows)), np.int32)
     rows, pullback = vjp(nn.embedding_lookup, table.sharded, ids)
@@ -125,22 +168,29 @@ def test_rows_keep_the_order_of_the_ids_and_a_shard_without_any_has_none(table: 
     for (part, variable), own in zip(pullback(upstream)[0], table.sharded.variables, strict=True):
         mine = (ids >= start) & (ids < start + own.shape[0])
         assert variable is own and part.dense_shape == own.shape and part.indices.dtype == np.int32
-        assert np.array_equal(part.indices, ids[mine] - start) and np.array_equal(part.values, upstream[mine])
+        assert np.array_equal(part.indices, ids[mine] - start) and np.array_equal(
+            part.values, upstream[mine]
+        )
         start += own.shape[0]
 
 
 def test_contributions_add_up_and_sparse_ones_stay_sparse() -> None:
     variable, other = Variable(np.zeros((3, 1), np.float32)), Variable([0.0])
     first, second = IndexedSlices([[1.0]], [2], (3, 1)), IndexedSlices([[2.0]], [0], (3, 1))
-    (total, nothing) = gradient([(first, variable), (second, variable), (None, other)], [variable, other])
+    (total, nothing) = gradient(
+        [(first, variable), (second, variable), (None, other)], [variable, other]
+    )
     assert isinstance(total, IndexedSlices) and total.indices.tolist() == [2, 0] and nothing is None
     (total,) = gradient([(first, variable), (np.ones((3, 1), np.float32), variable)], [variable])
     assert total.tolist() == [[1.0], [1.0], [2.0]]
 
 
 @pytest.mark.parametrize("as_list", [True, False])
-def test_a_sharded_variable_given_to_a_gradient_function_is_refused_with_the_remedy(as_list: bool) -> None:
-    """R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient APIs"."""
+def test_a_sharded_variable_given_to_a_gradient_function_is_refused_with_the_remedy(
+    as_list: bool,
+) -> None:
+    """R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient
+    APIs"."""
     sharded = ShardedVariable([Variable([1.0])], name="w")
     with pytest.raises(ArgumentTypeError, match=r"'w'.*\.variables"):
         gradient([], [sharded] if as_list else sharded)  # type: ignore[arg-type]
@@ -158,7 +208,10 @@ def test_a_function_without_a_pullback_and_an_upstream_of_another_shape_are_refu
 
 def test_a_row_as_long_as_max_norm_has_the_gradient_of_longer_rows() -> None:
     """As in TensorFlow, where the limit is the larger of two equal numbers."""
-    for rows, limit, wanted in (([[3.0, 4.0]], 5.0, [[0.16, -0.12]]), ([[0.0, 0.0]], 0.0, [[1.0, 0.0]])):
+    for rows, limit, wanted in (
+        ([[3.0, 4.0]], 5.0, [[0.16, -0.12]]),
+        ([[0.0, 0.0]], 0.0, [[1.0, 0.0]]),
+    ):
         _, pullback = nn.vjp(nn.embedding_lookup, Variable(rows, dtype="float64"), [0], limit)
         ((found, _),) = pullback(np.array([[1.0, 0.0]]))[0]
         np.testing.assert_allclose(found.values, np.array(wanted) * (4 if limit else 1), rtol=1e-12)
@@ -167,6 +220,8 @@ def test_a_row_as_long_as_max_norm_has_the_gradient_of_longer_rows() -> None:
 def test_the_gradient_of_a_scalar_is_one_part() -> None:
     """It has no rows to cut; a table has a part for each shard."""
     scalar, table = Variable(1.0), shard(np.zeros((5, 2), np.float32), [2, 3])
-    assert [(part.tolist(), source) for part, source in dense_gradients(scalar, np.array(2.0))] == [(2.0, scalar)]
+    assert [(part.tolist(), source) for part, source in dense_gradients(scalar, np.array(2.0))] == [
+        (2.0, scalar)
+    ]
     parts = dense_gradients(table, np.arange(10.0).reshape(5, 2))
     assert [part.shape for part, _ in parts] == [(2, 2), (3, 2)]

@@ -1,4 +1,5 @@
-"""embedding_lookup is NumPy's ``full[ids]`` whatever the layout, moves the rows that it returns and no others."""
+"""embedding_lookup is NumPy's ``full[ids]`` whatever the layout, moves the rows that it returns and
+no others."""
 
 import inspect
 from collections.abc import Callable
@@ -23,9 +24,12 @@ from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 @settings(deadline=None)
 @given(st.data())
 def test_a_lookup_is_numpys_indexing_whatever_the_layout(data: st.DataObject) -> None:
-    """R-LOOKUP-2 (RFC 000): "treat sharded variable as a list of variables for parallel operations"."""
+    """R-LOOKUP-2 (RFC 000): "treat sharded variable as a list of variables for parallel
+    operations"."""
     table = data.draw(tables())
-    ids = np.array(data.draw(ids_for(table.rows)), data.draw(st.sampled_from(["int32", "int64", "uint8"])))
+    ids = np.array(
+        data.draw(ids_for(table.rows)), data.draw(st.sampled_from(["int32", "int64", "uint8"]))
+    )
     shape = data.draw(st.sampled_from([(-1,), (1, -1), (-1, 1, 1)])) if ids.size else (0, 2)
     ids = ids.reshape(shape)
     assert np.array_equal(embedding_lookup(table.sharded, ids), table.full[ids])
@@ -38,12 +42,17 @@ def test_a_row_is_where_div_says(rows: int, num_shards: int, data: st.DataObject
     id_ = data.draw(st.integers(0, rows - 1))
     shard_number, row = div_owner(id_, rows, min(rows, num_shards))
     shards = table.variables if isinstance(table, ShardedVariable) else [table]
-    assert embedding_lookup(table, id_).tolist() == shards[int(shard_number)][int(row)].tolist() == [float(id_)]
+    assert (
+        embedding_lookup(table, id_).tolist()
+        == shards[int(shard_number)][int(row)].tolist()
+        == [float(id_)]
+    )
 
 
 @pytest.mark.parametrize("name", sv.nn.__all__)
 def test_no_function_takes_a_partition_strategy(name: str) -> None:
-    """R-SPARSE-1 (RFC 002): "remove partition_strategy from all v2 symbols"; the variable knows its own layout."""
+    """R-SPARSE-1 (RFC 002): "remove partition_strategy from all v2 symbols"; the variable knows its
+    own layout."""
     assert "partition_strategy" not in inspect.signature(getattr(sv.nn, name)).parameters
 
 
@@ -57,8 +66,11 @@ def test_a_scalar_id_gives_one_row_and_a_plain_variable_is_looked_up_alike() -> 
 
 @settings(deadline=None)
 @given(tables(), st.data())
-def test_only_the_rows_that_are_returned_cross_between_devices(table: Table, data: st.DataObject) -> None:
-    """R-MOVE-1, read off the ledger: the bytes are those of the answer, the messages one a shard that holds some."""
+def test_only_the_rows_that_are_returned_cross_between_devices(
+    table: Table, data: st.DataObject
+) -> None:
+    """R-MOVE-1, read off the ledger: the bytes are those of the answer, the messages one a shard
+    that holds some."""
     remote = shard(table.full, [variable.shape[0] for variable in table.sharded.variables])
     ids = np.array(data.draw(ids_for(table.rows)), np.int64)
     bounds = np.cumsum([variable.shape[0] for variable in remote.variables])
@@ -75,7 +87,10 @@ def test_an_id_out_of_range_is_named_and_nothing_moves(table: Table, data: st.Da
     wrong = data.draw(st.one_of(st.integers(-(2**40), -1), st.integers(table.rows, 2**40)))
     ids = data.draw(ids_for(table.rows))
     place = data.draw(st.integers(0, len(ids)))
-    with track_transfers() as ledger, pytest.raises(OutOfRange, match=rf"Index {wrong} at \({place},\)"):
+    with (
+        track_transfers() as ledger,
+        pytest.raises(OutOfRange, match=rf"Index {wrong} at \({place},\)"),
+    ):
         embedding_lookup(table.sharded, [*ids[:place], wrong, *ids[place:]])
     assert ledger.nbytes == 0
 
@@ -113,7 +128,8 @@ def test_what_is_no_table_is_refused(params: object, error: type[Exception]) -> 
 
 
 def test_a_list_of_shards_is_refused_since_it_does_not_say_how_rows_are_numbered() -> None:
-    """R-LOOKUP-1 (RFC 002): "a tf.Variable or a ShardedVariable rather than a list of variables"."""
+    """R-LOOKUP-1 (RFC 002): "a tf.Variable or a ShardedVariable rather than a list of
+    variables"."""
     with pytest.raises(ArgumentTypeError, match="mod_to_div"):
         embedding_lookup([Variable([1.0]), Variable([2.0])], [0])
     with pytest.raises(ArgumentError, match="is a scalar and has no rows"):
@@ -201,7 +217,9 @@ def test_shards_of_one_row_each_are_the_same_by_mod_and_by_div() -> None:
 
 @pytest.mark.parametrize("counts", [[20_000], [7_000, 0, 13_000], [1_000] * 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_much_is_gathered_by_two_threads_and_is_the_same_rows(counts: list[int], dtype: str) -> None:
+def test_much_is_gathered_by_two_threads_and_is_the_same_rows(
+    counts: list[int], dtype: str
+) -> None:
     kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
     full = np.arange(20_000 * 33).reshape(20_000, 33).astype(kind)
     table = shard(full, counts)

@@ -24,7 +24,11 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     classes = sum(weight_sizes)
     cut = draw(st.integers(0, classes))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    batch, num_true, num_sampled = draw(st.integers(0, 3)), draw(st.integers(1, 2)), draw(st.integers(0, classes))
+    batch, num_true, num_sampled = (
+        draw(st.integers(0, 3)),
+        draw(st.integers(1, 2)),
+        draw(st.integers(0, classes)),
+    )
     return {
         "weights": shard(random.normal(size=(classes, DIM)).astype(np.float32), weight_sizes),
         "biases": shard(random.normal(size=classes).astype(np.float32), [cut, classes - cut]),
@@ -49,8 +53,14 @@ def textbook_logits(case: dict[str, Any]) -> list[tuple[list[float], list[float]
     answer = []
     for i, x in enumerate(case["inputs"].astype(np.float64)):
         true = [x @ w[c] + b[c] - np.log(true_count[i, j]) for j, c in enumerate(case["labels"][i])]
-        kept = [k for k, c in enumerate(samples) if not (case["remove_accidental_hits"] and c in case["labels"][i])]
-        answer.append((true, [x @ w[samples[k]] + b[samples[k]] - np.log(sampled_count[k]) for k in kept]))
+        kept = [
+            k
+            for k, c in enumerate(samples)
+            if not (case["remove_accidental_hits"] and c in case["labels"][i])
+        ]
+        answer.append(
+            (true, [x @ w[samples[k]] + b[samples[k]] - np.log(sampled_count[k]) for k in kept])
+        )
     return answer
 
 
@@ -60,7 +70,10 @@ def test_nce_is_logistic_loss_summed_over_labels_and_samples(case: dict[str, Any
     expected = []
     for true, others in textbook_logits(case):
         y = 1 / len(true)
-        wanted = sum(-y * np.log(1 / (1 + np.exp(-z))) - (1 - y) * np.log(1 - 1 / (1 + np.exp(-z))) for z in true)
+        wanted = sum(
+            -y * np.log(1 / (1 + np.exp(-z))) - (1 - y) * np.log(1 - 1 / (1 + np.exp(-z)))
+            for z in true
+        )
         expected.append(wanted + sum(np.log1p(np.exp(z)) for z in others))
     assert np.allclose(nce_loss(**case), expected, rtol=1e-4, atol=1e-4)
 
@@ -85,10 +98,15 @@ def test_the_layout_does_not_change_a_bit(case: dict[str, Any]) -> None:
 
 def test_only_the_rows_of_labels_and_samples_move() -> None:
     """R-LOSS-1: the loss respects the partitions."""
-    weights, biases = shard(np.ones((100, 8), np.float32), [50, 50]), shard(np.ones(100, np.float32), [100])
+    weights, biases = (
+        shard(np.ones((100, 8), np.float32), [50, 50]),
+        shard(np.ones(100, np.float32), [100]),
+    )
     sampled = ([3, 60], np.ones((1, 1), np.float32), np.ones(2, np.float32))
     with track_transfers() as ledger:
-        nce_loss(weights, biases, [[7]], np.ones((1, 8), np.float32), 2, 100, sampled_values=sampled)
+        nce_loss(
+            weights, biases, [[7]], np.ones((1, 8), np.float32), 2, 100, sampled_values=sampled
+        )
     assert ledger.nbytes == 3 * (8 + 1) * 4
 
 
@@ -102,23 +120,35 @@ def test_the_sampler_draws_distinct_classes_and_its_seed_decides_which(
     candidates = sampled.sampled_candidates.tolist()
     assert len(set(candidates)) == len(candidates) == count
     assert all(0 <= c < range_max for c in candidates)
-    assert candidates == log_uniform_sampler([[0]], count, range_max, seed).sampled_candidates.tolist()
+    assert (
+        candidates == log_uniform_sampler([[0]], count, range_max, seed).sampled_candidates.tolist()
+    )
     assert np.all((sampled.sampled_expected_count >= 0) & (sampled.sampled_expected_count <= 1))
 
 
 def test_classes_come_as_often_as_the_distribution_says() -> None:
-    """With one draw the expected count is the chance, and the chances of all classes add up to 1."""
+    """With one draw the expected count is the chance, and the chances of all classes add up to
+    1."""
     chances = expected_count(np.arange(50), 50, 1)
     assert np.isclose(chances.sum(), 1, atol=1e-5) and np.all(np.diff(chances) < 0)
-    first = [int(log_uniform_sampler([[0]], 1, 50, seed).sampled_candidates[0]) for seed in range(2000)]
+    first = [
+        int(log_uniform_sampler([[0]], 1, 50, seed).sampled_candidates[0]) for seed in range(2000)
+    ]
     frequency = np.bincount(first, minlength=50) / 2000
-    assert np.max(np.abs(np.cumsum(frequency) - np.cumsum(chances))) < 1.63 / np.sqrt(2000)  # Kolmogorov-Smirnov, 1 %
+    assert np.max(np.abs(np.cumsum(frequency) - np.cumsum(chances))) < 1.63 / np.sqrt(
+        2000
+    )  # Kolmogorov-Smirnov, 1 %
 
 
 def test_a_loss_without_samples_draws_them_by_its_seed() -> None:
-    weights, biases = Variable(np.ones((20, 2), np.float32)), Variable(np.arange(20, dtype=np.float32))
+    weights, biases = (
+        Variable(np.ones((20, 2), np.float32)),
+        Variable(np.arange(20, dtype=np.float32)),
+    )
     arguments = (weights, biases, [[3]], np.ones((1, 2), np.float32), 5, 20)
-    assert np.array_equal(sampled_softmax_loss(*arguments, seed=1), sampled_softmax_loss(*arguments, seed=1))
+    assert np.array_equal(
+        sampled_softmax_loss(*arguments, seed=1), sampled_softmax_loss(*arguments, seed=1)
+    )
     assert nce_loss(*arguments).shape == (1,)
 
 
@@ -144,13 +174,16 @@ def test_what_cannot_be_meant_is_refused() -> None:
 
 
 def test_many_classes_are_drawn_batch_by_batch() -> None:
-    """Each batch of 65,536 uniform values has a seed of its own, so that the memory is bounded and the draws agree."""
+    """Each batch of 65,536 uniform values has a seed of its own, so that the memory is bounded and
+    the draws agree."""
     count, range_max, seed = 20_000, 30_000, 3
     found: dict[int, None] = {}
     batch = 0
     while len(found) < count:
         uniform = stateless_uniform([1 << 16], [seed, batch], dtype="float64")
-        found |= dict.fromkeys((np.exp(uniform * np.log(range_max + 1)) - 1).astype(np.int64).tolist())
+        found |= dict.fromkeys(
+            (np.exp(uniform * np.log(range_max + 1)) - 1).astype(np.int64).tolist()
+        )
         batch += 1
     candidates = log_uniform_sampler([[0]], count, range_max, seed).sampled_candidates.tolist()
     assert batch > 1 and candidates == list(found)[:count]

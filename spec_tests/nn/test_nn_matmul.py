@@ -1,4 +1,5 @@
-"""Products with sharded variables are NumPy's to five digits in both modes, which differ in what crosses."""
+"""Products with sharded variables are NumPy's to five digits in both modes, which differ in what
+crosses."""
 
 import tracemalloc
 
@@ -22,7 +23,9 @@ def close(found: np.ndarray, expected: np.ndarray) -> bool:
 
 @settings(deadline=None)
 @given(tables(min_rows=0), st.integers(0, 4), MODES)
-def test_a_sharded_variable_on_the_left_gives_rows_of_the_product(table: Table, columns: int, mode: str) -> None:
+def test_a_sharded_variable_on_the_left_gives_rows_of_the_product(
+    table: Table, columns: int, mode: str
+) -> None:
     b = np.random.default_rng(0).normal(size=(3, columns)).astype(np.float32)
     found = matmul(table.sharded, b, mode)
     assert close(found, table.full @ b) and found.dtype == np.float32
@@ -30,7 +33,9 @@ def test_a_sharded_variable_on_the_left_gives_rows_of_the_product(table: Table, 
 
 @settings(deadline=None)
 @given(tables(min_rows=0), st.lists(st.integers(0, 3), min_size=1, max_size=3), MODES)
-def test_a_sharded_variable_on_the_right_gives_terms_of_the_sum(table: Table, batch: list[int], mode: str) -> None:
+def test_a_sharded_variable_on_the_right_gives_terms_of_the_sum(
+    table: Table, batch: list[int], mode: str
+) -> None:
     a = np.random.default_rng(0).normal(size=(*batch, table.rows)).astype(np.float32)
     assert close(matmul(a, table.sharded, mode), a @ table.full)
 
@@ -39,7 +44,9 @@ def test_two_variables_and_no_variable_are_multiplied_too() -> None:
     full = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert close(matmul(shard(full, [2, 1]), Variable(full.T)), full @ full.T)
     assert close(matmul(full, full.T), full @ full.T)
-    assert matmul(Variable([[1, 2]]), [[0.5], [1.0]]).tolist() == [[2.5]]  # integers by reals: reals
+    assert matmul(Variable([[1, 2]]), [[0.5], [1.0]]).tolist() == [
+        [2.5]
+    ]  # integers by reals: reals
 
 
 def test_concat_moves_the_variable_and_sharded_moves_the_other_matrix_and_the_product() -> None:
@@ -54,7 +61,9 @@ def test_concat_moves_the_variable_and_sharded_moves_the_other_matrix_and_the_pr
     assert sharded.nbytes == 2 * b.nbytes + 7 * 2 * 4 and sharded.messages == 4
     with track_transfers() as right:
         matmul(np.ones((5, 7), np.float32), table, "sharded")
-    assert right.nbytes == 5 * 7 * 4 + 2 * (5 * 3 * 4)  # each shard takes its own columns and gives a term
+    assert right.nbytes == 5 * 7 * 4 + 2 * (
+        5 * 3 * 4
+    )  # each shard takes its own columns and gives a term
 
 
 @pytest.mark.parametrize("mode", ["concat", "sharded"])

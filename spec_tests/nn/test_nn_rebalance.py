@@ -1,4 +1,5 @@
-"""Rows that stand elsewhere than their ids say: balanced by frequency or shuffled, and always found again."""
+"""Rows that stand elsewhere than their ids say: balanced by frequency or shuffled, and always found
+again."""
 
 from typing import Any
 
@@ -19,7 +20,12 @@ from shardvar.reference.nn import (
     plan_shuffled_rows,
 )
 from shardvar.reference.tracking import ObjectGraph
-from shardvar.reference.variables import AggregatingVariable, MirroredVariable, ShardedVariable, Variable
+from shardvar.reference.variables import (
+    AggregatingVariable,
+    MirroredVariable,
+    ShardedVariable,
+    Variable,
+)
 from shardvar.reference.variables.row_layout import RowLayout
 from spec_tests.helpers.embedding_tables import Table, ids_for, sizes, tables
 
@@ -43,7 +49,9 @@ def test_a_rebalanced_embedding_gives_every_id_the_row_that_it_had(
         embedding = RebalancedEmbedding.shuffled(table.sharded, seed)
     ids = data.draw(ids_for(table.rows))
     assert np.array_equal(embedding.lookup(np.array(ids, np.int64)), table.full[ids])
-    assert np.array_equal(embedding_lookup(table.sharded, embedding.rows_of(np.array(ids, np.int64))), table.full[ids])
+    assert np.array_equal(
+        embedding_lookup(table.sharded, embedding.rows_of(np.array(ids, np.int64))), table.full[ids]
+    )
 
 
 @settings(deadline=None)
@@ -56,31 +64,50 @@ def test_balanced_rows_are_a_permutation(counts: list[int], seed: int) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.data())
-def test_each_id_goes_to_the_shard_with_room_whose_load_is_least(counts: list[int], data: st.DataObject) -> None:
+def test_each_id_goes_to_the_shard_with_room_whose_load_is_least(
+    counts: list[int], data: st.DataObject
+) -> None:
     """A plain twin: the most frequent first, and of equal loads the first shard."""
     total = sum(counts)
     frequencies = data.draw(st.lists(st.integers(0, 9), min_size=total, max_size=total))
     loads, rows = [0] * len(counts), [-1] * total
-    free = [list(range(sum(counts[:shard]), sum(counts[: shard + 1]))) for shard in range(len(counts))]
+    free = [
+        list(range(sum(counts[:shard]), sum(counts[: shard + 1]))) for shard in range(len(counts))
+    ]
     for one in sorted(range(total), key=lambda one: -frequencies[one]):
-        least = min((shard for shard in range(len(counts)) if free[shard]), key=lambda shard: (loads[shard], shard))
+        least = min(
+            (shard for shard in range(len(counts)) if free[shard]),
+            key=lambda shard: (loads[shard], shard),
+        )
         rows[one] = free[least].pop(0)
         loads[least] += frequencies[one]
     assert plan_balanced_rows(frequencies, RowLayout.of_sizes(counts)).tolist() == rows
 
 
 def test_loads_are_sums_of_frequencies_and_not_counts_of_ids() -> None:
-    assert plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist() == [0, 3, 4, 1, 5, 2]
+    assert plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist() == [
+        0,
+        3,
+        4,
+        1,
+        5,
+        2,
+    ]
 
 
 @settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**31))
-def test_no_shard_is_asked_much_more_than_another(num_shards: int, rows_a_shard: int, seed: int) -> None:
-    """The shard that gets the last row has the smallest load of those with room, so loads differ by at most one
-    frequency for each row that the fuller shards had more: here by no more than under mod, of ids sorted by frequency.
+def test_no_shard_is_asked_much_more_than_another(
+    num_shards: int, rows_a_shard: int, seed: int
+) -> None:
+    """The shard that gets the last row has the smallest load of those with room, so loads differ by
+    at most one frequency for each row that the fuller shards had more: here by no more than under
+    mod, of ids sorted by frequency.
     """
     layout = RowLayout.of_sizes([rows_a_shard] * num_shards)
-    frequencies = np.sort(np.random.default_rng(seed).zipf(1.6, layout.num_rows).clip(max=10**6))[::-1]
+    frequencies = np.sort(np.random.default_rng(seed).zipf(1.6, layout.num_rows).clip(max=10**6))[
+        ::-1
+    ]
     balanced = shard_loads(frequencies, plan_balanced_rows(frequencies, layout), layout)
     by_mod = np.array([frequencies[shard::num_shards].sum() for shard in range(num_shards)])
     by_div = shard_loads(frequencies, np.arange(layout.num_rows), layout)
@@ -107,7 +134,10 @@ def test_shuffling_spreads_a_hot_spot() -> None:
 
 def test_table_and_mapping_are_saved_together() -> None:
     embedding = RebalancedEmbedding(Variable([[0.0], [1.0]]), [1, 0])
-    assert [path for path in ObjectGraph.of(embedding).paths() if path] == [("table",), ("mapping",)]
+    assert [path for path in ObjectGraph.of(embedding).paths() if path] == [
+        ("table",),
+        ("mapping",),
+    ]
     assert not embedding.mapping.trainable
 
 
@@ -131,7 +161,9 @@ def test_a_table_or_its_partition_says_which_shard_holds_which_rows() -> None:
     frequencies = [8, 4, 4, 1, 1, 1]
     table = ShardedVariable([Variable(np.zeros((rows, 2))) for rows in (2, 0, 4)])
     wanted = plan_balanced_rows(frequencies, RowLayout.of_sizes([2, 0, 4])).tolist()
-    mirrored = MirroredVariable([ShardedVariable([Variable(np.zeros((rows, 2))) for rows in (2, 0, 4)]) for _ in "ab"])
+    mirrored = MirroredVariable(
+        [ShardedVariable([Variable(np.zeros((rows, 2))) for rows in (2, 0, 4)]) for _ in "ab"]
+    )
     for layout in (table, table.partition, mirrored, AggregatingVariable(table, "SUM")):
         assert plan_balanced_rows(frequencies, layout).tolist() == wanted
     assert plan_balanced_rows(frequencies, Variable(np.zeros((6, 2)))).tolist() == list(range(6))

@@ -1,4 +1,5 @@
-"""Sparse lookups are their definition: a loop over rows of ids, each a weighted sum of rows over its divisor."""
+"""Sparse lookups are their definition: a loop over rows of ids, each a weighted sum of rows over
+its divisor."""
 
 from typing import Any
 
@@ -9,7 +10,11 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.reference.devices import track_transfers
-from shardvar.reference.nn import SparseTensor, embedding_lookup_sparse, safe_embedding_lookup_sparse
+from shardvar.reference.nn import (
+    SparseTensor,
+    embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
 from shardvar.reference.variables import Variable
 from spec_tests.helpers.embedding_tables import Table, shard, tables
 
@@ -17,7 +22,9 @@ COMBINERS = st.sampled_from(["sum", "mean", "sqrtn"])
 
 
 @st.composite
-def bags(draw: st.DrawFn, rows: int, low: int = 0) -> tuple[list[list[int]], list[list[float]] | None]:
+def bags(
+    draw: st.DrawFn, rows: int, low: int = 0
+) -> tuple[list[list[int]], list[list[float]] | None]:
     """Rows of ids, some empty, and weights beside them or None."""
     ids = draw(st.lists(st.lists(st.integers(low, rows - 1), max_size=4), max_size=6))
     weight = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 3.0])
@@ -25,7 +32,9 @@ def bags(draw: st.DrawFn, rows: int, low: int = 0) -> tuple[list[list[int]], lis
     return ids, weights
 
 
-def combined(full: np.ndarray[Any, Any], ids: list[int], weights: list[float], combiner: str) -> np.ndarray[Any, Any]:
+def combined(
+    full: np.ndarray[Any, Any], ids: list[int], weights: list[float], combiner: str
+) -> np.ndarray[Any, Any]:
     """The definition, in float64."""
     rows, w = full[ids].astype(np.float64), np.array(weights, np.float64)
     total = (rows * w.reshape(-1, *(1 for _ in full.shape[1:]))).sum(axis=0)
@@ -33,8 +42,12 @@ def combined(full: np.ndarray[Any, Any], ids: list[int], weights: list[float], c
     return total / divisor if divisor else np.zeros(full.shape[1:])
 
 
-def sparse(ids: list[list[Any]], weights: list[list[Any]] | None) -> tuple[SparseTensor, SparseTensor | None]:
-    return SparseTensor.from_rows(ids), None if weights is None else SparseTensor.from_rows(weights, np.float32)
+def sparse(
+    ids: list[list[Any]], weights: list[list[Any]] | None
+) -> tuple[SparseTensor, SparseTensor | None]:
+    return SparseTensor.from_rows(ids), None if weights is None else SparseTensor.from_rows(
+        weights, np.float32
+    )
 
 
 @settings(deadline=None)
@@ -45,7 +58,9 @@ def test_each_row_of_ids_is_combined_as_defined_and_empty_rows_are_zeros(
     ids, weights = data.draw(bags(table.rows))
     found = embedding_lookup_sparse(table.sharded, *sparse(ids, weights), combiner)
     given_weights = weights or [[1.0] * len(row) for row in ids]
-    expected = [combined(table.full, row, w, combiner) for row, w in zip(ids, given_weights, strict=True)]
+    expected = [
+        combined(table.full, row, w, combiner) for row, w in zip(ids, given_weights, strict=True)
+    ]
     assert np.allclose(found, np.array(expected).reshape(len(ids), 2), atol=1e-5)
     shorter = embedding_lookup_sparse(table.sharded, *sparse(ids, weights), combiner, compat="tf")
     assert np.array_equal(shorter, found[: len(shorter)])
@@ -61,11 +76,17 @@ def test_safe_lookups_prune_and_fill(table: Table, combiner: str, data: st.DataO
     given_weights = weights or [[1.0] * len(row) for row in ids]
     expected = []
     for row, w in zip(ids, given_weights, strict=True):
-        kept = [(i, x) for i, x in zip(row, w, strict=True) if i >= 0 and (combiner == "sum" or x > 0)]
+        kept = [
+            (i, x) for i, x in zip(row, w, strict=True) if i >= 0 and (combiner == "sum" or x > 0)
+        ]
         if kept:
-            expected.append(combined(table.full, [i for i, _ in kept], [x for _, x in kept], combiner))
+            expected.append(
+                combined(table.full, [i for i, _ in kept], [x for _, x in kept], combiner)
+            )
         else:
-            expected.append(np.zeros(2) if default is None else table.full[default].astype(np.float64))
+            expected.append(
+                np.zeros(2) if default is None else table.full[default].astype(np.float64)
+            )
     assert np.allclose(found, np.array(expected).reshape(len(ids), 2), atol=1e-5)
 
 
@@ -76,14 +97,18 @@ def test_the_layout_does_not_change_a_bit(table: Table, combiner: str, data: st.
     whole = Variable(table.full)
     arguments = (*sparse(ids, weights), combiner)
     assert np.array_equal(
-        embedding_lookup_sparse(table.sharded, *arguments), embedding_lookup_sparse(whole, *arguments)
+        embedding_lookup_sparse(table.sharded, *arguments),
+        embedding_lookup_sparse(whole, *arguments),
     )
 
 
 @pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
 @pytest.mark.parametrize("default", [None, 2])
-def test_an_entry_of_weight_0_is_no_entry_of_a_safe_lookup(combiner: str, default: int | None) -> None:
-    """A row of ids with nothing else gets the default, as an empty one does; the "sum" keeps it, and is zero."""
+def test_an_entry_of_weight_0_is_no_entry_of_a_safe_lookup(
+    combiner: str, default: int | None
+) -> None:
+    """A row of ids with nothing else gets the default, as an empty one does; the "sum" keeps it,
+    and is zero."""
     table = Variable(np.arange(1, 9, dtype=np.float32).reshape(4, 2))
     ids, weights = sparse([[1], [], [1, 3]], [[0.0], [], [0.0, 2.0]])
     found = safe_embedding_lookup_sparse(table, ids, weights, combiner, default)
@@ -103,19 +128,25 @@ def test_ids_of_three_axes_keep_all_but_the_last() -> None:
 def test_a_row_that_many_bags_hold_moves_once() -> None:
     table = shard(np.ones((6, 4), np.float32), [3, 3])
     with track_transfers() as ledger:
-        embedding_lookup_sparse(table, SparseTensor.from_rows([[0, 0, 5], [0], [5, 5]]), None, "sum")
+        embedding_lookup_sparse(
+            table, SparseTensor.from_rows([[0, 0, 5], [0], [5, 5]]), None, "sum"
+        )
     assert ledger.nbytes == 2 * 4 * 4
 
 
 def test_rows_of_few_bits_are_combined_in_float32() -> None:
     table = Variable(np.full((1, 1), 2048, np.float16))
     bag = SparseTensor.from_rows([[0] * 64])
-    assert embedding_lookup_sparse(table, bag, None, "mean").tolist() == [[2048.0]]  # the sum is beyond float16
+    assert embedding_lookup_sparse(table, bag, None, "mean").tolist() == [
+        [2048.0]
+    ]  # the sum is beyond float16
 
 
 def test_integers_are_summed_and_not_divided() -> None:
     table = Variable(np.array([[1], [2]], np.int64))
-    assert embedding_lookup_sparse(table, SparseTensor.from_rows([[0, 1, 1]]), None, "sum").tolist() == [[5]]
+    assert embedding_lookup_sparse(
+        table, SparseTensor.from_rows([[0, 1, 1]]), None, "sum"
+    ).tolist() == [[5]]
     with pytest.raises(ArgumentError, match="mean"):
         embedding_lookup_sparse(table, SparseTensor.from_rows([[0]]), None, "mean")
 

@@ -1,4 +1,5 @@
-"""Checkpoint.save(background=True): a copy of one moment, written beside the program, and no failure lost."""
+"""Checkpoint.save(background=True): a copy of one moment, written beside the program, and no
+failure lost."""
 
 import gc
 import os
@@ -105,8 +106,13 @@ def test_a_restore_waits_for_the_save_and_counts_from_what_it_restored(tmp_path:
     assert int(checkpoint.save_counter) == 1
 
 
-def test_a_failure_is_raised_when_joined_each_time_and_the_next_save_goes_on(tmp_path: Path) -> None:
-    checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held(StorageError("The disk is gone.", "Find it."))
+def test_a_failure_is_raised_when_joined_each_time_and_the_next_save_goes_on(
+    tmp_path: Path,
+) -> None:
+    checkpoint, policy = (
+        sv.Checkpoint(w=sv.Variable([1.0])),
+        Held(StorageError("The disk is gone.", "Find it.")),
+    )
     handle: Any = checkpoint.save(tmp_path / "model", policy=policy, background=True)
     policy.go.set()
     for _ in range(2):
@@ -117,7 +123,9 @@ def test_a_failure_is_raised_when_joined_each_time_and_the_next_save_goes_on(tmp
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()])
-def test_whatever_ends_the_thread_is_raised_when_joined(tmp_path: Path, error: BaseException) -> None:
+def test_whatever_ends_the_thread_is_raised_when_joined(
+    tmp_path: Path, error: BaseException
+) -> None:
     checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held(error)
     handle: Any = checkpoint.save(tmp_path / "model", policy=policy, background=True)
     policy.go.set()
@@ -127,7 +135,9 @@ def test_whatever_ends_the_thread_is_raised_when_joined(tmp_path: Path, error: B
 
 def test_joining_for_too_short_a_time_is_an_error_and_the_save_goes_on(tmp_path: Path) -> None:
     policy = Held(TimeoutError("of its own"))
-    handle: Any = sv.Checkpoint(w=sv.Variable([1.0])).save(tmp_path / "model", policy=policy, background=True)
+    handle: Any = sv.Checkpoint(w=sv.Variable([1.0])).save(
+        tmp_path / "model", policy=policy, background=True
+    )
     with pytest.raises(StillSaving, match="model-1 is still being written"):
         handle.join(0.01)
     policy.go.set()
@@ -136,8 +146,13 @@ def test_joining_for_too_short_a_time_is_an_error_and_the_save_goes_on(tmp_path:
 
 
 @pytest.mark.parametrize("dropped", ["before it ends", "after it ended"])
-def test_a_failure_that_nobody_joins_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, dropped: str) -> None:
-    checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held(StorageError("The disk is gone.", "Find it."))
+def test_a_failure_that_nobody_joins_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dropped: str
+) -> None:
+    checkpoint, policy = (
+        sv.Checkpoint(w=sv.Variable([1.0])),
+        Held(StorageError("The disk is gone.", "Find it.")),
+    )
     handle: Any = checkpoint.save(tmp_path / "model", policy=policy, background=True)
     assert policy.begun.wait(20)
     if dropped == "before it ends":
@@ -154,7 +169,9 @@ def test_a_failure_that_nobody_joins_is_logged(tmp_path: Path, caplog: pytest.Lo
     assert "model-1 was not saved: The disk is gone." in caplog.text
 
 
-def test_what_was_joined_or_went_well_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_joined_or_went_well_is_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held(StorageError("no", "no"))
     policy.go.set()
     handle: Any = checkpoint.save(tmp_path / "model", policy=policy, background=True)
@@ -195,9 +212,14 @@ print("the program ends")
 
 
 @pytest.mark.parametrize("how", ["succeeds", "fails"])
-def test_a_program_that_ends_waits_for_its_saves_and_tells_of_failures(tmp_path: Path, how: str) -> None:
+def test_a_program_that_ends_waits_for_its_saves_and_tells_of_failures(
+    tmp_path: Path, how: str
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "model"), how], capture_output=True, text=True, env=ENVIRONMENT
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "model"), how],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
     )
     assert done.stdout == "the program ends\n"
     if how == "succeeds":

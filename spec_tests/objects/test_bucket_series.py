@@ -1,4 +1,5 @@
-"""Numbered checkpoints in a bucket: saved, restored, kept and removed as on a disk, whatever request fails."""
+"""Numbered checkpoints in a bucket: saved, restored, kept and removed as on a disk, whatever
+request fails."""
 
 import os
 from pathlib import Path
@@ -23,7 +24,8 @@ def manager(checkpoint: sv.Checkpoint, folder: str = FOLDER) -> sv.CheckpointMan
 
 
 def restored(bucket: MemoryBucket) -> tuple[float, int]:
-    """The value and the number of the newest checkpoint, as a process finds them that begins now."""
+    """The value and the number of the newest checkpoint, as a process finds them that begins
+    now."""
     variable, checkpoint = objects(-1.0)
     with in_bucket(MemoryBucket(dict(bucket.files))):
         found = manager(checkpoint).restore_or_initialize()
@@ -77,8 +79,11 @@ def test_a_checkpoint_of_a_url_counts_and_is_restored() -> None:
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
-def test_a_save_that_ends_at_any_request_leaves_a_newest_checkpoint(error: Any, takes_effect: bool) -> None:
-    """The one before or the new one, whole; the next save removes what was left, claims of killed writers excepted."""
+def test_a_save_that_ends_at_any_request_leaves_a_newest_checkpoint(
+    error: Any, takes_effect: bool
+) -> None:
+    """The one before or the new one, whole; the next save removes what was left, claims of killed
+    writers excepted."""
     before, number, ended = after(2), 0, False
     while not ended:
         variable, checkpoint = objects()
@@ -94,7 +99,9 @@ def test_a_save_that_ends_at_any_request_leaves_a_newest_checkpoint(error: Any, 
             except (Dead, StorageError):
                 pass
         assert restored(bucket) in ((2.0, 2), (3.0, 3)), bucket.log
-        again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+        again = MemoryBucket(
+            {key: value for key, value in bucket.files.items() if ".claim" not in key}
+        )
         variable, checkpoint = objects()
         with in_bucket(again):
             series = manager(checkpoint)
@@ -110,7 +117,8 @@ def test_a_save_that_ends_at_any_request_leaves_a_newest_checkpoint(error: Any, 
 
 
 def test_of_two_managers_of_one_folder_none_forgets_what_the_other_saved() -> None:
-    """One saves wholly before each request of the other in turn, which then fails, or had saved before."""
+    """One saves wholly before each request of the other in turn, which then fails, or had saved
+    before."""
     before, number, ended = after(2), 0, False
     while not ended:
 

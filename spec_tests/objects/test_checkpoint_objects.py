@@ -1,4 +1,5 @@
-"""sv.Checkpoint: objects to files and back, into any layout, whole or not at all, now or when they appear."""
+"""sv.Checkpoint: objects to files and back, into any layout, whole or not at all, now or when they
+appear."""
 
 import gc
 import logging
@@ -24,7 +25,12 @@ from shardvar.errors import (
     UnmatchedObjects,
 )
 from shardvar.reference.objects.keys import VARIABLE_VALUE, key_of, split_key
-from shardvar.reference.objects.stored_graph import GRAPH_KEY, decode_graph, encode_graph, nodes_of_keys
+from shardvar.reference.objects.stored_graph import (
+    GRAPH_KEY,
+    decode_graph,
+    encode_graph,
+    nodes_of_keys,
+)
 from shardvar.reference.tracking import ObjectGraph, Trackable
 from shardvar.reference.training.module import Module
 from shardvar.reference.variables import AggregatingVariable, MirroredVariable, RefVariable
@@ -35,10 +41,14 @@ Array = np.ndarray[Any, Any]
 
 def sharded(value: Array, sizes: list[int]) -> sv.ShardedVariable:
     stops = np.cumsum(sizes).tolist()
-    return sv.ShardedVariable([sv.Variable(value[b - n : b]) for b, n in zip(stops, sizes, strict=True)])
+    return sv.ShardedVariable(
+        [sv.Variable(value[b - n : b]) for b, n in zip(stops, sizes, strict=True)]
+    )
 
 
-def zeros(sizes: list[int], row_shape: tuple[int, ...] = (2,), dtype: Any = np.float32) -> sv.ShardedVariable:
+def zeros(
+    sizes: list[int], row_shape: tuple[int, ...] = (2,), dtype: Any = np.float32
+) -> sv.ShardedVariable:
     return sharded(np.zeros((sum(sizes), *row_shape), dtype), sizes)
 
 
@@ -64,21 +74,32 @@ def cuts(draw: st.DrawFn, rows: int) -> list[int]:
     return [int(size) for size in np.diff([0, *places, rows])]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data(), st.integers(0, 13), st.sampled_from([(), (2,), (3, 0)]))
 def test_any_layout_is_restored_into_any_other(
     tmp_path: Path, data: Any, rows: int, row_shape: tuple[int, ...]
 ) -> None:
     """R-CKPT-1 (RFC 000): "and restore it to possibly a different number of shards"."""
-    dtype = data.draw(st.sampled_from([np.float32, np.int64, np.complex64, np.bool, ml_dtypes.bfloat16]))
+    dtype = data.draw(
+        st.sampled_from([np.float32, np.int64, np.complex64, np.bool, ml_dtypes.bfloat16])
+    )
     form = data.draw(st.sampled_from(["shardvar", "tensorflow"]))
     value = (np.arange(rows * int(np.prod(row_shape))) % 2).reshape(rows, *row_shape).astype(dtype)
-    source, target = sharded(value, data.draw(cuts(rows))), zeros(data.draw(cuts(rows)), row_shape, dtype)
+    source, target = (
+        sharded(value, data.draw(cuts(rows))),
+        zeros(data.draw(cuts(rows)), row_shape, dtype),
+    )
     sv.Checkpoint(w=source).write(tmp_path / "model", format=form, force=True)
-    sv.Checkpoint(w=target).read(tmp_path / "model.svindex" if form == "shardvar" else tmp_path / "model.index")
+    sv.Checkpoint(w=target).read(
+        tmp_path / "model.svindex" if form == "shardvar" else tmp_path / "model.index"
+    )
     np.testing.assert_array_equal(target.numpy(), value)
     plain = sv.Variable(np.zeros_like(value))
-    sv.Checkpoint(w=plain).read(tmp_path / ("model.svindex" if form == "shardvar" else "model.index"))
+    sv.Checkpoint(w=plain).read(
+        tmp_path / ("model.svindex" if form == "shardvar" else "model.index")
+    )
     np.testing.assert_array_equal(plain.numpy(), value)
 
 
@@ -91,9 +112,13 @@ def test_strings_are_stored_whole_and_restored_into_shards(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
-def test_modules_dictionaries_lists_and_tuples_keep_their_names_in_every_format(tmp_path: Path, form: str) -> None:
+def test_modules_dictionaries_lists_and_tuples_keep_their_names_in_every_format(
+    tmp_path: Path, form: str
+) -> None:
     """Also where the format holds no strings, and so no graph of objects: the keys tell it."""
-    sv.Checkpoint(model=Model(1.0, [3, 2]), more=[sv.Variable(7)]).write(tmp_path / "model", format=form)
+    sv.Checkpoint(model=Model(1.0, [3, 2]), more=[sv.Variable(7)]).write(
+        tmp_path / "model", format=form
+    )
     model, more = Model(0.0, [1, 1, 3]), [sv.Variable(0)]
     sv.Checkpoint(model=model, more=more).read(tmp_path / "model").assert_consumed()
     np.testing.assert_array_equal(model.w.numpy(), table())
@@ -101,8 +126,11 @@ def test_modules_dictionaries_lists_and_tuples_keep_their_names_in_every_format(
     assert (float(model.blocks[0]), float(model.blocks[1]["a.b/c"]), int(more[0])) == (1.0, 3.0, 7)
 
 
-def test_the_file_is_a_checkpoint_like_any_other_with_the_keys_of_tensorflow(tmp_path: Path) -> None:
-    """A sharded variable is one key and a slice a shard; an object under two names is stored once, under the first."""
+def test_the_file_is_a_checkpoint_like_any_other_with_the_keys_of_tensorflow(
+    tmp_path: Path,
+) -> None:
+    """A sharded variable is one key and a slice a shard; an object under two names is stored once,
+    under the first."""
     model = Model(1.0, [3, 0, 2])
     report = sv.Checkpoint(model=model, again=model.inner).write(tmp_path / "model")
     with sv.open_checkpoint(tmp_path / "model") as reader:
@@ -158,9 +186,9 @@ def test_a_root_lends_its_children_and_may_be_a_variable(tmp_path: Path) -> None
 
 def test_mirrored_variables_are_saved_once_and_every_copy_is_restored(tmp_path: Path) -> None:
     """R-CKPT-2 (RFC 002)."""
-    report = sv.Checkpoint(w=MirroredVariable([sharded(table(), [3, 2]), sharded(table(), [3, 2])])).write(
-        tmp_path / "model"
-    )
+    report = sv.Checkpoint(
+        w=MirroredVariable([sharded(table(), [3, 2]), sharded(table(), [3, 2])])
+    ).write(tmp_path / "model")
     assert (report.num_tensors, report.num_slices) == (2, 3)
     copies = [zeros([1, 4]), zeros([1, 4])]
     sv.Checkpoint(w=MirroredVariable(copies)).read(tmp_path / "model").assert_consumed()
@@ -168,9 +196,13 @@ def test_mirrored_variables_are_saved_once_and_every_copy_is_restored(tmp_path: 
         np.testing.assert_array_equal(copy.numpy(), table())
 
 
-def test_a_variable_that_aggregates_is_saved_as_the_one_that_it_aggregates_for(tmp_path: Path) -> None:
+def test_a_variable_that_aggregates_is_saved_as_the_one_that_it_aggregates_for(
+    tmp_path: Path,
+) -> None:
     """R-CKPT-2 (RFC 002): in slices, and restored to other shards."""
-    report = sv.Checkpoint(w=AggregatingVariable(sharded(table(), [3, 2]), "MEAN")).write(tmp_path / "model")
+    report = sv.Checkpoint(w=AggregatingVariable(sharded(table(), [3, 2]), "MEAN")).write(
+        tmp_path / "model"
+    )
     assert (report.num_tensors, report.num_slices) == (2, 3)
     inner = zeros([1, 4])
     sv.Checkpoint(w=AggregatingVariable(inner, "MEAN")).read(tmp_path / "model").assert_consumed()
@@ -186,10 +218,17 @@ def test_any_kind_of_variable_is_saved_and_restored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda: zeros([2, 2]), lambda: zeros([5], (3,)), lambda: zeros([5], dtype=np.float64), lambda: zeros([10], ())],
+    [
+        lambda: zeros([2, 2]),
+        lambda: zeros([5], (3,)),
+        lambda: zeros([5], dtype=np.float64),
+        lambda: zeros([10], ()),
+    ],
 )
 def test_another_dtype_or_shape_changes_nothing_at_all(tmp_path: Path, wrong: Any) -> None:
-    sv.Checkpoint(a=sv.Variable(1.0), w=sharded(table(), [3, 2]), z=sv.Variable(2.0)).write(tmp_path / "model")
+    sv.Checkpoint(a=sv.Variable(1.0), w=sharded(table(), [3, 2]), z=sv.Variable(2.0)).write(
+        tmp_path / "model"
+    )
     a, z, w = sv.Variable(0.0), sv.Variable(0.0), wrong()
     with pytest.raises(InconsistentTensor, match="w/"):
         sv.Checkpoint(a=a, w=w, z=z).read(tmp_path / "model")
@@ -232,17 +271,24 @@ def test_what_appears_later_is_restored_before_it_is_read(tmp_path: Path) -> Non
 
 
 def test_slots_are_saved_folded_and_restored_when_they_are_created(tmp_path: Path) -> None:
-    """R-SLOT-2: two steps in three shards, and one on either side of a checkpoint in two, end with the same bits."""
+    """R-SLOT-2: two steps in three shards, and one on either side of a checkpoint in two, end with
+    the same bits."""
 
     def step(optimizer: Any, w: sv.ShardedVariable) -> None:
-        optimizer.apply_gradients([(np.ones(shard.shape, np.float32), shard) for shard in w.variables])
+        optimizer.apply_gradients(
+            [(np.ones(shard.shape, np.float32), shard) for shard in w.variables]
+        )
 
     w, optimizer = sharded(table(), [2, 2, 1]), sv.optimizers.Adam(0.1)
     step(optimizer, w)
     sv.Checkpoint(w=w, optimizer=optimizer).write(tmp_path / "model")
     step(optimizer, w)
     other, fresh = zeros([1, 4]), sv.optimizers.Adam(0.1)
-    status = sv.Checkpoint(w=other, optimizer=fresh).read(tmp_path / "model").assert_existing_objects_matched()
+    status = (
+        sv.Checkpoint(w=other, optimizer=fresh)
+        .read(tmp_path / "model")
+        .assert_existing_objects_matched()
+    )
     assert len(status.unmatched_keys) == 2
     step(fresh, other)
     status.assert_consumed()
@@ -262,7 +308,8 @@ def test_a_policy_says_which_slices_share_a_file(tmp_path: Path) -> None:
 
 
 def test_what_took_its_value_keeps_later_writes(tmp_path: Path) -> None:
-    """Restoring what appears touches nothing else, and a variable in the place of a restored one is a new one."""
+    """Restoring what appears touches nothing else, and a variable in the place of a restored one is
+    a new one."""
     sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
     checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
     checkpoint.read(tmp_path / "model").expect_partial()
@@ -286,18 +333,26 @@ def test_what_appears_with_another_shape_is_refused_and_keeps_its_value(tmp_path
 
 
 def test_the_status_lists_every_key_and_every_object_that_did_not_match(tmp_path: Path) -> None:
-    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0), c=sv.Variable(3.0)).write(tmp_path / "model")
-    status = sv.Checkpoint(c=sv.Variable(0.0), d=sv.Variable(0.0), m={"e": sv.Variable(0.0)}).read(tmp_path / "model")
+    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0), c=sv.Variable(3.0)).write(
+        tmp_path / "model"
+    )
+    status = sv.Checkpoint(c=sv.Variable(0.0), d=sv.Variable(0.0), m={"e": sv.Variable(0.0)}).read(
+        tmp_path / "model"
+    )
     assert status.unmatched_keys == [key_of(["a"]), key_of(["b"])]
     assert status.unmatched_objects == ["d", "m/e"]
-    with pytest.raises(UnmatchedObjects, match="d, m/e; values without an object: a/.*, b/") as caught:
+    with pytest.raises(
+        UnmatchedObjects, match="d, m/e; values without an object: a/.*, b/"
+    ) as caught:
         status.assert_consumed()
     assert isinstance(caught.value, AssertionError)
     with pytest.raises(UnmatchedObjects, match=r"objects without a value: d, m/e\."):
         status.assert_existing_objects_matched()
     assert status.assert_nontrivial_match() is status.expect_partial() is status
     with pytest.raises(UnmatchedObjects):
-        sv.Checkpoint(z=sv.Variable(0.0)).read(tmp_path / "model").expect_partial().assert_nontrivial_match()
+        sv.Checkpoint(z=sv.Variable(0.0)).read(
+            tmp_path / "model"
+        ).expect_partial().assert_nontrivial_match()
 
 
 def test_existing_objects_may_match_while_values_are_left(tmp_path: Path) -> None:
@@ -330,7 +385,9 @@ def test_a_checkpoint_is_of_one_moment_and_writing_changes_nothing(tmp_path: Pat
     w = sharded(table(), [3, 2])
     sv.Checkpoint(w=w).write(tmp_path / "model")
     w.assign_add(np.ones((5, 2), np.float32))
-    np.testing.assert_array_equal(sv.load(tmp_path / "model", [key_of(["w"])])[key_of(["w"])], table())
+    np.testing.assert_array_equal(
+        sv.load(tmp_path / "model", [key_of(["w"])])[key_of(["w"])], table()
+    )
     np.testing.assert_array_equal(w.numpy(), table() + 1)
 
 
@@ -424,31 +481,45 @@ def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.text("ab/é", max_size=3) | st.just("n" * 130), st.integers(0, 1 << 21)),
+        st.tuples(
+            st.integers(0, 3),
+            st.text("ab/é", max_size=3) | st.just("n" * 130),
+            st.integers(0, 1 << 21),
+        ),
         min_size=1,
         max_size=4,
     )
 )
-def test_the_common_forms_of_a_graph_mean_what_any_other_form_means(rows: list[tuple[int, str, int]]) -> None:
-    """A message whose fields are in another order, or have an unknown field beside them, takes the plain way."""
+def test_the_common_forms_of_a_graph_mean_what_any_other_form_means(
+    rows: list[tuple[int, str, int]],
+) -> None:
+    """A message whose fields are in another order, or have an unknown field beside them, takes the
+    plain way."""
 
     def message(*, is_common: bool) -> bytes:
         nodes = []
         for kind, name, number in rows:
             text = name.encode()
             link = [(1, number % len(rows)), (2, text)]
-            value = [(1, b"VARIABLE_VALUE" if kind % 2 else b"state"), (2, text), (3, b"key" + text)]
+            value = [
+                (1, b"VARIABLE_VALUE" if kind % 2 else b"state"),
+                (2, text),
+                (3, b"key" + text),
+            ]
             fields = link if kind < 2 else value
             changed = fields if is_common else [*reversed(fields), (9, 1)]
             nodes.append((1, proto((1 if kind < 2 else 2, proto(*changed)))))
         return proto(*nodes)
 
     keys = {"key" + name for _, name, _ in rows}
-    assert decode_graph(message(is_common=True), keys) == decode_graph(message(is_common=False), keys)
+    assert decode_graph(message(is_common=True), keys) == decode_graph(
+        message(is_common=False), keys
+    )
 
 
 def test_a_list_of_keras_is_compared_once() -> None:
-    """A list under one name of one optimizer gives slots; under a thousand others it gives no more."""
+    """A list under one name of one optimizer gives slots; under a thousand others it gives no
+    more."""
     names = [(1, proto((1, 2), (2, b"list%d" % number))) for number in range(50)]
     optimizer = proto((1, proto((1, 1), (2, b"_trainable_variables"))), *names)
     entries = proto(*((1, proto((1, 3), (2, b"%d" % number))) for number in range(50)))
@@ -461,7 +532,9 @@ def test_a_graph_without_end_and_a_key_without_end_are_walked(tmp_path: Path) ->
     deep = nodes_of_keys([key_of(["x"] * 5000)])
     assert len(deep) == 5001
     assert deep[-1].key is not None
-    sv.save(tmp_path / "loop", {GRAPH_KEY: np.array(bytes([0x0A, 5, 0x0A, 3, 0x12, 1, 0x61]), object)})
+    sv.save(
+        tmp_path / "loop", {GRAPH_KEY: np.array(bytes([0x0A, 5, 0x0A, 3, 0x12, 1, 0x61]), object)}
+    )
     model = Module()
     model.a = model
     sv.Checkpoint(model).read(tmp_path / "loop").assert_consumed()

@@ -61,7 +61,9 @@ def test_a_state_file_that_names_no_newest_is_an_error_that_names_it_and_the_che
     there, called = files(tmp_path), []
     verbs = [
         lambda: sv.latest_checkpoint(tmp_path),
-        lambda: build(tmp_path, format=form, init_fn=lambda: called.append(1)).restore_or_initialize(),
+        lambda: build(
+            tmp_path, format=form, init_fn=lambda: called.append(1)
+        ).restore_or_initialize(),
         opened.save,
         lambda: opened.save(background=True),
         lambda: opened.save(checkpoint_number=9),
@@ -69,7 +71,12 @@ def test_a_state_file_that_names_no_newest_is_an_error_that_names_it_and_the_che
     for verb in verbs:
         with pytest.raises(MalformedCheckpoint) as caught:
             verb()
-        for word in (str(tmp_path / "checkpoint"), "ckpt-1", "ckpt-2", 'model_checkpoint_path: "ckpt-2"'):
+        for word in (
+            str(tmp_path / "checkpoint"),
+            "ckpt-1",
+            "ckpt-2",
+            'model_checkpoint_path: "ckpt-2"',
+        ):
             assert word in str(caught.value)
     assert called == [] and files(tmp_path) == there
 
@@ -91,7 +98,9 @@ def test_the_error_lists_the_newest_of_many_in_the_order_of_their_numbers(tmp_pa
     for number in [*range(1, 31), 100]:
         (tmp_path / f"ckpt-{number}.svindex").write_bytes(b"")
     (tmp_path / "checkpoint").write_bytes(b"")
-    with pytest.raises(MalformedCheckpoint, match=r"11 more and ckpt-12, ckpt-13, .*, ckpt-30, ckpt-100\. Write"):
+    with pytest.raises(
+        MalformedCheckpoint, match=r"11 more and ckpt-12, ckpt-13, .*, ckpt-30, ckpt-100\. Write"
+    ):
         sv.latest_checkpoint(tmp_path)
 
 
@@ -101,27 +110,41 @@ def test_without_checkpoints_beside_it_the_remedy_is_another(tmp_path: Path) -> 
         build(tmp_path)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
-def test_a_state_file_that_is_cut_anywhere_never_means_that_there_is_nothing(tmp_path: Path, data: Any) -> None:
+def test_a_state_file_that_is_cut_anywhere_never_means_that_there_is_nothing(
+    tmp_path: Path, data: Any
+) -> None:
     """Either it still names the newest, or it is an error."""
     if not (tmp_path / "whole").exists():
         saved(tmp_path, times=3)
         os.rename(tmp_path / "checkpoint", tmp_path / "whole")
     whole = (tmp_path / "whole").read_bytes()
     cut = whole[: data.draw(st.integers(0, len(whole)))]
-    (tmp_path / "checkpoint").write_bytes(cut + bytes(data.draw(st.sampled_from([0, len(whole) - len(cut)]))))
+    (tmp_path / "checkpoint").write_bytes(
+        cut + bytes(data.draw(st.sampled_from([0, len(whole) - len(cut)])))
+    )
     try:
-        assert build(tmp_path).restore_or_initialize() == str(tmp_path / "ckpt-3") == sv.latest_checkpoint(tmp_path)
+        assert (
+            build(tmp_path).restore_or_initialize()
+            == str(tmp_path / "ckpt-3")
+            == sv.latest_checkpoint(tmp_path)
+        )
     except MalformedCheckpoint as error:
         assert "ckpt-3" in str(error)
 
 
-def test_a_checkpoint_that_is_named_and_gone_is_an_error_that_names_the_others(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_named_and_gone_is_an_error_that_names_the_others(
+    tmp_path: Path,
+) -> None:
     saved(tmp_path)
     for path in tmp_path.glob("ckpt-2*"):
         path.unlink()
-    with pytest.raises(CheckpointNotFound, match="ckpt-2, which does not exist; beside it lie ckpt-1"):
+    with pytest.raises(
+        CheckpointNotFound, match="ckpt-2, which does not exist; beside it lie ckpt-1"
+    ):
         sv.latest_checkpoint(tmp_path)
 
 
@@ -129,13 +152,17 @@ def test_a_checkpoint_that_is_named_and_gone_is_an_error_that_names_the_others(t
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_manager_begins_no_series_over_one_whose_state_file_is_missing(tmp_path: Path, form: str) -> None:
+def test_a_manager_begins_no_series_over_one_whose_state_file_is_missing(
+    tmp_path: Path, form: str
+) -> None:
     saved(tmp_path, form)
     (tmp_path / "checkpoint").unlink()
     there, called = files(tmp_path), []
     manager = build(tmp_path, 1, format="npz", init_fn=lambda: called.append(1))
     for verb in (manager.restore_or_initialize, lambda: manager.latest_checkpoint):
-        with pytest.raises(MissingFile, match=r"checkpoint is missing; beside it lie ckpt-1, ckpt-2\. Write"):
+        with pytest.raises(
+            MissingFile, match=r"checkpoint is missing; beside it lie ckpt-1, ckpt-2\. Write"
+        ):
             verb()
     assert called == [] and files(tmp_path) == there
     report: Any = manager.save()
@@ -200,9 +227,16 @@ def test_a_save_takes_the_first_number_above_its_counter_that_no_checkpoint_has(
 
 
 def test_a_set_of_files_is_a_checkpoint_too(tmp_path: Path) -> None:
-    sv.save(tmp_path / "ckpt-1", {"a": [1.0], "b": [2.0]}, format="safetensors", policy=sv.MaxShardSizePolicy(8))
+    sv.save(
+        tmp_path / "ckpt-1",
+        {"a": [1.0], "b": [2.0]},
+        format="safetensors",
+        policy=sv.MaxShardSizePolicy(8),
+    )
     assert (tmp_path / "ckpt-1.safetensors.index.json").exists()
-    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-2")
+    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(
+        tmp_path / "ckpt-2"
+    )
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -219,19 +253,30 @@ def test_what_was_saved_after_the_restored_checkpoint_stays(tmp_path: Path, form
     assert names(manager.checkpoints) == ["ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4"]
 
 
-OTHERS = ["ckpt-01.npz", "ckpt-1-1.npz", "ckpt-1x.npz", "xckpt-1.npz", "ckpt-1.txt", "ckpt-\u0661.npz"]
+OTHERS = [
+    "ckpt-01.npz",
+    "ckpt-1-1.npz",
+    "ckpt-1x.npz",
+    "xckpt-1.npz",
+    "ckpt-1.txt",
+    "ckpt-\u0661.npz",
+]
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_only_a_number_of_the_series_is_taken(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-1")
+    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(
+        tmp_path / "ckpt-1"
+    )
 
 
 def test_the_files_that_a_killed_save_left_are_no_checkpoint(tmp_path: Path) -> None:
     """Its number is used again, and its files go."""
     (tmp_path / "ckpt-1.svdata-00-00000-of-00001").write_bytes(b"half")
-    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-1")
+    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(
+        tmp_path / "ckpt-1"
+    )
     assert stems(tmp_path) == {"ckpt-1"} and len(os.listdir(tmp_path)) == 3
 
 
@@ -255,7 +300,8 @@ checkpoint.save(sys.argv[1])
 
 
 def test_the_lock_of_a_killed_save_goes_with_the_next_save_of_the_series(tmp_path: Path) -> None:
-    """Though that has another number; the locks of other series, of living writers and of higher numbers stay."""
+    """Though that has another number; the locks of other series, of living writers and of higher
+    numbers stay."""
     for prefix, number in (("ckpt", 7), ("ckpt", 30), ("other", 7)):
         program = [sys.executable, "-c", KILLED, str(tmp_path / prefix), str(number)]
         assert subprocess.run(program, env=ENVIRONMENT, timeout=60).returncode == -9
@@ -272,11 +318,13 @@ def test_the_lock_of_a_killed_save_goes_with_the_next_save_of_the_series(tmp_pat
 
 
 def test_a_checkpoint_of_the_very_hour_is_preserved(tmp_path: Path) -> None:
-    """ "At least" so many hours after the last preserved one: one that is exactly as late is preserved."""
+    """ "At least" so many hours after the last preserved one: one that is exactly as late is
+    preserved."""
     clock = Clock(0.0)
     manager = build(tmp_path, 1, keep_checkpoint_every_n_hours=1, clock=clock)
     for seconds in (3599.0, 3599.5, 7198.5, 7199.5):
         clock.now = seconds
         manager.save()
-    # For a manager that began at 0 s, the last was preserved at -1 s: 3599 s is an hour later, and so is 7199 s.
+    # For a manager that began at 0 s, the last was preserved at -1 s: 3599 s is an hour later, and
+    # so is 7199 s.
     assert stems(tmp_path) == {"ckpt-1", "ckpt-4"}

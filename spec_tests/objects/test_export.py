@@ -1,4 +1,5 @@
-"""The serving form: whole tensors, read where they lie, and made anew under the scope in which they are loaded."""
+"""The serving form: whole tensors, read where they lie, and made anew under the scope in which they
+are loaded."""
 
 import tracemalloc
 from collections.abc import Mapping
@@ -45,8 +46,11 @@ def key_of(*names: str) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_sharded_variable_is_one_whole_tensor_or_slices_where_that_is_asked_for(tmp_path: Path, form: str) -> None:
-    """R-EXPORT-1 (RFC 000): "as a single variable". R-EXPORT-4: "save sharded variable as it is"."""
+def test_each_sharded_variable_is_one_whole_tensor_or_slices_where_that_is_asked_for(
+    tmp_path: Path, form: str
+) -> None:
+    """R-EXPORT-1 (RFC 000): "as a single variable". R-EXPORT-4: "save sharded variable as it
+    is"."""
     sv.export(Model(), tmp_path / "whole", format=form)
     sv.export(Model(), tmp_path / "parts", format=form, as_shards=True)
     for name, count in (("whole", 1), ("parts", 4 if form in ("shardvar", "tensorflow") else 1)):
@@ -86,8 +90,14 @@ def test_attributes_items_names_and_what_is_trained_come_back(tmp_path: Path) ->
     sv.export(model, tmp_path / "model")
     loaded = sv.load_exported(tmp_path / "model")
     np.testing.assert_array_equal(loaded.blocks[0].kernel.numpy(), model.blocks[0].kernel.numpy())
-    np.testing.assert_array_equal(loaded.blocks[1]["head"].bias.numpy(), model.blocks[1]["head"].bias.numpy())
-    assert (loaded.w.name, loaded.count.name, loaded.blocks[0].kernel.name) == ("w", "count", "dense/kernel")
+    np.testing.assert_array_equal(
+        loaded.blocks[1]["head"].bias.numpy(), model.blocks[1]["head"].bias.numpy()
+    )
+    assert (loaded.w.name, loaded.count.name, loaded.blocks[0].kernel.name) == (
+        "w",
+        "count",
+        "dense/kernel",
+    )
     assert (loaded.w.trainable, loaded.count.trainable) == (True, False)
     assert len(loaded.variables) == 6 and len(loaded.trainable_variables) == 5
     assert "w" in dir(loaded) and len(loaded.blocks) == 2
@@ -98,8 +108,9 @@ def test_attributes_items_names_and_what_is_trained_come_back(tmp_path: Path) ->
 
 
 def test_loading_obeys_the_scope_it_happens_in(tmp_path: Path) -> None:
-    """R-EXPORT-2 (RFC 000): "a saved_model produced by a model with ParameterServerStrategy can be loaded under a
-    MirroredStrategy, resulting in MirroredVariable"; and into other shards, each of which reads its own rows.
+    """R-EXPORT-2 (RFC 000): "a saved_model produced by a model with ParameterServerStrategy can be
+    loaded under a MirroredStrategy, resulting in MirroredVariable"; and into other shards, each of
+    which reads its own rows.
     """
     servers = sv.ParameterServerStrategy(4, sv.FixedShardsPartitioner(4))
     with servers.scope():
@@ -123,7 +134,8 @@ def test_loading_obeys_the_scope_it_happens_in(tmp_path: Path) -> None:
 
 
 def test_the_partitioner_of_a_layer_is_lost(tmp_path: Path) -> None:
-    """R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not preserved in SavedModel"."""
+    """R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not
+    preserved in SavedModel"."""
     strategy = sv.ParameterServerStrategy(4, sv.FixedShardsPartitioner(2))
     with strategy.scope(), strategy.variable_partitioning_scope(sv.FixedShardsPartitioner(4)):
         w = sv.Variable(table(), name="w")
@@ -137,7 +149,14 @@ def test_policies_say_which_tensor_goes_to_which_file(tmp_path: Path) -> None:
     model = Model()
     for name, given in (
         ("a", {"policy": sv.MaxShardSizePolicy(64)}),
-        ("b", {"options": sv.CheckpointOptions(experimental_sharding_callback=sv.MaxShardSizePolicy(64))}),
+        (
+            "b",
+            {
+                "options": sv.CheckpointOptions(
+                    experimental_sharding_callback=sv.MaxShardSizePolicy(64)
+                )
+            },
+        ),
     ):
         report = sv.export(model, tmp_path / name, **given)
         assert report.num_files > 1 and report.description == sv.MaxShardSizePolicy(64).description
@@ -160,7 +179,9 @@ class Words(sv.Stateful):
 def test_what_is_loaded_is_exported_and_restored_like_what_it_was(tmp_path: Path) -> None:
     """States, slots and all: the second export has the tensors of the first."""
     model, optimizer = Model(), sv.optimizers.Adam()
-    optimizer.apply_gradients([(np.ones(shard.shape, np.float32), shard) for shard in model.w.variables])
+    optimizer.apply_gradients(
+        [(np.ones(shard.shape, np.float32), shard) for shard in model.w.variables]
+    )
     tree = {"model": model, "optimizer": optimizer, "words": Words([b"a", b"b"])}
     sv.export(tree, tmp_path / "a")
     loaded = sv.load_exported(tmp_path / "a")
@@ -179,12 +200,16 @@ def test_what_is_loaded_is_exported_and_restored_like_what_it_was(tmp_path: Path
     assert fresh["words"].words == [b"a", b"b"]
 
 
-def test_many_small_variables_are_read_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_variables_are_read_in_few_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shardvar.reference.objects.export as exported
 
     reads: list[int] = []
     read = exported.read_arrays
-    monkeypatch.setattr(exported, "read_arrays", lambda plan, *rest: reads.append(1) or read(plan, *rest))
+    monkeypatch.setattr(
+        exported, "read_arrays", lambda plan, *rest: reads.append(1) or read(plan, *rest)
+    )
     monkeypatch.setattr(exported, "_BATCH_NBYTES", 400)
     sv.export([sv.Variable(np.float32(number)) for number in range(500)], tmp_path / "model")
     loaded = sv.load_exported(tmp_path / "model")
@@ -204,7 +229,10 @@ def test_a_variable_and_a_checkpoint_of_objects_are_exported_and_loaded_too(tmp_
 def test_strings_and_shards_without_rows_are_exported(tmp_path: Path) -> None:
     words = np.array([b"a", b"", b"\xff\x00c"], object)
     cut = sv.PartitionSpec(splits=[[0, 2, 1]])
-    sv.export({"s": create_sharded_variable(words, 2), "w": create_sharded_variable(table(3), cut)}, tmp_path / "model")
+    sv.export(
+        {"s": create_sharded_variable(words, 2), "w": create_sharded_variable(table(3), cut)},
+        tmp_path / "model",
+    )
     loaded = sv.load_exported(tmp_path / "model")
     assert loaded.s.numpy().tolist() == words.tolist()
     np.testing.assert_array_equal(loaded.w.numpy(), table(3))
@@ -245,8 +273,14 @@ def test_a_callback_that_changes_what_it_reads_changes_no_variable(tmp_path: Pat
             return [shard]
 
     w = create_sharded_variable(table(), 3)
-    for write in (lambda path: sv.export({"w": w}, path, policy=Spoiler()), sv.Checkpoint(w=w).write):
-        write(tmp_path / "model", **({} if write.__name__ == "<lambda>" else {"policy": Spoiler(), "force": True}))
+    for write in (
+        lambda path: sv.export({"w": w}, path, policy=Spoiler()),
+        sv.Checkpoint(w=w).write,
+    ):
+        write(
+            tmp_path / "model",
+            **({} if write.__name__ == "<lambda>" else {"policy": Spoiler(), "force": True}),
+        )
         np.testing.assert_array_equal(w.numpy(), table())
         np.testing.assert_array_equal(sv.load_exported(tmp_path / "model").w.numpy(), table())
 
@@ -255,18 +289,24 @@ def fields_of(message: bytes, *numbers: int) -> list[Any]:
     """The values at the end of a way of fields through a message."""
     found: list[Any] = [message]
     for number in numbers:
-        found = [field.value for each in found for field in decode_fields(each) if field.number == number]
+        found = [
+            field.value for each in found for field in decode_fields(each) if field.number == number
+        ]
     return found
 
 
 def test_a_saved_model_has_every_variable_and_a_signature_for_each_table(tmp_path: Path) -> None:
-    """R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF 2.x serving APIs".
+    """R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF
+    2.x serving APIs".
 
     The peer tests let TensorFlow load it.
     """
     sv.export(Model(), tmp_path / "model", format="tensorflow")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["saved_model.pb", "variables"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "saved_model.pb",
+        "variables",
+    ]
     content = (tmp_path / "model" / "saved_model.pb").read_bytes()
     nodes = fields_of(content, 2, 7, 1)
     assert fields_of(nodes[0], 1, 2) == [b"w", b"count", b"blocks", b"signatures"]
@@ -278,9 +318,17 @@ def test_a_saved_model_has_every_variable_and_a_signature_for_each_table(tmp_pat
 
 
 def test_the_only_table_is_served_by_default(tmp_path: Path) -> None:
-    sv.export({"w": sv.Variable(table()), "b": sv.Variable([1.0])}, tmp_path / "model", format="tensorflow")
+    sv.export(
+        {"w": sv.Variable(table()), "b": sv.Variable([1.0])},
+        tmp_path / "model",
+        format="tensorflow",
+    )
     content = (tmp_path / "model" / "saved_model.pb").read_bytes()
-    assert sorted(fields_of(content, 2, 5, 1)) == [b"__saved_model_init_op", b"serving_default", b"w"]
+    assert sorted(fields_of(content, 2, 5, 1)) == [
+        b"__saved_model_init_op",
+        b"serving_default",
+        b"w",
+    ]
     assert fields_of(content, 2, 7, 1, 4, 1)[0] == b"_generic_user_object"
 
 

@@ -1,4 +1,5 @@
-"""Models and checkpoints are freed when they are dropped, without the garbage collector, whatever was restored."""
+"""Models and checkpoints are freed when they are dropped, without the garbage collector, whatever
+was restored."""
 
 import gc
 import weakref
@@ -38,7 +39,9 @@ def build(value: float = 1.0) -> Any:
 
 def trained(model: Any) -> Any:
     optimizer = sv.optimizers.Adam(0.1)
-    optimizer.apply_gradients([(np.ones(shard.shape, np.float32), shard) for shard in model.table.variables])
+    optimizer.apply_gradients(
+        [(np.ones(shard.shape, np.float32), shard) for shard in model.table.variables]
+    )
     return optimizer
 
 
@@ -138,11 +141,15 @@ def test_the_memory_of_models_that_were_dropped_is_free(tmp_path: Path) -> None:
     """Five models of 4 MB, one after the other: no more than one of them is there at the end."""
     import tracemalloc
 
-    sv.Checkpoint(w=sv.Variable(np.ones(1 << 20, np.float32)), b=sv.Variable(1.0)).write(tmp_path / "model")
+    sv.Checkpoint(w=sv.Variable(np.ones(1 << 20, np.float32)), b=sv.Variable(1.0)).write(
+        tmp_path / "model"
+    )
     with uncollected():
         tracemalloc.start()
         for _ in range(5):
-            sv.Checkpoint(w=sv.Variable(np.zeros(1 << 20, np.float32))).read(tmp_path / "model").expect_partial()
+            sv.Checkpoint(w=sv.Variable(np.zeros(1 << 20, np.float32))).read(
+                tmp_path / "model"
+            ).expect_partial()
         left, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert left < 1 << 20

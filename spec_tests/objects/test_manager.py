@@ -1,4 +1,5 @@
-"""sv.CheckpointManager: which checkpoints stay, whatever fails and whenever; and what is never touched."""
+"""sv.CheckpointManager: which checkpoints stay, whatever fails and whenever; and what is never
+touched."""
 
 import os
 import threading
@@ -44,7 +45,11 @@ def test_the_newest_are_kept_and_of_the_others_nothing(tmp_path: Path, form: str
     assert stems(tmp_path) == {"ckpt-10", "ckpt-11", "ckpt-12"}
     assert manager.latest_checkpoint == sv.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-12")
     assert manager.directory == str(tmp_path)
-    assert not [name for name in os.listdir(tmp_path) if not name.startswith("ckpt-") and name != "checkpoint"]
+    assert not [
+        name
+        for name in os.listdir(tmp_path)
+        if not name.startswith("ckpt-") and name != "checkpoint"
+    ]
 
 
 def test_without_a_limit_all_are_kept(tmp_path: Path) -> None:
@@ -55,7 +60,8 @@ def test_without_a_limit_all_are_kept(tmp_path: Path) -> None:
 
 
 def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
-    """The example of TensorFlow's behaviour: of hours 1, 2.1, 3, 4.5 and 5, those of 2, 4 and 5 stay."""
+    """The example of TensorFlow's behaviour: of hours 1, 2.1, 3, 4.5 and 5, those of 2, 4 and 5
+    stay."""
     clock = Clock(0.0)
     manager = build(tmp_path, 1, keep_checkpoint_every_n_hours=2, clock=clock)
     for hours in (1, 2.1, 3, 4.5, 5):
@@ -66,7 +72,9 @@ def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
     again = build(tmp_path, 1, keep_checkpoint_every_n_hours=2, clock=clock)
     clock.now = 6.4 * HOUR
     again.save(checkpoint_number=6)
-    assert stems(tmp_path) == {"ckpt-2", "ckpt-4", "ckpt-6"}, "what was preserved last is known to the next manager"
+    assert stems(tmp_path) == {"ckpt-2", "ckpt-4", "ckpt-6"}, (
+        "what was preserved last is known to the next manager"
+    )
 
 
 @settings(deadline=None)
@@ -78,7 +86,8 @@ def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
 def test_no_checkpoint_is_lost_and_none_is_removed_that_is_kept(
     saves: list[tuple[int, float]], most: int | None, hours: float | None
 ) -> None:
-    """Every one that was saved is kept, preserved, or removed; and of the newest so many are kept."""
+    """Every one that was saved is kept, preserved, or removed; and of the newest so many are
+    kept."""
     state, now = SeriesState("", (), (), -1.0), 0.0
     there: list[str] = []
     for number, later in saves:
@@ -89,7 +98,9 @@ def test_no_checkpoint_is_lost_and_none_is_removed_that_is_kept(
         there = [name for name in there if name not in gone]
         assert state.newest == state.kept[-1] == f"ckpt-{number}"
         assert set(gone).isdisjoint(state.kept)
-        assert set(gone).isdisjoint(before - {f"ckpt-{number}"}), "what was preserved is never removed"
+        assert set(gone).isdisjoint(before - {f"ckpt-{number}"}), (
+            "what was preserved is never removed"
+        )
         assert len(state.kept) == (len(state.kept) if most is None else min(most, len(state.kept)))
         assert list(state.times) == sorted(state.times)
 
@@ -134,7 +145,10 @@ def test_the_newest_is_restored_or_else_what_the_user_says_is_done(tmp_path: Pat
     second = build(tmp_path, value=9.0, init_fn=lambda: called.append(2))
     assert second.restore_or_initialize() == str(tmp_path / "ckpt-1")
     assert called == [1]
-    assert second.checkpoint.children["w"].children["0"].numpy().tolist() == np.full((2, 3), 1.0).tolist()  # type: ignore[attr-defined]
+    assert (
+        second.checkpoint.children["w"].children["0"].numpy().tolist()
+        == np.full((2, 3), 1.0).tolist()
+    )  # type: ignore[attr-defined]
     report: Any = second.save()
     assert report.path == str(tmp_path / "ckpt-2")
     assert build(tmp_path / "empty").restore_or_initialize() is None
@@ -213,7 +227,9 @@ def test_files_of_others_stay_whatever_their_names_begin_with(tmp_path: Path) ->
         manager.save(checkpoint_number=number)
     assert (tmp_path / "ckpt-1.index").read_bytes() == b"mine"
     assert {name for name in FOREIGN if (tmp_path / name).read_bytes() == b"mine"} == set(FOREIGN)
-    assert {name for name in os.listdir(tmp_path) if name.startswith("ckpt-100.")} >= {"ckpt-100.svindex"}
+    assert {name for name in os.listdir(tmp_path) if name.startswith("ckpt-100.")} >= {
+        "ckpt-100.svindex"
+    }
     assert not (tmp_path / "ckpt-10.svindex").exists()
 
 
@@ -229,8 +245,12 @@ def test_what_checkpoint_save_wrote_is_restored_and_never_removed(tmp_path: Path
     assert stems(tmp_path) == {"ckpt-1", "ckpt-4"}
 
 
-@pytest.mark.parametrize("stated", ["../precious", "precious", "ckpt-1/../precious", "{home}/precious", "ckpt-x"])
-def test_a_state_file_makes_no_manager_remove_what_it_did_not_write(tmp_path: Path, stated: str) -> None:
+@pytest.mark.parametrize(
+    "stated", ["../precious", "precious", "ckpt-1/../precious", "{home}/precious", "ckpt-x"]
+)
+def test_a_state_file_makes_no_manager_remove_what_it_did_not_write(
+    tmp_path: Path, stated: str
+) -> None:
     home = tmp_path / "home"
     for place in (tmp_path, home):
         sv.save(place / "precious", {"a": np.zeros(2)})
@@ -257,7 +277,9 @@ def test_a_checkpoint_of_another_format_is_removed_in_its_own(tmp_path: Path) ->
 # Others
 
 
-def test_what_cannot_be_removed_is_told_and_removed_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_removed_is_told_and_removed_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     manager = build(tmp_path, 1)
     manager.save()
     with LocalStorage(str(tmp_path)).lock("ckpt-1"):
@@ -357,7 +379,8 @@ class Refusing:
 def test_what_is_refused_leaves_no_new_folder(
     refusal: str, background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a manager, of ``Checkpoint.save`` and of an export for TensorFlow; and the next save has the number."""
+    """Of a manager, of ``Checkpoint.save`` and of an export for TensorFlow; and the next save has
+    the number."""
     checkpoint, folder = sv.Checkpoint(w=sv.Variable([1.0])), tmp_path / "new" / "folder"
     manager = sv.CheckpointManager(checkpoint, folder, 2)
     writes: list[Callable[..., Any]] = [
@@ -365,7 +388,11 @@ def test_what_is_refused_leaves_no_new_folder(
         lambda options: checkpoint.save(folder / "ckpt", options, background=background),
         lambda options: sv.export(checkpoint, folder, format="tensorflow", options=options),
     ]
-    options = sv.CheckpointOptions(experimental_sharding_callback=Refusing()) if refusal == "policy" else None
+    options = (
+        sv.CheckpointOptions(experimental_sharding_callback=Refusing())
+        if refusal == "policy"
+        else None
+    )
     with monkeypatch.context() as patch:
         if refusal == "disk":
             patch.setattr(LocalStorage, "free_nbytes", lambda _: 3)
@@ -393,10 +420,15 @@ def test_shards_and_copies_are_stored_once(tmp_path: Path) -> None:
     value = np.arange(4000, dtype=np.float32).reshape(1000, 4)
     with sv.MirroredStrategy(["GPU:0", "GPU:1", "GPU:2"]).scope():
         plain = sv.Variable(value)
-    shards = [MirroredVariable([sv.Variable(half) for _ in range(3)]) for half in (value[:300], value[300:])]
+    shards = [
+        MirroredVariable([sv.Variable(half) for _ in range(3)])
+        for half in (value[:300], value[300:])
+    ]
     objects = {
         "mirrored": plain,
-        "mirrored of shards": MirroredVariable([create_sharded_variable(value, 7) for _ in range(3)]),
+        "mirrored of shards": MirroredVariable(
+            [create_sharded_variable(value, 7) for _ in range(3)]
+        ),
         "shards of mirrored": sv.ShardedVariable(shards),
     }
     manager = sv.CheckpointManager(sv.Checkpoint(d=objects), tmp_path, 1)

@@ -1,4 +1,5 @@
-"""Checkpoint.save: numbered checkpoints, their counter, and the state file that says which is the newest."""
+"""Checkpoint.save: numbered checkpoints, their counter, and the state file that says which is the
+newest."""
 
 import os
 from pathlib import Path
@@ -31,7 +32,9 @@ FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_checkpoints_are_numbered_from_one_and_the_newest_is_found(tmp_path: Path, form: str) -> None:
+def test_checkpoints_are_numbered_from_one_and_the_newest_is_found(
+    tmp_path: Path, form: str
+) -> None:
     """In every format, by the same file."""
     w = sv.Variable([0.0, 0.0])
     checkpoint = sv.Checkpoint(w=w)
@@ -62,7 +65,9 @@ def test_counting_goes_on_where_the_restored_checkpoint_was(tmp_path: Path) -> N
     other = sv.Checkpoint(w=sv.Variable([0.0]))
     other.restore(tmp_path / "model-2").assert_consumed()
     assert int(other.save_counter) == 2
-    assert other.save(tmp_path / "model").path.endswith("model-4"), "model-3 exists, and is not overwritten"
+    assert other.save(tmp_path / "model").path.endswith("model-4"), (
+        "model-3 exists, and is not overwritten"
+    )
     assert int(other.save_counter) == 4
     assert other.save(tmp_path / "elsewhere" / "model").path.endswith("model-5")
 
@@ -89,7 +94,9 @@ def test_a_root_has_the_counter_beside_its_own_children(tmp_path: Path) -> None:
     assert list(other.children) == ["w"], "the module itself is not changed"
 
 
-def test_a_root_without_room_for_a_counter_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+def test_a_root_without_room_for_a_counter_is_refused_before_a_byte_is_written(
+    tmp_path: Path,
+) -> None:
     module = Module()
     module.save_counter = sv.Variable(1)
     with pytest.raises(ArgumentError, match="another child named 'save_counter'"):
@@ -126,7 +133,9 @@ def test_the_options_of_tensorflow_are_the_second_argument(tmp_path: Path) -> No
 @pytest.mark.parametrize("wrong", ["", "a\0b", "x" * 300, 3, None])
 def test_what_is_no_prefix_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError)):
-        sv.Checkpoint(w=sv.Variable(1.0)).save(os.path.join(tmp_path, wrong) if wrong and wrong != 3 else wrong)
+        sv.Checkpoint(w=sv.Variable(1.0)).save(
+            os.path.join(tmp_path, wrong) if wrong and wrong != 3 else wrong
+        )
 
 
 @pytest.mark.parametrize("place", [".", "inner", "inner/"])
@@ -149,7 +158,9 @@ def test_a_directory_that_is_not_there_is_made(tmp_path: Path) -> None:
     assert sv.latest_checkpoint(tmp_path / "a" / "b") == report.path
 
 
-def test_a_directory_in_the_place_of_the_state_file_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+def test_a_directory_in_the_place_of_the_state_file_is_refused_before_a_byte_is_written(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "checkpoint").mkdir()
     checkpoint = sv.Checkpoint(w=sv.Variable(1.0))
     with pytest.raises(TargetExists, match="is a directory"):
@@ -159,12 +170,28 @@ def test_a_directory_in_the_place_of_the_state_file_is_refused_before_a_byte_is_
     assert sv.latest_checkpoint(tmp_path) is None
 
 
-NAMES = ["a/b", "..", ".", "../../etc", "a\0b", "é日本", "🙂", "x" * 10_000, " ", "\n", "\\", ".ATTRIBUTES", "a.b"]
+NAMES = [
+    "a/b",
+    "..",
+    ".",
+    "../../etc",
+    "a\0b",
+    "é日本",
+    "🙂",
+    "x" * 10_000,
+    " ",
+    "\n",
+    "\\",
+    ".ATTRIBUTES",
+    "a.b",
+]
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:12]))
-def test_whatever_a_thing_is_called_it_is_saved_and_restored(tmp_path: Path, name: str, form: str) -> None:
+def test_whatever_a_thing_is_called_it_is_saved_and_restored(
+    tmp_path: Path, name: str, form: str
+) -> None:
     sv.Checkpoint(d={name: sv.Variable([1.0])}).save(tmp_path / "model", format=form)
     target = sv.Variable([0.0])
     sv.Checkpoint(d={name: target}).restore(tmp_path / "model-1").assert_consumed()
@@ -173,7 +200,9 @@ def test_whatever_a_thing_is_called_it_is_saved_and_restored(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_name_that_no_file_holds_is_one_error_and_the_checkpoint_before_stays(tmp_path: Path, form: str) -> None:
+def test_a_name_that_no_file_holds_is_one_error_and_the_checkpoint_before_stays(
+    tmp_path: Path, form: str
+) -> None:
     sv.Checkpoint(d={"a": sv.Variable([1.0])}).save(tmp_path / "model", format=form)
     there = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for names in (["\ud800"], [1, "1"]):
@@ -214,7 +243,9 @@ def test_objects_that_say_what_they_save_are_saved_with_the_rest(tmp_path: Path)
 @pytest.mark.parametrize(
     "state", [None, [1], {1: np.zeros(1)}, {"": np.zeros(1)}, {"a": object()}, {"a": "2000-01-01"}]
 )
-def test_a_state_that_is_none_is_refused_before_a_byte_is_written(tmp_path: Path, state: Any) -> None:
+def test_a_state_that_is_none_is_refused_before_a_byte_is_written(
+    tmp_path: Path, state: Any
+) -> None:
     class Odd(sv.Stateful):
         def state(self) -> Any:
             return state if state != {"a": "2000-01-01"} else {"a": np.zeros(1, "datetime64[s]")}
@@ -256,7 +287,10 @@ def test_comments_quotes_and_escapes_are_read_as_protobuf_reads_them() -> None:
 
 
 @settings(deadline=None)
-@given(st.binary(max_size=60) | st.from_regex(rb'(model_checkpoint_path: "[^\n]{0,9}"?\s?){0,3}', fullmatch=True))
+@given(
+    st.binary(max_size=60)
+    | st.from_regex(rb'(model_checkpoint_path: "[^\n]{0,9}"?\s?){0,3}', fullmatch=True)
+)
 def test_no_content_breaks_the_reader_of_the_state(content: bytes) -> None:
     try:
         SeriesState.decode(content)
@@ -278,7 +312,8 @@ def test_no_content_breaks_the_reader_of_the_state(content: bytes) -> None:
         b"last_preserved_timestamp: nan",
         b"last_preserved_timestamp: 1e999",
         b"last_preserved_timestamp: soon",
-        b'all_model_checkpoint_paths: "a" all_model_checkpoint_timestamps: 1 all_model_checkpoint_timestamps: 2',
+        b'all_model_checkpoint_paths: "a" all_model_checkpoint_timestamps: 1 '
+        b"all_model_checkpoint_timestamps: 2",
         b'model_checkpoint_path: "a"\n}',
     ],
 )
@@ -301,13 +336,17 @@ def test_a_long_state_is_read_in_the_time_of_its_length() -> None:
     assert SeriesState.decode(state.encode()) == state
 
 
-@pytest.mark.parametrize("stated", ["../out", "/out", "..", ".", "inner/../../out", "link/out", "a\0b", "x" * 300])
+@pytest.mark.parametrize(
+    "stated", ["../out", "/out", "..", ".", "inner/../../out", "link/out", "a\0b", "x" * 300]
+)
 def test_a_state_file_leads_nowhere_outside_of_its_directory(tmp_path: Path, stated: str) -> None:
     home = tmp_path / "home"
     (home / "inner").mkdir(parents=True)
     (home / "link").symlink_to(tmp_path)
     sv.save(tmp_path / "out", {"a": np.zeros(1)})
-    (home / "checkpoint").write_bytes(SeriesState(stated.replace("/out", f"{tmp_path}/out", stated == "/out")).encode())
+    (home / "checkpoint").write_bytes(
+        SeriesState(stated.replace("/out", f"{tmp_path}/out", stated == "/out")).encode()
+    )
     with pytest.raises(InvalidCheckpoint, match="not in that directory"):
         sv.latest_checkpoint(home)
 
@@ -406,7 +445,9 @@ def test_a_number_that_another_process_took_meanwhile_keeps_its_checkpoint(
     policy = SavesFirst(prefix, form)
     with pytest.raises(TargetExists, match="model-1.* exists.* Save again"):
         if is_managed:
-            sv.CheckpointManager(checkpoint, tmp_path, None, checkpoint_name="model", format=form, policy=policy).save()
+            sv.CheckpointManager(
+                checkpoint, tmp_path, None, checkpoint_name="model", format=form, policy=policy
+            ).save()
         else:
             checkpoint.save(prefix, format=form, policy=policy)
     assert sv.load(tmp_path / "model-1")["w/.ATTRIBUTES/VARIABLE_VALUE"].tolist() == [2.0]

@@ -14,7 +14,8 @@ def checkpoint() -> sv.Checkpoint:
 
 
 def test_the_callback_of_the_options_is_the_policy(tmp_path: Path) -> None:
-    """R-POLICY-18 (RFC 001): "an `experimental_sharding_callback` option to `CheckpointOptions`"."""
+    """R-POLICY-18 (RFC 001): "an `experimental_sharding_callback` option to
+    `CheckpointOptions`"."""
     policy = sv.MaxShardSizePolicy(8)
     options = sv.CheckpointOptions(experimental_sharding_callback=policy)
     by_options = checkpoint().write(tmp_path / "a", options=options)
@@ -66,7 +67,8 @@ def test_what_are_no_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_options_stand_where_tensorflow_has_them_in_reading_too(tmp_path: Path) -> None:
-    """``write(path, options)``, ``read(path, options)``, ``restore(path, options)``; another value is refused."""
+    """``write(path, options)``, ``read(path, options)``, ``restore(path, options)``; another value
+    is refused."""
     objects = checkpoint()
     objects.write(tmp_path / "m", sv.CheckpointOptions())
     objects.read(tmp_path / "m", sv.CheckpointOptions()).assert_consumed()

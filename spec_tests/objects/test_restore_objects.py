@@ -1,4 +1,5 @@
-"""Restoring objects: slots by their variables, states of their own, and checkpoints that are gone by then."""
+"""Restoring objects: slots by their variables, states of their own, and checkpoints that are gone
+by then."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,14 +52,19 @@ def optimizers() -> list[Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cut", LAYOUTS, ids=str)
-def test_training_goes_on_in_any_other_layout_as_if_it_had_not_stopped(tmp_path: Path, form: str, cut: Any) -> None:
-    """Variables and slots of 4 shards, restored into 1, 2, 3, 7 and uneven ones; also where keys tell the graph."""
+def test_training_goes_on_in_any_other_layout_as_if_it_had_not_stopped(
+    tmp_path: Path, form: str, cut: Any
+) -> None:
+    """Variables and slots of 4 shards, restored into 1, 2, 3, 7 and uneven ones; also where keys
+    tell the graph."""
     for number, (optimizer, fresh) in enumerate(zip(optimizers(), optimizers(), strict=True)):
         module, other = model(table(), 4), model(0 * table(), cut)
         step(optimizer, module)
         path = tmp_path / f"{number}"
         sv.Checkpoint(model=module, optimizer=optimizer).write(path, format=form)
-        status = sv.Checkpoint(model=other, optimizer=fresh).read(path).assert_existing_objects_matched()
+        status = (
+            sv.Checkpoint(model=other, optimizer=fresh).read(path).assert_existing_objects_matched()
+        )
         step(optimizer, module)
         step(fresh, other)
         status.assert_consumed()
@@ -66,8 +72,11 @@ def test_training_goes_on_in_any_other_layout_as_if_it_had_not_stopped(tmp_path:
         np.testing.assert_array_equal(other.b.numpy(), module.b.numpy())
 
 
-def test_slots_are_found_by_their_variable_whatever_it_is_called_and_whenever_it_came(tmp_path: Path) -> None:
-    """Both variables have one name, and the second program applies their gradients in the other order."""
+def test_slots_are_found_by_their_variable_whatever_it_is_called_and_whenever_it_came(
+    tmp_path: Path,
+) -> None:
+    """Both variables have one name, and the second program applies their gradients in the other
+    order."""
     first, second = sv.optimizers.Adam(0.1), sv.optimizers.Adam(0.1)
     module, other = model(table(), 4), model(0 * table(), 2)
     step(first, module)
@@ -76,7 +85,9 @@ def test_slots_are_found_by_their_variable_whatever_it_is_called_and_whenever_it
     sv.Checkpoint(optimizer=second, model=other).read(tmp_path / "model").assert_consumed()
     for name in ("m", "v"):
         for here, there in ((other.w, module.w), (other.b, module.b)):
-            np.testing.assert_array_equal(second.get_slot(here, name).numpy(), first.get_slot(there, name).numpy())
+            np.testing.assert_array_equal(
+                second.get_slot(here, name).numpy(), first.get_slot(there, name).numpy()
+            )
 
 
 def test_slots_are_spelt_as_tensorflow_spells_them(tmp_path: Path) -> None:
@@ -85,10 +96,19 @@ def test_slots_are_spelt_as_tensorflow_spells_them(tmp_path: Path) -> None:
     sv.Checkpoint(model=module, a=[optimizer]).write(tmp_path / "model")
     with sv.open_checkpoint(tmp_path / "model") as reader:
         assert {"model/w/.OPTIMIZER_SLOT/a/0/momentum/.ATTRIBUTES/VARIABLE_VALUE"} <= set(reader)
-        assert len(reader.find("model/w/.OPTIMIZER_SLOT/a/0/momentum/.ATTRIBUTES/VARIABLE_VALUE").slices) == 4
+        assert (
+            len(
+                reader.find(
+                    "model/w/.OPTIMIZER_SLOT/a/0/momentum/.ATTRIBUTES/VARIABLE_VALUE"
+                ).slices
+            )
+            == 4
+        )
 
 
-def test_slots_of_variables_that_are_saved_elsewhere_are_saved_under_their_names(tmp_path: Path) -> None:
+def test_slots_of_variables_that_are_saved_elsewhere_are_saved_under_their_names(
+    tmp_path: Path,
+) -> None:
     module, optimizer = model(table(), 4), sv.optimizers.SGD(0.1, momentum=0.9)
     step(optimizer, module)
     sv.Checkpoint(optimizer=optimizer).write(tmp_path / "model")
@@ -98,7 +118,8 @@ def test_slots_of_variables_that_are_saved_elsewhere_are_saved_under_their_names
     fresh.add_slot(other.w, "momentum"), fresh.add_slot(other.b, "momentum")
     status.assert_consumed()
     np.testing.assert_array_equal(
-        fresh.get_slot(other.w, "momentum").numpy(), optimizer.get_slot(module.w, "momentum").numpy()
+        fresh.get_slot(other.w, "momentum").numpy(),
+        optimizer.get_slot(module.w, "momentum").numpy(),
     )
 
 
@@ -120,7 +141,9 @@ def test_slots_that_are_there_before_their_variable_are_restored_with_it(tmp_pat
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("fate", ["removed", "replaced"])
-def test_what_appears_later_gets_the_values_of_then_or_a_clear_error(tmp_path: Path, form: str, fate: str) -> None:
+def test_what_appears_later_gets_the_values_of_then_or_a_clear_error(
+    tmp_path: Path, form: str, fate: str
+) -> None:
     """A manager removes old checkpoints while objects still wait for their values."""
     endings = {"safetensors": ".safetensors", "npz": ".npz"}
     path = tmp_path / f"model{endings.get(form, '')}"
@@ -128,7 +151,9 @@ def test_what_appears_later_gets_the_values_of_then_or_a_clear_error(tmp_path: P
     checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
     checkpoint.read(path).expect_partial()
     if fate == "replaced":
-        sv.Checkpoint(a=sv.Variable(7.0), b=sv.Variable([8.0, 9.0])).write(path, format=form, force=True)
+        sv.Checkpoint(a=sv.Variable(7.0), b=sv.Variable([8.0, 9.0])).write(
+            path, format=form, force=True
+        )
     else:
         for file in tmp_path.iterdir():
             file.unlink()
@@ -153,22 +178,29 @@ class Counter(sv.Stateful):
 
 
 def test_every_mismatch_is_named_with_what_is_stored_and_what_is_there(tmp_path: Path) -> None:
-    sv.Checkpoint(a=sv.Variable([1.0, 2.0]), b=sv.Variable(3), c=sv.Variable(4.0)).write(tmp_path / "model")
+    sv.Checkpoint(a=sv.Variable([1.0, 2.0]), b=sv.Variable(3), c=sv.Variable(4.0)).write(
+        tmp_path / "model"
+    )
     a, b, c = sv.Variable([0.0]), sv.Variable(0.0), sv.Variable(0.0)
-    with pytest.raises(InconsistentTensor, match=r"a/.*float32\[2\].*float32\[1\].*; 'b/.*int32\[\].*float32\[\]"):
+    with pytest.raises(
+        InconsistentTensor, match=r"a/.*float32\[2\].*float32\[1\].*; 'b/.*int32\[\].*float32\[\]"
+    ):
         sv.Checkpoint(a=a, b=b, c=c).read(tmp_path / "model")
     assert (a.numpy().tolist(), float(b), float(c)) == ([0.0], 0.0, 0.0)
 
 
 def test_errors_of_restoring_say_what_laid_the_files_out(tmp_path: Path) -> None:
-    """RFC 001: the description is there "to assist with debugging during checkpoint restoration"."""
+    """RFC 001: the description is there "to assist with debugging during checkpoint
+    restoration"."""
     policy = sv.MaxShardSizePolicy(16)
     sv.Checkpoint(a=sv.Variable([1.0, 2.0])).write(tmp_path / "model", policy=policy)
     with pytest.raises(InconsistentTensor) as caught:
         sv.Checkpoint(a=sv.Variable([1.0])).read(tmp_path / "model")
     assert repr(policy.description) in str(caught.value)
     with pytest.raises(UnmatchedObjects) as missed:
-        sv.Checkpoint(b=sv.Variable([1.0])).read(tmp_path / "model").expect_partial().assert_consumed()
+        sv.Checkpoint(b=sv.Variable([1.0])).read(
+            tmp_path / "model"
+        ).expect_partial().assert_consumed()
     assert repr(policy.description) in str(missed.value)
 
 
@@ -185,7 +217,9 @@ def test_states_of_their_own_are_taken_by_all_objects_or_by_none(tmp_path: Path)
 
 
 @pytest.mark.parametrize("wrong", [[0.0], [0.0, 0.0, 0.0]])
-def test_no_state_is_taken_where_a_variable_does_not_fit(tmp_path: Path, wrong: list[float]) -> None:
+def test_no_state_is_taken_where_a_variable_does_not_fit(
+    tmp_path: Path, wrong: list[float]
+) -> None:
     sv.Checkpoint(a=Counter(3), w=sv.Variable([1.0, 2.0])).write(tmp_path / "model")
     a = Counter(0)
     with pytest.raises(InconsistentTensor):
@@ -198,7 +232,8 @@ def test_states_are_restored_when_they_appear_and_missed_by_name(tmp_path: Path)
     checkpoint = sv.Checkpoint(b=Counter(1))
     status = checkpoint.read(tmp_path / "model").expect_partial()
     with pytest.raises(
-        UnmatchedObjects, match=r"objects without a value: b; .*a/.ATTRIBUTES/count, a/.ATTRIBUTES/words"
+        UnmatchedObjects,
+        match=r"objects without a value: b; .*a/.ATTRIBUTES/count, a/.ATTRIBUTES/words",
     ):
         status.assert_consumed()
     checkpoint.a = Counter(0)
@@ -210,7 +245,8 @@ def golden(case: str) -> Path:
 
 
 def test_a_checkpoint_of_keras_is_restored_into_the_same_objects() -> None:
-    """Keras 3.15's: two dense layers and a normalization in a functional model, and Adam's moments in lists."""
+    """Keras 3.15's: two dense layers and a normalization in a functional model, and Adam's moments
+    in lists."""
     operations: dict[str, Any] = {"1": sv.layers.Dense(4, input_dim=3), "2": sv.Module()}
     with sv.open_checkpoint(golden("keras_adam")) as reader:
         shapes = {key: reader[key].shape for key in reader}
@@ -239,12 +275,17 @@ def test_slots_of_tensorflow_are_restored_into_shards() -> None:
     optimizer.apply_gradients([(np.zeros(shard.shape, np.float32), shard) for shard in v.variables])
     with sv.open_checkpoint(golden("slots_v1_adam")) as reader:
         moment = reader.read("v/.OPTIMIZER_SLOT/opt/v/.ATTRIBUTES/VARIABLE_VALUE")
-    np.testing.assert_allclose(optimizer.get_slot(v, "v").numpy(), moment * np.float32(0.999), rtol=1e-6)
-    assert status.unmatched_keys == [f"opt/beta{n}_power/.ATTRIBUTES/VARIABLE_VALUE" for n in (1, 2)]
+    np.testing.assert_allclose(
+        optimizer.get_slot(v, "v").numpy(), moment * np.float32(0.999), rtol=1e-6
+    )
+    assert status.unmatched_keys == [
+        f"opt/beta{n}_power/.ATTRIBUTES/VARIABLE_VALUE" for n in (1, 2)
+    ]
 
 
 def test_an_error_of_restoring_tells_the_policy_once(tmp_path: Path) -> None:
-    """R-POLICY-6 (RFC 001): the description "can be used to assist with debugging during checkpoint restoration"."""
+    """R-POLICY-6 (RFC 001): the description "can be used to assist with debugging during checkpoint
+    restoration"."""
     sv.Checkpoint(w=sv.Variable([1.0])).write(tmp_path / "m", policy=sv.AllInOnePolicy())
     told = repr(sv.AllInOnePolicy().description)
     with pytest.raises(sv.errors.InconsistentTensor) as caught:

@@ -104,7 +104,9 @@ def test_two_stored_objects_are_restored_into_one_that_appears_later(tmp_path: P
     status.assert_consumed()
 
 
-def test_a_variable_that_was_saved_as_two_takes_the_first_and_the_other_is_named(tmp_path: Path) -> None:
+def test_a_variable_that_was_saved_as_two_takes_the_first_and_the_other_is_named(
+    tmp_path: Path,
+) -> None:
     """The first in the checkpoint's order, whatever the program's is."""
     sv.Checkpoint(module(a=sv.Variable(1.0), b=sv.Variable(2.0))).write(tmp_path / "model")
     root, shared = Trackable(), sv.Variable(0.0)
@@ -150,8 +152,11 @@ def test_objects_with_a_state_of_their_own_follow_the_same_rule(tmp_path: Path) 
         status.assert_consumed()
 
 
-def test_a_child_that_appears_late_takes_the_value_of_the_first_object_that_its_parent_met(tmp_path: Path) -> None:
-    """The parent meets two stored objects, the root and its child ``n``, which both have a ``v``."""
+def test_a_child_that_appears_late_takes_the_value_of_the_first_object_that_its_parent_met(
+    tmp_path: Path,
+) -> None:
+    """The parent meets two stored objects, the root and its child ``n``, which both have a
+    ``v``."""
     sv.Checkpoint(v=sv.Variable(1.0), n=module(v=sv.Variable(2.0))).write(tmp_path / "1")
     root = sv.Module()
     root.n = root
@@ -165,7 +170,8 @@ def test_a_child_that_appears_late_takes_the_value_of_the_first_object_that_its_
 
 @dataclass
 class Twin:
-    """What TensorFlow does with graphs of objects: each object is a number, and restores have a value of one."""
+    """What TensorFlow does with graphs of objects: each object is a number, and restores have a
+    value of one."""
 
     children: dict[int, dict[str, int]] = field(default_factory=dict)
     values: dict[int, float] = field(default_factory=dict)
@@ -222,7 +228,8 @@ def grown(draw: st.DrawFn, value: float) -> list[Trackable]:
 @settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_any_order_of_restores_and_attachments_ends_as_in_tensorflow(data: Any) -> None:
-    """Checkpoints of drawn graphs are restored into drawn objects, which are attached to each other in between."""
+    """Checkpoints of drawn graphs are restored into drawn objects, which are attached to each other
+    in between."""
     draw = data.draw
     with tempfile.TemporaryDirectory() as directory:
         stored = []
@@ -230,8 +237,14 @@ def test_any_order_of_restores_and_attachments_ends_as_in_tensorflow(data: Any) 
             objects = grown(draw, 100.0 * (number + 1))
             path = f"{directory}/{number}"
             graph = ObjectGraph.of(objects[0])
-            sv.Checkpoint(objects[0]).write(path, format=draw(st.sampled_from(["shardvar", "tensorflow"])))
-            values = {n: float(each) for n, each in enumerate(graph.objects) if isinstance(each, sv.Variable)}
+            sv.Checkpoint(objects[0]).write(
+                path, format=draw(st.sampled_from(["shardvar", "tensorflow"]))
+            )
+            values = {
+                n: float(each)
+                for n, each in enumerate(graph.objects)
+                if isinstance(each, sv.Variable)
+            }
             stored.append((path, graph.edges, values))
         objects = [*(Trackable() for _ in range(3)), *(sv.Variable(0.0) for _ in range(3))]
         twin, statuses = Twin(), []
@@ -246,5 +259,9 @@ def test_any_order_of_restores_and_attachments_ends_as_in_tensorflow(data: Any) 
                 child = draw(st.integers(0, 2) if name in INNER else st.integers(3, 5))
                 twin.attach(parent, name, child)
                 objects[parent].track(name, objects[child])
-            got = {number: float(each) for number, each in enumerate(objects) if isinstance(each, sv.Variable)}
+            got = {
+                number: float(each)
+                for number, each in enumerate(objects)
+                if isinstance(each, sv.Variable)
+            }
             assert got == {number: twin.values.get(number, 0.0) for number in got}

@@ -1,4 +1,5 @@
-"""Idioms of programs for tf.train.Checkpoint: the first run, weak roots, copies, roots with a state of their own."""
+"""Idioms of programs for tf.train.Checkpoint: the first run, weak roots, copies, roots with a state
+of their own."""
 
 import copy
 import logging
@@ -128,7 +129,9 @@ def test_a_root_with_a_state_has_children_and_siblings(tmp_path: Path, form: str
     checkpoint = sv.Checkpoint(Counted(3, 1.0), step=sv.Variable(7))
     report = checkpoint.save(tmp_path / "ckpt", format=form)
     with sv.open_checkpoint(report) as reader:
-        assert {key.removesuffix("VARIABLE_VALUE") for key in reader} - {"_CHECKPOINTABLE_OBJECT_GRAPH"} == {
+        assert {key.removesuffix("VARIABLE_VALUE") for key in reader} - {
+            "_CHECKPOINTABLE_OBJECT_GRAPH"
+        } == {
             "/.ATTRIBUTES/number",
             "w/.ATTRIBUTES/",
             "step/.ATTRIBUTES/",
@@ -145,7 +148,9 @@ def test_a_root_with_a_state_has_children_and_siblings(tmp_path: Path, form: str
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_variable_as_the_root_has_siblings_and_a_counter(tmp_path: Path, form: str) -> None:
-    report = sv.Checkpoint(sv.Variable([1.0, 2.0]), step=sv.Variable(7)).save(tmp_path / "ckpt", format=form)
+    report = sv.Checkpoint(sv.Variable([1.0, 2.0]), step=sv.Variable(7)).save(
+        tmp_path / "ckpt", format=form
+    )
     root, step = sv.Variable([0.0, 0.0]), sv.Variable(0)
     checkpoint = sv.Checkpoint(root, step=step)
     checkpoint.restore(report).assert_consumed()
@@ -252,7 +257,9 @@ def test_policies_of_equal_fields_are_equal_and_hash_alike() -> None:
             assert (first() == second()) is (i == j)
     assert len({make() for make in makers * 2}) == len(makers)
     assert Numbered(1) != 1
-    assert hash(Numbered([1, 2])) == hash(Numbered([1, 2])), "fields that cannot be hashed are allowed"
+    assert hash(Numbered([1, 2])) == hash(Numbered([1, 2])), (
+        "fields that cannot be hashed are allowed"
+    )
     assert Numbered([1, 2]) != Numbered([1, 3])
     assert Numbered(np.zeros(2)) == Numbered(np.zeros(2)) != Numbered(np.ones(2))
 

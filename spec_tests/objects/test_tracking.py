@@ -28,7 +28,9 @@ def test_a_hook_is_told_of_each_child_after_it_stands_in_the_table() -> None:
     root, early, late = Trackable(), Trackable(), Trackable()
     root.track("early", early)
     seen = []
-    root.await_children(lambda parent, name, child: seen.append((parent.children[name] is child, name)))
+    root.await_children(
+        lambda parent, name, child: seen.append((parent.children[name] is child, name))
+    )
     root.track("late", late)
     assert seen == [(True, "late")]
     root.await_children()
@@ -87,7 +89,12 @@ def test_the_graph_holds_each_object_once_whatever_leads_to_it() -> None:
     shared.track("root", root)
     graph = ObjectGraph.of(root)
     assert graph.objects == (root, left, right, shared)
-    assert graph.edges == ((("left", 1), ("right", 2)), (("shared", 3),), (("shared", 3),), (("root", 0),))
+    assert graph.edges == (
+        (("left", 1), ("right", 2)),
+        (("shared", 3),),
+        (("shared", 3),),
+        (("root", 0),),
+    )
     assert graph.paths() == ((), ("left",), ("right",), ("left", "shared"))
 
 

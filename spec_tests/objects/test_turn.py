@@ -1,4 +1,5 @@
-"""One save or restore of a checkpoint at a time: what would wait for itself gets an error instead."""
+"""One save or restore of a checkpoint at a time: what would wait for itself gets an error
+instead."""
 
 import os
 import threading
@@ -17,7 +18,8 @@ Again = Callable[[], Any]
 
 
 class Policy:
-    """A policy that calls the user's code while a save is under way, and keeps the error of that."""
+    """A policy that calls the user's code while a save is under way, and keeps the error of
+    that."""
 
     description = "calls back"
 
@@ -67,7 +69,9 @@ def in_time(work: Callable[[], Any]) -> None:
         raise caught[0]
 
 
-def verbs(checkpoint: sv.Checkpoint, manager: sv.CheckpointManager, place: Path) -> dict[str, Again]:
+def verbs(
+    checkpoint: sv.Checkpoint, manager: sv.CheckpointManager, place: Path
+) -> dict[str, Again]:
     return {
         "save": lambda: checkpoint.save(place / "inner"),
         "save in the background": lambda: checkpoint.save(place / "inner", background=True),
@@ -82,7 +86,9 @@ VERBS = ["save", "save in the background", "write", "read", "restore", "manager"
 
 
 @pytest.mark.parametrize("inner", VERBS)
-@pytest.mark.parametrize("outer", ["save", "write", "manager", "background", "manager in the background"])
+@pytest.mark.parametrize(
+    "outer", ["save", "write", "manager", "background", "manager in the background"]
+)
 def test_a_policy_that_saves_what_is_being_saved_gets_an_error_that_names_it(
     tmp_path: Path, outer: str, inner: str
 ) -> None:
@@ -96,11 +102,17 @@ def test_a_policy_that_saves_what_is_being_saved_gets_an_error_that_names_it(
         "save": lambda: checkpoint.save(tmp_path / "outer", policy=policy),
         "write": lambda: checkpoint.write(tmp_path / "outer", policy=policy),
         "manager": lambda: manager.save(options=options),
-        "background": lambda: checkpoint.save(tmp_path / "outer", policy=policy, background=True).join(20),  # type: ignore[union-attr]
-        "manager in the background": lambda: manager.save(options=options, background=True).join(20),  # type: ignore[union-attr]
+        "background": lambda: checkpoint.save(
+            tmp_path / "outer", policy=policy, background=True
+        ).join(20),  # type: ignore[union-attr]
+        "manager in the background": lambda: manager.save(options=options, background=True).join(
+            20
+        ),  # type: ignore[union-attr]
     }
     in_time(outers[outer])
-    saved = {"write": "outer", "manager": "ckpt-1", "manager in the background": "ckpt-1"}.get(outer, "outer-1")
+    saved = {"write": "outer", "manager": "ckpt-1", "manager in the background": "ckpt-1"}.get(
+        outer, "outer-1"
+    )
     assert isinstance(policy.error, LockHeld)
     assert f"{saved} is being saved or restored by this very thread" in str(policy.error)
     in_time(lambda: checkpoint.write(tmp_path / "later"))
@@ -108,7 +120,9 @@ def test_a_policy_that_saves_what_is_being_saved_gets_an_error_that_names_it(
 
 @pytest.mark.parametrize("inner", VERBS)
 @pytest.mark.parametrize("background", [False, True])
-def test_a_state_that_saves_what_is_being_saved_fails_the_save(tmp_path: Path, inner: str, background: bool) -> None:
+def test_a_state_that_saves_what_is_being_saved_fails_the_save(
+    tmp_path: Path, inner: str, background: bool
+) -> None:
     calling = Calling()
     checkpoint = sv.Checkpoint(w=sv.Variable([1.0]), calling=calling)
     checkpoint.write(tmp_path / "first")
@@ -122,7 +136,9 @@ def test_a_state_that_saves_what_is_being_saved_fails_the_save(tmp_path: Path, i
 
 
 @pytest.mark.parametrize("inner", VERBS)
-def test_a_state_that_saves_while_it_is_restored_fails_the_restore(tmp_path: Path, inner: str) -> None:
+def test_a_state_that_saves_while_it_is_restored_fails_the_restore(
+    tmp_path: Path, inner: str
+) -> None:
     calling = Calling()
     checkpoint = sv.Checkpoint(w=sv.Variable([1.0]), calling=calling)
     checkpoint.write(tmp_path / "first")
@@ -167,7 +183,9 @@ def test_two_checkpoints_that_write_one_file_get_an_error(tmp_path: Path) -> Non
     other = sv.Checkpoint(w=w, calling=Calling())
     manager = sv.CheckpointManager(sv.Checkpoint(w=w), tmp_path, 2)
     policy = Policy(sv.CheckpointManager(other, tmp_path, 2).save)
-    in_time(lambda: manager.save(options=sv.CheckpointOptions(experimental_sharding_callback=policy)))
+    in_time(
+        lambda: manager.save(options=sv.CheckpointOptions(experimental_sharding_callback=policy))
+    )
     assert isinstance(policy.error, LockHeld)
 
 
@@ -198,6 +216,7 @@ def test_a_forked_process_does_not_wait_for_a_save_of_its_parent(tmp_path: Path)
     go.set()
     handle.join(20)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert sv.load(tmp_path / "child").keys() == {"_CHECKPOINTABLE_OBJECT_GRAPH", "w/.ATTRIBUTES/VARIABLE_VALUE"} | (
-        {"save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
-    )
+    assert sv.load(tmp_path / "child").keys() == {
+        "_CHECKPOINTABLE_OBJECT_GRAPH",
+        "w/.ATTRIBUTES/VARIABLE_VALUE",
+    } | ({"save_counter/.ATTRIBUTES/VARIABLE_VALUE"})

@@ -1,4 +1,5 @@
-"""What the benchmarks compare with does the same work: each library gives back what it saved, and names it."""
+"""What the benchmarks compare with does the same work: each library gives back what it saved, and
+names it."""
 
 from pathlib import Path
 
@@ -15,7 +16,10 @@ def test_a_library_loads_what_it_saved(name: str, tmp_path: Path) -> None:
     peer = find_peer(name)
     if peer is None:
         pytest.skip(f"{name} is not installed")
-    arrays = {"first": np.arange(12, dtype=np.float32).reshape(3, 4), "second": np.ones(16, np.float32)}
+    arrays = {
+        "first": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "second": np.ones(16, np.float32),
+    }
     state = peer.prepare(arrays)
     peer.save(tmp_path, state)
     loaded = peer.load(tmp_path, state)

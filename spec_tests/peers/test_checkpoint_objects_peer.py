@@ -37,7 +37,9 @@ def theirs(value: Any, number: int) -> Any:
 @pytest.mark.parametrize("shards", [1, 2, 5])
 def test_tensorflow_restores_what_was_written_here(tmp_path: Path, shards: int) -> None:
     """A variable under two names is one there too, though it comes first under the other."""
-    sv.Checkpoint(model=ours(VALUE, shards, 3), step=sv.Variable(7)).write(tmp_path / "model", format="tensorflow")
+    sv.Checkpoint(model=ours(VALUE, shards, 3), step=sv.Variable(7)).write(
+        tmp_path / "model", format="tensorflow"
+    )
     model, step = theirs(np.zeros((13, 2), np.float32), 0), tf.Variable(0)
     tf.train.Checkpoint(model=model, step=step).read(str(tmp_path / "model")).assert_consumed()
     np.testing.assert_array_equal(model.w.numpy(), VALUE)
@@ -47,7 +49,9 @@ def test_tensorflow_restores_what_was_written_here(tmp_path: Path, shards: int) 
 
 @pytest.mark.parametrize("shards", [1, 3, 7])
 def test_what_tensorflow_saved_is_restored_here_now_and_later(tmp_path: Path, shards: int) -> None:
-    path = tf.train.Checkpoint(model=theirs(VALUE, 3), step=tf.Variable(7)).save(str(tmp_path / "model"))
+    path = tf.train.Checkpoint(model=theirs(VALUE, 3), step=tf.Variable(7)).save(
+        str(tmp_path / "model")
+    )
     model = ours(np.zeros((13, 2), np.float32), shards, 0)
     checkpoint = sv.Checkpoint(model=model)
     status = checkpoint.restore(path)
@@ -111,11 +115,17 @@ def test_training_in_keras_goes_on_here(tmp_path: Path, name: str) -> None:
     """Variables, learning rate, steps and slots; the step after the restore is Keras's own."""
     there, here = (
         getattr(library.optimizers, name)(0.1, **more, **compat)
-        for library, more, compat in ((tf.keras, KERAS[name][0], {}), (sv, KERAS[name][1], {"compat": "keras3"}))
+        for library, more, compat in (
+            (tf.keras, KERAS[name][0], {}),
+            (sv, KERAS[name][1], {"compat": "keras3"}),
+        )
     )
     keras, module = KerasModel(), OurModel()
     keras(IDS)
-    gradients = [np.full(variable.shape, 1 + number, np.float32) for number, variable in enumerate(module.ordered)]
+    gradients = [
+        np.full(variable.shape, 1 + number, np.float32)
+        for number, variable in enumerate(module.ordered)
+    ]
     for _ in range(2):
         there.apply_gradients(zip(gradients, keras.trainable_variables, strict=True))
     path = tf.train.Checkpoint(model=keras, optimizer=there).save(str(tmp_path / "model"))
@@ -130,7 +140,9 @@ def test_training_in_keras_goes_on_here(tmp_path: Path, name: str) -> None:
 
 def test_keras_restores_a_model_and_what_is_not_a_slot_from_here(tmp_path: Path) -> None:
     module, here = OurModel(), sv.optimizers.Adam(0.25)
-    here.apply_gradients([(np.ones(variable.shape, np.float32), variable) for variable in module.ordered])
+    here.apply_gradients(
+        [(np.ones(variable.shape, np.float32), variable) for variable in module.ordered]
+    )
     sv.Checkpoint(model=module, optimizer=here).write(tmp_path / "model", format="tensorflow")
     keras, there = KerasModel(), tf.keras.optimizers.Adam()
     keras(IDS)
@@ -151,7 +163,8 @@ V1 = {
 
 @pytest.mark.parametrize("name", V1)
 def test_slots_go_to_tensorflow_1s_optimizers_and_come_back(tmp_path: Path, name: str) -> None:
-    """TensorFlow 2.21 has no other optimizers with slots: the legacy ones of Keras need another package."""
+    """TensorFlow 2.21 has no other optimizers with slots: the legacy ones of Keras need another
+    package."""
     kind, here = getattr(tf.compat.v1.train, name), V1[name]
     arguments = (0.1, 0.9) if name == "MomentumOptimizer" else (0.1,)
     there, v, w = kind(*arguments), tf.Variable([1.0, 2.0]), sv.Variable([0.0, 0.0])
@@ -161,22 +174,32 @@ def test_slots_go_to_tensorflow_1s_optimizers_and_come_back(tmp_path: Path, name
     sv.Checkpoint(v=w, opt=here).restore(path).expect_partial()
     for slot in there.get_slot_names():
         here.add_slot(w, slot)
-        np.testing.assert_array_equal(here.get_slot(w, slot).numpy(), there.get_slot(v, slot).numpy())
+        np.testing.assert_array_equal(
+            here.get_slot(w, slot).numpy(), there.get_slot(v, slot).numpy()
+        )
     sv.Checkpoint(v=w, opt=here).write(tmp_path / "ours", format="tensorflow")
     with sv.open_checkpoint(tmp_path / "ours") as ours, sv.open_checkpoint(path) as theirs:
-        assert {key for key in ours if ".OPTIMIZER_SLOT" in key} == {key for key in theirs if ".OPTIMIZER_SLOT" in key}
+        assert {key for key in ours if ".OPTIMIZER_SLOT" in key} == {
+            key for key in theirs if ".OPTIMIZER_SLOT" in key
+        }
     fresh, v2 = kind(*arguments), tf.Variable([0.0, 0.0])
     fresh.apply_gradients([(tf.constant([0.0, 0.0]), v2)])
     tf.train.Checkpoint(v=v2, opt=fresh).read(str(tmp_path / "ours")).expect_partial()
     np.testing.assert_array_equal(v2.numpy(), v.numpy())
     for slot in there.get_slot_names():
-        np.testing.assert_array_equal(fresh.get_slot(v2, slot).numpy(), there.get_slot(v, slot).numpy())
+        np.testing.assert_array_equal(
+            fresh.get_slot(v2, slot).numpy(), there.get_slot(v, slot).numpy()
+        )
 
 
-def test_what_is_exported_here_is_restored_by_tensorflow_and_the_other_way_round(tmp_path: Path) -> None:
+def test_what_is_exported_here_is_restored_by_tensorflow_and_the_other_way_round(
+    tmp_path: Path,
+) -> None:
     sv.export(ours(VALUE, 5, 3), tmp_path / "ours", format="tensorflow")
     module = theirs(np.zeros((13, 2), np.float32), 0)
-    tf.train.Checkpoint(module).read(str(tmp_path / "ours" / "variables" / "variables")).assert_consumed()
+    tf.train.Checkpoint(module).read(
+        str(tmp_path / "ours" / "variables" / "variables")
+    ).assert_consumed()
     np.testing.assert_array_equal(module.w.numpy(), VALUE)
     path = tf.train.Checkpoint(module).write(str(tmp_path / "theirs"))
     loaded = sv.load_exported(path)

@@ -1,7 +1,8 @@
-"""The guides about conversions, on small real models: the outputs after each command are those before it.
+"""The guides about conversions, on small real models: the outputs after each command are those
+before it.
 
-The command is the one that the guide prints. Weights stay the same bits, so models of one library give the same bits;
-another library adds in another order, and gives nearly the same numbers.
+The command is the one that the guide prints. Weights stay the same bits, so models of one library
+give the same bits; another library adds in another order, and gives nearly the same numbers.
 """
 
 import shlex
@@ -37,8 +38,15 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_of(guide: str, target: str, containing: str = "reshard") -> None:
     """Run the command of a guide that writes ``target``."""
-    lines = [line.removeprefix("$ ") for line in read(ROOT / "docs" / "howto" / f"{guide}.md").splitlines()]
-    commands = [shlex.split(line) for line in lines if line.startswith("shardvar reshard") and containing in line]
+    lines = [
+        line.removeprefix("$ ")
+        for line in read(ROOT / "docs" / "howto" / f"{guide}.md").splitlines()
+    ]
+    commands = [
+        shlex.split(line)
+        for line in lines
+        if line.startswith("shardvar reshard") and containing in line
+    ]
     (command,) = [words for words in commands if target in words]
     code, printed = run_command(command)
     assert code == 0, printed
@@ -48,14 +56,20 @@ def llama(**changes: Any) -> Any:
     """A Llama of two layers with random weights, whose heads share keys and values in pairs."""
     sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads, **changes)).eval()
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**sizes, **heads, **changes)
+    ).eval()
 
 
 def gpt2() -> Any:
     """A GPT-2 of two layers, whose last layer is tied to the embedding."""
     sizes = {"vocab_size": 96, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
-    for tensor in model.state_dict().values():  # biases begin as zeros, which would hide one that is lost
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    ).eval()
+    for (
+        tensor
+    ) in model.state_dict().values():  # biases begin as zeros, which would hide one that is lost
         tensor.uniform_(-1, 1)
     return model
 
@@ -67,10 +81,15 @@ def logits_of(model: Any) -> Any:
 
 
 def check_folder(model: Any, folder: str) -> None:
-    """The folder, with the model's configuration, is a model for transformers that gives the same bits."""
+    """The folder, with the model's configuration, is a model for transformers that gives the same
+    bits."""
     model.config.save_pretrained(folder)
     again, report = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert (
+        not report["missing_keys"]
+        and not report["unexpected_keys"]
+        and not report["mismatched_keys"]
+    )
     assert torch.equal(logits_of(again.eval()), logits_of(model))
 
 
@@ -88,11 +107,15 @@ dcp.save({"model": state, "optimizer": {"state": moments}, "step": 100}, checkpo
 dist.barrier()
 os._exit(0)  # a thread of gloo that is not done yet aborts an interpreter that ends
 """
-"""One of two ranks, which saves its rows of a model and of the moments of an optimizer, as FSDP does."""
+"""One of two ranks, which saves its rows of a model and of the moments of an optimizer, as FSDP
+does."""
 
 
-def test_a_llama_of_two_ranks_becomes_a_folder_of_hugging_face_and_goes_back(tmp_path: Path) -> None:
-    """Parameters, names and dtype, and the same logits; then torch.distributed.checkpoint loads it again."""
+def test_a_llama_of_two_ranks_becomes_a_folder_of_hugging_face_and_goes_back(
+    tmp_path: Path,
+) -> None:
+    """Parameters, names and dtype, and the same logits; then torch.distributed.checkpoint loads it
+    again."""
     from torch.distributed import checkpoint as dcp
 
     model = llama()
@@ -100,21 +123,31 @@ def test_a_llama_of_two_ranks_becomes_a_folder_of_hugging_face_and_goes_back(tmp
     places = [str(tmp_path / name) for name in ("whole.pt", "run/step-100", "meeting")]
     Path("run").mkdir()
     command = [sys.executable, "-W", "ignore", "-c", RANK]
-    ranks = [subprocess.Popen([*command, str(rank), *places], stderr=subprocess.PIPE) for rank in range(2)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), *places], stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
     for rank in ranks:
         _, told = rank.communicate()
         assert rank.returncode == 0, told.decode()
     run_of("pytorch-to-hugging-face", "hf/model.safetensors")
     before = logits_of(model)
-    # Loaded, since ``bfloat16()`` also rounds the frequencies of positions, which a loaded model has in float32.
+    # Loaded, since ``bfloat16()`` also rounds the frequencies of positions, which a loaded model
+    # has in float32.
     model.bfloat16().save_pretrained("by-transformers")
     model = type(model).from_pretrained("by-transformers").eval()
-    assert model.dtype == torch.bfloat16 and torch.allclose(logits_of(model).float(), before, atol=0.02)
+    assert model.dtype == torch.bfloat16 and torch.allclose(
+        logits_of(model).float(), before, atol=0.02
+    )
     check_folder(model, "hf")
     run_of("pytorch-to-hugging-face", "run/new")
-    template = {"model": {key: torch.zeros_like(value) for key, value in model.state_dict().items()}}
+    template = {
+        "model": {key: torch.zeros_like(value) for key, value in model.state_dict().items()}
+    }
     dcp.load(template, checkpoint_id="run/new", no_dist=True)
-    assert all(torch.equal(value, template["model"][key]) for key, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, template["model"][key]) for key, value in model.state_dict().items()
+    )
 
 
 def test_a_gpt2_of_torch_save_is_loaded_and_tied_again() -> None:
@@ -126,7 +159,8 @@ def test_a_gpt2_of_torch_save_is_loaded_and_tied_again() -> None:
 
 
 def test_a_gpt2_with_linear_layers_takes_the_transposed_weights() -> None:
-    """``Conv1D`` is ``[in, out]``, ``Linear`` is ``[out, in]``; both add the same products in another order."""
+    """``Conv1D`` is ``[in, out]``, ``Linear`` is ``[out, in]``; both add the same products in
+    another order."""
     model = gpt2()
     Path("bin").mkdir()
     torch.save(model.state_dict(), "bin/pytorch_model.bin")
@@ -134,7 +168,12 @@ def test_a_gpt2_with_linear_layers_takes_the_transposed_weights() -> None:
     stored = safetensors_torch.load_file("linear.safetensors")
     other = gpt2()
     for layer in other.transformer.h:
-        for part, name in ((layer.attn, "c_attn"), (layer.attn, "c_proj"), (layer.mlp, "c_fc"), (layer.mlp, "c_proj")):
+        for part, name in (
+            (layer.attn, "c_attn"),
+            (layer.attn, "c_proj"),
+            (layer.mlp, "c_fc"),
+            (layer.mlp, "c_proj"),
+        ):
             setattr(part, name, torch.nn.Linear(*getattr(part, name).weight.shape))
     other.transformer.load_state_dict(stored, strict=True)
     assert torch.allclose(logits_of(other), logits_of(model), rtol=1e-4, atol=1e-4)
@@ -142,7 +181,8 @@ def test_a_gpt2_with_linear_layers_takes_the_transposed_weights() -> None:
 
 
 def cut_of(key: str) -> int | None:
-    """The axis along which a tensor-parallel Llama cuts a parameter, as its layers do; None if every rank has it."""
+    """The axis along which a tensor-parallel Llama cuts a parameter, as its layers do; None if
+    every rank has it."""
     name = key.split(".")[-2]
     rows = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head"}
     return 0 if name in rows else 1 if name in {"o_proj", "down_proj"} else None
@@ -153,7 +193,10 @@ def test_the_files_of_two_tensor_parallel_ranks_become_one_llama() -> None:
     Path("tp").mkdir()
     for rank in range(2):
         axes = {key: (value, cut_of(key)) for key, value in model.state_dict().items()}
-        part = {key: value if axis is None else value.chunk(2, axis)[rank] for key, (value, axis) in axes.items()}
+        part = {
+            key: value if axis is None else value.chunk(2, axis)[rank]
+            for key, (value, axis) in axes.items()
+        }
         torch.save({key: value.clone() for key, value in part.items()}, f"tp/rank{rank}.pt")
     run_of("join-tensor-parallel-files", "hf/model.safetensors", "lm_head")
     check_folder(model, "hf")
@@ -168,12 +211,19 @@ def test_a_perceptron_of_flax_in_orbax_gives_the_same_numbers_in_torch(tmp_path:
     x, params = IDS[0].numpy(), {}
     for name, layer, key in zip(names, layers, keys, strict=True):
         variables = layer.init(key, x)["params"]
-        params[name] = jax.tree.map(lambda each, key=key: each + jax.random.uniform(key, each.shape), variables)
+        params[name] = jax.tree.map(
+            lambda each, key=key: each + jax.random.uniform(key, each.shape), variables
+        )
         x = layer.apply({"params": params[name]}, x)
     with ocp.StandardCheckpointer() as writer:
         writer.save(tmp_path / "run" / "100", {"params": params})
     run_of("flax-to-pytorch", "model.safetensors")
-    modules = [torch.nn.Embedding(50, 16), torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 10)]
+    modules = [
+        torch.nn.Embedding(50, 16),
+        torch.nn.Linear(16, 32),
+        torch.nn.LayerNorm(32),
+        torch.nn.Linear(32, 10),
+    ]
     model = torch.nn.Sequential(OrderedDict(zip(names, modules, strict=True)))
     model.load_state_dict(safetensors_torch.load_file("model.safetensors"), strict=True)
     assert np.allclose(model(IDS[0]).detach().numpy(), x, rtol=1e-4, atol=1e-4)
@@ -187,7 +237,11 @@ def test_a_perceptron_of_keras_in_tensorflow_gives_the_same_numbers_in_torch() -
     model = keras.Sequential([keras.Input((16,)), *layers])
     tf.train.Checkpoint(model=model).save("keras")
     run_of("tensorflow-to-safetensors", "linear.safetensors")
-    parts = {"hidden": torch.nn.Linear(16, 32), "relu": torch.nn.ReLU(), "out": torch.nn.Linear(32, 10)}
+    parts = {
+        "hidden": torch.nn.Linear(16, 32),
+        "relu": torch.nn.ReLU(),
+        "out": torch.nn.Linear(32, 10),
+    }
     other = torch.nn.Sequential(OrderedDict(parts))
     other.load_state_dict(safetensors_torch.load_file("linear.safetensors"), strict=True)
     found = other(torch.from_numpy(VALUES)).detach().numpy()

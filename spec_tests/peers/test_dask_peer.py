@@ -15,13 +15,17 @@ from shardvar.planning.policies import BalancedPolicy
 
 distributed = pytest.importorskip("distributed")
 
-MODEL = {f"w{number}": np.random.default_rng(number).standard_normal((300, 200)) for number in range(24)}
+MODEL = {
+    f"w{number}": np.random.default_rng(number).standard_normal((300, 200)) for number in range(24)
+}
 
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """Two workers, each a process of its own, and a scheduler on loopback."""
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as started:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as started:
         yield started
 
 
@@ -31,7 +35,9 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def test_a_cluster_finds_and_writes_what_one_process_does(source: Path, tmp_path: Path, cluster: Any) -> None:
+def test_a_cluster_finds_and_writes_what_one_process_does(
+    source: Path, tmp_path: Path, cluster: Any
+) -> None:
     with distributed.Client(cluster) as client:
         executor = client.get_executor(pure=False)
         sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(5), executor=executor)
@@ -51,7 +57,13 @@ def test_a_worker_that_is_killed_loses_nothing(source: Path, tmp_path: Path, clu
             done.append(nbytes)
 
         executor = client.get_executor(pure=False)
-        report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(12), executor=executor, progress=kill_one)
+        report = sv.reshard(
+            source,
+            tmp_path / "out",
+            policy=BalancedPolicy(12),
+            executor=executor,
+            progress=kill_one,
+        )
     assert len(done) == report.num_files == 12
     assert sv.diff(source, tmp_path / "out").equal
     assert not list(tmp_path.glob("*.done"))

@@ -1,4 +1,5 @@
-"""Layouts of Keras' distribution and of TensorFlow's DTensor on the frameworks, in processes with 6 devices."""
+"""Layouts of Keras' distribution and of TensorFlow's DTensor on the frameworks, in processes with 6
+devices."""
 
 import json
 import os
@@ -56,7 +57,8 @@ print(json.dumps(answers))
 
 
 def answers_of(script: str) -> list[Any]:
-    """Run a script with the questions as its input; each answer is the values on each device, or an error's name."""
+    """Run a script with the questions as its input; each answer is the values on each device, or an
+    error's name."""
     environment = os.environ | {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=6",
         "JAX_PLATFORMS": "cpu",
@@ -73,7 +75,8 @@ def answers_of(script: str) -> list[Any]:
 
 @pytest.mark.parametrize(("name", "script"), [("keras", ASK_KERAS), ("tensorflow", ASK_TENSORFLOW)])
 def test_a_device_holds_what_the_framework_gives_it(name: str, script: str) -> None:
-    """All entries for a mesh of 2 by 3, of shapes that divide and that do not; what is refused there is refused."""
+    """All entries for a mesh of 2 by 3, of shapes that divide and that do not; what is refused
+    there is refused."""
     pytest.importorskip(name, reason=f"{name} is not installed")
     mesh = Mesh((2, 3), ("x", "y"))
     verdicts = []
@@ -89,5 +92,8 @@ def test_a_device_holds_what_the_framework_gives_it(name: str, script: str) -> N
             with pytest.raises(ArgumentError):
                 ours()
         else:
-            assert {device: local_positions(ours(), int(device)) for device in answer} == answer, (shape, axes)
+            assert {device: local_positions(ours(), int(device)) for device in answer} == answer, (
+                shape,
+                axes,
+            )
     assert 0 < np.sum(verdicts) < len(ASKED)

@@ -1,4 +1,5 @@
-"""The steps of DTensor on PyTorch: its own planner on a fake process group, for all placements of small meshes."""
+"""The steps of DTensor on PyTorch: its own planner on a fake process group, for all placements of
+small meshes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,18 +11,30 @@ import pytest
 
 from shardvar.errors import UnsupportedError
 from shardvar.layout.meshes.mesh import Mesh
-from shardvar.layouts import DTensorPlacement, Partial, Replicate, Shard, StridedShard, dtensor_steps
+from shardvar.layouts import (
+    DTensorPlacement,
+    Partial,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor_steps,
+)
 
 Placements = tuple[DTensorPlacement, ...]
 Changes = list[tuple[int, str, str]]
 """For each step the mesh axis, and its placements before and after, as texts."""
 
 
-def ordered(mesh: tuple[int, ...], rank: int, others: Sequence[DTensorPlacement]) -> list[Placements]:
-    """Return all placements in which mesh axes cut each dimension in some order, or are one of `others`."""
+def ordered(
+    mesh: tuple[int, ...], rank: int, others: Sequence[DTensorPlacement]
+) -> list[Placements]:
+    """Return all placements in which mesh axes cut each dimension in some order, or are one of
+    `others`."""
     found = set()
     for kinds in product([*others, *map(Shard, range(rank))], repeat=len(mesh)):
-        axes = [[axis for axis, kind in enumerate(kinds) if kind == Shard(dim)] for dim in range(rank)]
+        axes = [
+            [axis for axis, kind in enumerate(kinds) if kind == Shard(dim)] for dim in range(rank)
+        ]
         for orders in product(*map(permutations, axes)):
             placements = list(kinds)
             for dim, order in enumerate(orders):
@@ -51,7 +64,9 @@ def torch_planner(mesh: tuple[int, ...], devices_per_host: int) -> Iterator[Any]
         return placement_types.Partial(placement.op) if is_terms else placement_types.Replicate()
 
     def plan(shape: tuple[int, ...], itemsize: int, *sides: Placements) -> Changes:
-        meta = TensorMeta(torch.Size(shape), (), {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[itemsize])
+        meta = TensorMeta(
+            torch.Size(shape), (), {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[itemsize]
+        )
         specs = [DTensorSpec(devices, tuple(map(theirs, side)), meta) for side in sides]
         # A planner remembers the placements of earlier calls.
         _redistribute.clear_redistribute_planner_cache()
@@ -88,7 +103,11 @@ def our_changes(
 
 def keeps_terms(source: Placements, target: Placements) -> bool:
     """Return False if the target has terms that the source does not have, which both refuse."""
-    return all(before == after for before, after in zip(source, target, strict=True) if isinstance(after, Partial))
+    return all(
+        before == after
+        for before, after in zip(source, target, strict=True)
+        if isinstance(after, Partial)
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +128,8 @@ def keeps_terms(source: Placements, target: Placements) -> bool:
 def test_steps_between_all_orders_are_those_of_torch(
     mesh: tuple[int, ...], shape: tuple[int, ...], itemsize: int, devices_per_host: int
 ) -> None:
-    """Mesh axes that cut dimensions in any order, replicas and terms: plain ones, and those that torch searches."""
+    """Mesh axes that cut dimensions in any order, replicas and terms: plain ones, and those that
+    torch searches."""
     every = ordered(mesh, len(shape), (Replicate(), Partial()))
     searched = 0
     with torch_planner(mesh, devices_per_host) as plan:
@@ -126,13 +146,25 @@ def test_steps_between_orders_of_three_axes_on_two_dimensions_are_those_of_torch
     every = ordered((2, 2, 2), 2, (Replicate(),))
     with torch_planner((2, 2, 2), 4) as plan:
         for pair in list(product(every, repeat=2))[::11]:
-            assert our_changes((512, 1024), 4, (2, 2, 2), 4, *pair) == plan((512, 1024), 4, *pair), pair
+            assert our_changes((512, 1024), 4, (2, 2, 2), 4, *pair) == plan(
+                (512, 1024), 4, *pair
+            ), pair
 
 
 @pytest.mark.parametrize("mesh", [(2,), (3,), (2, 2), (2, 3)])
-def test_strided_shards_of_no_order_are_moved_as_torch_does_or_refused(mesh: tuple[int, ...]) -> None:
-    """Factors that are no product of the sizes of mesh axes; refused where another axis cuts the same dimension."""
-    kinds = (Replicate(), Shard(0), Shard(1), StridedShard(0, 5), StridedShard(1, 7), StridedShard(1, 1))
+def test_strided_shards_of_no_order_are_moved_as_torch_does_or_refused(
+    mesh: tuple[int, ...],
+) -> None:
+    """Factors that are no product of the sizes of mesh axes; refused where another axis cuts the
+    same dimension."""
+    kinds = (
+        Replicate(),
+        Shard(0),
+        Shard(1),
+        StridedShard(0, 5),
+        StridedShard(1, 7),
+        StridedShard(1, 1),
+    )
     refused = compared = 0
     with torch_planner(mesh, 1) as plan:
         for pair in product(product(kinds, repeat=len(mesh)), repeat=2):

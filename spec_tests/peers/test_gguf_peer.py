@@ -35,20 +35,26 @@ def test_block_types_are_those_of_ggml(number: int) -> None:
 
 
 def numbers_of(blocks: np.ndarray, number: int) -> np.ndarray:
-    """The numbers of rows of blocks by the package, or from the layout of a block where the package has none."""
+    """The numbers of rows of blocks by the package, or from the layout of a block where the package
+    has none."""
     block = BLOCKS[number]
     try:
         return quants.dequantize(blocks, gguf.GGMLQuantizationType(number))
     except NotImplementedError:
         assert block.name in TYPES
-        each = [numbers_of_block(block.name, octets.tobytes()) for octets in blocks.reshape(-1, block.nbytes)]
+        each = [
+            numbers_of_block(block.name, octets.tobytes())
+            for octets in blocks.reshape(-1, block.nbytes)
+        ]
         with np.errstate(all="ignore"):
             return np.array(each, np.float32).reshape(*blocks.shape[:-1], -1)
 
 
 @pytest.mark.parametrize("number", BLOCKS)
 def test_any_blocks_are_dequantized_to_the_same_bits(number: int) -> None:
-    blocks = np.random.default_rng(number).integers(0, 256, (5, 7, 3 * BLOCKS[number].nbytes), dtype=np.uint8)
+    blocks = np.random.default_rng(number).integers(
+        0, 256, (5, 7, 3 * BLOCKS[number].nbytes), dtype=np.uint8
+    )
     with np.errstate(all="ignore"):
         found = dequantize(blocks, BLOCKS[number].name)
         expected = numbers_of(blocks, number)
@@ -57,7 +63,9 @@ def test_any_blocks_are_dequantized_to_the_same_bits(number: int) -> None:
     assert (found.view(np.uint32) == expected.view(np.uint32))[~is_nan].all()
 
 
-def write(path: Path, big: bool = False, blocks: bool = True, **how: Any) -> dict[str, dict[str, Any]]:
+def write(
+    path: Path, big: bool = False, blocks: bool = True, **how: Any
+) -> dict[str, dict[str, Any]]:
     """Write a file of every type, and return what is to be read."""
     endian = gguf.GGUFEndian.BIG if big else gguf.GGUFEndian.LITTLE
     writer = gguf.GGUFWriter(path, "llama", endianess=endian, **how)
@@ -72,7 +80,9 @@ def write(path: Path, big: bool = False, blocks: bool = True, **how: Any) -> dic
             stored = quants.quantize(plain.astype(np.float32), gguf.GGMLQuantizationType(number))
             octets = stored.tobytes()
             if big:
-                stored = np.frombuffer(octets, np.uint16).byteswap().view(np.uint8).reshape(stored.shape)
+                stored = (
+                    np.frombuffer(octets, np.uint16).byteswap().view(np.uint8).reshape(stored.shape)
+                )
             writer.add_tensor(name, stored, raw_dtype=gguf.GGMLQuantizationType(number))
         else:
             octets = plain.astype(dtype).tobytes()
@@ -80,10 +90,16 @@ def write(path: Path, big: bool = False, blocks: bool = True, **how: Any) -> dic
         expected[name] = entry(dtype, (2, 3, 4), octets)
     for number, block in BLOCKS.items() if blocks else ():
         stored = blocks_of(number, (2, 3))
-        writer.add_tensor(f"blocks.{block.name}", stored, raw_dtype=gguf.GGMLQuantizationType(number))
-        expected[f"blocks.{block.name}"] = entry("uint8", stored.shape, stored.tobytes()) | {"encoding": block.name}
+        writer.add_tensor(
+            f"blocks.{block.name}", stored, raw_dtype=gguf.GGMLQuantizationType(number)
+        )
+        expected[f"blocks.{block.name}"] = entry("uint8", stored.shape, stored.tobytes()) | {
+            "encoding": block.name
+        }
         numbers = numbers_of(stored, number)
-        expected[f"blocks.{block.name}"]["dequantized"] = entry("float32", numbers.shape, numbers.tobytes())
+        expected[f"blocks.{block.name}"]["dequantized"] = entry(
+            "float32", numbers.shape, numbers.tobytes()
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -92,7 +108,12 @@ def write(path: Path, big: bool = False, blocks: bool = True, **how: Any) -> dic
 
 
 def entry(dtype: str, shape: tuple[int, ...], octets: bytes) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape), "nbytes": len(octets), "sha256": sha256(octets).hexdigest()}
+    return {
+        "dtype": dtype,
+        "shape": list(shape),
+        "nbytes": len(octets),
+        "sha256": sha256(octets).hexdigest(),
+    }
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -106,8 +127,11 @@ CASES: dict[str, dict[str, Any]] = {
 def test_what_the_package_writes_is_read(case: str, tmp_path: Path) -> None:
     expected = write(tmp_path / "m.gguf", **CASES[case])
     loaded = sv.load(tmp_path / "m")
-    assert {key: entry(str(array.dtype), array.shape, array.tobytes()) for key, array in loaded.items()} == {
-        key: {name: row[name] for name in ("dtype", "shape", "nbytes", "sha256")} for key, row in expected.items()
+    assert {
+        key: entry(str(array.dtype), array.shape, array.tobytes()) for key, array in loaded.items()
+    } == {
+        key: {name: row[name] for name in ("dtype", "shape", "nbytes", "sha256")}
+        for key, row in expected.items()
     }
 
 
@@ -116,9 +140,16 @@ def record() -> None:
     for case, how in CASES.items():
         shutil.rmtree(GOLDEN / "gguf" / case, ignore_errors=True)
         (GOLDEN / "gguf" / case).mkdir(parents=True)
-        told = {"format": "gguf", "verdict": "accept", "written_by": {"gguf": "0.19.0"}, "open": "m"}
+        told = {
+            "format": "gguf",
+            "verdict": "accept",
+            "written_by": {"gguf": "0.19.0"},
+            "open": "m",
+        }
         told["tensors"] = write(GOLDEN / "gguf" / case / "m.gguf", **how)
-        (GOLDEN / "gguf" / case / "expected.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        (GOLDEN / "gguf" / case / "expected.json").write_text(
+            json.dumps(told, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 def model() -> Any:
     """A model that was trained for a step."""
     layers = keras.layers
-    made = keras.Sequential([keras.Input((6,)), layers.Embedding(11, 4), layers.LSTM(3), layers.Dense(2)])
+    made = keras.Sequential(
+        [keras.Input((6,)), layers.Embedding(11, 4), layers.LSTM(3), layers.Dense(2)]
+    )
     made.compile("adam", "mse")
     made.train_on_batch(np.ones((4, 6), np.float32), np.ones((4, 2), np.float32))
     return made
@@ -24,16 +26,24 @@ def model() -> Any:
 
 def values(loaded: dict[str, Any], part: str) -> list[bytes]:
     """The values of the keys that begin with a part, in any order."""
-    return sorted(np.asarray(array).tobytes() for key, array in loaded.items() if key.startswith(part))
+    return sorted(
+        np.asarray(array).tobytes() for key, array in loaded.items() if key.startswith(part)
+    )
 
 
 @pytest.mark.parametrize("name", ["m.weights.h5", "m.keras", "m.h5"])
-def test_a_file_of_keras_has_the_weights_of_the_model(name: str, model: Any, tmp_path: Path) -> None:
+def test_a_file_of_keras_has_the_weights_of_the_model(
+    name: str, model: Any, tmp_path: Path
+) -> None:
     path = tmp_path / name
     (model.save_weights if name.startswith("m.weights") else model.save)(path)
     loaded = sv.load(path)
-    part, optimizer = ("model_weights", "optimizer_weights") if name == "m.h5" else ("layers", "optimizer")
-    assert values(loaded, part) == sorted(np.asarray(each).tobytes() for each in model.get_weights())
+    part, optimizer = (
+        ("model_weights", "optimizer_weights") if name == "m.h5" else ("layers", "optimizer")
+    )
+    assert values(loaded, part) == sorted(
+        np.asarray(each).tobytes() for each in model.get_weights()
+    )
     variables = [np.asarray(each.value).tobytes() for each in model.optimizer.variables]
     assert values(loaded, optimizer + "/") == sorted(variables)
     assert sv.verify(path).ok
@@ -43,7 +53,9 @@ def test_a_set_of_keras_has_the_weights_of_the_model(model: Any, tmp_path: Path)
     model.save_weights(tmp_path / "m.weights.json", max_shard_size=1e-6)
     assert len(list(tmp_path.glob("*.h5"))) > 1
     loaded = sv.load(tmp_path)
-    assert values(loaded, "layers") == sorted(np.asarray(each).tobytes() for each in model.get_weights())
+    assert values(loaded, "layers") == sorted(
+        np.asarray(each).tobytes() for each in model.get_weights()
+    )
 
 
 def test_a_weight_that_a_file_of_keras_2_lost_is_named(model: Any, tmp_path: Path) -> None:
@@ -51,7 +63,11 @@ def test_a_weight_that_a_file_of_keras_2_lost_is_named(model: Any, tmp_path: Pat
     import h5py
 
     model.save(tmp_path / "m.h5")
-    for key in [key for key in sv.load(tmp_path / "m.h5") if key.startswith(("model_weights/", "optimizer_weights/"))]:
+    for key in [
+        key
+        for key in sv.load(tmp_path / "m.h5")
+        if key.startswith(("model_weights/", "optimizer_weights/"))
+    ]:
         path = tmp_path / f"lost {key.replace('/', ' ')}.h5"
         path.write_bytes((tmp_path / "m.h5").read_bytes())
         with h5py.File(path, "a") as file:
@@ -66,12 +82,18 @@ def test_a_weight_that_a_file_of_keras_2_lost_is_named(model: Any, tmp_path: Pat
 def test_lists_that_keras_writes_in_parts_are_read(tmp_path: Path) -> None:
     """As of a model of so many layers that their names do not fit in one attribute."""
     import h5py
-    from keras.src.legacy.saving.legacy_h5_format import load_attributes_from_hdf5_group, save_attributes_to_hdf5_group
+    from keras.src.legacy.saving.legacy_h5_format import (
+        load_attributes_from_hdf5_group,
+        save_attributes_to_hdf5_group,
+    )
 
     names = [f"{'w' * 90}_{number}".encode() for number in range(2000)]
     with h5py.File(tmp_path / "m.h5", "w") as file:
         save_attributes_to_hdf5_group(file, "weight_names", names)
-        assert "weight_names2" in file.attrs and len(load_attributes_from_hdf5_group(file, "weight_names")) == 2000
+        assert (
+            "weight_names2" in file.attrs
+            and len(load_attributes_from_hdf5_group(file, "weight_names")) == 2000
+        )
         for name in names[:-1]:
             file[name] = np.float32(1)
     assert [damage.key for damage in sv.verify(tmp_path / "m.h5").damages] == [names[-1].decode()]

@@ -1,7 +1,8 @@
-"""Layouts on the real frameworks: what torch and JAX say that devices hold, for random and for all small cases.
+"""Layouts on the real frameworks: what torch and JAX say that devices hold, for random and for all
+small cases.
 
-PyTorch runs on a fake process group, once for each rank. JAX runs in a process with eight devices, which are chosen
-when it starts.
+PyTorch runs on a fake process group, once for each rank. JAX runs in a process with eight devices,
+which are chosen when it starts.
 """
 
 import json
@@ -63,7 +64,9 @@ def test_a_device_holds_what_distribute_tensor_gives_it(mesh: tuple[int, ...]) -
     for rank in range(prod(mesh)):
         with fake_rank(rank, prod(mesh)):
             devices = init_device_mesh("cpu", mesh)
-            for shape, choices in product([(7, 3), (5, 4), (1, 2)], product(CHOICES, repeat=len(mesh))):
+            for shape, choices in product(
+                [(7, 3), (5, 4), (1, 2)], product(CHOICES, repeat=len(mesh))
+            ):
                 whole = torch.arange(prod(shape)).reshape(shape)
                 placements = [their_placement(choice) for choice in choices]
                 local = distribute_tensor(whole, devices, placements, src_data_rank=None).to_local()
@@ -73,7 +76,8 @@ def test_a_device_holds_what_distribute_tensor_gives_it(mesh: tuple[int, ...]) -
 
 @pytest.mark.parametrize("mesh", [(2,), (5,), (2, 2), (3, 2), (2, 3, 2)])
 def test_shape_and_offset_are_those_that_torch_computes(mesh: tuple[int, ...]) -> None:
-    """``compute_local_shape_and_global_offset``, for shards that are one region; of empty ones it says so alone."""
+    """``compute_local_shape_and_global_offset``, for shards that are one region; of empty ones it
+    says so alone."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -81,10 +85,14 @@ def test_shape_and_offset_are_those_that_torch_computes(mesh: tuple[int, ...]) -
     for rank in range(prod(mesh)):
         with fake_rank(rank, prod(mesh)):
             devices = init_device_mesh("cpu", mesh)
-            for shape, choices in product([(13, 6), (2, 9)], product(CHOICES[:3], repeat=len(mesh))):
+            for shape, choices in product(
+                [(13, 6), (2, 9)], product(CHOICES[:3], repeat=len(mesh))
+            ):
                 placements = [their_placement(choice) for choice in choices]
                 local, offset = compute_local_shape_and_global_offset(shape, devices, placements)
-                regions = dtensor(shape, Mesh(mesh), [our_placement(each) for each in choices]).regions(rank)
+                regions = dtensor(
+                    shape, Mesh(mesh), [our_placement(each) for each in choices]
+                ).regions(rank)
                 if prod(local):
                     [region] = regions
                     assert (region.shape, region.offset) == (tuple(local), tuple(offset))
@@ -94,7 +102,8 @@ def test_shape_and_offset_are_those_that_torch_computes(mesh: tuple[int, ...]) -
 
 @pytest.mark.parametrize("mesh", [(2, 2), (3, 2), (4, 2), (3, 3)])
 def test_the_shards_of_fully_shard_are_those_of_fsdp(mesh: tuple[int, int]) -> None:
-    """Over tensor parallelism on the same dimension, at all small sizes: not what the placements say."""
+    """Over tensor parallelism on the same dimension, at all small sizes: not what the placements
+    say."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -111,7 +120,10 @@ def test_the_shards_of_fully_shard_are_those_of_fsdp(mesh: tuple[int, int]) -> N
                 module.weight = torch.nn.Parameter(cut)
                 fully_shard(module, mesh=devices["dp"])
                 layout = fsdp((rows, 2), Mesh(mesh, ("dp", "tp")), tp_dim=0)
-                assert local_positions(layout, rank) == module.weight.to_local().flatten().int().tolist()
+                assert (
+                    local_positions(layout, rank)
+                    == module.weight.to_local().flatten().int().tolist()
+                )
 
 
 SPECS: list[Any] = [None, "x", "y", ["x", "y"], ["y", "x"]]
@@ -135,11 +147,18 @@ json.dump(answers, sys.stdout)
 
 
 def test_a_device_holds_what_devices_indices_map_says() -> None:
-    """For all specs of a (4, 2) mesh, with its devices in order and not, and what JAX refuses is refused."""
+    """For all specs of a (4, 2) mesh, with its devices in order and not, and what JAX refuses is
+    refused."""
     pytest.importorskip("jax", reason="JAX is not installed")
     orders = [list(range(8)), np.random.default_rng(0).permutation(8).tolist()]
-    asked = [list(each) for each in product([(16, 8), (8, 6), (24, 24)], orders, product(SPECS, repeat=2))]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    asked = [
+        list(each)
+        for each in product([(16, 8), (8, 6), (24, 24)], orders, product(SPECS, repeat=2))
+    ]
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+    }
     done = subprocess.run(
         [sys.executable, "-c", ASK_JAX],
         input=json.dumps(asked),
@@ -158,7 +177,10 @@ def test_a_device_holds_what_devices_indices_map_says() -> None:
         accepted += 1
         assert held(named_sharding(shape, mesh, spec)) == {
             int(device): [
-                (tuple(start for start, _ in indices), tuple(stop - start for start, stop in indices)),
+                (
+                    tuple(start for start, _ in indices),
+                    tuple(stop - start for start, stop in indices),
+                ),
             ]
             for device, indices in answer.items()
         }
@@ -168,6 +190,10 @@ def test_a_device_holds_what_devices_indices_map_says() -> None:
 def test_a_partition_spec_is_taken_as_it_is() -> None:
     sharding = pytest.importorskip("jax", reason="JAX is not installed").sharding
     spec, mesh = sharding.PartitionSpec, Mesh((2, 2), ("x", "y"))
-    assert named_sharding((8, 6), mesh, spec(("y", "x"), None)) == named_sharding((8, 6), mesh, (("y", "x"),))
-    assert named_sharding((8, 6), mesh, spec(spec.UNCONSTRAINED, "x")) == named_sharding((8, 6), mesh, (None, "x"))
+    assert named_sharding((8, 6), mesh, spec(("y", "x"), None)) == named_sharding(
+        (8, 6), mesh, (("y", "x"),)
+    )
+    assert named_sharding((8, 6), mesh, spec(spec.UNCONSTRAINED, "x")) == named_sharding(
+        (8, 6), mesh, (None, "x")
+    )
     assert named_sharding((8, 6), mesh, spec("x", unreduced={"y"})).pending == ((1, "sum"),)

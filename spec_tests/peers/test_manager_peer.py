@@ -1,4 +1,5 @@
-"""A directory of numbered checkpoints is TensorFlow's and ours: each finds, restores and rotates the other's."""
+"""A directory of numbered checkpoints is TensorFlow's and ours: each finds, restores and rotates
+the other's."""
 
 import os
 from pathlib import Path
@@ -36,7 +37,9 @@ def test_tensorflow_finds_and_restores_what_was_saved_here(tmp_path: Path) -> No
     checkpoint.save(tmp_path / "model", format="tensorflow")
     checkpoint.w.assign(VALUE)
     report = checkpoint.save(tmp_path / "model", format="tensorflow")
-    assert tf.train.latest_checkpoint(str(tmp_path)) == report.path == sv.latest_checkpoint(tmp_path)
+    assert (
+        tf.train.latest_checkpoint(str(tmp_path)) == report.path == sv.latest_checkpoint(tmp_path)
+    )
     other = theirs()
     other.restore(report.path).assert_consumed()
     np.testing.assert_array_equal(other.w.numpy(), VALUE)
@@ -58,12 +61,15 @@ def test_what_tensorflow_saved_is_found_and_restored_here(tmp_path: Path) -> Non
 def test_both_write_the_same_state_file(tmp_path: Path) -> None:
     theirs().save(str(tmp_path / "theirs" / 'mo"d\\el é'))
     ours().save(tmp_path / "ours" / 'mo"d\\el é')
-    assert (tmp_path / "ours" / "checkpoint").read_bytes() == (tmp_path / "theirs" / "checkpoint").read_bytes()
+    assert (tmp_path / "ours" / "checkpoint").read_bytes() == (
+        tmp_path / "theirs" / "checkpoint"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_managers_take_turns_in_one_directory(tmp_path: Path, order: tuple[int, int]) -> None:
-    """Each restores what the other saved last, goes on with the next number, and removes the oldest, whosever it is."""
+    """Each restores what the other saved last, goes on with the next number, and removes the
+    oldest, whosever it is."""
 
     def run(which: int, value: float) -> Any:
         if which:
@@ -79,12 +85,18 @@ def test_managers_take_turns_in_one_directory(tmp_path: Path, order: tuple[int, 
     seen = [run(order[turn % 2], float(turn)) for turn in range(5)]
     assert [read for read, _ in seen] == [None, 0.0, 1.0, 2.0, 3.0]
     assert seen[-1][1] == ["ckpt-4", "ckpt-5"]
-    assert {name.partition(".")[0] for name in os.listdir(tmp_path)} == {"checkpoint", "ckpt-4", "ckpt-5"}
+    assert {name.partition(".")[0] for name in os.listdir(tmp_path)} == {
+        "checkpoint",
+        "ckpt-4",
+        "ckpt-5",
+    }
 
 
 @pytest.mark.parametrize("hours", [None, 0.5, 2])
 @pytest.mark.parametrize("most", [1, 2, 3, None])
-def test_the_same_checkpoints_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: Any, hours: Any) -> None:
+def test_the_same_checkpoints_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: Any, hours: Any
+) -> None:
     """At every step of a day, also across a new manager."""
     from tensorflow.python.checkpoint import checkpoint_management
 
@@ -92,7 +104,9 @@ def test_the_same_checkpoints_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checkpoint_management, "time", SimpleNamespace(time=lambda: now[0]))
 
     def managers() -> list[Any]:
-        mine = sv.CheckpointManager(ours(), tmp_path / "ours", most, hours, format="tensorflow", clock=lambda: now[0])
+        mine = sv.CheckpointManager(
+            ours(), tmp_path / "ours", most, hours, format="tensorflow", clock=lambda: now[0]
+        )
         return [mine, tf.train.CheckpointManager(theirs(), str(tmp_path / "theirs"), most, hours)]
 
     pair = managers()
@@ -101,9 +115,15 @@ def test_the_same_checkpoints_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for manager in pair:
             manager.save(checkpoint_number=number % 6)
         assert names(pair[0].checkpoints) == names(pair[1].checkpoints)
-        states = [tf.train.get_checkpoint_state(str(tmp_path / name)) for name in ("ours", "theirs")]
-        assert names(states[0].all_model_checkpoint_paths) == names(states[1].all_model_checkpoint_paths)
-        assert list(states[0].all_model_checkpoint_timestamps) == list(states[1].all_model_checkpoint_timestamps)
+        states = [
+            tf.train.get_checkpoint_state(str(tmp_path / name)) for name in ("ours", "theirs")
+        ]
+        assert names(states[0].all_model_checkpoint_paths) == names(
+            states[1].all_model_checkpoint_paths
+        )
+        assert list(states[0].all_model_checkpoint_timestamps) == list(
+            states[1].all_model_checkpoint_timestamps
+        )
         assert states[0].last_preserved_timestamp == states[1].last_preserved_timestamp
         assert {name.partition(".")[0] for name in os.listdir(tmp_path / "ours")} == {
             name.partition(".")[0] for name in os.listdir(tmp_path / "theirs")
@@ -112,12 +132,17 @@ def test_the_same_checkpoints_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             pair = managers()
 
 
-@pytest.mark.parametrize("path", ["ckpt-1", 'q"\\', "é日本", "a b", "tab\there", "new\nline", "\x01"])
+@pytest.mark.parametrize(
+    "path", ["ckpt-1", 'q"\\', "é日本", "a b", "tab\there", "new\nline", "\x01"]
+)
 def test_paths_are_spelt_so_that_both_read_them(path: str) -> None:
     from google.protobuf import text_format
     from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
     state = SeriesState(path, (path,), (1.5,), 0.1)
     message = text_format.Parse(state.encode().decode(), CheckpointState())
-    assert (message.model_checkpoint_path, list(message.all_model_checkpoint_paths)) == (path, [path])
+    assert (message.model_checkpoint_path, list(message.all_model_checkpoint_paths)) == (
+        path,
+        [path],
+    )
     assert SeriesState.decode(text_format.MessageToString(message).encode()) == state

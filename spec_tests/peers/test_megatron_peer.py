@@ -1,4 +1,5 @@
-"""Megatron's layouts on megatron-core itself: the ShardedTensors that each rank makes, and what it refuses.
+"""Megatron's layouts on megatron-core itself: the ShardedTensors that each rank makes, and what it
+refuses.
 
 Ranks are stood in for by objects that answer what a process group answers, on a fake process group.
 """
@@ -35,7 +36,9 @@ def mapping() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # It warns of accelerators that are not here.
         return pytest.importorskip(
-            "megatron.core.dist_checkpointing.mapping", reason="megatron-core is not installed", exc_type=ImportError
+            "megatron.core.dist_checkpointing.mapping",
+            reason="megatron-core is not installed",
+            exc_type=ImportError,
         )
 
 
@@ -73,12 +76,14 @@ def verdict_of(call: Any) -> Any:
 
 
 def region_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the offset and the shape of a ShardedTensor in the full tensor, prepended axes included."""
+    """Return the offset and the shape of a ShardedTensor in the full tensor, prepended axes
+    included."""
     return tuple(tensor.global_offset), (1,) * tensor.prepend_axis_num + tuple(tensor.local_shape)
 
 
 def test_random_rank_offsets_mean_what_they_mean_there(mapping: Any) -> None:
-    """Shapes and regions, axes given twice included; what Megatron refuses is refused, and nothing else."""
+    """Shapes and regions, axes given twice included; what Megatron refuses is refused, and nothing
+    else."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     random, verdicts = np.random.default_rng(SEED), []
     for _ in range(CASES):
@@ -86,14 +91,19 @@ def test_random_rank_offsets_mean_what_they_mean_there(mapping: Any) -> None:
         front = int(random.integers(0, 3))
         offsets = [
             tuple(
-                random.integers([-1 if random.random() < 0.1 else 0, -1 if random.random() < 0.1 else 0, 0], [4, 4, 5])
+                random.integers(
+                    [-1 if random.random() < 0.1 else 0, -1 if random.random() < 0.1 else 0, 0],
+                    [4, 4, 5],
+                )
             )
             for _ in range(random.integers(0, 3))
         ]
         offsets = [tuple(map(int, each)) for each in offsets]
         theirs = verdict_of(
-            lambda local=local, offsets=offsets, front=front: mapping.ShardedTensor.from_rank_offsets(
-                "k", torch.zeros(local), *offsets, prepend_axis_num=front
+            lambda local=local, offsets=offsets, front=front: (
+                mapping.ShardedTensor.from_rank_offsets(
+                    "k", torch.zeros(local), *offsets, prepend_axis_num=front
+                )
             )
         )
         if isinstance(theirs, Exception):
@@ -101,13 +111,17 @@ def test_random_rank_offsets_mean_what_they_mean_there(mapping: Any) -> None:
                 from_rank_offsets(local, *offsets, prepend_axis_num=front)
         else:
             shape, region = from_rank_offsets(local, *offsets, prepend_axis_num=front)
-            assert (shape, region.offset, region.shape) == (tuple(theirs.global_shape), *region_of(theirs))
+            assert (shape, region.offset, region.shape) == (
+                tuple(theirs.global_shape),
+                *region_of(theirs),
+            )
         verdicts.append(isinstance(theirs, Exception))
     assert 20 < sum(verdicts) < CASES - 20
 
 
 def test_random_fields_are_accepted_where_megatron_accepts_them(mapping: Any) -> None:
-    """The constructor; a region that leaves the tensor is refused here, and there only when all ranks are compared."""
+    """The constructor; a region that leaves the tensor is refused here, and there only when all
+    ranks are compared."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     random, verdicts = np.random.default_rng(SEED), []
     for _ in range(CASES):
@@ -117,17 +131,29 @@ def test_random_fields_are_accepted_where_megatron_accepts_them(mapping: Any) ->
         offset, shape = random.integers(0, 7, rank).tolist(), random.integers(4, 9, rank).tolist()
         fragments = tuple([1] * rank) if random.random() < 0.6 else None
         theirs = verdict_of(
-            lambda local=local, shape=shape, offset=offset, fragments=fragments, front=front: mapping.ShardedTensor(
-                "k", None, torch.float32, tuple(local), tuple(shape), tuple(offset), fragments, 0, front
+            lambda local=local, shape=shape, offset=offset, fragments=fragments, front=front: (
+                mapping.ShardedTensor(
+                    "k",
+                    None,
+                    torch.float32,
+                    tuple(local),
+                    tuple(shape),
+                    tuple(offset),
+                    fragments,
+                    0,
+                    front,
+                )
             )
         )
         ours = verdict_of(
-            lambda local=local, shape=shape, offset=offset, fragments=fragments, front=front: sharded_tensor(
-                local, shape, offset, fragments, prepend_axis_num=front
+            lambda local=local, shape=shape, offset=offset, fragments=fragments, front=front: (
+                sharded_tensor(local, shape, offset, fragments, prepend_axis_num=front)
             )
         )
         whole = (1,) * front + tuple(local)
-        leaves = len(whole) == rank and any(a + n > s for a, n, s in zip(offset, whole, shape, strict=True))
+        leaves = len(whole) == rank and any(
+            a + n > s for a, n, s in zip(offset, whole, shape, strict=True)
+        )
         if isinstance(theirs, Exception):
             assert isinstance(ours, ArgumentError)
         elif leaves:
@@ -143,9 +169,13 @@ def test_flat_tensors_are_refused_by_both(mapping: Any) -> None:
     assert not hasattr(mapping.ShardedTensor, "from_rank_offsets_flat")
     flat = slice(0, 5)
     with pytest.raises(ValueError, match="flat"):
-        mapping.ShardedTensor.from_rank_offsets("k", torch.zeros(5), (0, 1, 2), flattened_range=flat)
+        mapping.ShardedTensor.from_rank_offsets(
+            "k", torch.zeros(5), (0, 1, 2), flattened_range=flat
+        )
     with pytest.raises(Exception, match="not supported"):
-        mapping.ShardedTensor("k", torch.zeros(5), torch.float32, (3, 4), (6, 4), (3, 0), (2, 1), flattened_range=flat)
+        mapping.ShardedTensor(
+            "k", torch.zeros(5), torch.float32, (3, 4), (6, 4), (3, 0), (2, 1), flattened_range=flat
+        )
     for call in (
         lambda: from_rank_offsets((5,), (0, 1, 2), flattened_range=flat),
         lambda: sharded_tensor((3, 4), (6, 4), (3, 0), (2, 1), flattened_range=flat),
@@ -155,7 +185,8 @@ def test_flat_tensors_are_refused_by_both(mapping: Any) -> None:
 
 
 def test_the_main_replica_is_the_one_that_megatron_saves(mapping: Any, fake_world: None) -> None:
-    """Its ids for tensors that tensor parallelism cuts and keeps whole, on meshes of every kind of axis."""
+    """Its ids for tensors that tensor parallelism cuts and keeps whole, on meshes of every kind of
+    axis."""
     for shape in product((1, 2), (1, 3), (1, 2), (1, 2)):
         mesh = Mesh(shape, ("pp", "dp", "cp", "tp"))
         for device in range(mesh.size):
@@ -167,9 +198,13 @@ def test_the_main_replica_is_the_one_that_megatron_saves(mapping: Any, fake_worl
 
 
 def tensor_of(mesh: Mesh, device: int, shape: Any, parallel: str | None, front: Any = ()) -> Any:
-    """Return Megatron's ShardedTensor of a rank, for a tensor of its full shape without the axes in front."""
+    """Return Megatron's ShardedTensor of a rank, for a tensor of its full shape without the axes in
+    front."""
     import torch
-    from megatron.core.utils import make_sharded_tensor_for_checkpoint, make_tp_sharded_tensor_for_checkpoint
+    from megatron.core.utils import (
+        make_sharded_tensor_for_checkpoint,
+        make_tp_sharded_tensor_for_checkpoint,
+    )
 
     at = dict(zip(mesh.axis_names or (), mesh.coordinate(device), strict=True))
     count = {name: mesh.shape[mesh.axis(name)] for name in at}
@@ -178,13 +213,19 @@ def tensor_of(mesh: Mesh, device: int, shape: Any, parallel: str | None, front: 
         "dp_cp_group": Group(at["dp"] * count["cp"] + at["cp"], count["dp"] * count["cp"]),
     }
     if parallel is None:
-        return make_sharded_tensor_for_checkpoint(torch.zeros(shape), "k", prepend_offsets=front, **groups)
+        return make_sharded_tensor_for_checkpoint(
+            torch.zeros(shape), "k", prepend_offsets=front, **groups
+        )
     axis = int(parallel == "row")
     local = [extent // count["tp"] if dim == axis else extent for dim, extent in enumerate(shape)]
-    return make_tp_sharded_tensor_for_checkpoint(torch.zeros(local), "k", axis, prepend_offsets=front, **groups)
+    return make_tp_sharded_tensor_for_checkpoint(
+        torch.zeros(local), "k", axis, prepend_offsets=front, **groups
+    )
 
 
-def test_random_tensors_of_layers_and_experts_lie_where_megatron_puts_them(mapping: Any, fake_world: None) -> None:
+def test_random_tensors_of_layers_and_experts_lie_where_megatron_puts_them(
+    mapping: Any, fake_world: None
+) -> None:
     """Pipeline and expert offsets in front of a tensor that is column or row parallel, or whole."""
     random = np.random.default_rng(SEED)
     for _ in range(CASES):
@@ -197,27 +238,45 @@ def test_random_tensors_of_layers_and_experts_lie_where_megatron_puts_them(mappi
         parallel = ("column", "row", None)[random.integers(3)]
         layout = megatron((layers, *shape), mesh, parallel, layers=True)  # type: ignore[arg-type]
         for device in range(mesh.size):
-            mine = range(mesh.coordinate(device)[0] * layers // pp, (mesh.coordinate(device)[0] + 1) * layers // pp)
-            tensors = [tensor_of(mesh, device, shape, parallel, [(0, layer, layers)]) for layer in mine]
-            assert [(each.offset, each.shape) for each in layout.regions(device)] == [*map(region_of, tensors)]
+            mine = range(
+                mesh.coordinate(device)[0] * layers // pp,
+                (mesh.coordinate(device)[0] + 1) * layers // pp,
+            )
+            tensors = [
+                tensor_of(mesh, device, shape, parallel, [(0, layer, layers)]) for layer in mine
+            ]
+            assert [(each.offset, each.shape) for each in layout.regions(device)] == [
+                *map(region_of, tensors)
+            ]
             assert {tuple(tensor.global_shape) for tensor in tensors} == {layout.shape}
 
 
 def test_experts_are_numbered_by_their_group_and_then_in_it(mapping: Any, fake_world: None) -> None:
-    """The offsets of SequentialMLP: the number of the expert group times its experts, and the number in it."""
+    """The offsets of SequentialMLP: the number of the expert group times its experts, and the
+    number in it."""
     for ep, local, layers in product((1, 2, 4), (1, 2), (1, 3)):
         mesh = Mesh((1, 1, ep, 1), ("pp", "expert_dp", "ep", "expert_tp"))
         layout = megatron((layers, ep * local, 4, 6), mesh, layers=True, experts=True)
         plain = Mesh((1, 1, 1, 1), ("pp", "dp", "cp", "tp"))
         for group in range(ep):
             tensors = [
-                tensor_of(plain, 0, (4, 6), None, [(0, layer, layers), (1, group * local + number, ep * local)])
+                tensor_of(
+                    plain,
+                    0,
+                    (4, 6),
+                    None,
+                    [(0, layer, layers), (1, group * local + number, ep * local)],
+                )
                 for layer, number in product(range(layers), range(local))
             ]
-            assert [(each.offset, each.shape) for each in layout.regions(group)] == [*map(region_of, tensors)]
+            assert [(each.offset, each.shape) for each in layout.regions(group)] == [
+                *map(region_of, tensors)
+            ]
 
 
-def test_fsdp_over_tensor_parallelism_cuts_tensor_parallel_first(mapping: Any, fake_world: None) -> None:
+def test_fsdp_over_tensor_parallelism_cuts_tensor_parallel_first(
+    mapping: Any, fake_world: None
+) -> None:
     """A DTensor of FSDP2 whose rows tensor parallelism cuts too: `(tp, dp)` in the words of JAX."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from megatron.core.utils import make_tp_sharded_tensor_for_checkpoint
@@ -229,7 +288,9 @@ def test_fsdp_over_tensor_parallelism_cuts_tensor_parallel_first(mapping: Any, f
     layout = named_sharding((12, 3), mesh, (("tp", "dp"),))
     for device in range(mesh.size):
         dp, tp = mesh.coordinate(device)
-        tensor = make_tp_sharded_tensor_for_checkpoint(whole, "k", tp_group=Group(tp, 2), dp_cp_group=Group(dp, 3))
+        tensor = make_tp_sharded_tensor_for_checkpoint(
+            whole, "k", tp_group=Group(tp, 2), dp_cp_group=Group(dp, 3)
+        )
         assert [(each.offset, each.shape) for each in layout.regions(device)] == [region_of(tensor)]
 
 
@@ -239,8 +300,8 @@ def test_words_are_divided_as_megatron_divides_them(mapping: Any) -> None:
     for size, world in product(range(1, 40), range(1, 9)):
         for rank in range(world):
             theirs = verdict_of(
-                lambda size=size, rank=rank, world=world: VocabUtility.vocab_range_from_global_vocab_size(
-                    size, rank, world
+                lambda size=size, rank=rank, world=world: (
+                    VocabUtility.vocab_range_from_global_vocab_size(size, rank, world)
                 )
             )
             if isinstance(theirs, Exception):
@@ -275,40 +336,60 @@ def their_layers(layers: int, stages: int, given: dict[str, Any]) -> Any:
         at: list[Any] = [None] if virtual is None else list(range(virtual))
         counts = [get_num_layers_to_build(config, place, stage) for place in at]
         starts = [get_transformer_layer_offset(config, place, stage) for place in at]
-        found.append(tuple((start, start + count) for start, count in zip(starts, counts, strict=True)))
+        found.append(
+            tuple((start, start + count) for start, count in zip(starts, counts, strict=True))
+        )
     return tuple(found)
 
 
 def holds_each_once(stages: Any, layers: int) -> bool:
-    """Return False where Megatron builds a layer twice or never, which its configuration lets pass."""
-    return sorted(layer for stage in stages for start, stop in stage for layer in range(start, stop)) == [
-        *range(layers)
-    ] and all(start <= stop for stage in stages for start, stop in stage)
+    """Return False where Megatron builds a layer twice or never, which its configuration lets
+    pass."""
+    return sorted(
+        layer for stage in stages for start, stop in stage for layer in range(start, stop)
+    ) == [*range(layers)] and all(start <= stop for stage in stages for start, stop in stage)
 
 
 PIPELINES = [
     {"num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
     for first, last in product((None, 1, 2, 4), repeat=2)
 ] + [
-    {"account_for_embedding_in_pipeline_split": embedding, "account_for_loss_in_pipeline_split": loss}
+    {
+        "account_for_embedding_in_pipeline_split": embedding,
+        "account_for_loss_in_pipeline_split": loss,
+    }
     for embedding, loss in ((True, False), (False, True), (True, True))
 ]
 
 
 @pytest.mark.parametrize("virtual", [None, 2, 3])
-@pytest.mark.parametrize("given", PIPELINES, ids=lambda given: "-".join(str(each) for each in given.values()))
-def test_a_stage_has_the_layers_that_megatron_builds_on_it(mapping: Any, given: Any, virtual: int | None) -> None:
-    """For all small numbers of layers and stages; what Megatron refuses, or builds with a layer twice, is refused.
+@pytest.mark.parametrize(
+    "given", PIPELINES, ids=lambda given: "-".join(str(each) for each in given.values())
+)
+def test_a_stage_has_the_layers_that_megatron_builds_on_it(
+    mapping: Any, given: Any, virtual: int | None
+) -> None:
+    """For all small numbers of layers and stages; what Megatron refuses, or builds with a layer
+    twice, is refused.
 
-    One stage has no virtual ones: Megatron's arguments refuse them, which its configuration does not.
+    One stage has no virtual ones: Megatron's arguments refuse them, which its configuration does
+    not.
     """
     compared = 0
     for layers, stages in product(range(1, 17), range(1 if virtual is None else 2, 5)):
         arguments = {name: value for name, value in given.items() if value}
         more = {} if virtual is None else {"virtual_pipeline_model_parallel_size": virtual}
-        theirs = verdict_of(lambda n=layers, k=stages, a={**arguments, **more}: their_layers(n, k, a))
-        ours = verdict_of(lambda n=layers, k=stages, a={**arguments, **more}: pipeline_layers(n, k, **a))
-        both_ends_of_one = stages == 1 and len(arguments) == 2 and "num_layers_in_first_pipeline_stage" in arguments
+        theirs = verdict_of(
+            lambda n=layers, k=stages, a={**arguments, **more}: their_layers(n, k, a)
+        )
+        ours = verdict_of(
+            lambda n=layers, k=stages, a={**arguments, **more}: pipeline_layers(n, k, **a)
+        )
+        both_ends_of_one = (
+            stages == 1
+            and len(arguments) == 2
+            and "num_layers_in_first_pipeline_stage" in arguments
+        )
         if isinstance(theirs, Exception) or not holds_each_once(theirs, layers) or both_ends_of_one:
             assert isinstance(ours, ArgumentError), (layers, stages, theirs)
         else:
@@ -338,7 +419,9 @@ def test_a_layout_of_the_pipeline_as_text_is_read_as_megatron_reads_it(
         layout.validate_layer_layout(layers, text.count("m") or None)
         found: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
         start = 0
-        for place, stage in product(range(layout.virtual_pipeline_model_parallel_size), range(stages)):
+        for place, stage in product(
+            range(layout.virtual_pipeline_model_parallel_size), range(stages)
+        ):
             count = layout.layout[stage][place].count(LayerType.decoder)
             found[stage].append((start, start + count))
             start += count
@@ -363,6 +446,10 @@ def test_every_local_tensor_of_a_vocabulary_is_one_range(mapping: Any, fake_worl
         stored = []
         for device in range(mesh.size):
             tensor = tensor_of(mesh, device, (rows, 2), "column")
-            assert [(each.offset, each.shape) for each in layout.regions(device)] == [region_of(tensor)]
-            stored += [prod(tensor.local_shape)] if mapping.is_main_replica(tensor.replica_id) else []
+            assert [(each.offset, each.shape) for each in layout.regions(device)] == [
+                region_of(tensor)
+            ]
+            stored += (
+                [prod(tensor.local_shape)] if mapping.is_main_replica(tensor.replica_id) else []
+            )
         assert sum(stored) == prod(layout.shape)

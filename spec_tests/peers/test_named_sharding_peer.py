@@ -1,7 +1,8 @@
-"""NamedSharding on JAX: random meshes and specs, what each device holds, and what moves between two shardings.
+"""NamedSharding on JAX: random meshes and specs, what each device holds, and what moves between two
+shardings.
 
-JAX chooses the number of devices when it starts, so one process with eight of them answers the questions of all
-examples, a line of JSON for each.
+JAX chooses the number of devices when it starts, so one process with eight of them answers the
+questions of all examples, a line of JSON for each.
 """
 
 import json
@@ -31,7 +32,21 @@ Ask = Callable[..., Any]
 """Ask JAX about a shape and one or two shardings; an error's name where JAX refuses."""
 
 NAMES = ("x", "y", "z")
-MESHES = [(1,), (2,), (3,), (6,), (8,), (2, 2), (1, 4), (2, 3), (3, 2), (2, 4), (4, 2), (2, 2, 2), (2, 1, 3)]
+MESHES = [
+    (1,),
+    (2,),
+    (3,),
+    (6,),
+    (8,),
+    (2, 2),
+    (1, 4),
+    (2, 3),
+    (3, 2),
+    (2, 4),
+    (4, 2),
+    (2, 2, 2),
+    (2, 1, 3),
+]
 
 ANSWER_AS_JAX = """
 import json, sys
@@ -65,9 +80,16 @@ for line in sys.stdin:
 @contextmanager
 def asking_jax() -> Iterator[Ask]:
     """Start JAX with eight devices; it ends when its input does."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+    }
     with subprocess.Popen(
-        [sys.executable, "-c", ANSWER_AS_JAX], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", ANSWER_AS_JAX],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -91,10 +113,17 @@ def jax_says() -> Iterator[Ask]:
 def specs(draw: st.DrawFn, extents: tuple[int, ...], rank: int) -> list[Any]:
     """Draw a spec that names mesh axes at most once, several of them on one tensor axis or none."""
     names = draw(st.permutations(NAMES[: len(extents)]))
-    axes = [draw(st.integers(0, rank)) for _ in names]  # the tensor axis that each name cuts; `rank` cuts none
-    entries = [[name for name, axis in zip(names, axes, strict=True) if axis == at] for at in range(rank)]
+    axes = [
+        draw(st.integers(0, rank)) for _ in names
+    ]  # the tensor axis that each name cuts; `rank` cuts none
+    entries = [
+        [name for name, axis in zip(names, axes, strict=True) if axis == at] for at in range(rank)
+    ]
     # JAX reads None as an empty tuple, and a name as a tuple of one.
-    return [draw(st.sampled_from([entry, (entry or [None])[0]])) if len(entry) < 2 else entry for entry in entries]
+    return [
+        draw(st.sampled_from([entry, (entry or [None])[0]])) if len(entry) < 2 else entry
+        for entry in entries
+    ]
 
 
 @st.composite
@@ -129,8 +158,11 @@ SPOILED = [
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[tuple[int, ...], Sharding]:
-    """Draw a shape, whose extents are often divisible, and a sharding, which is sometimes spoiled."""
-    shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 4, 6, 8, 12, 24, 24, 7, 10]), max_size=3)))
+    """Draw a shape, whose extents are often divisible, and a sharding, which is sometimes
+    spoiled."""
+    shape = tuple(
+        draw(st.lists(st.sampled_from([0, 1, 2, 4, 6, 8, 12, 24, 24, 7, 10]), max_size=3))
+    )
     extents, order, spec = draw(shardings(len(shape)))
     spoil = draw(st.sampled_from([None] * 6 + SPOILED))
     return shape, (extents, order, spoil(spec) if spoil else spec)
@@ -143,7 +175,8 @@ def questions(draw: st.DrawFn) -> tuple[tuple[int, ...], Sharding]:
 def test_a_device_holds_what_devices_indices_map_says_of_random_specs(
     jax_says: Ask, question: tuple[tuple[int, ...], Sharding]
 ) -> None:
-    """Several mesh axes on one tensor axis, devices in any order, extents of 0; what JAX refuses is refused."""
+    """Several mesh axes on one tensor axis, devices in any order, extents of 0; what JAX refuses is
+    refused."""
     shape, asked = question
     answer = jax_says(shape, asked)
     if isinstance(answer, str):
@@ -152,18 +185,29 @@ def test_a_device_holds_what_devices_indices_map_says_of_random_specs(
         return
     found = held(layout(shape, asked))
     for device, indices in answer.items():
-        region = (tuple(start for start, _ in indices), tuple(stop - start for start, stop in indices))
+        region = (
+            tuple(start for start, _ in indices),
+            tuple(stop - start for start, stop in indices),
+        )
         assert found.pop(int(device)) == ([region] if prod(region[1]) else [])
     assert not found
 
 
 @st.composite
 def moves(draw: st.DrawFn) -> tuple[tuple[int, ...], Sharding, Sharding]:
-    """Draw two shardings of an array on the same devices, whose meshes may be of other shapes and in other orders."""
+    """Draw two shardings of an array on the same devices, whose meshes may be of other shapes and
+    in other orders."""
     devices = draw(st.sampled_from([2, 4, 6, 8]))
     # Most specs divide these, so that few draws are thrown away.
-    shape = tuple(draw(st.lists(st.sampled_from([8, 16] if devices != 6 else [6, 12]), min_size=1, max_size=2)))
-    source, target = (draw(shardings(len(shape), devices).filter(lambda each: cuts(shape, each))) for _ in range(2))
+    shape = tuple(
+        draw(
+            st.lists(st.sampled_from([8, 16] if devices != 6 else [6, 12]), min_size=1, max_size=2)
+        )
+    )
+    source, target = (
+        draw(shardings(len(shape), devices).filter(lambda each: cuts(shape, each)))
+        for _ in range(2)
+    )
     return shape, source, target
 
 
@@ -173,11 +217,15 @@ def moves(draw: st.DrawFn) -> tuple[tuple[int, ...], Sharding, Sharding]:
 def test_a_redistribution_ends_where_device_put_does(
     jax_says: Ask, move: tuple[tuple[int, ...], Sharding, Sharding]
 ) -> None:
-    """The arrays of each device after `sv.redistribute` are the shards of `jax.device_put`, moved by its plan."""
+    """The arrays of each device after `sv.redistribute` are the shards of `jax.device_put`, moved
+    by its plan."""
     shape, *asked = move
     source, target = (layout(shape, each) for each in asked)
     whole = np.arange(prod(shape), dtype=np.int32).reshape(shape)
-    parts = [[whole[region.slices] for region in source.regions(device)] for device in range(source.mesh.size)]
+    parts = [
+        [whole[region.slices] for region in source.regions(device)]
+        for device in range(source.mesh.size)
+    ]
     with sv.track_transfers() as ledger:
         result = sv.redistribute(parts, source, target)
     assert ledger.nbytes == plan_redistribution(source, target).sent(itemsize=4).sum()

@@ -1,4 +1,5 @@
-"""TensorFlow's own MaxShardSizePolicy on random tensors: the slices of ``compat="tensorflow"``, in no fewer files."""
+"""TensorFlow's own MaxShardSizePolicy on random tensors: the slices of ``compat="tensorflow"``, in
+no fewer files."""
 
 import os
 from typing import Any
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype
-from spec_tests.helpers.max_shard_size_twin import Shards, Tensors, answer, many_tensors, specs_of, twin
+from spec_tests.helpers.max_shard_size_twin import (
+    Shards,
+    Tensors,
+    answer,
+    many_tensors,
+    specs_of,
+    twin,
+)
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
@@ -43,10 +51,15 @@ def theirs(tensors: Tensors, limit: int) -> Shards:
 
 @settings(max_examples=40, deadline=None)
 @given(many_tensors, st.integers(1, 300))
-def test_compat_is_what_tensorflow_answers_and_ours_takes_no_more_files(tensors: Tensors, limit: int) -> None:
+def test_compat_is_what_tensorflow_answers_and_ours_takes_no_more_files(
+    tensors: Tensors, limit: int
+) -> None:
     """Wherever the twin says that TensorFlow ends at all."""
     if twin(tensors, limit) is None:
         return
     found = theirs(tensors, limit)
-    assert specs_of(answer(tensors, sv.MaxShardSizePolicy(limit, compat="tensorflow")), empty=False) == found
+    assert (
+        specs_of(answer(tensors, sv.MaxShardSizePolicy(limit, compat="tensorflow")), empty=False)
+        == found
+    )
     assert len(specs_of(answer(tensors, sv.MaxShardSizePolicy(limit)), empty=False)) <= len(found)

@@ -1,4 +1,5 @@
-"""The real TensorFlow and the real JAX draw what is drawn here, from random seeds, shapes, dtypes and limits."""
+"""The real TensorFlow and the real JAX draw what is drawn here, from random seeds, shapes, dtypes
+and limits."""
 
 from typing import Any
 
@@ -19,28 +20,43 @@ limits = st.tuples(st.floats(-100, 100), st.floats(-100, 100)).map(sorted)
 
 
 @given(seeds, shapes(2, 9), st.sampled_from(FLOATS), limits)
-def test_uniform_is_tensorflows_bit_for_bit(seed: Any, shape: Any, dtype: str, between: list[float]) -> None:
+def test_uniform_is_tensorflows_bit_for_bit(
+    seed: Any, shape: Any, dtype: str, between: list[float]
+) -> None:
     theirs = tf.random.stateless_uniform(shape, seed, *between, dtype).numpy()
-    np.testing.assert_array_equal(random.stateless_uniform(shape, seed, *between, dtype), theirs, strict=True)
+    np.testing.assert_array_equal(
+        random.stateless_uniform(shape, seed, *between, dtype), theirs, strict=True
+    )
 
 
 @given(seeds, shapes(2, 9), st.sampled_from(["int32", "int64"]), st.data())
-def test_integers_are_tensorflows_bit_for_bit(seed: Any, shape: Any, dtype: str, data: st.DataObject) -> None:
+def test_integers_are_tensorflows_bit_for_bit(
+    seed: Any, shape: Any, dtype: str, data: st.DataObject
+) -> None:
     info = np.iinfo(dtype)
     low = data.draw(st.integers(int(info.min), int(info.max) - 1))
     high = data.draw(st.integers(low + 1, int(info.max)))
-    theirs = tf.random.stateless_uniform(shape, seed, tf.constant(low, dtype), tf.constant(high, dtype), dtype).numpy()
-    np.testing.assert_array_equal(random.stateless_uniform(shape, seed, low, high, dtype), theirs, strict=True)
+    theirs = tf.random.stateless_uniform(
+        shape, seed, tf.constant(low, dtype), tf.constant(high, dtype), dtype
+    ).numpy()
+    np.testing.assert_array_equal(
+        random.stateless_uniform(shape, seed, low, high, dtype), theirs, strict=True
+    )
 
 
 @given(seeds, shapes(2, 9), st.sampled_from(["int32", "int64", "uint32", "uint64"]))
 def test_the_full_range_is_tensorflows_bit_for_bit(seed: Any, shape: Any, dtype: str) -> None:
     theirs = tf.random.stateless_uniform(shape, seed, None, None, dtype).numpy()
-    np.testing.assert_array_equal(random.stateless_uniform(shape, seed, None, None, dtype), theirs, strict=True)
+    np.testing.assert_array_equal(
+        random.stateless_uniform(shape, seed, None, None, dtype), theirs, strict=True
+    )
 
 
 @given(
-    seeds, shapes(2, 30), st.sampled_from(FLOATS), st.sampled_from(["stateless_normal", "stateless_truncated_normal"])
+    seeds,
+    shapes(2, 30),
+    st.sampled_from(FLOATS),
+    st.sampled_from(["stateless_normal", "stateless_truncated_normal"]),
 )
 def test_normals_are_tensorflows_to_4_ulp(seed: Any, shape: Any, dtype: str, name: str) -> None:
     theirs = getattr(tf.random, name)(shape, seed, dtype=dtype).numpy()
@@ -53,13 +69,17 @@ def test_normals_are_tensorflows_to_4_ulp(seed: Any, shape: Any, dtype: str, nam
 @given(seeds, st.integers(0, 5), st.sampled_from(["int32", "int64"]), st.integers(0, 2**31 - 1))
 def test_new_seeds_are_tensorflows(seed: Any, num: int, dtype: str, data: int) -> None:
     pair = np.array(seed).astype(dtype)
-    np.testing.assert_array_equal(random.split(pair, num), tf.random.split(pair, num).numpy(), strict=True)
+    np.testing.assert_array_equal(
+        random.split(pair, num), tf.random.split(pair, num).numpy(), strict=True
+    )
     theirs = tf.random.fold_in(pair, tf.constant(data, dtype)).numpy()
     np.testing.assert_array_equal(random.fold_in(pair, data), theirs, strict=True)
 
 
 @settings(max_examples=30)
-@given(st.integers(-(2**31), 2**31 - 1), shapes(3, 6), st.sampled_from(FLOATS[:3]), limits, st.data())
+@given(
+    st.integers(-(2**31), 2**31 - 1), shapes(3, 6), st.sampled_from(FLOATS[:3]), limits, st.data()
+)
 def test_a_region_of_uniform_is_jaxs_bit_for_bit(
     seed: int, shape: Any, dtype: str, between: list[float], data: st.DataObject
 ) -> None:
@@ -75,4 +95,6 @@ def test_a_region_of_uniform_is_jaxs_bit_for_bit(
 @given(st.integers(0, 2**31 - 1), shapes(3, 6), st.sampled_from([8, 16, 32]))
 def test_bits_are_jaxs(seed: int, shape: Any, bits: int) -> None:
     theirs = np.asarray(jax.random.bits(jax.random.key(seed), shape, f"uint{bits}"))
-    np.testing.assert_array_equal(random.jax_bits(random.jax_key(seed), shape, bits), theirs, strict=True)
+    np.testing.assert_array_equal(
+        random.jax_bits(random.jax_key(seed), shape, bits), theirs, strict=True
+    )

@@ -35,7 +35,9 @@ def native(array: Any) -> Any:
 def assert_same(read: dict[str, Any], expected: dict[str, Any]) -> None:
     assert read.keys() == expected.keys()
     for key, array in expected.items():
-        assert read[key].shape == array.shape and read[key].tobytes() == native(array).tobytes(), key
+        assert read[key].shape == array.shape and read[key].tobytes() == native(array).tobytes(), (
+            key
+        )
 
 
 @given(arrays=some_arrays(NUMPYS))
@@ -43,7 +45,11 @@ def test_the_real_library_reads_what_is_written(
     arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Whatever follows whatever: payloads that are not aligned for their elements among them."""
-    path = written(tmp_path_factory.mktemp("written"), arrays, metadata=Metadata("policy", "writer", {"é": "\n"}))
+    path = written(
+        tmp_path_factory.mktemp("written"),
+        arrays,
+        metadata=Metadata("policy", "writer", {"é": "\n"}),
+    )
     assert_same(real.load_file(path), arrays)
     with safetensors.safe_open(path, "numpy") as file:
         assert file.metadata() == {
@@ -55,7 +61,9 @@ def test_the_real_library_reads_what_is_written(
 
 
 @given(arrays=some_arrays([name for name in NUMPYS if name != "bfloat16"]))
-def test_what_the_real_library_writes_is_read(arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_the_real_library_writes_is_read(
+    arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("real") / "m.safetensors"
     real.save_file({key: native(array) for key, array in arrays.items()}, path, metadata={"a": "b"})
     source = open_path(FORMAT, path)
@@ -104,7 +112,10 @@ def test_a_set_holds_what_its_index_says(tmp_path: Path) -> None:
 def test_pytorch_reads_a_set_as_one_of_hugging_face(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
-    arrays = {key: np.arange(number, number + 6, dtype=np.float32).reshape(2, 3) for number, key in enumerate("abc")}
+    arrays = {
+        key: np.arange(number, number + 6, dtype=np.float32).reshape(2, 3)
+        for number, key in enumerate("abc")
+    }
     sv.save(tmp_path / "model.safetensors", arrays, policy=sv.MaxShardSizePolicy(30))
     state = {key: torch.zeros(2, 3) for key in arrays}
     dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path)))
@@ -122,5 +133,8 @@ def test_what_pytorch_writes_for_hugging_face_is_read(is_sharded: bool, tmp_path
     )
     dcp.save(state, storage_writer=writer)
     loaded = sv.load(tmp_path)
-    assert loaded["a"].tolist() == state["a"].tolist() and loaded["b"].astype(float).tolist() == [1.0] * 4
+    assert (
+        loaded["a"].tolist() == state["a"].tolist()
+        and loaded["b"].astype(float).tolist() == [1.0] * 4
+    )
     assert sv.verify(tmp_path).ok

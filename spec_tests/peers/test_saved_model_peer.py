@@ -1,4 +1,5 @@
-"""SavedModels that shardvar exports, opened by TensorFlow: variables, signatures, strategies, and the older API."""
+"""SavedModels that shardvar exports, opened by TensorFlow: variables, signatures, strategies, and
+the older API."""
 
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,25 @@ class Model(sv.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = create_sharded_variable(ROWS, 5, name="table")
-        self.heads = [sv.Variable([1.0, 2.0], name="a", trainable=False), {"b": sv.Variable(3, name="b")}]
+        self.heads = [
+            sv.Variable([1.0, 2.0], name="a", trainable=False),
+            {"b": sv.Variable(3, name="b")},
+        ]
 
 
 @pytest.mark.parametrize("as_shards", [False, True])
 def test_tensorflow_loads_every_variable_and_looks_rows_up(as_shards: bool, tmp_path: Path) -> None:
-    """R-EXPORT-1, R-EXPORT-5 (RFC 000): "ShardedVariable can be saved to a SavedModel and served"."""
+    """R-EXPORT-1, R-EXPORT-5 (RFC 000): "ShardedVariable can be saved to a SavedModel and
+    served"."""
     report = sv.export(Model(), tmp_path / "model", format="tensorflow", as_shards=as_shards)
     assert report.num_slices == report.num_tensors + 4 * as_shards
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(loaded.table.numpy(), ROWS)
-    assert (loaded.table.name, loaded.table.trainable, loaded.heads[0].trainable) == ("table:0", True, False)
+    assert (loaded.table.name, loaded.table.trainable, loaded.heads[0].trainable) == (
+        "table:0",
+        True,
+        False,
+    )
     assert loaded.heads[0].numpy().tolist() == [1.0, 2.0] and int(loaded.heads[1]["b"]) == 3
     for name in ("table", "serving_default"):
         answer = loaded.signatures[name](ids=tf.constant([12, 0, 12], tf.int64))
@@ -48,8 +57,13 @@ def test_a_server_of_the_older_kind_restores_and_looks_rows_up(tmp_path: Path) -
         signature = meta.signature_def["serving_default"]
         rows = session.run(signature.outputs["rows"].name, {signature.inputs["ids"].name: [3, 4]})
         np.testing.assert_array_equal(rows, ROWS[3:5])
-        session.run(meta.saver_def.save_tensor_name, {meta.saver_def.filename_tensor_name: str(tmp_path / "saved")})
-    assert sv.diff(tmp_path / "saved", tmp_path / "model").equal is False  # it has no graph of objects
+        session.run(
+            meta.saver_def.save_tensor_name,
+            {meta.saver_def.filename_tensor_name: str(tmp_path / "saved")},
+        )
+    assert (
+        sv.diff(tmp_path / "saved", tmp_path / "model").equal is False
+    )  # it has no graph of objects
     key = "table/.ATTRIBUTES/VARIABLE_VALUE"
     np.testing.assert_array_equal(sv.load(tmp_path / "saved", [key])[key], ROWS)
 
@@ -74,7 +88,10 @@ def test_tensorflow_saves_again_what_it_loaded_and_shardvar_reads_that(tmp_path:
 def test_variables_of_the_dtypes_of_tensorflows_variables_are_loaded(tmp_path: Path) -> None:
     import ml_dtypes
 
-    variables: dict[str, Any] = {"text": sv.Variable(np.array([b"a", b"\xff"], object)), "scalar": sv.Variable(2.5)}
+    variables: dict[str, Any] = {
+        "text": sv.Variable(np.array([b"a", b"\xff"], object)),
+        "scalar": sv.Variable(2.5),
+    }
     for name in NAMES:
         # TensorFlow has no variables of the dtypes of 8 bits or less that are new to it.
         if (

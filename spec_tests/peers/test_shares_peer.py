@@ -1,4 +1,5 @@
-"""Checkpoints that many processes wrote together, in the formats of the frameworks, read by the frameworks."""
+"""Checkpoints that many processes wrote together, in the formats of the frameworks, read by the
+frameworks."""
 
 import socket
 from pathlib import Path
@@ -37,10 +38,13 @@ def test_tensorflow_reads_what_processes_wrote_and_merges_it_with_its_own(tmp_pa
         prefix=path, tensor_names=["table"], shape_and_slices=["13 4 5,4:0,4"], dtypes=[tf.float32]
     )
     assert np.array_equal(part[0].numpy(), TABLE[5:9])
-    # TensorFlow's own merge reads such an index too, with the field that is not TensorFlow's. It moves the data files.
+    # TensorFlow's own merge reads such an index too, with the field that is not TensorFlow's. It
+    # moves the data files.
     path, merged = str(tmp_path / "alone"), str(tmp_path / "merged")
     save_all(path, shares(3), "1", format="tensorflow")
-    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=[path], destination_prefix=merged, delete_old_dirs=False)
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[path], destination_prefix=merged, delete_old_dirs=False
+    )
     assert np.array_equal(tf.train.load_checkpoint(merged).get_tensor("table"), TABLE)
 
 
@@ -74,15 +78,20 @@ def test_safetensors_reads_the_set_that_processes_wrote(count: int, tmp_path: Pa
     assert all(np.array_equal(read[key], array) for key, array in whole.items())
 
 
-def test_the_processes_of_a_torch_job_save_what_fully_shard_left_them_and_each_reads_it_once(tmp_path: Path) -> None:
-    """As the how-to says. The sums of what the processes read are the payloads: no byte is read twice."""
+def test_the_processes_of_a_torch_job_save_what_fully_shard_left_them_and_each_reads_it_once(
+    tmp_path: Path,
+) -> None:
+    """As the how-to says. The sums of what the processes read are the payloads: no byte is read
+    twice."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     run_job("torch", tmp_path, 2)
     whole, read = sv.load(tmp_path / "whole.npz"), sv.load(tmp_path / "ck")
     assert read.keys() == whole.keys()
     assert all(np.array_equal(read[key], array) for key, array in whole.items())
     printed = run_job("torch-restore", tmp_path, 2)
-    assert sum(map(int, printed)) == sum(array.nbytes for key, array in whole.items() if key != "steps")
+    assert sum(map(int, printed)) == sum(
+        array.nbytes for key, array in whole.items() if key != "steps"
+    )
 
 
 def test_the_processes_of_a_torch_job_save_a_distributed_checkpoint(tmp_path: Path) -> None:
@@ -95,7 +104,9 @@ def test_the_processes_of_a_torch_job_save_a_distributed_checkpoint(tmp_path: Pa
     assert all(np.array_equal(read[key].numpy(), array) for key, array in whole.items())
 
 
-def test_the_processes_of_a_jax_job_save_what_their_devices_hold_and_another_mesh_restores_it(tmp_path: Path) -> None:
+def test_the_processes_of_a_jax_job_save_what_their_devices_hold_and_another_mesh_restores_it(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("jax", reason="JAX is not installed")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,4 +1,5 @@
-"""TensorFlow itself reads what is written in its format: lists, loads, restores into other shard counts.
+"""TensorFlow itself reads what is written in its format: lists, loads, restores into other shard
+counts.
 
 And the other way: what TensorFlow saves here and now, with whatever version it has, is read.
 """
@@ -56,7 +57,9 @@ def written(tmp_path: Path) -> str:
 
 def test_tensorflow_lists_and_loads_what_is_written(written: str) -> None:
     """Names, shapes, dtypes and values of strings, slices, empty, scalar and extended dtypes."""
-    assert tf.train.list_variables(written) == [(key, list(array.shape)) for key, array in sorted(ARRAYS.items())]
+    assert tf.train.list_variables(written) == [
+        (key, list(array.shape)) for key, array in sorted(ARRAYS.items())
+    ]
     reader = tf.train.load_checkpoint(written)
     for key, array in ARRAYS.items():
         value = np.asarray(reader.get_tensor(key))
@@ -77,12 +80,18 @@ def test_every_dtype_that_tensorflow_saves_comes_back_to_it(tmp_path: Path) -> N
     for name in names:
         plain = is_opaque(name)
         values.append(
-            tf.bitcast(tf.constant([1, 2, 3], f"{'u' if 'u' in name else ''}int{name[-2:].lstrip('t')}"), name)
+            tf.bitcast(
+                tf.constant([1, 2, 3], f"{'u' if 'u' in name else ''}int{name[-2:].lstrip('t')}"),
+                name,
+            )
             if plain
             else tf.constant(np.array([1, 0, 1]).astype(numpy_dtype(name)))
         )
     tf.raw_ops.SaveV2(
-        prefix=str(tmp_path / "theirs"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
+        prefix=str(tmp_path / "theirs"),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=values,
     )
     reshard(tmp_path / "theirs", tmp_path / "ours", policy=BalancedPolicy(2))
     restored = tf.raw_ops.RestoreV2(
@@ -101,33 +110,49 @@ def sharded(rows: int, count: int, value: float | None = None) -> Any:
     """A sharded variable cut by div, of zeros or of a range."""
     from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
-    whole = np.zeros((rows, 4), np.float32) if value is None else np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    whole = (
+        np.zeros((rows, 4), np.float32)
+        if value is None
+        else np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    )
     return ShardedVariable([tf.Variable(whole[start:stop]) for start, stop in div(rows, count)])
 
 
 @pytest.mark.parametrize("stored", [1, 3])
 @pytest.mark.parametrize("wanted", [1, 2, 5])
-def test_a_sharded_variable_restores_into_another_number_of_shards(stored: int, wanted: int, tmp_path: Path) -> None:
+def test_a_sharded_variable_restores_into_another_number_of_shards(
+    stored: int, wanted: int, tmp_path: Path
+) -> None:
     """The object graph is carried, so that Checkpoint.read matches everything."""
     tf.train.Checkpoint(v=sharded(13, stored, 1)).write(str(tmp_path / "theirs"))
     reshard(tmp_path / "theirs", tmp_path / "ours", policy=BalancedPolicy(4))
     target = sharded(13, wanted)
     tf.train.Checkpoint(v=target).read(str(tmp_path / "ours")).assert_consumed()
-    np.testing.assert_array_equal(tf.concat(list(target.variables), 0), np.arange(52).reshape(13, 4))
+    np.testing.assert_array_equal(
+        tf.concat(list(target.variables), 0), np.arange(52).reshape(13, 4)
+    )
 
 
 def test_slices_cut_here_restore_into_a_sharded_variable(tmp_path: Path) -> None:
     """Four slices by div where TensorFlow had saved one whole tensor."""
-    tf.train.Checkpoint(v=tf.Variable(np.arange(52, dtype=np.float32).reshape(13, 4))).write(str(tmp_path / "theirs"))
+    tf.train.Checkpoint(v=tf.Variable(np.arange(52, dtype=np.float32).reshape(13, 4))).write(
+        str(tmp_path / "theirs")
+    )
     reshard(tmp_path / "theirs", tmp_path / "ours", partition=4)
-    stored = FORMAT.open(LocalStorage(str(tmp_path)), "ours").index.find("v/.ATTRIBUTES/VARIABLE_VALUE")
+    stored = FORMAT.open(LocalStorage(str(tmp_path)), "ours").index.find(
+        "v/.ATTRIBUTES/VARIABLE_VALUE"
+    )
     assert stored.slices.shape[:, 0].tolist() == [4, 3, 3, 3]
     target = sharded(13, 3)
     tf.train.Checkpoint(v=target).read(str(tmp_path / "ours")).assert_consumed()
-    np.testing.assert_array_equal(tf.concat(list(target.variables), 0), np.arange(52).reshape(13, 4))
+    np.testing.assert_array_equal(
+        tf.concat(list(target.variables), 0), np.arange(52).reshape(13, 4)
+    )
 
 
-def test_a_float16_tensor_that_tensorflow_cannot_read_back_is_joined_so_that_it_can(tmp_path: Path) -> None:
+def test_a_float16_tensor_that_tensorflow_cannot_read_back_is_joined_so_that_it_can(
+    tmp_path: Path,
+) -> None:
     """TensorFlow saves slices of float16 and raises in reading them: "Dtype half not supported"."""
     halves = np.arange(8, dtype=np.float16)
     tf.raw_ops.SaveV2(
@@ -137,28 +162,43 @@ def test_a_float16_tensor_that_tensorflow_cannot_read_back_is_joined_so_that_it_
         tensors=[halves[:3], halves[3:]],
     )
     reshard(tmp_path / "theirs", tmp_path / "ours", policy=BalancedPolicy(1))
-    np.testing.assert_array_equal(tf.train.load_checkpoint(str(tmp_path / "ours")).get_tensor("t"), halves)
+    np.testing.assert_array_equal(
+        tf.train.load_checkpoint(str(tmp_path / "ours")).get_tensor("t"), halves
+    )
 
 
 def model() -> Any:
     network = tf.keras.Sequential(
-        [tf.keras.Input((3,)), tf.keras.layers.Dense(5, activation="relu"), tf.keras.layers.Dense(2)]
+        [
+            tf.keras.Input((3,)),
+            tf.keras.layers.Dense(5, activation="relu"),
+            tf.keras.layers.Dense(2),
+        ]
     )
     network.compile(tf.keras.optimizers.Adam(0.1), "mse")
     return network
 
 
-def test_a_keras_model_and_its_optimizer_restore_from_a_checkpoint_written_here(tmp_path: Path) -> None:
-    """Trained, saved by TensorFlow, laid out anew in five files, restored into a fresh model, every variable equal."""
+def test_a_keras_model_and_its_optimizer_restore_from_a_checkpoint_written_here(
+    tmp_path: Path,
+) -> None:
+    """Trained, saved by TensorFlow, laid out anew in five files, restored into a fresh model, every
+    variable equal."""
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.zeros((20, 2))
     trained, fresh = model(), model()
     trained.fit(x, y, epochs=2, verbose=0)
     tf.train.Checkpoint(model=trained, optimizer=trained.optimizer).write(str(tmp_path / "theirs"))
     reshard(tmp_path / "theirs", tmp_path / "ours", policy=BalancedPolicy(5))
     fresh.optimizer.build(fresh.trainable_variables)
-    tf.train.Checkpoint(model=fresh, optimizer=fresh.optimizer).read(str(tmp_path / "ours")).assert_consumed()
+    tf.train.Checkpoint(model=fresh, optimizer=fresh.optimizer).read(
+        str(tmp_path / "ours")
+    ).assert_consumed()
     pairs = [
-        *zip(trained.weights + trained.optimizer.variables, fresh.weights + fresh.optimizer.variables, strict=True)
+        *zip(
+            trained.weights + trained.optimizer.variables,
+            fresh.weights + fresh.optimizer.variables,
+            strict=True,
+        )
     ]
     assert len(pairs) > 8
     for one, other in pairs:
@@ -170,13 +210,18 @@ def test_an_overwritten_checkpoint_is_the_new_one_to_tensorflow(tmp_path: Path) 
     storage = LocalStorage(str(tmp_path))
     for round_ in range(3):
         write_arrays(storage, "ck", {"t": np.full(2, round_, np.float32)}, generation=f"g{round_}")
-        assert tf.train.load_checkpoint(str(tmp_path / "ck")).get_tensor("t").tolist() == [round_] * 2
+        assert (
+            tf.train.load_checkpoint(str(tmp_path / "ck")).get_tensor("t").tolist() == [round_] * 2
+        )
 
 
 @settings(max_examples=25)
 @given(
     names=st.lists(
-        st.text("ab\x01\x7fé日/", min_size=1, max_size=6) | st.just("x" * 300), min_size=1, max_size=40, unique=True
+        st.text("ab\x01\x7fé日/", min_size=1, max_size=6) | st.just("x" * 300),
+        min_size=1,
+        max_size=40,
+        unique=True,
     ),
     sizes=st.lists(st.integers(0, 200), min_size=40, max_size=40),
 )
@@ -185,7 +230,9 @@ def test_for_the_same_tensors_the_files_are_the_same_bytes(
 ) -> None:
     """Index and data file, for any names and sizes."""
     directory = tmp_path_factory.mktemp("same")
-    values = {name: np.arange(size, dtype=np.int32) for name, size in zip(names, sizes, strict=False)}
+    values = {
+        name: np.arange(size, dtype=np.int32) for name, size in zip(names, sizes, strict=False)
+    }
     tf.raw_ops.SaveV2(
         prefix=str(directory / "theirs"),
         tensor_names=names,
@@ -194,12 +241,18 @@ def test_for_the_same_tensors_the_files_are_the_same_bytes(
     )
     write_arrays(LocalStorage(str(directory)), "ours", values)
     for suffix in (".index", ".data-00000-of-00001"):
-        assert (directory / f"ours{suffix}").read_bytes() == (directory / f"theirs{suffix}").read_bytes()
+        assert (directory / f"ours{suffix}").read_bytes() == (
+            directory / f"theirs{suffix}"
+        ).read_bytes()
 
 
 def test_an_index_of_several_blocks_is_the_same_bytes(tmp_path: Path) -> None:
-    """20,000 tensors with long names make more than one block of 256 KiB, and separators between them."""
-    values = {f"layer_{i % 97}/{'deep/' * (i % 23)}kernel_{i}": np.full(i % 3, i, np.int64) for i in range(20_000)}
+    """20,000 tensors with long names make more than one block of 256 KiB, and separators between
+    them."""
+    values = {
+        f"layer_{i % 97}/{'deep/' * (i % 23)}kernel_{i}": np.full(i % 3, i, np.int64)
+        for i in range(20_000)
+    }
     names = list(values)
     tf.raw_ops.SaveV2(
         prefix=str(tmp_path / "theirs"),
@@ -232,7 +285,8 @@ def test_an_empty_table_has_the_bytes_of_tensorflows_metaindex() -> None:
 
 
 def test_tensorflow_restores_an_overwritten_bundle_and_cannot_merge_it(tmp_path: Path) -> None:
-    """As docs/deviations.md says, with the remedy: what is resharded into a new prefix is merged."""
+    """As docs/deviations.md says, with the remedy: what is resharded into a new prefix is
+    merged."""
 
     def merge(path: Path, merged: Path) -> Any:
         tf.raw_ops.MergeV2Checkpoints(
@@ -243,7 +297,9 @@ def test_tensorflow_restores_an_overwritten_bundle_and_cannot_merge_it(tmp_path:
     old, new = tmp_path / "old", tmp_path / "new"
     for value in (1.0, 2.0):
         save(old, {"a": np.full(3, value)}, format="tensorflow", force=True)
-    assert (tmp_path / "old.data-00000-of-00002").exists(), "one file, and the next count that was free"
+    assert (tmp_path / "old.data-00000-of-00002").exists(), (
+        "one file, and the next count that was free"
+    )
     assert tf.train.load_checkpoint(str(old)).get_tensor("a").tolist() == [2.0] * 3
     reshard(old, new)
     assert merge(new, tmp_path / "merged").tolist() == [2.0] * 3

@@ -1,4 +1,5 @@
-"""PyTorch's checkpoints, written by PyTorch and read here: every dtype, views, shared storages, objects."""
+"""PyTorch's checkpoints, written by PyTorch and read here: every dtype, views, shared storages,
+objects."""
 
 import warnings
 from pathlib import Path

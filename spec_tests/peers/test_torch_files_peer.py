@@ -1,4 +1,5 @@
-"""Files of torch.save that shardvar writes, read by PyTorch: bit for bit, with ``weights_only`` and mapped."""
+"""Files of torch.save that shardvar writes, read by PyTorch: bit for bit, with ``weights_only`` and
+mapped."""
 
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,32 @@ def tensors() -> dict[str, np.ndarray]:
     for name in sorted(DTYPES.values()):
         dtype = np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name))
         for shape in SHAPES:
-            octets = rng.integers(0, 2 if name == "bool" else 256, int(np.prod(shape)) * dtype.itemsize, np.uint8)
-            made[f"{name}.{len(shape)}.{shape}"] = np.frombuffer(octets.tobytes(), dtype).reshape(shape)
+            octets = rng.integers(
+                0, 2 if name == "bool" else 256, int(np.prod(shape)) * dtype.itemsize, np.uint8
+            )
+            made[f"{name}.{len(shape)}.{shape}"] = np.frombuffer(octets.tobytes(), dtype).reshape(
+                shape
+            )
     return made | {"naïve ✓": np.arange(3)}
 
 
-@pytest.mark.parametrize("options", [{}, {"weights_only": True}, {"weights_only": True, "mmap": True}])
-def test_what_shardvar_writes_torch_loads_bit_for_bit(options: dict[str, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"weights_only": True}, {"weights_only": True, "mmap": True}]
+)
+def test_what_shardvar_writes_torch_loads_bit_for_bit(
+    options: dict[str, bool], tmp_path: Path
+) -> None:
     written = tensors()
     sv.save(tmp_path / "x.pt", written)
     loaded = torch.load(tmp_path / "x.pt", **options)
     assert loaded.keys() == written.keys()
     for key, array in written.items():
         tensor = loaded[key]
-        assert tuple(tensor.shape) == array.shape and tensor.is_contiguous() and not tensor.requires_grad
+        assert (
+            tuple(tensor.shape) == array.shape
+            and tensor.is_contiguous()
+            and not tensor.requires_grad
+        )
         assert str(tensor.dtype) == f"torch.{array.dtype.name}"
         octets = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         assert octets == array.tobytes(), key
@@ -102,7 +115,9 @@ def placements() -> list[tuple[tuple[int, ...], Any]]:
 
 
 @pytest.mark.parametrize("number", range(9))
-def test_files_of_ranks_have_the_values_that_torch_spread_over_them(number: int, tmp_path: Path) -> None:
+def test_files_of_ranks_have_the_values_that_torch_spread_over_them(
+    number: int, tmp_path: Path
+) -> None:
     """Each rank saves its own DTensors; together they are the whole tensors, bit for bit."""
     mesh, chosen = placements()[number]
     world = int(np.prod(mesh))
@@ -121,4 +136,6 @@ def test_fsdp_over_tensor_parallelism_and_fsdp1_are_read(tmp_path: Path) -> None
     one = sv.load(tmp_path / "a")
     two = sv.load(tmp_path / "b", [f"model.{key}" for key in torch_ranks.values()])
     for key, value in torch_ranks.values().items():
-        assert np.array_equal(one[key], value.numpy()) and np.array_equal(two[f"model.{key}"], value.numpy())
+        assert np.array_equal(one[key], value.numpy()) and np.array_equal(
+            two[f"model.{key}"], value.numpy()
+        )

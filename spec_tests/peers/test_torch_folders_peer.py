@@ -1,4 +1,5 @@
-"""Distributed checkpoints that shardvar writes, read by PyTorch: every dtype, any cut, objects and nested values."""
+"""Distributed checkpoints that shardvar writes, read by PyTorch: every dtype, any cut, objects and
+nested values."""
 
 import json
 import subprocess
@@ -18,7 +19,9 @@ from spec_tests.helpers.programs import ENVIRONMENT
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
-format_utils = pytest.importorskip("torch.distributed.checkpoint.format_utils", reason="PyTorch is not installed")
+format_utils = pytest.importorskip(
+    "torch.distributed.checkpoint.format_utils", reason="PyTorch is not installed"
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -26,9 +29,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def tensors() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     found: dict[str, Any] = {
-        f"dtypes.{name}": rng.integers(0, 2, (7, 3)).astype(numpy_dtype(name)) for name in sorted(DTYPES.values())
+        f"dtypes.{name}": rng.integers(0, 2, (7, 3)).astype(numpy_dtype(name))
+        for name in sorted(DTYPES.values())
     }
-    return found | {"scalar": np.array(2.5), "empty": np.zeros((0, 3), np.float32), "naïve ✓": np.arange(5)}
+    return found | {
+        "scalar": np.array(2.5),
+        "empty": np.zeros((0, 3), np.float32),
+        "naïve ✓": np.arange(5),
+    }
 
 
 def octets_of(tensor: Any) -> bytes:
@@ -49,7 +57,9 @@ def check(read: dict[str, Any]) -> None:
 @pytest.fixture(params=[None, 3, (2, 3)], ids=str)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     partition = {"dtypes.*": request.param} if request.param else None
-    sv.save(tmp_path / "ck", tensors(), format="torch", partition=partition, policy=BalancedPolicy(3))
+    sv.save(
+        tmp_path / "ck", tensors(), format="torch", partition=partition, policy=BalancedPolicy(3)
+    )
     return tmp_path / "ck"
 
 
@@ -69,7 +79,9 @@ def read_empty(folder: Path) -> dict[str, Any]:
 
     state: dict[str, Any] = {}
     reader = dcp.FileSystemReader(str(folder))
-    _load_state_dict(state, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    _load_state_dict(
+        state, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True
+    )
     return state
 
 
@@ -99,7 +111,9 @@ def test_ranks_load_their_rows_from_slices_of_another_cut(folder: Path, tmp_path
     (tmp_path / "rank.py").write_text(RANK)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "rank.py")]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(folder), str(tmp_path / "meeting")], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(rank), str(folder), str(tmp_path / "meeting")], stdout=subprocess.PIPE
+        )
         for rank in range(2)
     ]
     rows = [json.loads(rank.communicate()[0]) for rank in ranks]
@@ -160,7 +174,8 @@ print(len(found), flush=True)
 dist.barrier()
 os._exit(0)  # as above
 """
-"""One of four ranks: FSDP2 over tensor parallelism saves a model and Adam's state, and a hybrid mesh loads them."""
+"""One of four ranks: FSDP2 over tensor parallelism saves a model and Adam's state, and a hybrid
+mesh loads them."""
 
 
 def test_a_training_state_of_one_mesh_is_resharded_and_loaded_on_another(tmp_path: Path) -> None:
@@ -168,15 +183,22 @@ def test_a_training_state_of_one_mesh_is_resharded_and_loaded_on_another(tmp_pat
     (tmp_path / "rank.py").write_text(MESHES)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "rank.py")]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, env=ENVIRONMENT)
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, env=ENVIRONMENT
+        )
         for rank in range(4)
     ]
     assert [rank.communicate()[0].split() for rank in ranks] == [[b"16"]] * 4
 
 
-@pytest.mark.parametrize("case", ["nested_and_objects", "fsdp2_adamw_bf16_3_ranks", "megatron_tp2_pp2"])
-def test_a_resharded_checkpoint_gives_torch_the_same_nested_value(case: str, tmp_path: Path) -> None:
-    """Tensors in another cut, objects, parameter groups and the lists and dicts that they lie in."""
+@pytest.mark.parametrize(
+    "case", ["nested_and_objects", "fsdp2_adamw_bf16_3_ranks", "megatron_tp2_pp2"]
+)
+def test_a_resharded_checkpoint_gives_torch_the_same_nested_value(
+    case: str, tmp_path: Path
+) -> None:
+    """Tensors in another cut, objects, parameter groups and the lists and dicts that they lie
+    in."""
     source = GOLDEN / "torch_dcp" / case / "ckpt"
     sv.reshard(source, tmp_path / "ck", format="torch", partition=3)
     for path, name in ((source, "a.pt"), (tmp_path / "ck", "b.pt")):

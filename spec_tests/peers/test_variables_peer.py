@@ -1,4 +1,5 @@
-"""Variables beside TensorFlow's own, on random sequences in layouts that TensorFlow supports (div, no empty shards)."""
+"""Variables beside TensorFlow's own, on random sequences in layouts that TensorFlow supports (div,
+no empty shards)."""
 
 from typing import Any
 
@@ -11,11 +12,21 @@ import shardvar as sv
 from shardvar.layout.partition import div
 
 tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-sharded_variable = pytest.importorskip("tensorflow.python.distribute.sharded_variable")  # it has no public name
+sharded_variable = pytest.importorskip(
+    "tensorflow.python.distribute.sharded_variable"
+)  # it has no public name
 
 Array = np.ndarray[Any, Any]
 
-VERBS = ["scatter_add", "scatter_sub", "scatter_mul", "scatter_div", "scatter_min", "scatter_max", "scatter_update"]
+VERBS = [
+    "scatter_add",
+    "scatter_sub",
+    "scatter_mul",
+    "scatter_div",
+    "scatter_min",
+    "scatter_max",
+    "scatter_update",
+]
 
 
 @st.composite
@@ -38,7 +49,9 @@ def same(ours: Any, theirs: Any) -> None:
 @given(both(), st.data())
 def test_writes_leave_the_same_bits(pair: tuple[Array, Any, Any], data: st.DataObject) -> None:
     array, ours, theirs = pair
-    for verb in data.draw(st.lists(st.sampled_from([*VERBS, "assign", "assign_add", "assign_sub"]), max_size=5)):
+    for verb in data.draw(
+        st.lists(st.sampled_from([*VERBS, "assign", "assign_add", "assign_sub"]), max_size=5)
+    ):
         if verb.startswith("assign"):
             value = array * np.asarray(data.draw(st.integers(-3, 3)), array.dtype)
             getattr(ours, verb)(value)
@@ -46,7 +59,11 @@ def test_writes_leave_the_same_bits(pair: tuple[Array, Any, Any], data: st.DataO
         else:
             ids = data.draw(st.lists(st.integers(0, len(array) - 1), max_size=8))
             values = np.array(
-                data.draw(st.lists(st.sampled_from([-3, -2, -1, 1, 2, 7]), min_size=len(ids), max_size=len(ids))),
+                data.draw(
+                    st.lists(
+                        st.sampled_from([-3, -2, -1, 1, 2, 7]), min_size=len(ids), max_size=len(ids)
+                    )
+                ),
                 array.dtype,
             ).reshape(-1, 1) * np.ones((1, 3), array.dtype)
             getattr(ours, verb)(sv.IndexedSlices(values, np.array(ids, np.int32)))
@@ -104,12 +121,17 @@ def test_partitioners_answer_as_tensorflows(
     theirs = tf.distribute.experimental.partitioners
     pairs = [
         (sv.FixedShardsPartitioner(count), theirs.FixedShardsPartitioner(count)),
-        (sv.MinSizePartitioner(size, count, rounding="ceil"), theirs.MinSizePartitioner(size, count)),
+        (
+            sv.MinSizePartitioner(size, count, rounding="ceil"),
+            theirs.MinSizePartitioner(size, count),
+        ),
         (sv.MaxSizePartitioner(size, count), theirs.MaxSizePartitioner(size, count)),
         (sv.MaxSizePartitioner(size), theirs.MaxSizePartitioner(size)),
     ]
     for mine, other in pairs:
-        assert mine(shape, dtype, axis) == list(other(tf.TensorShape(shape), tf.dtypes.as_dtype(dtype), axis=axis))
+        assert mine(shape, dtype, axis) == list(
+            other(tf.TensorShape(shape), tf.dtypes.as_dtype(dtype), axis=axis)
+        )
 
 
 @settings(max_examples=30, deadline=None)
@@ -129,7 +151,9 @@ def test_creators_are_called_in_the_same_order(priorities: list[int | None]) -> 
     graph = tf.compat.v1.get_default_graph()
     for number, priority in enumerate(priorities):
         scopes.append(sv.variable_creator_scope(noting("ours", number), priority=priority or 100))
-        scopes.append(graph._variable_creator_scope(noting("theirs", number), priority=priority or 100))
+        scopes.append(
+            graph._variable_creator_scope(noting("theirs", number), priority=priority or 100)
+        )
     for scope in scopes:
         scope.__enter__()
     sv.Variable(1.0)

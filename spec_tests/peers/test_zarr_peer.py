@@ -1,4 +1,5 @@
-"""What Orbax, zarr-python and xarray write is what shardvar reads, and the reverse; skipped where one is missing."""
+"""What Orbax, zarr-python and xarray write is what shardvar reads, and the reverse; skipped where
+one is missing."""
 
 import shutil
 import warnings
@@ -14,7 +15,10 @@ from shardvar.layout.dtypes import numpy_dtype
 
 RNG = np.random.default_rng(7)
 TREE = {
-    "params": {"kernel": RNG.standard_normal((300, 200), np.float32), "bias": np.zeros(64, np.float32)},
+    "params": {
+        "kernel": RNG.standard_normal((300, 200), np.float32),
+        "bias": np.zeros(64, np.float32),
+    },
     "opt": [np.int64(3), {"mu": RNG.standard_normal((5, 7))}],
     "flag": np.array([True, False]),
 }
@@ -30,7 +34,9 @@ LEAVES = {
 def hold(path: Path, expected: dict[str, Any], unread: tuple[str, ...] = ()) -> None:
     loaded = sv.load(path, [*expected])
     for key, array in expected.items():
-        assert np.array_equal(loaded[key], array, equal_nan=np.asarray(array).dtype.kind in "fc"), key
+        assert np.array_equal(loaded[key], array, equal_nan=np.asarray(array).dtype.kind in "fc"), (
+            key
+        )
         assert loaded[key].dtype == np.asarray(array).dtype
     report = sv.verify(path)
     assert (report.ok, tuple(each.key for each in report.uncompared)) == (not unread, unread)
@@ -39,7 +45,9 @@ def hold(path: Path, expected: dict[str, Any], unread: tuple[str, ...] = ()) -> 
 @pytest.mark.parametrize("use_ocdbt", [True, False])
 @pytest.mark.parametrize("use_zarr3", [True, False])
 @pytest.mark.parametrize("use_compression", [True, False])
-def test_every_layout_of_orbax(tmp_path: Path, use_ocdbt: bool, use_zarr3: bool, use_compression: bool) -> None:
+def test_every_layout_of_orbax(
+    tmp_path: Path, use_ocdbt: bool, use_zarr3: bool, use_compression: bool
+) -> None:
     ocp = pytest.importorskip("orbax.checkpoint")
     options = {"use_ocdbt": use_ocdbt, "use_zarr3": use_zarr3, "use_compression": use_compression}
     ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)).save(tmp_path / "ck", TREE)
@@ -95,7 +103,17 @@ def test_groups_of_zarr_python(tmp_path: Path, version: int) -> None:
 
 
 DTYPES = ["bool", "int8", ">i2", "<i4", "uint64", "<f2", "float32", ">f8", "complex64", ">c16"]
-EXTENTS = [(), (0,), (7,), (5, 4), (3, 0, 2), (3, 4, 5), (2, 3, 2, 3), (2, 2, 2, 2, 3), (2, 1, 2, 2, 2, 3)]
+EXTENTS = [
+    (),
+    (0,),
+    (7,),
+    (5, 4),
+    (3, 0, 2),
+    (3, 4, 5),
+    (2, 3, 2, 3),
+    (2, 2, 2, 2, 3),
+    (2, 1, 2, 2, 2, 3),
+]
 
 
 def compressors_of(version: int) -> dict[str, Any]:
@@ -103,28 +121,51 @@ def compressors_of(version: int) -> dict[str, Any]:
     codecs, numcodecs = pytest.importorskip("zarr.codecs"), pytest.importorskip("numcodecs")
     if version == 2:
         pair = numcodecs.Zstd(checksum=True), numcodecs.Blosc("zstd", 5, numcodecs.Blosc.BITSHUFFLE)
-        return {"none": None, "zstd": pair[0], "blosc": pair[1], "gzip": numcodecs.GZip(), "bz2": numcodecs.BZ2()}
+        return {
+            "none": None,
+            "zstd": pair[0],
+            "blosc": pair[1],
+            "gzip": numcodecs.GZip(),
+            "bz2": numcodecs.BZ2(),
+        }
     both = [codecs.GzipCodec(), codecs.Crc32cCodec()]
     zstd = codecs.ZstdCodec(checksum=True)
-    return {"none": None, "zstd": zstd, "blosc": codecs.BloscCodec(), "crc": [codecs.Crc32cCodec()], "both": both}
+    return {
+        "none": None,
+        "zstd": zstd,
+        "blosc": codecs.BloscCodec(),
+        "crc": [codecs.Crc32cCodec()],
+        "both": both,
+    }
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_every_rank_and_codec_of_zarr_python_is_read_bit_for_bit(tmp_path: Path, version: int) -> None:
-    """In both orders, with both separators, with chunks that do not divide, and with attributes that are NaN."""
+def test_every_rank_and_codec_of_zarr_python_is_read_bit_for_bit(
+    tmp_path: Path, version: int
+) -> None:
+    """In both orders, with both separators, with chunks that do not divide, and with attributes
+    that are NaN."""
     zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(tmp_path / "g", mode="w", zarr_format=version, attributes={"missing": np.nan})
+    group = zarr.open_group(
+        tmp_path / "g", mode="w", zarr_format=version, attributes={"missing": np.nan}
+    )
     written, number = {}, 0
     for name, compressor in compressors_of(version).items():
         for shape in EXTENTS:
             dtype = np.dtype(DTYPES[number % len(DTYPES)])
             array = RNG.integers(-2, 2, shape).astype(dtype)
-            options: dict[str, Any] = {"order": "CF"[number // 2 % 2], "fill_value": None if number % 3 else 0}
+            options: dict[str, Any] = {
+                "order": "CF"[number // 2 % 2],
+                "fill_value": None if number % 3 else 0,
+            }
             if version == 3:
                 options = {"fill_value": bool(number % 3) if dtype.kind == "b" else number % 3}
                 if shape and array.size and number % 2:
                     options["shards"] = tuple(2 * max(extent // 2, 1) for extent in shape)
-            keys = {"name": "v2" if version == 2 else "default", "configuration": {"separator": "./"[number % 2]}}
+            keys = {
+                "name": "v2" if version == 2 else "default",
+                "configuration": {"separator": "./"[number % 2]},
+            }
             made = group.create_array(
                 key := f"{name}/{len(shape)}.{number}",
                 shape=shape,
@@ -149,13 +190,16 @@ def test_every_rank_and_codec_of_zarr_python_is_read_bit_for_bit(tmp_path: Path,
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_an_array_that_a_consolidated_group_lost_is_an_error(tmp_path: Path, version: int) -> None:
-    """zarr-python lists it and returns its fill value, since it asks the consolidated metadata alone."""
+    """zarr-python lists it and returns its fill value, since it asks the consolidated metadata
+    alone."""
     zarr = pytest.importorskip("zarr")
     group = zarr.open_group(tmp_path / "g", mode="w", zarr_format=version)
     for key in ("a", "in/b"):
         group.create_array(key, shape=(4,), dtype="f4")[...] = np.arange(4)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # version 3 has no consolidated metadata by its specification
+        warnings.simplefilter(
+            "ignore"
+        )  # version 3 has no consolidated metadata by its specification
         zarr.consolidate_metadata(tmp_path / "g")
     assert sv.verify(tmp_path / "g").ok
     shutil.rmtree(tmp_path / "g" / "in" / "b")
@@ -169,11 +213,15 @@ def test_datasets_of_xarray(tmp_path: Path, version: int) -> None:
     """With labels, which are text: they are refused by name, and the numbers are read."""
     xarray, _ = pytest.importorskip("xarray"), pytest.importorskip("zarr")
     values = RNG.standard_normal((5, 3), np.float32)
-    counts = np.array([0, 0, 7, 0, 0])  # a chunk of zeros is not stored, and version 2 has no fill value then
+    counts = np.array(
+        [0, 0, 7, 0, 0]
+    )  # a chunk of zeros is not stored, and version 2 has no fill value then
     variables = {"t": (("y", "x"), values), "n": (("y",), counts)}
     dataset = xarray.Dataset(variables, {"x": ["a", "b", "c"]}, {"title": "a run"})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # neither text nor consolidated metadata are in the specification of version 3
+        warnings.simplefilter(
+            "ignore"
+        )  # neither text nor consolidated metadata are in the specification of version 3
         dataset.to_zarr(tmp_path / "ds", zarr_format=version, encoding={"n": {"chunks": (2,)}})
     hold(tmp_path / "ds", {"t": values, "n": counts}, unread=("x",))
     with sv.open_checkpoint(tmp_path / "ds") as reader:
@@ -181,7 +229,10 @@ def test_datasets_of_xarray(tmp_path: Path, version: int) -> None:
 
 
 WRITTEN = {
-    **{f"dtypes/{name}": np.arange(20).reshape(5, 4).astype(numpy_dtype(name)) for name in sorted(WRITTEN_DTYPES)},
+    **{
+        f"dtypes/{name}": np.arange(20).reshape(5, 4).astype(numpy_dtype(name))
+        for name in sorted(WRITTEN_DTYPES)
+    },
     "scalar": np.float64(2.5),
     "empty": np.zeros((0, 3), np.float32),
     "odd é name .-0": np.ones((1, 1, 2), np.uint8),
@@ -233,14 +284,21 @@ def test_tensorstore_reads_what_is_written(tmp_path: Path) -> None:
         write(tmp_path / form, form)
         for key, array in WRITTEN.items():
             store = {"driver": "file", "path": str(tmp_path / form / key)}
-            opened = tensorstore.open({"driver": driver, "kvstore": store}, open=True, read=True).result()
+            opened = tensorstore.open(
+                {"driver": driver, "kvstore": store}, open=True, read=True
+            ).result()
             hold_bits(opened.read().result(), array, key)
 
 
 def test_xarray_opens_what_is_written_as_a_dataset_and_as_a_tree(tmp_path: Path) -> None:
     xarray = pytest.importorskip("xarray")
     pytest.importorskip("zarr")
-    plain = {"w": np.arange(6.0).reshape(2, 3), "a/w": np.arange(4), "a/b/v": np.float32(1), "w_0": np.zeros((3, 2))}
+    plain = {
+        "w": np.arange(6.0).reshape(2, 3),
+        "a/w": np.arange(4),
+        "a/b/v": np.float32(1),
+        "w_0": np.zeros((3, 2)),
+    }
     sv.save(tmp_path / "ck", plain, format="zarr")
     for options in ({}, {"consolidated": True}, {"consolidated": False}):
         dataset = xarray.open_zarr(tmp_path / "ck", **options)
@@ -271,11 +329,17 @@ def test_zarr_python_uses_the_consolidated_metadata_that_are_written(tmp_path: P
     assert report.ok and not report.notes
 
 
-def test_a_group_with_a_dtype_that_zarr_python_lacks_opens_and_tells_a_lost_array(tmp_path: Path) -> None:
+def test_a_group_with_a_dtype_that_zarr_python_lacks_opens_and_tells_a_lost_array(
+    tmp_path: Path,
+) -> None:
     """Its attribute is kept when others are set, and arrays may be added."""
     zarr = pytest.importorskip("zarr")
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    tensors = {"w": np.arange(6.0).reshape(2, 3), "a/w": np.arange(4), "a/h": np.arange(4).astype(ml_dtypes.bfloat16)}
+    tensors = {
+        "w": np.arange(6.0).reshape(2, 3),
+        "a/w": np.arange(4),
+        "a/h": np.arange(4).astype(ml_dtypes.bfloat16),
+    }
     sv.save(tmp_path / "ck", tensors, format="zarr", metadata={"by": "me"})
     group = zarr.open_group(tmp_path / "ck", mode="a")
     for key in ("w", "a/w"):
@@ -294,7 +358,8 @@ def test_a_group_with_a_dtype_that_zarr_python_lacks_opens_and_tells_a_lost_arra
 
 
 def test_zarr_python_takes_an_array_that_it_removes_from_what_it_has_read(tmp_path: Path) -> None:
-    """So it is not missed; it knows nothing of the attribute, by which it is missed, as it is without a list."""
+    """So it is not missed; it knows nothing of the attribute, by which it is missed, as it is
+    without a list."""
     zarr = pytest.importorskip("zarr")
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for dtype, is_missed in ((np.float32, False), (ml_dtypes.bfloat16, True)):
@@ -307,7 +372,11 @@ def test_zarr_python_takes_an_array_that_it_removes_from_what_it_has_read(tmp_pa
 def leaves_of(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {prefix.removesuffix("."): tree}
-    return {key: value for name, below in tree.items() for key, value in leaves_of(below, f"{prefix}{name}.").items()}
+    return {
+        key: value
+        for name, below in tree.items()
+        for key, value in leaves_of(below, f"{prefix}{name}.").items()
+    }
 
 
 def test_orbax_restores_what_is_written(tmp_path: Path) -> None:
@@ -338,4 +407,6 @@ def test_orbax_restores_the_lists_of_a_checkpoint_whose_index_knows_them(tmp_pat
     ocp.PyTreeCheckpointer().save(tmp_path / "ck", {"layers": [np.arange(3), np.arange(4)]})
     sv.reshard(tmp_path / "ck", tmp_path / "copy", format="orbax")
     restored = ocp.PyTreeCheckpointer().restore(tmp_path / "copy")
-    assert isinstance(restored["layers"], list) and np.array_equal(restored["layers"][1], np.arange(4))
+    assert isinstance(restored["layers"], list) and np.array_equal(
+        restored["layers"][1], np.arange(4)
+    )

@@ -1,4 +1,5 @@
-"""Fitting slices to a format: what it cannot cut is joined, what it cannot hold is refused by name."""
+"""Fitting slices to a format: what it cannot cut is joined, what it cannot hold is refused by
+name."""
 
 import numpy as np
 import pytest
@@ -26,11 +27,16 @@ capabilities = st.builds(
 
 def is_joined(slices: SliceTable, row: int, capabilities: Capabilities) -> bool:
     slice_ = slices[row]
-    return slice_.dtype not in capabilities.slice_dtypes or len(slice_.full_shape) > capabilities.max_slice_rank
+    return (
+        slice_.dtype not in capabilities.slice_dtypes
+        or len(slice_.full_shape) > capabilities.max_slice_rank
+    )
 
 
 @given(slice_tables(), capabilities)
-def test_joining_keeps_every_tensor_and_every_element(slices: SliceTable, capabilities: Capabilities) -> None:
+def test_joining_keeps_every_tensor_and_every_element(
+    slices: SliceTable, capabilities: Capabilities
+) -> None:
     joined = join_whole(slices, capabilities)
     assert find_faults(joined) == {}
     assert set(joined.tensor.tolist()) == set(slices.tensor.tolist())
@@ -47,7 +53,9 @@ def test_what_a_format_cannot_cut_is_whole_and_the_rest_as_it_was(
         if is_joined(joined, row, capabilities):
             assert joined[row].is_whole
         else:
-            assert joined[row] in before or not joined[row].full_shape or 0 in joined[row].full_shape
+            assert (
+                joined[row] in before or not joined[row].full_shape or 0 in joined[row].full_shape
+            )
         assert capabilities.empty_slices or joined[row].region.size or joined[row].is_whole
 
 
@@ -59,9 +67,13 @@ def test_joining_twice_is_joining_once(slices: SliceTable, capabilities: Capabil
 
 
 @given(slice_tables(), capabilities)
-def test_a_joined_tensor_stands_where_its_first_slice_stood(slices: SliceTable, capabilities: Capabilities) -> None:
+def test_a_joined_tensor_stands_where_its_first_slice_stood(
+    slices: SliceTable, capabilities: Capabilities
+) -> None:
     joined = join_whole(slices, capabilities)
-    filled = slices.take(np.flatnonzero([slices[row].region.size > 0 for row in range(len(slices))]))
+    filled = slices.take(
+        np.flatnonzero([slices[row].region.size > 0 for row in range(len(slices))])
+    )
     order = [key for n, key in enumerate(map(filled.key, range(len(filled)))) if filled.key(n) not in
              list(map(filled.key, range(n)))]  # fmt: skip
     found = [joined.key(row) for row in range(len(joined)) if joined[row].region.size]
@@ -73,18 +85,26 @@ def test_a_joined_tensor_stands_where_its_first_slice_stood(slices: SliceTable, 
 
 def test_strings_keep_their_size_when_they_are_joined() -> None:
     tensors = TensorTable.of([("s", "string", (2, 2))])
-    slices = SliceTable.of(tensors, np.array([0]), np.zeros((1, 2), int), np.full((1, 2), 2), np.array([77]))
+    slices = SliceTable.of(
+        tensors, np.array([0]), np.zeros((1, 2), int), np.full((1, 2), 2), np.array([77])
+    )
     assert join_whole(slices, Capabilities(ALL, frozenset())).nbytes.tolist() == [77]
 
 
 def test_what_a_format_cannot_hold_is_refused_with_keys_dtypes_and_remedy() -> None:
     tensors = TensorTable.of(
-        [("w", "float32", (2,)), ("names", "string", ()), *((f"q{n}", "qint8", ()) for n in "abcdefghi")]
+        [
+            ("w", "float32", (2,)),
+            ("names", "string", ()),
+            *((f"q{n}", "qint8", ()) for n in "abcdefghi"),
+        ]
     )
     can = Capabilities(frozenset({"float32"}), frozenset())
     with pytest.raises(UnsupportedError) as caught:
         check_holds(tensors.whole(), can, "safetensors")
-    assert caught.value.cause.startswith("The format safetensors cannot hold 'names' (string), 'qa' (qint8), ")
+    assert caught.value.cause.startswith(
+        "The format safetensors cannot hold 'names' (string), 'qa' (qint8), "
+    )
     assert caught.value.cause.endswith(" and 2 more.")
     assert "another format" in caught.value.remedy
     check_holds(TensorTable.of([("w", "float32", (2,))]).whole(), can, "safetensors")
@@ -92,4 +112,8 @@ def test_what_a_format_cannot_hold_is_refused_with_keys_dtypes_and_remedy() -> N
 
 def test_a_format_that_is_only_read_says_so() -> None:
     with pytest.raises(UnsupportedError, match="The format gguf is read, and not written"):
-        check_holds(TensorTable.of([("w", "float32", (2,))]).whole(), Capabilities(frozenset(), frozenset()), "gguf")
+        check_holds(
+            TensorTable.of([("w", "float32", (2,))]).whole(),
+            Capabilities(frozenset(), frozenset()),
+            "gguf",
+        )

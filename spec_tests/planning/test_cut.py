@@ -12,7 +12,13 @@ from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, div
 from shardvar.planning.decision import cut_slices
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
-from spec_tests.helpers.hypothesis_strategies import cuts, filled_shapes, shapes, slice_tables, tensor_tables
+from spec_tests.helpers.hypothesis_strategies import (
+    cuts,
+    filled_shapes,
+    shapes,
+    slice_tables,
+    tensor_tables,
+)
 
 
 def regions(shape: tuple[int, ...], dtype: str, cut: Any) -> list[Region]:
@@ -32,13 +38,21 @@ def test_a_number_is_that_many_div_parts_along_the_first_axis_at_most_one_a_row(
     shape: tuple[int, ...], count: int
 ) -> None:
     expected = [(start, stop - start) for start, stop in div(shape[0], min(count, shape[0]))]
-    for cut in (count, np.int64(count), (count,), PartitionSpec(partitions=[count]), lambda shape, dtype: [count]):
+    for cut in (
+        count,
+        np.int64(count),
+        (count,),
+        PartitionSpec(partitions=[count]),
+        lambda shape, dtype: [count],
+    ):
         found = regions(shape, "float32", cut)
         assert [(region.offset[0], region.shape[0]) for region in found] == expected
         assert all(region.shape[1:] == shape[1:] and not any(region.offset[1:]) for region in found)
 
 
-@pytest.mark.parametrize("cut", [1, 5, (5,), (2, 3), PartitionSpec(partitions=[5]), PartitionSpec(splits=[[0]])])
+@pytest.mark.parametrize(
+    "cut", [1, 5, (5,), (2, 3), PartitionSpec(partitions=[5]), PartitionSpec(splits=[[0]])]
+)
 def test_a_tensor_without_rows_is_one_part(cut: Any) -> None:
     assert regions((0, 4), "float32", cut)[0].size == 0
     check_tiles((0, 4), regions((0, 4), "float32", cut))
@@ -57,7 +71,17 @@ def test_splits_are_sizes() -> None:
 
 @pytest.mark.parametrize(
     "cut",
-    [0, -1, (0,), (2, 2, 2), PartitionSpec(splits=[[5]]), Partition((3,), (Region((0,), (3,)),)), div(13, 3), "3", 2.5],
+    [
+        0,
+        -1,
+        (0,),
+        (2, 2, 2),
+        PartitionSpec(splits=[[5]]),
+        Partition((3,), (Region((0,), (3,)),)),
+        div(13, 3),
+        "3",
+        2.5,
+    ],
 )
 def test_what_does_not_fit_is_the_callers_error(cut: Any) -> None:
     """Intervals, text and fractions are no counts."""
@@ -66,10 +90,14 @@ def test_what_does_not_fit_is_the_callers_error(cut: Any) -> None:
 
 
 @given(tensor_tables(), st.data())
-def test_every_tensor_that_is_spoken_of_is_cut_and_no_other(tensors: TensorTable, data: st.DataObject) -> None:
+def test_every_tensor_that_is_spoken_of_is_cut_and_no_other(
+    tensors: TensorTable, data: st.DataObject
+) -> None:
     if len(tensors):
         chosen = data.draw(st.sampled_from(list(tensors.keys)))
-        glob = "".join(f"[{character}]" if character in "*?[" else character for character in chosen)
+        glob = "".join(
+            f"[{character}]" if character in "*?[" else character for character in chosen
+        )
         cut = cut_slices(tensors.whole(), {glob: 3})
         for row in range(len(cut)):
             assert cut.key(row) == chosen or cut[row].is_whole
@@ -83,12 +111,16 @@ def test_what_nobody_speaks_of_stays_as_it_is(slices: SliceTable) -> None:
     again = cut_slices(slices, {"*": 1})
     assert again.is_whole().all()
     assert again.nbytes.sum() == sum(
-        slices.nbytes[slices.tensor == t].sum() for t in range(len(slices.tensors)) if (slices.tensor == t).any()
+        slices.nbytes[slices.tensor == t].sum()
+        for t in range(len(slices.tensors))
+        if (slices.tensor == t).any()
     )
 
 
 def test_the_last_glob_that_matches_counts() -> None:
-    tensors = TensorTable.of([("a/w", "float32", (6,)), ("a/b", "float32", (6,)), ("c", "float32", (6,))])
+    tensors = TensorTable.of(
+        [("a/w", "float32", (6,)), ("a/b", "float32", (6,)), ("c", "float32", (6,))]
+    )
     cut = cut_slices(tensors.whole(), {"*": 1, "a/*": 2, "*/b": 3})
     assert [cut.key(row) for row in range(len(cut))] == ["a/w"] * 2 + ["a/b"] * 3 + ["c"]
 
@@ -123,5 +155,9 @@ def test_cutting_many_tensors_is_cutting_each_alone(tensors: TensorTable, cut: A
     whole = tensors.whole()
     together = cut_slices(whole, cut)
     alone = [cut_slices(whole.take(np.array([row])), {"*": cut}) for row in range(len(tensors))]
-    expected = [table[row] for number, table in enumerate(alone) for row in np.flatnonzero(table.tensor == number)]
+    expected = [
+        table[row]
+        for number, table in enumerate(alone)
+        for row in np.flatnonzero(table.tensor == number)
+    ]
     assert [together[row] for row in range(len(together))] == expected

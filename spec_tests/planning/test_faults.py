@@ -13,7 +13,14 @@ from shardvar.layout.region import subtract_all
 from shardvar.planning import plan
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
-from spec_tests.helpers.hypothesis_strategies import named_regions, regions, shapes, slice_tables, table_of, tilings
+from spec_tests.helpers.hypothesis_strategies import (
+    named_regions,
+    regions,
+    shapes,
+    slice_tables,
+    table_of,
+    tilings,
+)
 
 
 def twin(slices: SliceTable) -> dict[str, type[Exception]]:
@@ -41,7 +48,9 @@ def twin(slices: SliceTable) -> dict[str, type[Exception]]:
 @st.composite
 def damaged_tables(draw: st.DrawFn) -> SliceTable:
     """Tables of tilings with slices lost, doubled, moved and put in from elsewhere."""
-    tensors = TensorTable.of([(f"t{n}", "int8", draw(shapes(3, 4))) for n in range(draw(st.integers(1, 4)))])
+    tensors = TensorTable.of(
+        [(f"t{n}", "int8", draw(shapes(3, 4))) for n in range(draw(st.integers(1, 4)))]
+    )
     rows = []
     for tensor in range(len(tensors)):
         shape = tensors.shape(tensor)
@@ -78,14 +87,17 @@ def nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damaged_tables())
 def test_many_slices_have_the_same_faults_as_few(slices: SliceTable) -> None:
-    """The same keys are at fault, with an error that is true: of a hole and an overlap, either may be named."""
+    """The same keys are at fault, with an error that is true: of a hole and an overlap, either may
+    be named."""
     expected, found = twin(slices), find_faults(slices)
     assert found.keys() == expected.keys()
     for key, error in found.items():
         tensor = list(slices.tensors.keys).index(key)
         if type(error) is not expected[key]:
             assert (type(error), expected[key]) == (IncompleteCheckpoint, OverlappingSlices)
-            stored = [slices.region(row) for row in range(len(slices)) if slices.tensor[row] == tensor]
+            stored = [
+                slices.region(row) for row in range(len(slices)) if slices.tensor[row] == tensor
+            ]
             assert subtract_all(Region.whole(slices.tensors.shape(tensor)), stored)
 
 
@@ -105,7 +117,9 @@ def test_every_error_names_its_key_and_says_what_to_do(slices: SliceTable) -> No
 
 
 @given(damaged_tables())
-def test_the_missing_regions_that_are_named_are_the_ones_that_no_slice_holds(slices: SliceTable) -> None:
+def test_the_missing_regions_that_are_named_are_the_ones_that_no_slice_holds(
+    slices: SliceTable,
+) -> None:
     for key, error in find_faults(slices).items():
         if isinstance(error, IncompleteCheckpoint):
             tensor = list(slices.tensors.keys).index(key)
@@ -122,7 +136,9 @@ def test_the_missing_regions_that_are_named_are_the_ones_that_no_slice_holds(sli
 def of(shape: tuple[int, ...], *parts: tuple[tuple[int, ...], tuple[int, ...]]) -> SliceTable:
     """Slices of one tensor, beside another one of higher rank that is whole."""
     tensors = TensorTable.of([("w/b", "float32", shape), ("cube", "int8", (2, 2, 2))])
-    return table_of(tensors, [(1, Region.whole((2, 2, 2))), *((0, Region(*part)) for part in parts)])
+    return table_of(
+        tensors, [(1, Region.whole((2, 2, 2))), *((0, Region(*part)) for part in parts)]
+    )
 
 
 def test_each_fault_in_words() -> None:
@@ -143,20 +159,27 @@ def test_many_holes_are_counted() -> None:
     assert error.cause.endswith(" and 12 more regions.")
 
 
-def test_more_slices_than_are_subtracted_are_still_called_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_slices_than_are_subtracted_are_still_called_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(plan, "_SUBTRACTED", 3)
     error = find_faults(of((40,), *(((2 * n,), (1,)) for n in range(20))))["w/b"]
     assert error.cause == "'w/b' lacks some of the 40 elements of [0:40]."
 
 
-@pytest.mark.parametrize(("count", "words"), [(1024, "[{0}:{1}]"), (1025, "some of the {1} elements of [0:{1}]")])
+@pytest.mark.parametrize(
+    ("count", "words"), [(1024, "[{0}:{1}]"), (1025, "some of the {1} elements of [0:{1}]")]
+)
 def test_a_hole_among_1024_slices_is_named(count: int, words: str) -> None:
     error = find_faults(of((count + 1,), *(((row,), (1,)) for row in range(count))))["w/b"]
     assert error.cause == f"'w/b' lacks {words.format(count, count + 1)}."
 
 
-def test_all_tensors_share_one_budget_of_slices_that_are_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index with a hole in every tensor is reported in bounded time: the first holes are named, the others not."""
+def test_all_tensors_share_one_budget_of_slices_that_are_subtracted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An index with a hole in every tensor is reported in bounded time: the first holes are named,
+    the others not."""
     monkeypatch.setattr(plan, "_SUBTRACTED", 4)
     tensors = TensorTable.of([(f"t{number}", "int8", (6,)) for number in range(3)])
     held = [(tensor, Region((start,), (2,))) for tensor in range(3) for start in (0, 4)]
@@ -180,7 +203,9 @@ def test_hostile_numbers_are_out_of_bounds_without_a_warning(
 ) -> None:
     """An index may claim anything that 64 bits hold."""
     tensors = TensorTable.of([("t", "int8", full)])
-    slices = SliceTable(tensors, np.array([0]), np.array([offset]), np.array([shape]), np.array([0]))
+    slices = SliceTable(
+        tensors, np.array([0]), np.array([offset]), np.array([shape]), np.array([0])
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert isinstance(find_faults(slices)["t"], OutOfBounds)
@@ -197,7 +222,8 @@ def test_a_tensor_of_more_elements_than_numbers_can_count_is_incomplete_without_
 
 
 def test_a_tensor_without_elements_and_with_long_axes_is_whole_without_a_warning() -> None:
-    """The product of its other extents is beyond any float, and infinity times zero is not a number."""
+    """The product of its other extents is beyond any float, and infinity times zero is not a
+    number."""
     shape = (2**62,) * 20 + (0,)
     slices = table_of(TensorTable.of([("t", "int8", shape)]), [(0, Region.whole(shape))])
     with warnings.catch_warnings():

@@ -1,4 +1,5 @@
-"""Tables of contents: one key is found without the others, and a wrong one is told which it may have been."""
+"""Tables of contents: one key is found without the others, and a wrong one is told which it may
+have been."""
 
 import numpy as np
 import pytest
@@ -47,22 +48,32 @@ def rows_of(entries: EntryTable) -> list[object]:
 
 
 @given(slice_tables(), st.sampled_from([0, 1, 16]))
-def test_the_entries_of_a_key_are_those_of_the_whole_table(slices: SliceTable, run_nbytes: int) -> None:
+def test_the_entries_of_a_key_are_those_of_the_whole_table(
+    slices: SliceTable, run_nbytes: int
+) -> None:
     entries = entries_of(slices, run_nbytes)
     index = TableIndex(entries, ["a", "b", "c"])
     everything = rows_of(entries)
     for tensor, key in enumerate(slices.tensors.keys):
         found = index.find(key)
-        assert rows_of(found) == [everything[row] for row in np.flatnonzero(slices.tensor == tensor)]
-        assert list(found.slices.tensors.keys) == [key], "what is found grows with the key, not with the checkpoint"
+        assert rows_of(found) == [
+            everything[row] for row in np.flatnonzero(slices.tensor == tensor)
+        ]
+        assert list(found.slices.tensors.keys) == [key], (
+            "what is found grows with the key, not with the checkpoint"
+        )
     assert [rows_of(table) for table in index.scan()] == [everything]
 
 
 @given(slice_tables(), st.sampled_from([0, 1, 16]), st.data())
-def test_entries_cut_in_pieces_are_put_together_again(slices: SliceTable, run: int, data: st.DataObject) -> None:
+def test_entries_cut_in_pieces_are_put_together_again(
+    slices: SliceTable, run: int, data: st.DataObject
+) -> None:
     entries = entries_of(slices, run)
     at = sorted(data.draw(st.lists(st.integers(0, len(slices)), max_size=3)))
-    pieces = [entries.take(np.arange(a, b)) for a, b in zip([0, *at], [*at, len(slices)], strict=True)]
+    pieces = [
+        entries.take(np.arange(a, b)) for a, b in zip([0, *at], [*at, len(slices)], strict=True)
+    ]
     assert rows_of(concatenate_entries(pieces)) == rows_of(entries)
 
 
@@ -74,7 +85,9 @@ def test_no_tables_are_an_empty_one() -> None:
 def test_a_checksum_that_is_not_there_is_none(slices: SliceTable) -> None:
     entries = entries_of(slices)
     for row in range(len(entries)):
-        assert (entries.entry(row, "abc").checksum is None) == (entries.checksum[row] == NO_CHECKSUM)
+        assert (entries.entry(row, "abc").checksum is None) == (
+            entries.checksum[row] == NO_CHECKSUM
+        )
 
 
 def test_an_unknown_key_is_told_its_neighbours() -> None:
@@ -82,8 +95,13 @@ def test_an_unknown_key_is_told_its_neighbours() -> None:
     assert isinstance(error, KeyError)
     assert str(error).startswith("There is no tensor 'dense/kernal'. Did you mean 'dense/kernel'")
     layers = [f"layers.{number}.w" for number in range(12)]
-    assert unknown_key("layer.3.w", layers).remedy == "Did you mean 'layers.3.w'?"  # the number is meant
-    assert unknown_key("row.4", ["row.1", "row.2", "row.3"]).remedy == "Did you mean 'row.1', 'row.2' or 'row.3'?"
+    assert (
+        unknown_key("layer.3.w", layers).remedy == "Did you mean 'layers.3.w'?"
+    )  # the number is meant
+    assert (
+        unknown_key("row.4", ["row.1", "row.2", "row.3"]).remedy
+        == "Did you mean 'row.1', 'row.2' or 'row.3'?"
+    )
     assert "inspect" in unknown_key("x", ["completely", "different"]).remedy
     assert "inspect" in unknown_key("x", []).remedy
 

@@ -1,7 +1,9 @@
-"""MaxShardSizePolicy beside TensorFlow's: its recorded answers, and a twin of its algorithm on random tensors.
+"""MaxShardSizePolicy beside TensorFlow's: its recorded answers, and a twin of its algorithm on
+random tensors.
 
-The twin is written from what TensorFlow 2.21 was seen to do (``MaxShardSizePolicy`` in its ``sharding_policies.py``):
-parts of even size along the axis that takes the fewest. It knows nothing of shardvar but the texts of slices.
+The twin is written from what TensorFlow 2.21 was seen to do (``MaxShardSizePolicy`` in its
+``sharding_policies.py``): parts of even size along the axis that takes the fewest. It knows nothing
+of shardvar but the texts of slices.
 """
 
 import base64
@@ -49,7 +51,9 @@ def shardables(case: dict[str, Any]) -> list[sv.ShardableTensor]:
         else:
             value = np.zeros(shape, numpy_dtype(tensor["dtype"]))
         found.append(
-            sv.ShardableTensor(value, value.dtype, "", tensor["key"], shape, tensor["slice_spec"], tensor["key"])
+            sv.ShardableTensor(
+                value, value.dtype, "", tensor["key"], shape, tensor["slice_spec"], tensor["key"]
+            )
         )
     return found
 
@@ -65,27 +69,37 @@ def test_no_recorded_case_takes_more_files_than_in_tensorflow(case: dict[str, An
 
 @pytest.mark.parametrize("case", ENDING, ids=lambda case: str(case["name"]))
 def test_compat_gives_the_recorded_slices_file_by_file(case: dict[str, Any]) -> None:
-    """But for strings, which TensorFlow cuts and cannot read then, and for tensors without elements, which it drops."""
+    """But for strings, which TensorFlow cuts and cannot read then, and for tensors without
+    elements, which it drops."""
     if case["name"] in NO_SLICE:
         pytest.skip("its slice is none of its tensor")
     ours = sv.MaxShardSizePolicy(case["max_shard_size"], compat="tensorflow")(shardables(case))
     theirs = [
-        {key: [part["spec"] for part in parts] for key, parts in shard.items()} for shard in case["result"]["shards"]
+        {key: [part["spec"] for part in parts] for key, parts in shard.items()}
+        for shard in case["result"]["shards"]
     ]
     strings = {t["key"] for t in case["tensors"] if t["dtype"] == "string" and t["shape"]}
     if strings:
-        ours_strings = [spec for shard in specs_of(ours) for key in strings for spec in shard.get(key, [])]
+        ours_strings = [
+            spec for shard in specs_of(ours) for key in strings for spec in shard.get(key, [])
+        ]
         assert len(ours_strings) == len(strings), "a string tensor is cut"
         return
     assert specs_of(ours, empty=False) == theirs
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "infinite_loop" in case["result"]], ids=lambda c: c["name"])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "infinite_loop" in case["result"]], ids=lambda c: c["name"]
+)
 @pytest.mark.parametrize("compat", [None, "tensorflow"])
-def test_where_tensorflow_loops_for_ever_there_is_an_answer(case: dict[str, Any], compat: Any) -> None:
+def test_where_tensorflow_loops_for_ever_there_is_an_answer(
+    case: dict[str, Any], compat: Any
+) -> None:
     given = shardables(case)
     shards = sv.MaxShardSizePolicy(max(case["max_shard_size"], 1), compat=compat)(given)
-    stored = sum(value.size for shard in shards for parts in shard.values() for value in parts.values())
+    stored = sum(
+        value.size for shard in shards for parts in shard.values() for value in parts.values()
+    )
     assert stored == sum(each.tensor.size for each in given)
 
 
@@ -96,23 +110,31 @@ def test_where_tensorflow_loops_for_ever_there_is_an_answer(case: dict[str, Any]
 def test_the_twin_gives_the_recorded_answers(case: dict[str, Any]) -> None:
     tensors = [(t["key"], t["dtype"], tuple(t["shape"])) for t in case["tensors"]]
     theirs = [
-        {key: [part["spec"] for part in parts] for key, parts in shard.items()} for shard in case["result"]["shards"]
+        {key: [part["spec"] for part in parts] for key, parts in shard.items()}
+        for shard in case["result"]["shards"]
     ]
     assert twin(tensors, case["max_shard_size"]) == theirs
 
 
 @settings(max_examples=400)
 @given(many_tensors, st.integers(1, 300))
-def test_wherever_tensorflow_ends_compat_is_the_same_and_ours_takes_no_more_files(tensors: Tensors, limit: int) -> None:
+def test_wherever_tensorflow_ends_compat_is_the_same_and_ours_takes_no_more_files(
+    tensors: Tensors, limit: int
+) -> None:
     theirs = twin(tensors, limit)
     if theirs is not None:
-        same = specs_of(answer(tensors, sv.MaxShardSizePolicy(limit, compat="tensorflow")), empty=False)
+        same = specs_of(
+            answer(tensors, sv.MaxShardSizePolicy(limit, compat="tensorflow")), empty=False
+        )
         assert same == theirs
-        assert len(specs_of(answer(tensors, sv.MaxShardSizePolicy(limit)), empty=False)) <= len(theirs)
+        assert len(specs_of(answer(tensors, sv.MaxShardSizePolicy(limit)), empty=False)) <= len(
+            theirs
+        )
 
 
 def fewest(tensors: Tensors, limit: int) -> int:
-    """The files that are filled if every element could be put anywhere, in order: by putting them one by one."""
+    """The files that are filled if every element could be put anywhere, in order: by putting them
+    one by one."""
     files, room, begun = 0, 0, False
     for _, dtype, shape in tensors:
         item = numpy_dtype(dtype).itemsize
@@ -136,12 +158,15 @@ def test_as_few_files_as_filling_in_order_takes(tensors: Tensors, limit: int) ->
     assert count == fewest(tensors, limit)
     table = TensorTable.of(tensors).whole()
     cuttable = table.tensors.ranks > 0
-    counted = fewest_files(WeighedSlices(table, weights_of(table), cuttable, limit), np.arange(len(table)))
+    counted = fewest_files(
+        WeighedSlices(table, weights_of(table), cuttable, limit), np.arange(len(table))
+    )
     assert counted == count
 
 
 def test_ten_billion_floats_are_planned_without_being_there() -> None:
-    """RFC 001: "10 billion floats!!" in files of 500 MiB are 77, since 40 * 10**9 / (500 * 2**20) is 76.3."""
+    """RFC 001: "10 billion floats!!" in files of 500 MiB are 77, since 40 * 10**9 / (500 * 2**20)
+    is 76.3."""
     table = TensorTable.of([("x", "float32", (10_000_000_000,))]).whole()
     nothing = np.zeros(0, np.int64)
     entries = EntryTable(table.take(nothing), nothing, nothing, nothing, nothing.astype(np.bool))
@@ -155,10 +180,15 @@ def test_ten_billion_floats_are_planned_without_being_there() -> None:
 
 @pytest.mark.parametrize("compat", [None, "tensorflow"])
 @pytest.mark.parametrize("limit", [1, 3, 4, 399_000])
-def test_more_files_than_are_allowed_are_refused_before_any_is_planned(limit: int, compat: Any) -> None:
-    """Ten billion floats in files of an element would take weeks; the limit that the error gives is large enough."""
+def test_more_files_than_are_allowed_are_refused_before_any_is_planned(
+    limit: int, compat: Any
+) -> None:
+    """Ten billion floats in files of an element would take weeks; the limit that the error gives is
+    large enough."""
     table = TensorTable.of([("x", "float32", (10_000_000_000,))]).whole()
-    with pytest.raises(sv.errors.ArgumentError, match=f"limit of {limit} bytes a file takes 10.*99999") as caught:
+    with pytest.raises(
+        sv.errors.ArgumentError, match=f"limit of {limit} bytes a file takes 10.*99999"
+    ) as caught:
         sv.MaxShardSizePolicy(limit, compat).assign(table, HOLDS_ALL)
     enough = int(re.search(r"such as (\d+) bytes", caught.value.remedy)[1])
     work = WeighedSlices(table, weights_of(table), np.ones(1, np.bool), enough)
@@ -184,15 +214,24 @@ def test_slices_of_a_sharded_variable_are_cut_in_the_coordinates_of_the_whole() 
 
 
 def test_the_graph_of_objects_and_the_lengths_of_strings_are_not_counted(tmp_path: Path) -> None:
-    tensors: dict[str, Any] = {"w": np.zeros(2, np.float32), OBJECT_GRAPH_KEY: np.array(b"x" * 300, object)}
+    tensors: dict[str, Any] = {
+        "w": np.zeros(2, np.float32),
+        OBJECT_GRAPH_KEY: np.array(b"x" * 300, object),
+    }
     report = sv.save(tmp_path / "m", tensors, policy=sv.MaxShardSizePolicy(8))
     assert report.num_files == 1
     [told] = report.exceeding
     assert told.file == 0 and "not counted" in told.reason
 
 
-def test_what_cannot_be_cut_is_told_and_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tensors: dict[str, Any] = {"s": np.array([b"x" * 50, b"y"], object), "z": np.complex128(1), "w": np.zeros(4)}
+def test_what_cannot_be_cut_is_told_and_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors: dict[str, Any] = {
+        "s": np.array([b"x" * 50, b"y"], object),
+        "z": np.complex128(1),
+        "w": np.zeros(4),
+    }
     report = sv.save(tmp_path / "m", tensors, policy=sv.MaxShardSizePolicy(12))
     assert [each.file for each in report.exceeding] == [4, 5]
     assert "'s' is of dtype string" in report.exceeding[0].reason
@@ -213,19 +252,24 @@ def test_compat_with_nothing_known_is_refused() -> None:
 @pytest.mark.parametrize("compat", [None, "tensorflow"])
 @pytest.mark.parametrize("spec", ["10 3 2,4:0,3", "2 3 0,1:0,3", "6 0,6"])
 def test_a_tensor_of_another_shape_than_its_slice_spec_is_refused(spec: str, compat: Any) -> None:
-    given = [sv.ShardableTensor(np.zeros((2, 3), np.float32), np.float32, "", "w", (2, 3), spec, "w")]
+    given = [
+        sv.ShardableTensor(np.zeros((2, 3), np.float32), np.float32, "", "w", (2, 3), spec, "w")
+    ]
     with pytest.raises(sv.errors.LayoutError, match="'w' has shape"):
         sv.MaxShardSizePolicy(16, compat=compat)(given)
 
 
 @given(st.integers(0, 1 << 22), st.integers(1, 50))
 def test_strings_count_with_their_own_bytes(length: int, count: int) -> None:
-    """Exactly for one string of any length, and for several of the same one: a varint has 7 bits a byte."""
+    """Exactly for one string of any length, and for several of the same one: a varint has 7 bits a
+    byte."""
     digits = max(1, -(-length.bit_length() // 7))
     assert strings_nbytes(4 + count * (digits + length), count) == count * length
 
 
-@pytest.mark.parametrize("length", [0, 127, 128, 129, (1 << 14) - 1, 1 << 14, (1 << 21) - 1, 1 << 21])
+@pytest.mark.parametrize(
+    "length", [0, 127, 128, 129, (1 << 14) - 1, 1 << 14, (1 << 21) - 1, 1 << 21]
+)
 def test_a_string_counts_with_its_own_bytes_where_a_digit_more_begins(length: int) -> None:
     digits = max(1, -(-length.bit_length() // 7))
     assert strings_nbytes(4 + digits + length, 1) == length

@@ -1,4 +1,5 @@
-"""Plans: the copies are those of the plain definition, and carrying them out by NumPy gives the right arrays."""
+"""Plans: the copies are those of the plain definition, and carrying them out by NumPy gives the
+right arrays."""
 
 import pickle
 
@@ -11,12 +12,19 @@ from shardvar.errors import IncompleteCheckpoint, InconsistentTensor, Overlappin
 from shardvar.layout import Region
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
-from spec_tests.helpers.hypothesis_strategies import cut_tables, named_regions, regions_in, table_of, tensor_tables
+from spec_tests.helpers.hypothesis_strategies import (
+    cut_tables,
+    named_regions,
+    regions_in,
+    table_of,
+    tensor_tables,
+)
 
 
 @st.composite
 def two_cuts(draw: st.DrawFn) -> tuple[SliceTable, SliceTable]:
-    """The same tensors cut in two ways, named in different orders; the second has some of them only."""
+    """The same tensors cut in two ways, named in different orders; the second has some of them
+    only."""
     tensors = draw(tensor_tables())
     wanted = draw(st.permutations(range(len(tensors))))
     wanted = wanted[: draw(st.integers(0, len(wanted)))]
@@ -38,11 +46,15 @@ def plain_copies(sources: SliceTable, targets: SliceTable) -> set[tuple[int, int
 
 
 def copies_of(plan: Plan) -> list[tuple[int, int, Region]]:
-    return [(copy.source, copy.target, copy.region) for copy in map(plan.copy, range(len(plan.copies)))]
+    return [
+        (copy.source, copy.target, copy.region) for copy in map(plan.copy, range(len(plan.copies)))
+    ]
 
 
 @given(two_cuts())
-def test_the_copies_are_those_of_the_plain_definition_each_once(tables: tuple[SliceTable, SliceTable]) -> None:
+def test_the_copies_are_those_of_the_plain_definition_each_once(
+    tables: tuple[SliceTable, SliceTable],
+) -> None:
     copies = copies_of(plan_copies(*tables))
     assert len(copies) == len(set(copies))
     assert set(copies) == plain_copies(*tables)
@@ -66,7 +78,9 @@ def test_carrying_out_the_copies_fills_every_target(tables: tuple[SliceTable, Sl
 
 
 @given(two_cuts())
-def test_copies_stand_in_the_order_of_targets_and_offsets(tables: tuple[SliceTable, SliceTable]) -> None:
+def test_copies_stand_in_the_order_of_targets_and_offsets(
+    tables: tuple[SliceTable, SliceTable],
+) -> None:
     plan = plan_copies(*tables)
     order = [(target, region.offset) for _, target, region in copies_of(plan)]
     assert order == sorted(order)
@@ -92,7 +106,11 @@ def test_a_source_that_is_missing_is_named_and_never_zeros(
     lost = data.draw(st.integers(0, len(sources) - 1))
     region, key = sources.region(lost), sources.key(lost)
     rest = sources.take(np.array([row for row in range(len(sources)) if row != lost], np.int64))
-    needs = [row for row in range(len(targets)) if targets.key(row) == key and region.intersect(targets.region(row))]
+    needs = [
+        row
+        for row in range(len(targets))
+        if targets.key(row) == key and region.intersect(targets.region(row))
+    ]
     if not needs:
         plan_copies(rest, targets)
         return
@@ -131,10 +149,16 @@ def test_a_plan_with_a_copy_less_or_a_copy_cut_short_cannot_be_made(
 
 @given(st.data())
 def test_any_part_of_a_tensor_is_planned_from_the_slices_that_hold_it(data: st.DataObject) -> None:
-    sources = data.draw(cut_tables(TensorTable.of([("t", "int8", (5, 4)), ("u", "int8", (5, 4, 3))])))
+    sources = data.draw(
+        cut_tables(TensorTable.of([("t", "int8", (5, 4)), ("u", "int8", (5, 4, 3))]))
+    )
     wanted = data.draw(regions_in((5, 4)))
     plan = plan_copies(sources, table_of(TensorTable.of([("t", "int8", (5, 4))]), [(0, wanted)]))
-    holders = {row for row in range(len(sources)) if sources.key(row) == "t" and sources.region(row).intersect(wanted)}
+    holders = {
+        row
+        for row in range(len(sources))
+        if sources.key(row) == "t" and sources.region(row).intersect(wanted)
+    }
     assert {source for source, _, _ in copies_of(plan)} == holders
 
 
@@ -148,12 +172,15 @@ def test_a_key_that_no_source_has_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape"), [("float64", (3,)), ("float32", (4,)), ("float32", (3, 1)), ("float32", ()), ("string", (3,))]
+    ("dtype", "shape"),
+    [("float64", (3,)), ("float32", (4,)), ("float32", (3, 1)), ("float32", ()), ("string", (3,))],
 )
 def test_dtypes_and_shapes_are_never_changed_unasked(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(InconsistentTensor) as caught:
         plan_copies(whole("k", "float32", (3,)), whole("k", dtype, shape))
-    assert caught.value.cause == (f"'k' is float32[3] in the checkpoint and {dtype}{list(shape)} in the target.")
+    assert caught.value.cause == (
+        f"'k' is float32[3] in the checkpoint and {dtype}{list(shape)} in the target."
+    )
 
 
 def test_nothing_is_planned_from_nothing() -> None:

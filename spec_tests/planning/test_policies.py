@@ -1,4 +1,5 @@
-"""The policies: nothing lost, nothing doubled, limits kept, files even and filled; the same answer every time."""
+"""The policies: nothing lost, nothing doubled, limits kept, files even and filled; the same answer
+every time."""
 
 import re
 from typing import Any
@@ -13,7 +14,13 @@ from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment, find_faults
-from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, ColumnarPolicy, MaxShardSizePolicy, TablePolicy
+from shardvar.planning.policies import (
+    AllInOnePolicy,
+    BalancedPolicy,
+    ColumnarPolicy,
+    MaxShardSizePolicy,
+    TablePolicy,
+)
 from shardvar.planning.policies.max_shard_size import weights_of
 from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -38,8 +45,14 @@ def elements(slices: SliceTable) -> set[tuple[str, tuple[int, ...]]]:
     found = []
     for row in range(len(slices)):
         region = slices.region(row)
-        x = np.stack(np.meshgrid(*map(np.arange, region.shape), indexing="ij"), axis=-1) if region.rank else None
-        indices = [()] if x is None else (x.reshape(-1, region.rank) + np.array(region.offset)).tolist()
+        x = (
+            np.stack(np.meshgrid(*map(np.arange, region.shape), indexing="ij"), axis=-1)
+            if region.rank
+            else None
+        )
+        indices = (
+            [()] if x is None else (x.reshape(-1, region.rank) + np.array(region.offset)).tolist()
+        )
         found.extend((slices.key(row), tuple(index)) for index in indices)
     assert len(found) == len(set(found))
     return set(found)
@@ -51,16 +64,23 @@ def elements_of_file(answer: Assignment, file: int) -> set[tuple[str, tuple[int,
 
 def is_cuttable(slices: SliceTable, row: int, capabilities: Capabilities) -> bool:
     rank = len(slices[row].full_shape)
-    return slices.dtype(row) in capabilities.slice_dtypes and 0 < rank <= capabilities.max_slice_rank
+    return (
+        slices.dtype(row) in capabilities.slice_dtypes and 0 < rank <= capabilities.max_slice_rank
+    )
 
 
 @given(slice_tables(), policies, policies, capabilities)
 def test_a_composition_divides_the_files_of_the_outer_policy(
     slices: SliceTable, outer: TablePolicy, inner: TablePolicy, capabilities: Capabilities
 ) -> None:
-    """No file of it holds elements of two of the outer policy's files, and the elements of all are those given."""
-    first, answer = (each.assign(slices, capabilities) for each in (outer, ColumnarComposition(outer, inner)))
-    outer_file = {each: file for file in range(first.num_files) for each in elements_of_file(first, file)}
+    """No file of it holds elements of two of the outer policy's files, and the elements of all are
+    those given."""
+    first, answer = (
+        each.assign(slices, capabilities) for each in (outer, ColumnarComposition(outer, inner))
+    )
+    outer_file = {
+        each: file for file in range(first.num_files) for each in elements_of_file(first, file)
+    }
     assert elements(answer.slices) == elements(slices)
     for file in range(answer.num_files):
         assert len({outer_file[each] for each in elements_of_file(answer, file)}) <= 1
@@ -84,11 +104,13 @@ def test_only_what_the_format_can_cut_is_cut_and_order_is_kept(
 ) -> None:
     """What cannot be cut and exceeds a limit alone leaves its place: it comes last, in order too.
 
-    In formats of whole tensors it comes before the others of the file that was begun, as ``test_huggingface`` tells.
+    In formats of whole tensors it comes before the others of the file that was begun, as
+    ``test_huggingface`` tells.
     """
     answer = policy.assign(slices, capabilities)
     if not capabilities.slice_dtypes and isinstance(policy, MaxShardSizePolicy):
-        # Slices without elements may be equal: the first of them in the answer is the first that was given.
+        # Slices without elements may be equal: the first of them in the answer is the first that
+        # was given.
         places: dict[object, list[int]] = {}
         for row in reversed(range(len(slices))):
             places.setdefault(slices[row], []).append(row)
@@ -97,7 +119,11 @@ def test_only_what_the_format_can_cut_is_cut_and_order_is_kept(
         return
     limit = policy.max_shard_size if isinstance(policy, MaxShardSizePolicy) else np.inf
     weights = weights_of(slices)
-    aside = [row for row in range(len(slices)) if weights[row] > limit and not is_cuttable(slices, row, capabilities)]
+    aside = [
+        row
+        for row in range(len(slices))
+        if weights[row] > limit and not is_cuttable(slices, row, capabilities)
+    ]
     parts = [answer.slices[row] for row in range(len(answer.slices))]
     position = 0
     for row in [*(row for row in range(len(slices)) if row not in aside), *aside]:
@@ -148,13 +174,23 @@ def test_a_limit_is_kept_except_by_a_single_slice_that_cannot_be_cut(
         if weights[rows].sum() > limit:
             assert len(rows) == 1
             row = rows[0]
-            assert not is_cuttable(answer.slices, row, capabilities) or answer.slices.region(row).size == 1
+            assert (
+                not is_cuttable(answer.slices, row, capabilities)
+                or answer.slices.region(row).size == 1
+            )
 
 
-@given(st.lists(st.tuples(st.sampled_from(["int8", "float32"]), st.integers(1, 60)), max_size=6), st.integers(4, 99))
-def test_a_file_is_left_only_if_not_one_more_element_fits(tensors: list[tuple[str, int]], limit: int) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from(["int8", "float32"]), st.integers(1, 60)), max_size=6),
+    st.integers(4, 99),
+)
+def test_a_file_is_left_only_if_not_one_more_element_fits(
+    tensors: list[tuple[str, int]], limit: int
+) -> None:
     """R-POLICY-14. Tensors of one axis, which can be cut between any two elements."""
-    table = TensorTable.of([(f"t{n}", dtype, (size,)) for n, (dtype, size) in enumerate(tensors)]).whole()
+    table = TensorTable.of(
+        [(f"t{n}", dtype, (size,)) for n, (dtype, size) in enumerate(tensors)]
+    ).whole()
     answer = MaxShardSizePolicy(limit).assign(table, CUTS_NUMBERS)
     used = answer.nbytes_of_files()
     for file in range(1, answer.num_files):
@@ -163,17 +199,22 @@ def test_a_file_is_left_only_if_not_one_more_element_fits(tensors: list[tuple[st
 
 
 def test_the_axis_that_fills_most_of_the_file_is_cut() -> None:
-    """R-POLICY-14 (RFC 001): of 100 bytes 96 are filled along the second axis, and 80 along the first."""
+    """R-POLICY-14 (RFC 001): of 100 bytes 96 are filled along the second axis, and 80 along the
+    first."""
     table = TensorTable.of([("w", "float32", (5, 10))]).whole()
     answer = MaxShardSizePolicy(100).assign(table, CUTS_NUMBERS)
     assert answer.slices.region(0) == Region((0, 0), (5, 5))
     assert answer.nbytes_of_files().tolist() == [100, 100]
     table = TensorTable.of([("w", "int8", (10, 12))]).whole()
-    assert MaxShardSizePolicy(55).assign(table, CUTS_NUMBERS).slices.region(0) == Region((0, 0), (10, 5))
+    assert MaxShardSizePolicy(55).assign(table, CUTS_NUMBERS).slices.region(0) == Region(
+        (0, 0), (10, 5)
+    )
 
 
 def test_a_limit_of_one_byte_ends_and_cuts_to_elements() -> None:
-    table = TensorTable.of([("w", "float32", (3, 4)), ("e", "float32", (0, 4)), ("s", "int8", ())]).whole()
+    table = TensorTable.of(
+        [("w", "float32", (3, 4)), ("e", "float32", (0, 4)), ("s", "int8", ())]
+    ).whole()
     answer = MaxShardSizePolicy(1).assign(table, CUTS_NUMBERS)
     assert [region.size for region in map(answer.slices.region, range(14))] == [1] * 12 + [0, 1]
     assert answer.nbytes_of_files().tolist() == [4] * 12 + [1]
@@ -181,7 +222,11 @@ def test_a_limit_of_one_byte_ends_and_cuts_to_elements() -> None:
 
 def test_an_empty_tensor_after_an_oversized_string_ends() -> None:
     table = SliceTable.of(
-        (tensors := TensorTable.of([("s", "string", (3,)), ("e", "float32", (0, 4)), ("w", "int8", (4,))])),
+        (
+            tensors := TensorTable.of(
+                [("s", "string", (3,)), ("e", "float32", (0, 4)), ("w", "int8", (4,))]
+            )
+        ),
         np.arange(3),
         np.zeros((3, 2), np.int64),
         tensors.shapes,
@@ -191,12 +236,16 @@ def test_an_empty_tensor_after_an_oversized_string_ends() -> None:
     assert answer.file.tolist() == [0, 0, 1]
 
 
-def balanced(tensors: list[tuple[str, str, tuple[int, ...]]], num_files: int, can: Capabilities) -> Assignment:
+def balanced(
+    tensors: list[tuple[str, str, tuple[int, ...]]], num_files: int, can: Capabilities
+) -> Assignment:
     return BalancedPolicy(num_files).assign(TensorTable.of(tensors).whole(), can)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 5), st.integers(1, 12))
-def test_balanced_files_are_within_one_row_of_even(lengths: list[int], width: int, num_files: int) -> None:
+def test_balanced_files_are_within_one_row_of_even(
+    lengths: list[int], width: int, num_files: int
+) -> None:
     """As long as a file is to hold a row at all."""
     tensors = [(f"t{n}", "float32", (length, width + n)) for n, length in enumerate(lengths)]
     row = 4 * (width + len(lengths) - 1)
@@ -208,9 +257,13 @@ def test_balanced_files_are_within_one_row_of_even(lengths: list[int], width: in
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 15))
-def test_as_many_files_as_asked_for_if_there_is_something_for_each(sizes: list[int], num_files: int) -> None:
+def test_as_many_files_as_asked_for_if_there_is_something_for_each(
+    sizes: list[int], num_files: int
+) -> None:
     """Tensors that cannot be cut: as many files as tensors at most, none without a tensor."""
-    answer = balanced([(f"t{n}", "int8", (size,)) for n, size in enumerate(sizes)], num_files, CUTS_NOTHING)
+    answer = balanced(
+        [(f"t{n}", "int8", (size,)) for n, size in enumerate(sizes)], num_files, CUTS_NOTHING
+    )
     assert answer.num_files == min(num_files, len(sizes))
 
 
@@ -222,7 +275,9 @@ def test_more_files_than_rows_are_as_many_files_as_rows() -> None:
 
 
 def test_a_large_tensor_that_cannot_be_cut_leaves_no_file_empty() -> None:
-    answer = balanced([("a", "int8", (100,)), ("b", "int8", (1,)), ("c", "int8", (1,))], 3, CUTS_NOTHING)
+    answer = balanced(
+        [("a", "int8", (100,)), ("b", "int8", (1,)), ("c", "int8", (1,))], 3, CUTS_NOTHING
+    )
     assert answer.file.tolist() == [0, 1, 2]
 
 
@@ -248,7 +303,9 @@ def test_more_files_than_their_numbers_have_digits_are_refused() -> None:
 @pytest.mark.parametrize("limit", [1.5, 2.0, float("inf"), True, "8", None])
 def test_limits_that_are_not_integers_are_refused(limit: Any) -> None:
     for policy, name in ((MaxShardSizePolicy, "max_shard_size"), (BalancedPolicy, "num_files")):
-        with pytest.raises(ArgumentTypeError, match=re.escape(f"Invalid {name} {limit!r}. Give an integer.")):
+        with pytest.raises(
+            ArgumentTypeError, match=re.escape(f"Invalid {name} {limit!r}. Give an integer.")
+        ):
             policy(limit)
 
 
@@ -260,7 +317,8 @@ def test_nothing_is_assigned_to_one_file() -> None:
 
 
 def test_a_columnar_policy_must_say_what_it_does_and_decide() -> None:
-    """The base class answers neither, so that a policy that forgot one fails instead of writing nothing."""
+    """The base class answers neither, so that a policy that forgot one fails instead of writing
+    nothing."""
     slices = TensorTable.of([("a", "int8", (2,))]).whole()
     with pytest.raises(NotImplementedError):
         _ = ColumnarPolicy().description

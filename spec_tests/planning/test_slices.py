@@ -11,7 +11,13 @@ from shardvar.errors import InconsistentTensor, LayoutError, MalformedCheckpoint
 from shardvar.layout import Region
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.slices import SliceTable, TensorSlice, TensorTable, concatenate, pad, widen
-from spec_tests.helpers.hypothesis_strategies import keys, shapes, slice_tables, table_of, tensor_tables
+from spec_tests.helpers.hypothesis_strategies import (
+    keys,
+    shapes,
+    slice_tables,
+    table_of,
+    tensor_tables,
+)
 
 
 def rows_of(slices: SliceTable) -> list[TensorSlice]:
@@ -33,7 +39,8 @@ def test_padding_changes_no_size(rows: list[tuple[int, ...]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "complaint"), [((1,) * 65, "65 axes"), ((2**63,), "64 bits"), ((3, 2**200), "64 bits")]
+    ("shape", "complaint"),
+    [((1,) * 65, "65 axes"), ((2**63,), "64 bits"), ((3, 2**200), "64 bits")],
 )
 def test_shapes_that_no_array_can_have_are_refused(shape: tuple[int, ...], complaint: str) -> None:
     with pytest.raises(MalformedCheckpoint, match=complaint):
@@ -47,7 +54,9 @@ def test_a_claim_of_too_many_bytes_is_refused_before_anything_is_allocated() -> 
 
 @given(tensor_tables())
 def test_a_tensor_table_says_what_it_was_made_of(tensors: TensorTable) -> None:
-    again = TensorTable.of([(key, tensors.dtype(n), tensors.shape(n)) for n, key in enumerate(tensors.keys)])
+    again = TensorTable.of(
+        [(key, tensors.dtype(n), tensors.shape(n)) for n, key in enumerate(tensors.keys)]
+    )
     assert list(again.keys) == list(tensors.keys)
     for name in ("codes", "ranks", "shapes"):
         np.testing.assert_array_equal(getattr(again, name), getattr(tensors, name))
@@ -85,17 +94,25 @@ def test_tables_of_different_tensors_follow_each_other(data: st.DataObject) -> N
 
 
 @given(slice_tables(), st.data())
-def test_a_table_cut_in_pieces_is_put_together_again(slices: SliceTable, data: st.DataObject) -> None:
+def test_a_table_cut_in_pieces_is_put_together_again(
+    slices: SliceTable, data: st.DataObject
+) -> None:
     """Tensors that several tables name become one."""
     at = sorted(data.draw(st.lists(st.integers(0, len(slices)), max_size=3)))
-    pieces = [slices.take(np.arange(a, b)) for a, b in zip([0, *at], [*at, len(slices)], strict=True)]
+    pieces = [
+        slices.take(np.arange(a, b)) for a, b in zip([0, *at], [*at, len(slices)], strict=True)
+    ]
     joined = concatenate(pieces)
     assert rows_of(joined) == rows_of(slices)
     assert list(joined.tensors.keys) == list(slices.tensors.keys)
 
 
-@pytest.mark.parametrize("other", [("k", "float64", (3,)), ("k", "float32", (4,)), ("k", "float32", (3, 1))])
-def test_tables_that_disagree_about_a_tensor_do_not_become_one(other: tuple[str, str, tuple[int, ...]]) -> None:
+@pytest.mark.parametrize(
+    "other", [("k", "float64", (3,)), ("k", "float32", (4,)), ("k", "float32", (3, 1))]
+)
+def test_tables_that_disagree_about_a_tensor_do_not_become_one(
+    other: tuple[str, str, tuple[int, ...]],
+) -> None:
     a, b = TensorTable.of([("j", "int8", ()), ("k", "float32", (3,))]), TensorTable.of([other])
     with pytest.raises(InconsistentTensor, match="'k'"):
         concatenate([a.whole(), b.whole()])

@@ -1,4 +1,5 @@
-"""docs/performance.md has the figures of docs/performance.json, and what draws and runs them keeps its word."""
+"""docs/performance.md has the figures of docs/performance.json, and what draws and runs them keeps
+its word."""
 
 import json
 import os
@@ -35,7 +36,10 @@ def group(*figures: Figure) -> Group:
 
 
 def growing(program: str, exponent: float, *sizes: int) -> list[Figure]:
-    return [Figure("tensors: save", program, "memory", size**exponent, "s", None, size=size) for size in sizes]
+    return [
+        Figure("tensors: save", program, "memory", size**exponent, "s", None, size=size)
+        for size in sizes
+    ]
 
 
 def test_the_page_is_made_of_the_results() -> None:
@@ -46,7 +50,9 @@ def test_the_page_is_made_of_the_results() -> None:
 
 
 def test_the_curves_are_made_of_the_results() -> None:
-    drawn = {path.name: path.read_text("utf-8") for path in (DOCS / "images").glob("growth-of-*.svg")}
+    drawn = {
+        path.name: path.read_text("utf-8") for path in (DOCS / "images").glob("growth-of-*.svg")
+    }
     assert drawn == pictures(STORED), "Run python -m benchmarks.page."
 
 
@@ -57,7 +63,12 @@ def test_the_readme_has_the_figures_of_the_results() -> None:
 
 def test_no_figure_of_the_page_stands_outside_of_a_table() -> None:
     """Ratios, and times with three digits, come from a measurement."""
-    text = re.sub(r"<!-- table: .*?<!-- end of table -->", "", (DOCS / "performance.md").read_text("utf-8"), flags=re.S)
+    text = re.sub(
+        r"<!-- table: .*?<!-- end of table -->",
+        "",
+        (DOCS / "performance.md").read_text("utf-8"),
+        flags=re.S,
+    )
     assert re.findall(r"\d\.\d+ x\b|\d+ x `|\|[^\n]*\d", text) == []
 
 
@@ -68,7 +79,10 @@ def test_the_page_has_a_place_for_every_table_and_a_table_for_every_subject() ->
 
 
 def test_a_group_that_is_stored_is_the_group(tmp_path: Path) -> None:
-    groups = {"tiny": group(Figure("a", "b", "disk", 1.5, "x", None, "note")), "plan": group(*growing("x", 1, 1, 2))}
+    groups = {
+        "tiny": group(Figure("a", "b", "disk", 1.5, "x", None, "note")),
+        "plan": group(*growing("x", 1, 1, 2)),
+    }
     (tmp_path / "stored").write_text(groups_to_json(groups), "utf-8")
     assert read_groups(tmp_path / "stored") == dict(sorted(groups.items()))
 
@@ -76,7 +90,10 @@ def test_a_group_that_is_stored_is_the_group(tmp_path: Path) -> None:
 def test_a_group_that_is_measured_anew_replaces_itself_alone(tmp_path: Path) -> None:
     old = {"plan": group(Figure("plan 1 slice", "", "", 2.0, "s", None)), "policies": group()}
     write_page(DOCS, tmp_path, old)
-    new = {**read_groups(tmp_path / "performance.json"), "plan": group(Figure("plan 1 slice", "", "", 9.0, "s", 5.0))}
+    new = {
+        **read_groups(tmp_path / "performance.json"),
+        "plan": group(Figure("plan 1 slice", "", "", 9.0, "s", 5.0)),
+    }
     write_page(DOCS, tmp_path, new)
     text = (tmp_path / "performance.md").read_text("utf-8")
     assert "| plan 1 slice | 9 s | <= 5 s, missed |" in text and "| 2 s |" not in text
@@ -95,8 +112,12 @@ def test_a_figure_that_no_table_has_is_refused(tmp_path: Path) -> None:
 def test_a_failure_is_on_the_page() -> None:
     lost = Figure("table", "", "", None, "", None, "failed: signal 9", failed=True)
     assert "It failed: signal 9." in table("libraries", {"table": group(lost)})
-    some = Figure("512 MiB table", "Orbax", "", None, "", None, "failed: OSError: full", failed=True)
-    assert "512 MiB table, Orbax: failed: OSError: full." in table("libraries", {"table": group(some)})
+    some = Figure(
+        "512 MiB table", "Orbax", "", None, "", None, "failed: OSError: full", failed=True
+    )
+    assert "512 MiB table, Orbax: failed: OSError: full." in table(
+        "libraries", {"table": group(some)}
+    )
 
 
 @given(st.floats(-2, 3), st.sampled_from([(1, 10, 100), (10, 1000, 20_000, 40_000), (4, 5, 6)]))
@@ -117,13 +138,24 @@ def test_curves_are_drawn_one_line_each_within_the_picture() -> None:
     lines = [each.attrib["points"] for each in root.iter() if each.tag.endswith("polyline")]
     spots = [tuple(map(float, spot.split(","))) for line in lines for spot in line.split()]
     assert sorted(len(line.split()) for line in lines) == [2, 3]
-    assert all(0 <= x <= int(root.attrib["width"]) and 0 <= y <= int(root.attrib["height"]) for x, y in spots)
-    assert "a &lt; b" in drawn and drawn == pictures({"growth": group(*figures)})["growth-of-tensors.svg"]
+    assert all(
+        0 <= x <= int(root.attrib["width"]) and 0 <= y <= int(root.attrib["height"])
+        for x, y in spots
+    )
+    assert (
+        "a &lt; b" in drawn
+        and drawn == pictures({"growth": group(*figures)})["growth-of-tensors.svg"]
+    )
 
 
 def test_a_curve_that_ends_before_the_others_says_why() -> None:
-    end = Figure("tensors: save", "npz", "memory", None, "s", None, "since it takes long", size=1000)
-    text = table("growth of tensors", {"growth": group(*growing("shardvar", 1, 10, 100), *growing("npz", 1, 10), end)})
+    end = Figure(
+        "tensors: save", "npz", "memory", None, "s", None, "since it takes long", size=1000
+    )
+    text = table(
+        "growth of tensors",
+        {"growth": group(*growing("shardvar", 1, 10, 100), *growing("npz", 1, 10), end)},
+    )
     assert "| save | npz | 10 s | - | - |" in text
     assert "Ends there, since it takes long: save, npz." in text
 
@@ -138,17 +170,26 @@ def test_rounds_are_the_longest_chain_of_requests(spans: list[tuple[int, int]]) 
 
     assert count_rounds(requests) == longest(0)
     moments = range(40)
-    assert count_at_once(requests) == max(sum(r.start <= t < r.stop for r in requests) for t in moments)
+    assert count_at_once(requests) == max(
+        sum(r.start <= t < r.stop for r in requests) for t in moments
+    )
 
 
-def test_small_slices_of_a_late_store_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request a slice and a few to open, and a round for every 64 of them, were they all of the same length."""
+def test_small_slices_of_a_late_store_are_read_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request a slice and a few to open, and a round for every 64 of them, were they all of the
+    same length."""
     monkeypatch.setattr(latency, "RUNS", 1)
     stores = []
-    monkeypatch.setattr(latency, "LateStore", lambda folder: stores.append(LateStore(folder, 0.0)) or stores[-1])
+    monkeypatch.setattr(
+        latency, "LateStore", lambda folder: stores.append(LateStore(folder, 0.0)) or stores[-1]
+    )
     from benchmarks.places import Place
 
-    (figure,) = latency.measure(Setting([Place("disk", tmp_path)], replace(QUICK, latency_slices=100)))
+    (figure,) = latency.measure(
+        Setting([Place("disk", tmp_path)], replace(QUICK, latency_slices=100))
+    )
     assert figure.value is not None and figure.target == 3
     assert 100 <= len(stores[0].requests) <= 104
 
@@ -163,7 +204,11 @@ def test_a_subject_that_dies_keeps_what_it_measured_and_is_said_to_have_failed(
         (package / path.name).write_text(path.read_text("utf-8"), "utf-8")
     figure = 'Figure("one", "", "", 1.0, "s", None)'
     head = f"from benchmarks.figures import Figure\ndef measure(setting):\n    yield {figure}\n"
-    for name, end in (("raises", "raise OSError('full')"), ("aborts", "os.abort()"), ("hangs", "time.sleep(600)")):
+    for name, end in (
+        ("raises", "raise OSError('full')"),
+        ("aborts", "os.abort()"),
+        ("hangs", "time.sleep(600)"),
+    ):
         (package / f"{name}.py").write_text(f"import os, time\n{head}    {end}\n", "utf-8")
     monkeypatch.setattr(subjects, "ROOT", package.parent)
     search = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (package.parent, paths.ROOT)))}
@@ -176,5 +221,8 @@ def test_a_subject_that_dies_keeps_what_it_measured_and_is_said_to_have_failed(
         found = run_subject(name, tmp_path / "disk", quick=True, limit=limit)
         assert [each.subject for each in found.figures] == ["one", name]
         assert (found.figures[-1].failed, found.figures[-1].note) == (True, why)
-        assert json.loads(groups_to_json({name: found}))["groups"][name]["figures"][1]["failed"] is True
+        assert (
+            json.loads(groups_to_json({name: found}))["groups"][name]["figures"][1]["failed"]
+            is True
+        )
     assert list((tmp_path / "disk").iterdir()) == []

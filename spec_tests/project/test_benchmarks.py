@@ -38,7 +38,9 @@ def test_holes_are_a_checkpoint_of_zeros_with_right_checksums(
 def test_the_calls_of_a_comparison_are_interleaved() -> None:
     calls: list[str] = []
     found = compare(
-        Run(lambda: calls.append("ours")), Run(lambda: calls.append("theirs"), lambda: calls.append("before")), 60
+        Run(lambda: calls.append("ours")),
+        Run(lambda: calls.append("theirs"), lambda: calls.append("before")),
+        60,
     )
     assert found.pairs == MOST
     timed = [call for call in calls if call != "before"][2:]
@@ -54,7 +56,10 @@ def test_a_pair_that_takes_too_long_is_the_only_one() -> None:
 
 
 def test_a_figure_is_a_miss_past_its_target_alone() -> None:
-    figures = [Figure("a", "", "", value, "x", target) for value, target in ((1, 1), (1.1, 1), (1, None), (None, 1))]
+    figures = [
+        Figure("a", "", "", value, "x", target)
+        for value, target in ((1, 1), (1.1, 1), (1, None), (None, 1))
+    ]
     assert [figure.verdict for figure in figures] == ["pass", "miss", "", "skipped"]
     assert [Figure.from_json(figure.to_json()) for figure in figures] == figures
     assert Figure("a", "", "", None, "", None, "failed: why", failed=True).verdict == "failed"
@@ -66,12 +71,17 @@ def test_what_needs_neither_clock_nor_peer_is_within_its_target(tmp_path: Path) 
     subjects = (lookup, partial, plan, layouts, redistribution)
     figures = [figure for subject in subjects for figure in subject.measure(setting)]
     assert [figure for figure in figures if figure.verdict == "miss" and figure.unit == "MiB"] == []
-    assert all(figure.value is not None or figure.note.endswith("is not installed") for figure in figures)
+    assert all(
+        figure.value is not None or figure.note.endswith("is not installed") for figure in figures
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
-def test_the_three_servers_train_as_no_server_does_bit_for_bit_and_as_numpy_by_hand(optimizer: str) -> None:
-    """What is timed does the same work; NumPy sums rows that come often in pairs, so it agrees but for rounding."""
+def test_the_three_servers_train_as_no_server_does_bit_for_bit_and_as_numpy_by_hand(
+    optimizer: str,
+) -> None:
+    """What is timed does the same work; NumPy sums rows that come often in pairs, so it agrees but
+    for rounding."""
     first = initial_values(200, 100, 8)
     models = [Sharded(first, optimizer), Sharded(first, optimizer, 0), Plain(first, optimizer)]
     losses = [[model.step(batch) for batch in draw_batches(200, 100, 64, 4)] for model in models]
@@ -84,7 +94,8 @@ def test_the_three_servers_train_as_no_server_does_bit_for_bit_and_as_numpy_by_h
 
 
 def test_a_prediction_is_what_a_queue_of_workers_takes() -> None:
-    """Against the recurrence itself, task by task: each begins when it is handed out and a worker is free."""
+    """Against the recurrence itself, task by task: each begins when it is handed out and a worker
+    is free."""
     for count, workers, dispatch in product((1, 2, 3, 7, 20), (1, 2, 3, 8, 30), (0.0, 0.3, 2.0)):
         costs = Costs(task=1.0, byte=0.1, dispatch=dispatch, call=0.5)
         task, begin = 1.0 + 0.1 * 5, list[float]()
@@ -96,7 +107,10 @@ def test_a_prediction_is_what_a_queue_of_workers_takes() -> None:
 
 
 def test_a_prediction_says_why_more_workers_do_not_help() -> None:
-    costs, store = Costs(task=0.1, byte=1e-9, dispatch=1e-4, call=0.0), Store(worker=1e9, total=1e10)
+    costs, store = (
+        Costs(task=0.1, byte=1e-9, dispatch=1e-4, call=0.0),
+        Store(worker=1e9, total=1e10),
+    )
     limits = [predict(10**12, 10**9, workers, costs, store).limit for workers in (1, 10, 20, 1000)]
     assert limits == ["workers", "workers", "store", "files"]
     assert predict(10**12, 10**6, 10_000, costs, Store()).limit == "caller"

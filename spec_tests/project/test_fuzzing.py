@@ -1,4 +1,5 @@
-"""The fuzzer's law, without the fuzzer: values or an error of ours, for its seeds and for some changes of each."""
+"""The fuzzer's law, without the fuzzer: values or an error of ours, for its seeds and for some
+changes of each."""
 
 import operator
 import random
@@ -68,7 +69,9 @@ def test_inside_of_an_amnesty_no_checksum_is_wrong_and_after_it_they_are_what_th
     with amnesty():
         found = CRC32C.compute(data)
         for other in (7, 0xFFFFFFFF, np.uint32(7)):
-            assert all((found.__eq__(other), not found.__ne__(other), operator.eq(int(other), found)))
+            assert all(
+                (found.__eq__(other), not found.__ne__(other), operator.eq(int(other), found))
+            )
         assert CRC32.combine(1, 2, 3) == 9
     assert CRC32C.compute(data) == right and CRC32C.compute(data) != 7
 

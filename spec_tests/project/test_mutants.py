@@ -1,4 +1,5 @@
-"""The mutants can be made and name tests that there are; the machine that runs them catches bugs and nothing else."""
+"""The mutants can be made and name tests that there are; the machine that runs them catches bugs
+and nothing else."""
 
 import ast
 from collections.abc import Iterator
@@ -19,14 +20,17 @@ def changed_files(mutant: Mutant) -> dict[str, str]:
     texts: dict[str, str] = {}
     for edit in mutant.edits:
         text = texts.get(edit.path) or (ROOT / "shardvar" / edit.path).read_text(encoding="utf-8")
-        assert text.count(edit.old) == 1, f"{edit.path} has {text.count(edit.old)} times, not once: {edit.old}"
+        assert text.count(edit.old) == 1, (
+            f"{edit.path} has {text.count(edit.old)} times, not once: {edit.old}"
+        )
         texts[edit.path] = text.replace(edit.old, edit.new)
     return texts
 
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, CANARY], ids=lambda mutant: mutant.name)
 def test_a_mutant_can_be_made_and_names_tests_that_there_are(mutant: Mutant) -> None:
-    """Its text stands in the code once, and what becomes of it is another program, but for the canary."""
+    """Its text stands in the code once, and what becomes of it is another program, but for the
+    canary."""
     for path, text in changed_files(mutant).items():
         whole = ast.parse((ROOT / "shardvar" / path).read_text(encoding="utf-8"))
         assert (ast.dump(ast.parse(text)) == ast.dump(whole)) == (mutant is CANARY)
@@ -75,4 +79,8 @@ def test_what_does_not_import_proves_nothing(workshop: Workshop) -> None:
 def test_a_mutant_that_does_not_apply_is_an_error(workshop: Workshop) -> None:
     for old in ("no such text", "return"):
         with pytest.raises(DoesNotApply):
-            workshop.make(Mutant(f"stale-{len(old)}", "It is stale.", (Edit("layout/partition.py", old, ""),), ""))
+            workshop.make(
+                Mutant(
+                    f"stale-{len(old)}", "It is stale.", (Edit("layout/partition.py", old, ""),), ""
+                )
+            )

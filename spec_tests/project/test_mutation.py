@@ -1,4 +1,5 @@
-"""The drawn mutants are other programs, a trial catches what a test sees and nothing else, and the page is current."""
+"""The drawn mutants are other programs, a trial catches what a test sees and nothing else, and the
+page is current."""
 
 import ast
 from collections.abc import Iterator
@@ -101,7 +102,10 @@ def mutant_of(old: str, new: str) -> Mutant:
     lines = (PACKAGE / "layout/region.py").read_text(encoding="utf-8").splitlines()
     (number,) = [number for number, each in enumerate(lines, 1) if old in each]
     start = lines[number - 1].index(old)
-    return Mutant("layout/region.py", Change("by hand", (number, start), (number, start + len(old)), new, None))
+    return Mutant(
+        "layout/region.py",
+        Change("by hand", (number, start), (number, start + len(old)), new, None),
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,11 +123,14 @@ def test_a_bug_is_caught_and_what_is_none_survives(
     monkeypatch.setattr(trial, "PATIENCE", 5.0)
     verdict = copy.judge(mutant_of('text.split(" ")', new), TRACE, ["geometry"])
     assert seen_by in verdict.seen_by and bool(seen_by) == bool(verdict.seen_by)
-    assert (copy.place / "shardvar/layout/region.py").read_text() == (PACKAGE / "layout/region.py").read_text()
+    assert (copy.place / "shardvar/layout/region.py").read_text() == (
+        PACKAGE / "layout/region.py"
+    ).read_text()
 
 
 def test_a_constant_is_seen_by_all_tests_of_its_module() -> None:
-    """Whatever test imported it first; a line of a function by the tests that execute it, where there are any."""
+    """Whatever test imported it first; a line of a function by the tests that execute it, where
+    there are any."""
     trace = Trace({"a": 1.0, "b": 1.0}, {"wire/crc.py": {1: {"a"}, 5: {"b"}, 6: set(), 9: {"a"}}})
     change = Change("by hand", (1, 0), (1, 1), "", None)
     for line, function, tests in (
@@ -133,7 +140,9 @@ def test_a_constant_is_seen_by_all_tests_of_its_module() -> None:
         (8, (7, 8), "ab"),
         (9, (9, 9), "a"),
     ):
-        mutant = Mutant("wire/crc.py", replace(change, start=(line, 0), stop=(line, 1), function=function))
+        mutant = Mutant(
+            "wire/crc.py", replace(change, start=(line, 0), stop=(line, 1), function=function)
+        )
         assert trace.tests_of(mutant) == set(tests)
 
 

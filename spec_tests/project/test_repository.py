@@ -14,7 +14,8 @@ from spec_tests.helpers import paths
 ROOT = paths.ROOT
 NOT_OURS = re.compile(r"\.git|\.venv.*|build|dist|.*cache.*|\.hypothesis|LICENSE")
 
-# Where somebody's own directories begin. A path of the system (/etc, /dev, /usr, /tmp) may stand in an example.
+# Where somebody's own directories begin. A path of the system (/etc, /dev, /usr, /tmp) may stand in
+# an example.
 PRIVATE_PATH = re.compile(r"(?<![\w.*~}/-])/(?:home|Users|root|work|opt|mnt|media)/\w")
 
 
@@ -48,7 +49,9 @@ def imported_by(source: str) -> set[str]:
 
 def test_an_extra_installs_only_what_is_imported() -> None:
     """By the library, by the notebooks for which it is, or as ``python -m`` by the Makefile."""
-    library = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "shardvar").rglob("*.py"))
+    library = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "shardvar").rglob("*.py")
+    )
     used = imported_by(library)
     used |= imported_by((ROOT / "docs" / "notebooks" / "classroom.py").read_text(encoding="utf-8"))
     used |= set(re.findall(r"-m (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8")))
@@ -64,9 +67,16 @@ def test_an_extra_installs_only_what_is_imported() -> None:
 
 def test_the_source_distribution_has_every_file_of_the_repository() -> None:
     """Its tests and `make check` read them, the hook's and the workflows' files too."""
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "build"
+    ]
     taken = {name.strip("/") for name in build["targets"]["sdist"]["include"]}
-    taken |= {"pyproject.toml", ".gitignore", "LICENSE", "PKG-INFO"}  # what hatchling adds, or has added
+    taken |= {
+        "pyproject.toml",
+        ".gitignore",
+        "LICENSE",
+        "PKG-INFO",
+    }  # what hatchling adds, or has added
     assert {name for path, _ in texts() if (name := path.parts[0]) not in taken} == set()
 
 
@@ -79,19 +89,29 @@ def test_every_test_module_is_in_a_folder_and_has_a_unique_name() -> None:
 
 
 def test_no_program_of_the_tests_changes_the_path_of_modules() -> None:
-    """Programs are modules and are started by `python -m`; a test may change the path of a program that it starts."""
+    """Programs are modules and are started by `python -m`; a test may change the path of a program
+    that it starts."""
     sources = [path for path in paths.SPEC_TESTS.rglob("*.py") if not path.name.startswith("test_")]
     changes = re.compile(r"^\s*sys\.path", re.MULTILINE)
     assert [str(path) for path in sources if changes.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_the_hook_sees_damage_in_each_file_that_a_commit_can_change(tmp_path: Path) -> None:
-    """The pattern of shardvar-verify has files with values and the index of a set; its command finds the checkpoint."""
+    """The pattern of shardvar-verify has files with values and the index of a set; its command
+    finds the checkpoint."""
     hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
-    pattern, entry = (re.search(rf"^  {name}: (.*)$", hook, re.MULTILINE) for name in ("files", "entry"))
+    pattern, entry = (
+        re.search(rf"^  {name}: (.*)$", hook, re.MULTILINE) for name in ("files", "entry")
+    )
     assert pattern and entry
     array = np.arange(40, dtype=np.float32)
-    for name, kind in [("a", "shardvar"), ("b", "tensorflow"), ("c", "torch"), ("d.npz", "npz"), ("e.pt", "pt")]:
+    for name, kind in [
+        ("a", "shardvar"),
+        ("b", "tensorflow"),
+        ("c", "torch"),
+        ("d.npz", "npz"),
+        ("e.pt", "pt"),
+    ]:
         sv.save(tmp_path / name, {"t": array}, format=kind)
     found = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
     held = [path for path in found if array.tobytes() in path.read_bytes()]
@@ -99,7 +119,9 @@ def test_the_hook_sees_damage_in_each_file_that_a_commit_can_change(tmp_path: Pa
     two = {"t": array, "u": array}
     sv.save(tmp_path / "set.safetensors", two, policy=sv.MaxShardSizePolicy(array.nbytes))
     index = tmp_path / "set.safetensors.index.json"
-    assert re.search(pattern[1], index.as_posix()) and main([*entry[1].split()[1:], str(index)]) == 0
+    assert (
+        re.search(pattern[1], index.as_posix()) and main([*entry[1].split()[1:], str(index)]) == 0
+    )
     index.write_text(index.read_text(encoding="utf-8").replace('"u"', '"v"'), encoding="utf-8")
     assert main([*entry[1].split()[1:], str(index)]) == 1
     for path in held:

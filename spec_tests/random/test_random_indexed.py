@@ -1,4 +1,5 @@
-"""Numbers by index: each depends on seed and flat index alone, whatever the partition; and they are random."""
+"""Numbers by index: each depends on seed and flat index alone, whatever the partition; and they are
+random."""
 
 import tracemalloc
 from typing import Any
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Partition, Region
-from shardvar.reference.random import indexed_normal, indexed_truncated_normal, indexed_uniform, value_blocks
+from shardvar.reference.random import (
+    indexed_normal,
+    indexed_truncated_normal,
+    indexed_uniform,
+    value_blocks,
+)
 from shardvar.reference.random.indexed import IndexedStream
 from shardvar.reference.random.value_blocks import blocks_of, draw_blocks, row_strides
 from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
@@ -19,7 +25,10 @@ DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 MIB = 1 << 20
 
-seeds = st.one_of(st.integers(-(2**63), 2**63 - 1), st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)))
+seeds = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
+)
 
 
 def philox4x64(counter: list[int], key: list[int]) -> list[int]:
@@ -66,12 +75,17 @@ def test_words_are_numpys_philox_which_is_the_documented_one(
 
 @settings(max_examples=30)
 @given(
-    st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**60), st.integers(0, 9), st.sampled_from(["float32", "float64"])
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 2**60),
+    st.integers(0, 9),
+    st.sampled_from(["float32", "float64"]),
 )
 def test_values_are_the_documented_ones(seed: int, start: int, count: int, dtype: str) -> None:
     region, shape, indices = Region((start,), (count,)), (2**61,), range(start, start + count)
     exact = np.array([uniform(seed, i, dtype) for i in indices], dtype)
-    np.testing.assert_array_equal(indexed_uniform(shape, seed, dtype=dtype, region=region), exact, strict=True)
+    np.testing.assert_array_equal(
+        indexed_uniform(shape, seed, dtype=dtype, region=region), exact, strict=True
+    )
     close = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-13, "atol": 1e-13}
     for draw, twin in ((indexed_normal, normal), (indexed_truncated_normal, truncated)):
         expected = [twin(seed, i, dtype) for i in indices]
@@ -84,7 +98,9 @@ def test_truncated_values_that_are_drawn_again_are_the_documented_ones(dtype: st
     first = indexed_normal((2000,), 5, dtype=dtype)
     again = np.flatnonzero(np.abs(first) >= 2)
     assert 60 <= len(again) <= 130 and np.array_equal(np.flatnonzero(values != first), again)
-    np.testing.assert_allclose(values[again], [truncated(5, int(i), dtype) for i in again], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        values[again], [truncated(5, int(i), dtype) for i in again], rtol=1e-4, atol=1e-5
+    )
 
 
 @given(seeds, shapes(4, 5), st.sampled_from(DRAWS), st.sampled_from(FLOATS), st.data())
@@ -106,18 +122,26 @@ def test_parts_of_integers_are_the_whole_and_lie_within_the_limits(
     low = data.draw(st.integers(int(limits.min), int(limits.max) - 1))
     high = data.draw(st.integers(low + 1, int(limits.max)))
     whole, part = indexed_uniform(shape, seed, low, high, dtype), data.draw(regions_in(shape))
-    np.testing.assert_array_equal(indexed_uniform(shape, seed, low, high, dtype, part), whole[part.slices], strict=True)
+    np.testing.assert_array_equal(
+        indexed_uniform(shape, seed, low, high, dtype, part), whole[part.slices], strict=True
+    )
     assert all(low <= int(value) < high for value in whole.flat)
 
 
 @settings(max_examples=30)
 @given(st.sampled_from(DRAWS), st.sampled_from(["float32", "float64"]), st.data())
-def test_parts_meet_without_a_seam_where_blocks_of_words_end(draw: Any, dtype: str, data: st.DataObject) -> None:
+def test_parts_meet_without_a_seam_where_blocks_of_words_end(
+    draw: Any, dtype: str, data: st.DataObject
+) -> None:
     """Shapes of more than one block, parts that begin and end anywhere near the ends of blocks."""
     near = st.integers(-3, 3).map(lambda d: value_blocks.BLOCK_SIZE + d)
     shape = data.draw(
         st.sampled_from(
-            [(2 * value_blocks.BLOCK_SIZE + 9,), (3, value_blocks.BLOCK_SIZE + 5), (value_blocks.BLOCK_SIZE + 5, 2)]
+            [
+                (2 * value_blocks.BLOCK_SIZE + 9,),
+                (3, value_blocks.BLOCK_SIZE + 5),
+                (value_blocks.BLOCK_SIZE + 5, 2),
+            ]
         )
     )
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -141,7 +165,9 @@ def test_a_region_of_a_tensor_that_no_machine_holds_is_drawn_alone() -> None:
     shape, region = (2**30, 2**30), Region((2**29, 2**30 - 3), (3, 3))
     values = indexed_normal(shape, 1, region=region)
     expected = [
-        normal(1, (2**29 + row) * 2**30 + 2**30 - 3 + column, "float32") for row in range(3) for column in range(3)
+        normal(1, (2**29 + row) * 2**30 + 2**30 - 3 + column, "float32")
+        for row in range(3)
+        for column in range(3)
     ]
     np.testing.assert_allclose(values.ravel(), expected, rtol=1e-5, atol=1e-5)
 
@@ -179,7 +205,9 @@ def test_large_gaps_are_jumped_over() -> None:
 
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("region", [Region((1 << 14, 0), (1 << 14, 64)), Region((0, 16), (1 << 16, 16))], ids=str)
+@pytest.mark.parametrize(
+    "region", [Region((1 << 14, 0), (1 << 14, 64)), Region((0, 16), (1 << 16, 16))], ids=str
+)
 def test_peak_memory_is_the_region_and_8_mib(draw: Any, dtype: str, region: Region) -> None:
     shape = (1 << 16, 64)
     draw((100,), 1, dtype=dtype)  # imports and caches are not the region's
@@ -193,10 +221,14 @@ def test_peak_memory_is_the_region_and_8_mib(draw: Any, dtype: str, region: Regi
 
 
 @given(st.sampled_from(FLOATS), st.floats(-1e4, 1e4), st.floats(0, 1e4), st.integers(0, 99))
-def test_uniform_values_lie_in_the_half_open_range(dtype: str, low: float, width: float, seed: int) -> None:
+def test_uniform_values_lie_in_the_half_open_range(
+    dtype: str, low: float, width: float, seed: int
+) -> None:
     values = indexed_uniform((200,), seed, low, low + width, dtype)
     first, last = np.asarray(low).astype(dtype), np.asarray(low + width).astype(dtype)
-    assert np.all((values >= first) & (values < last)) or (first == last and np.all(values == first))
+    assert np.all((values >= first) & (values < last)) or (
+        first == last and np.all(values == first)
+    )
 
 
 def test_the_upper_limit_is_never_reached_where_rounding_would() -> None:

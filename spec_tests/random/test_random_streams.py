@@ -1,4 +1,5 @@
-"""The streams of TensorFlow and JAX: their own values, and docs/random.md written again, one word at a time."""
+"""The streams of TensorFlow and JAX: their own values, and docs/random.md written again, one word
+at a time."""
 
 import json
 import struct
@@ -64,10 +65,14 @@ class Twin:
 
     def word(self, index: int) -> int:
         counter = (self.counter + index // 4) % 2**128
-        return self.philox([counter >> 32 * word & 0xFFFFFFFF for word in range(4)], *self.key)[index % 4]
+        return self.philox([counter >> 32 * word & 0xFFFFFFFF for word in range(4)], *self.key)[
+            index % 4
+        ]
 
     def fraction32(self, index: int) -> float:
-        return struct.unpack("<f", struct.pack("<I", self.word(index) & 0x7FFFFF | 127 << 23))[0] - 1
+        return (
+            struct.unpack("<f", struct.pack("<I", self.word(index) & 0x7FFFFF | 127 << 23))[0] - 1
+        )
 
     def fraction64(self, index: int) -> float:
         bits = (self.word(index) & 0xFFFFF | 1023 << 20) << 32 | self.word(index + 1)
@@ -97,7 +102,9 @@ def test_words_are_the_documented_ones_and_any_of_them_can_be_had_alone(
     seed: tuple[int, int], start: int, count: int
 ) -> None:
     twin = Twin(seed)
-    assert PhiloxStream.of(seed).words(start, count).tolist() == [twin.word(start + i) for i in range(count)]
+    assert PhiloxStream.of(seed).words(start, count).tolist() == [
+        twin.word(start + i) for i in range(count)
+    ]
 
 
 @pytest.mark.parametrize("counter", [2**64 - 2, 2**96 - 1, 2**128 - 2, 2**127 + 2**64 - 1])
@@ -109,27 +116,37 @@ def test_the_counter_is_one_number_of_128_bits(counter: int) -> None:
 
 
 @given(seeds, shapes(2, 5))
-def test_uniform_values_are_the_documented_fractions(seed: tuple[int, int], shape: tuple[int, ...]) -> None:
+def test_uniform_values_are_the_documented_fractions(
+    seed: tuple[int, int], shape: tuple[int, ...]
+) -> None:
     twin, size = Twin(seed), prod(shape)
     single = np.array([twin.fraction32(i) for i in range(size)], np.float32).reshape(shape)
     double = np.array([twin.fraction64(2 * i) for i in range(size)]).reshape(shape)
     np.testing.assert_array_equal(random.stateless_uniform(shape, seed), single, strict=True)
-    np.testing.assert_array_equal(random.stateless_uniform(shape, seed, dtype="float64"), double, strict=True)
+    np.testing.assert_array_equal(
+        random.stateless_uniform(shape, seed, dtype="float64"), double, strict=True
+    )
 
 
 @settings(max_examples=25)
 @given(seeds, st.sampled_from(["float32", "float64"]), st.integers(0, 12))
-def test_normal_values_are_the_documented_ones(seed: tuple[int, int], dtype: str, size: int) -> None:
+def test_normal_values_are_the_documented_ones(
+    seed: tuple[int, int], dtype: str, size: int
+) -> None:
     twin = Twin(seed)
     per_block = 2 if dtype == "float64" else 4
     normal = [twin.pair(i // per_block, i % per_block // 2, dtype)[i % 2] for i in range(size)]
     truncated = [twin.truncated(i, dtype) for i in range(size)]
     close = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-13, "atol": 1e-13}
     np.testing.assert_allclose(random.stateless_normal([size], seed, dtype=dtype), normal, **close)
-    np.testing.assert_allclose(random.stateless_truncated_normal([size], seed, dtype=dtype), truncated, **close)
+    np.testing.assert_allclose(
+        random.stateless_truncated_normal([size], seed, dtype=dtype), truncated, **close
+    )
 
 
-@pytest.mark.parametrize("draw", [random.stateless_uniform, random.stateless_normal, random.stateless_truncated_normal])
+@pytest.mark.parametrize(
+    "draw", [random.stateless_uniform, random.stateless_normal, random.stateless_truncated_normal]
+)
 @pytest.mark.parametrize("size", [32767, 32768, 32769, 65537])
 def test_a_longer_draw_begins_with_the_shorter_one(draw: Any, size: int) -> None:
     """Chunks of any length meet without a seam."""
@@ -137,7 +154,9 @@ def test_a_longer_draw_begins_with_the_shorter_one(draw: Any, size: int) -> None
 
 
 @given(seeds, st.sampled_from(["int32", "int64", "uint32", "uint64"]), st.data())
-def test_integers_are_words_modulo_the_range(seed: tuple[int, int], dtype: str, data: st.DataObject) -> None:
+def test_integers_are_words_modulo_the_range(
+    seed: tuple[int, int], dtype: str, data: st.DataObject
+) -> None:
     limits = np.iinfo(dtype)
     low = data.draw(st.integers(int(limits.min), int(limits.max) - 1))
     high = data.draw(st.integers(low + 1, int(limits.max)))
@@ -203,7 +222,10 @@ def threefry(key: tuple[int, int], index: int) -> tuple[int, int]:
         for r in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
             x0 = (x0 + x1) % 2**32
             x1 = ((x1 << r | x1 >> 32 - r) % 2**32) ^ x0
-        x0, x1 = (x0 + keys[(group + 1) % 3]) % 2**32, (x1 + keys[(group + 2) % 3] + group + 1) % 2**32
+        x0, x1 = (
+            (x0 + keys[(group + 1) % 3]) % 2**32,
+            (x1 + keys[(group + 2) % 3] + group + 1) % 2**32,
+        )
     return x0, x1
 
 
@@ -222,7 +244,9 @@ def test_a_region_of_jaxs_uniform_is_that_region_of_the_whole(
 ) -> None:
     region = data.draw(regions_in(shape))
     whole = random.jax_uniform((1, 2), shape, dtype, -1, 3)
-    np.testing.assert_array_equal(random.jax_uniform((1, 2), shape, dtype, -1, 3, region), whole[region.slices])
+    np.testing.assert_array_equal(
+        random.jax_uniform((1, 2), shape, dtype, -1, 3, region), whole[region.slices]
+    )
     assert np.all((whole >= -1) & (whole <= 3))
 
 
@@ -231,11 +255,16 @@ def test_the_scaled_float32_of_jax_is_rounded_once() -> None:
     from fractions import Fraction
 
     low, high = np.float32(-0.7), np.float32(1.9)
-    unit, scaled = (random.jax_uniform((3, 4), [300], "float32", *limits) for limits in ((0, 1), (low, high)))
+    unit, scaled = (
+        random.jax_uniform((3, 4), [300], "float32", *limits) for limits in ((0, 1), (low, high))
+    )
     for u, value in zip(unit, scaled, strict=True):
         exact = Fraction(float(u)) * Fraction(float(high - low)) + Fraction(float(low))
         others = (np.nextafter(value, np.float32(side)) for side in (-9, 9))
-        assert all(abs(Fraction(float(value)) - exact) <= abs(Fraction(float(other)) - exact) for other in others)
+        assert all(
+            abs(Fraction(float(value)) - exact) <= abs(Fraction(float(other)) - exact)
+            for other in others
+        )
 
 
 def test_a_region_out_of_the_shape_is_named() -> None:

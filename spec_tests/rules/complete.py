@@ -1,4 +1,5 @@
-"""The check that the data files hold every normative sentence of the RFCs, which are not in the repository."""
+"""The check that the data files hold every normative sentence of the RFCs, which are not in the
+repository."""
 
 import hashlib
 import re
@@ -12,7 +13,8 @@ _COMMENT = re.compile(r"^\s*#+ ", re.MULTILINE)
 
 
 def faults(folder: Path) -> Iterator[str]:
-    """Yield the faults of the data, held against the documents `000-*.md` to `003-*.md` of a folder."""
+    """Yield the faults of the data, held against the documents `000-*.md` to `003-*.md` of a
+    folder."""
     for document in documents():
         found = sorted(folder.glob(f"{document.number}-*.md"))
         if not found:
@@ -20,7 +22,10 @@ def faults(folder: Path) -> Iterator[str]:
             continue
         data = found[0].read_bytes()
         if hashlib.sha256(data).hexdigest() != document.sha256:
-            yield f"RFC {document.number}: another text than the one with the digest {document.sha256}"
+            yield (
+                f"RFC {document.number}: another text than the one with the digest "
+                f"{document.sha256}"
+            )
         yield from faults_of(document, data.decode("utf-8"))
 
 

@@ -1,4 +1,5 @@
-"""Which implementations keep a rule, as the conformance kit found and ``make peers`` wrote to docs/conformance.json."""
+"""Which implementations keep a rule, as the conformance kit found and ``make peers`` wrote to
+docs/conformance.json."""
 
 import json
 from collections import Counter
@@ -28,7 +29,8 @@ def verdicts() -> dict[str, Any]:
 
 
 def kept_by(rule: str) -> str:
-    """Return, as text, the implementations that keep a rule, break it, or do not claim it; each once."""
+    """Return, as text, the implementations that keep a rule, break it, or do not claim it; each
+    once."""
     if rule not in checks():
         return "not in the kit"
     found = verdicts()
@@ -39,12 +41,14 @@ def kept_by(rule: str) -> str:
     for one in found["implementations"]:
         outcome = joined([row[one["name"]]["outcome"] for row in rows])
         by_outcome.setdefault(outcome, []).append(one["title"])
-    return "; ".join(f"{outcome}: {', '.join(titles)}" for outcome, titles in sorted(by_outcome.items()))
+    return "; ".join(
+        f"{outcome}: {', '.join(titles)}" for outcome, titles in sorted(by_outcome.items())
+    )
 
 
 def joined(outcomes: list[str]) -> str:
-    """What the outcomes of a rule's checks say of the rule: one that is broken, be it in some runs only, breaks it;
-    what is not claimed is none.
+    """What the outcomes of a rule's checks say of the rule: one that is broken, be it in some runs
+    only, breaks it; what is not claimed is none.
 
     >>> joined(["kept", "not claimed"]), joined(["kept", "broken", "broken in some runs"]), joined(["not claimed"])
     ('kept', 'broken (2 of 3)', 'not claimed')

@@ -1,7 +1,7 @@
 """The places where the code names a rule: function, test and quotation.
 
-An id is seen in comments and in strings, docstrings above all. What stands in quotation marks behind it, up to the next
-id or the end of the paragraph, is a quotation of the rule's sentences.
+An id is seen in comments and in strings, docstrings above all. What stands in quotation marks
+behind it, up to the next id or the end of the paragraph, is a quotation of the rule's sentences.
 """
 
 import ast
@@ -50,15 +50,19 @@ class Mention:
 
 @cache
 def functions() -> tuple[Mention, ...]:
-    """Return the places where the library says that it obeys a rule; the kit, which judges others, obeys none."""
+    """Return the places where the library says that it obeys a rule; the kit, which judges others,
+    obeys none."""
     package = ROOT / "shardvar"
-    paths = sorted(path for path in package.rglob("*.py") if package / "conformance" not in path.parents)
+    paths = sorted(
+        path for path in package.rglob("*.py") if package / "conformance" not in path.parents
+    )
     return tuple(one for path in paths for one in mentions_of(path))
 
 
 @cache
 def tests() -> tuple[Mention, ...]:
-    """Return the tests that say that they hold a rule; tests of the rules and of the kit mention ids and hold none."""
+    """Return the tests that say that they hold a rule; tests of the rules and of the kit mention
+    ids and hold none."""
     paths = sorted((ROOT / "spec_tests").rglob("test_*.py"))
     of_the_kit = ("test_rules", "test_conformance", "test_wrong_adapters")
     paths = [path for path in paths if not path.name.startswith(of_the_kit)]
@@ -75,7 +79,9 @@ def mentions_of(path: Path) -> list[Mention]:
     for line, said in _said(path):
         for hit, following in _segments(said):
             at = line + said.count("\n", 0, hit.start())
-            found.append(Mention(hit.group(), where, at, _around(tree, at), tuple(quotes(following))))
+            found.append(
+                Mention(hit.group(), where, at, _around(tree, at), tuple(quotes(following)))
+            )
     return found
 
 

@@ -1,4 +1,5 @@
-"""Generate docs/rules.md: for each sentence of the RFCs, its code, its tests, and the implementations that keep it."""
+"""Generate docs/rules.md: for each sentence of the RFCs, its code, its tests, and the
+implementations that keep it."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -40,8 +41,15 @@ def page() -> str:
     for document in documents():
         lines += ["", f"## RFC {document.number}: {document.title}", ""]
         lines += [f"Complete for the text with SHA-256 `{document.sha256}`."]
-        for section, sentences in groupby(document.sentences, key=lambda sentence: sentence.section):
-            lines += ["", f"### {section}", "", "| rule | sentence | implemented by | tested by | kept by | status |"]
+        for section, sentences in groupby(
+            document.sentences, key=lambda sentence: sentence.section
+        ):
+            lines += [
+                "",
+                f"### {section}",
+                "",
+                "| rule | sentence | implemented by | tested by | kept by | status |",
+            ]
             lines += ["|---|---|---|---|---|---|"]
             for sentence in sentences:
                 lines += _rows(document, sentence, shown)
@@ -55,7 +63,10 @@ def _summary() -> Iterator[str]:
         every = document.sentences
         found = Counter(status_of(each, running_tests()) for each in every if each.rules)
         counts = [len(every), found[KEPT], found[RULE_KEPT], found[NOT_TESTED]]
-        counts += [sum(bool(each.unlike) for each in every), sum(bool(each.out_of_scope) for each in every)]
+        counts += [
+            sum(bool(each.unlike) for each in every),
+            sum(bool(each.out_of_scope) for each in every),
+        ]
         yield f"| RFC {document.number} | {' | '.join(map(str, counts))} |"
     yield ""
     yield f"{len(sentences_by_rule())} rules, of which the kit checks {len(checks())}."
@@ -65,7 +76,11 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
     """A row for each rule of a sentence, or one where it has none."""
     text = _cell(sentence.text)
     if not sentence.rules:
-        why = f"unlike: {sentence.unlike}" if sentence.unlike else f"out of scope: {sentence.out_of_scope}"
+        why = (
+            f"unlike: {sentence.unlike}"
+            if sentence.unlike
+            else f"out of scope: {sentence.out_of_scope}"
+        )
         yield f"| | {text} | | | | {_cell(why)} |"
     status = status_of(sentence, running_tests()) if sentence.rules else ""
     status += f": {_cell(sentence.note)}" if sentence.note else ""
@@ -76,7 +91,10 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
             anchor = f'<a id="{rule.lower()}"></a>{rule}'
             obeyed = _links(one for one in mentions.functions() if one.rule == rule)
             held = _links(one for one in mentions.tests() if one.rule == rule)
-            yield f"| {anchor} | {text} | {obeyed} | {held}{_kit(rule)} | {kept_by(rule)} | {status} |"
+            yield (
+                f"| {anchor} | {text} | {obeyed} | {held}{_kit(rule)} | {kept_by(rule)} | {status} "
+                "|"
+            )
         shown.add(rule)
         text = "the same sentence"
 
@@ -84,7 +102,9 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
 def _links(places: Iterable[Mention]) -> str:
     """Each place once, in order, as a link to its file."""
     named = dict.fromkeys((one.path, one.module, one.name) for one in places)
-    return "<br>".join(f"[{module}](../{path}){f' `{name}`' if name else ''}" for path, module, name in named)
+    return "<br>".join(
+        f"[{module}](../{path}){f' `{name}`' if name else ''}" for path, module, name in named
+    )
 
 
 def _kit(rule: str) -> str:

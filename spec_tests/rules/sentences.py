@@ -15,7 +15,8 @@ ID = re.compile(r"R-[A-Z]+-\d+(?![\w-])")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence, and what becomes of it: it has rules, or is out of scope, or something else is done on purpose."""
+    """One sentence, and what becomes of it: it has rules, or is out of scope, or something else is
+    done on purpose."""
 
     section: str
     """The heading that it stands under."""
@@ -71,7 +72,12 @@ def sentences_by_rule() -> dict[str, list[tuple[str, Sentence]]]:
 
 def _read(path: Path) -> Document:
     data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    return Document(path.stem.removeprefix("rfc"), data["title"], data["sha256"], tuple(_parsed(data["sentence"])))
+    return Document(
+        path.stem.removeprefix("rfc"),
+        data["title"],
+        data["sha256"],
+        tuple(_parsed(data["sentence"])),
+    )
 
 
 def _parsed(rows: list[dict[str, Any]]) -> Iterator[Sentence]:

@@ -1,11 +1,13 @@
-"""The status of a sentence: which of its tests run, and whether one of them is of this very sentence.
+"""The status of a sentence: which of its tests run, and whether one of them is of this very
+sentence.
 
     kept        a test that runs quotes the sentence beside a rule of it, or the rule comes from this sentence alone
     rule kept   tests of its rule run, and quote other sentences of the rule or none
     not tested  no test of its rule runs
 
-A test runs if nothing can skip it: neither it nor its module is marked ``skip``, ``skipif`` or ``xfail``, and it calls
-neither ``pytest.skip`` nor ``pytest.importorskip``. ``mentions`` has already left out tests that need other frameworks.
+A test runs if nothing can skip it: neither it nor its module is marked ``skip``, ``skipif`` or
+``xfail``, and it calls neither ``pytest.skip`` nor ``pytest.importorskip``. ``mentions`` has
+already left out tests that need other frameworks.
 """
 
 import ast
@@ -28,7 +30,8 @@ _SKIPS = re.compile(r"\b(skip|skipif|xfail|importorskip)\b")
 
 
 def spoken(text: str) -> str:
-    """Return a text without marks and without the stop at its end: what is equal where one quotes another.
+    """Return a text without marks and without the stop at its end: what is equal where one quotes
+    another.
 
     >>> spoken("`div` is used.") == spoken("DIV is used")
     True
@@ -42,7 +45,12 @@ def status_of(sentence: Sentence, tests: Iterable[Mention]) -> str:
     if not own:
         return NOT_TESTED
     text = spoken(sentence.text)
-    quoted = any(spoken(quote) in text for test in own for quote in test.quotes if len(quote.split()) >= FEWEST_WORDS)
+    quoted = any(
+        spoken(quote) in text
+        for test in own
+        for quote in test.quotes
+        if len(quote.split()) >= FEWEST_WORDS
+    )
     alone = any(len(sentences_by_rule().get(test.rule, ())) == 1 for test in own)
     return KEPT if quoted or alone else RULE_KEPT
 
@@ -50,7 +58,9 @@ def status_of(sentence: Sentence, tests: Iterable[Mention]) -> str:
 @cache
 def running_tests() -> tuple[Mention, ...]:
     """Return the mentions in tests that nothing can skip."""
-    return tuple(test for test in mentions.tests() if test.is_test and test.name in _running_names(test.path))
+    return tuple(
+        test for test in mentions.tests() if test.is_test and test.name in _running_names(test.path)
+    )
 
 
 @cache
@@ -66,11 +76,17 @@ def running_names(text: str) -> set[str]:
     """
     tree = ast.parse(text)
     marks = [
-        node for node in tree.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0])
+        node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0])
     ]
     if any(_SKIPS.search(ast.unparse(mark.value)) for mark in marks):
         return set()
-    tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    tests = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
     return {test.name for test in tests if not _may_skip(test)}
 
 

@@ -1,4 +1,5 @@
-"""Requests under way together: as many as the storage bears, in bounded memory, and none left behind by an error."""
+"""Requests under way together: as many as the storage bears, in bounded memory, and none left
+behind by an error."""
 
 import itertools
 import re
@@ -64,12 +65,15 @@ def test_on_a_disk_items_are_done_one_after_the_other_in_this_thread() -> None:
 
 
 def test_every_item_is_answered_once() -> None:
-    assert sorted(as_answered(lambda number: number * 2, range(1000), TRAITS)) == list(range(0, 2000, 2))
+    assert sorted(as_answered(lambda number: number * 2, range(1000), TRAITS)) == list(
+        range(0, 2000, 2)
+    )
     assert list(as_answered(str, [], TRAITS)) == []
 
 
 def test_no_more_requests_are_under_way_than_the_storage_bears() -> None:
-    """Counted inside; and the items that are taken hold no more bytes than the bound and the last of them."""
+    """Counted inside; and the items that are taken hold no more bytes than the bound and the last
+    of them."""
     lock, held, most = threading.Lock(), dict[int, int](), [0, 0]
 
     def nbytes(number: int) -> int:
@@ -95,7 +99,8 @@ def test_no_more_requests_are_under_way_than_the_storage_bears() -> None:
 
 
 def test_after_an_error_nothing_is_under_way_and_nothing_begins() -> None:
-    """The error is that of the item. Requests beside it have ended when it is raised, and what makes the items too."""
+    """The error is that of the item. Requests beside it have ended when it is raised, and what
+    makes the items too."""
     begun, ended, closed = list[int](), list[int](), list[bool]()
     is_failing = threading.Event()
 
@@ -120,7 +125,8 @@ def test_after_an_error_nothing_is_under_way_and_nothing_begins() -> None:
 
 
 def test_what_takes_many_requests_ends_between_two_of_them_after_an_error() -> None:
-    """An item of a million requests is given up when another one has failed, and so is what it does in threads."""
+    """An item of a million requests is given up when another one has failed, and so is what it does
+    in threads."""
     is_begun = threading.Event()
 
     def ask(_: int) -> None:
@@ -172,12 +178,14 @@ def test_the_files_of_a_save_go_up_together(form: str) -> None:
 
 
 class Read(MemoryBucket):
-    """A bucket that answers no read of a file of data before many are under way, and counts what else it is asked."""
+    """A bucket that answers no read of a file of data before many are under way, and counts what
+    else it is asked."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reading = Gate(
-            TOGETHER, lambda key: re.search(r"-of-|distcp|/t\d\d/(zarr.json|.zarray)$", key) is not None
+            TOGETHER,
+            lambda key: re.search(r"-of-|distcp|/t\d\d/(zarr.json|.zarray)$", key) is not None,
         )
         self.others: list[str] = []
 
@@ -192,7 +200,8 @@ class Read(MemoryBucket):
 
 @pytest.mark.parametrize("form", ["safetensors", "torch", "zarr", "orbax"])
 def test_the_files_of_a_checkpoint_are_opened_together(form: str) -> None:
-    """Headers and descriptions, and without a request for the facts of each, which listings tell."""
+    """Headers and descriptions, and without a request for the facts of each, which listings
+    tell."""
     bucket = MemoryBucket()
     with in_bucket(bucket):
         url = save("run", form)
@@ -202,7 +211,8 @@ def test_the_files_of_a_checkpoint_are_opened_together(form: str) -> None:
 
 
 def test_one_file_of_many_is_looked_at_for_what_it_may_be() -> None:
-    """A folder is asked for bundles of TensorFlow's first version, whose names are any: a set is one of these."""
+    """A folder is asked for bundles of TensorFlow's first version, whose names are any: a set is
+    one of these."""
     asked: list[str] = []
 
     class Asked(MemoryBucket):
@@ -222,19 +232,24 @@ def test_the_files_of_a_replaced_checkpoint_are_removed_together(form: str) -> N
     bucket = MemoryBucket()
     with in_bucket(bucket):
         url = save("run", form)
-        bucket.gate = Gate(TOGETHER, lambda what: what.startswith("delete") and DATA.search(what) is not None)
+        bucket.gate = Gate(
+            TOGETHER, lambda what: what.startswith("delete") and DATA.search(what) is not None
+        )
         sv.save(url, {"x": np.zeros(3)}, format=form, force=True)
         assert [*sv.load(url)] == ["x"]
 
 
 @pytest.mark.parametrize("is_remote", [False, True], ids=["from a disk", "from the bucket"])
-def test_the_files_of_a_reshard_go_up_together_and_so_do_their_journals(is_remote: bool, tmp_path: Path) -> None:
+def test_the_files_of_a_reshard_go_up_together_and_so_do_their_journals(
+    is_remote: bool, tmp_path: Path
+) -> None:
     bucket = MemoryBucket()
     with in_bucket(bucket):
         source = save("source", "shardvar") if is_remote else str(tmp_path / "model")
         if not is_remote:
             sv.save(source, TENSORS)
-        # Files of a remote source are written by threads, each with room for the block that it reads.
+        # Files of a remote source are written by threads, each with room for the block that it
+        # reads.
         bucket.gate = Gate(TOGETHER, lambda what: what.startswith("put ") and ".done" in what)
         sv.reshard(source, "s3://bucket/out/model", policy=POLICY)
         assert sv.diff(source, "s3://bucket/out/model").equal
@@ -281,7 +296,8 @@ def test_uploads_hold_no_more_memory_than_reports_say(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_error_amid_many_uploads_leaves_no_file(form: str) -> None:
-    """Whatever went up beside the file that was refused is removed; the error is the one of that file."""
+    """Whatever went up beside the file that was refused is removed; the error is the one of that
+    file."""
     asked: list[str] = []
 
     def refuse(what: str) -> None:

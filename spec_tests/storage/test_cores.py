@@ -9,7 +9,14 @@ import pytest
 from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import Reading
-from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, MOST_WORKERS, PEAK_BLOCKS, WORKERS, worker_count
+from shardvar.engine.pool import (
+    BLOCK_NBYTES,
+    BUFFERS_NBYTES,
+    MOST_WORKERS,
+    PEAK_BLOCKS,
+    WORKERS,
+    worker_count,
+)
 from shardvar.storage.cores import usable_cores
 from shardvar.verbs.writing import PEAK_NBYTES
 
@@ -44,20 +51,25 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"proc/self/cgroup": "0::/../../etc\n:::\n\n7"}, 16),
     ],
 )  # fmt: skip
-def test_the_least_of_affinity_and_quotas_counts(files: dict[str, str], cores: int, tmp_path: Path) -> None:
+def test_the_least_of_affinity_and_quotas_counts(
+    files: dict[str, str], cores: int, tmp_path: Path
+) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="latin-1")
     assert usable_cores(str(tmp_path)) == cores
 
 
-def test_without_affinity_the_cores_of_the_machine_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_affinity_the_cores_of_the_machine_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert usable_cores(str(tmp_path)) == 64
 
 
 def test_memory_is_bounded_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/performance.md: at most eight blocks of 4 MiB for each of at most 12 threads, and at most 192 MiB."""
+    """docs/performance.md: at most eight blocks of 4 MiB for each of at most 12 threads, and at
+    most 192 MiB."""
     counts = [worker_count(cores) for cores in range(1, 5000)]
     assert min(counts) == 2
     assert counts == sorted(counts)

@@ -1,4 +1,5 @@
-"""Entry points of installed packages: the quick search and ``importlib.metadata`` give the same answer."""
+"""Entry points of installed packages: the quick search and ``importlib.metadata`` give the same
+answer."""
 
 import subprocess
 import sys
@@ -19,7 +20,9 @@ def installed(folder: Path, name: str, group: str) -> None:
     (about / "entry_points.txt").write_text(f"[{group}]\nmine = added:FORMAT\n")
 
 
-@pytest.mark.parametrize("name", ["added-1.0.dist-info", "added.egg-info", "added-1.0.egg/EGG-INFO"])
+@pytest.mark.parametrize(
+    "name", ["added-1.0.dist-info", "added.egg-info", "added-1.0.egg/EGG-INFO"]
+)
 @pytest.mark.parametrize("group", ["shardvar.formats", "other.formats"])
 def test_both_ways_give_the_same_entry_points(
     name: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -34,7 +37,9 @@ def test_both_ways_give_the_same_entry_points(
     assert any(each.name == "mine" for each in found) == (group == "shardvar.formats")
 
 
-def test_opening_a_file_without_checksums_loads_neither_metadata_of_packages_nor_policies(tmp_path: Path) -> None:
+def test_opening_a_file_without_checksums_loads_neither_metadata_of_packages_nor_policies(
+    tmp_path: Path,
+) -> None:
     """Of the start-up of ``inspect`` they were a quarter."""
     sv.save(tmp_path / "m.safetensors", {"x": [1.0]})
     code = (

@@ -1,4 +1,5 @@
-"""Buckets and remote file systems: a URL means what the path means, and costs what the disk costs and a little more."""
+"""Buckets and remote file systems: a URL means what the path means, and costs what the disk costs
+and a little more."""
 
 import os
 import pickle
@@ -79,8 +80,11 @@ sizes = st.one_of(st.integers(0, 5000), st.integers(0, 600_000))
     size=st.one_of(st.integers(0, 400_000), st.just(len(CONTENT))),
     reads=st.lists(st.tuples(st.integers(0, len(CONTENT)), sizes), max_size=40),
 )
-def test_any_reads_give_the_bytes_and_bring_little_more(size: int, reads: list[tuple[int, int]]) -> None:
-    """A read is a slice of the content; all together bring at most what they ask for and ``AHEAD_NBYTES``."""
+def test_any_reads_give_the_bytes_and_bring_little_more(
+    size: int, reads: list[tuple[int, int]]
+) -> None:
+    """A read is a slice of the content; all together bring at most what they ask for and
+    ``AHEAD_NBYTES``."""
     client = FakeClient(CONTENT[:size])
     file, asked = RemoteStorage(client, "").open("f"), 0
     for start, nbytes in reads:
@@ -95,7 +99,8 @@ def test_any_reads_give_the_bytes_and_bring_little_more(size: int, reads: list[t
 
 
 def test_neighbours_come_with_one_request() -> None:
-    """A thousand small reads side by side are a few requests, forwards and near the end of the file."""
+    """A thousand small reads side by side are a few requests, forwards and near the end of the
+    file."""
     client = FakeClient()
     file = RemoteStorage(client, "").open("f")
     for start in range(0, 200_000, 200):
@@ -107,7 +112,8 @@ def test_neighbours_come_with_one_request() -> None:
 
 
 def test_files_of_one_storage_share_the_room_ahead() -> None:
-    """Scattered reads stop bringing more once the room is used, whatever is closed and opened meanwhile."""
+    """Scattered reads stop bringing more once the room is used, whatever is closed and opened
+    meanwhile."""
     client = FakeClient()
     storage = RemoteStorage(client, "")
     for start in range(0, 2_000_000, 300_000):
@@ -120,11 +126,14 @@ def test_files_of_one_storage_share_the_room_ahead() -> None:
 
 @pytest.mark.parametrize("cut", [-1, 1])
 def test_an_answer_of_another_length_is_an_error(cut: int) -> None:
-    """Servers and proxies send less, or more, without an error: the length of every answer is compared."""
+    """Servers and proxies send less, or more, without an error: the length of every answer is
+    compared."""
     client = FakeClient()
     client.cut = cut
     file = RemoteStorage(client, "").open("f")
-    with pytest.raises(StorageError, match=r"fake://server/f: the server sent \d+ of 300000 bytes at offset 10\."):
+    with pytest.raises(
+        StorageError, match=r"fake://server/f: the server sent \d+ of 300000 bytes at offset 10\."
+    ):
         file.read(10, 300_000)
     with pytest.raises(StorageError, match="the server sent"):
         file.read(10, 10)
@@ -211,14 +220,17 @@ def test_unknown_schemes_and_packages_that_are_missing_are_told_apart() -> None:
 
 @pytest.fixture
 def bucket() -> Iterator[Any]:
-    """A folder of fsspec's file system in memory: the URL, and a function that copies a local folder to it."""
+    """A folder of fsspec's file system in memory: the URL, and a function that copies a local
+    folder to it."""
     fsspec = pytest.importorskip("fsspec")
     system, name = fsspec.filesystem("memory"), uuid.uuid4().hex
 
     def put(folder: Path) -> str:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                system.pipe_file(f"/{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+                system.pipe_file(
+                    f"/{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()
+                )
         return f"memory://{name}"
 
     yield put
@@ -229,11 +241,17 @@ def bucket() -> Iterator[Any]:
 @pytest.mark.parametrize("form", NAMES)
 def test_a_url_is_read_as_the_path_is(form: str, bucket: Any, tmp_path: Path) -> None:
     """Load, part, verify, digest, diff and reshard of a URL answer what they answer of the path."""
-    tensors = {"w": np.arange(60_000, dtype="<f4").reshape(300, 200), "b": np.array([1, 2, 3]), "s": np.float64(2.5)}
+    tensors = {
+        "w": np.arange(60_000, dtype="<f4").reshape(300, 200),
+        "b": np.array([1, 2, 3]),
+        "s": np.float64(2.5),
+    }
     sv.save(tmp_path / NAMES[form], tensors, format=form)
     url = f"{bucket(tmp_path)}/{NAMES[form]}"
     read = sv.load(url)
-    assert read.keys() == tensors.keys() and all(np.array_equal(read[key], tensors[key]) for key in tensors)
+    assert read.keys() == tensors.keys() and all(
+        np.array_equal(read[key], tensors[key]) for key in tensors
+    )
     with sv.open_checkpoint(url) as reader:
         assert reader.path == url and np.array_equal(reader["w"][7:9, 3], tensors["w"][7:9, 3])
     assert sv.verify(url).ok and sv.digest(url).tensors == sv.digest(tmp_path / NAMES[form]).tensors
@@ -243,13 +261,16 @@ def test_a_url_is_read_as_the_path_is(form: str, bucket: Any, tmp_path: Path) ->
 
 
 def test_folders_names_and_steps_mean_the_same(bucket: Any, tmp_path: Path) -> None:
-    """A folder of one checkpoint is that checkpoint, several are ambiguous, and the newest is found by its number."""
+    """A folder of one checkpoint is that checkpoint, several are ambiguous, and the newest is found
+    by its number."""
     for step in (9, 10):
         sv.save(tmp_path / f"step-{step}" / "model", {"w": [step]})
     sv.save(tmp_path / "variables" / "variables", {"w": [0]}, format="tensorflow")
     url = bucket(tmp_path)
     assert (
-        sv.load(f"{url}/step-9")["w"] == sv.load(f"{url}/step-9/")["w"] == sv.load(f"{url}/step-9/model.svindex")["w"]
+        sv.load(f"{url}/step-9")["w"]
+        == sv.load(f"{url}/step-9/")["w"]
+        == sv.load(f"{url}/step-9/model.svindex")["w"]
     )
     assert sv.newest_checkpoint(f"{url}/step-10") == f"{url}/step-10/model"
     assert sv.load(url)["w"] == [0]  # as of a SavedModel
@@ -297,11 +318,15 @@ def publish(server: RangeServer, folder: Path) -> None:
     server.files.update({path.name: path.read_bytes() for path in folder.iterdir()})
 
 
-def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(server: RangeServer, tmp_path: Path) -> None:
+def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(
+    server: RangeServer, tmp_path: Path
+) -> None:
     sv.save(tmp_path / "model.npz", {"w": np.arange(10)})
     publish(server, tmp_path)
     server.knows_ranges = False
-    with pytest.raises(StorageError, match=r"sends whole files alone, .*\. Download the file, or use a server"):
+    with pytest.raises(
+        StorageError, match=r"sends whole files alone, .*\. Download the file, or use a server"
+    ):
         sv.load(f"{server.url}/model.npz")
 
 
@@ -309,7 +334,8 @@ def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(server: RangeS
 def test_reading_brings_what_the_disk_reads_and_little_more(
     name: str, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open, list, one slice and one tensor transfer at most ``AHEAD_NBYTES`` more, counted at the server."""
+    """Open, list, one slice and one tensor transfer at most ``AHEAD_NBYTES`` more, counted at the
+    server."""
     tensors = {f"t{i}": np.full((1000, 500), i, "<f4") for i in range(8)}
     path = tmp_path / name.removesuffix(".svindex")
     sv.save(path, tensors)
@@ -334,14 +360,18 @@ def test_reading_brings_what_the_disk_reads_and_little_more(
     assert server.num_requests < 40
 
 
-def test_a_web_server_that_cuts_answers_short_is_an_error(server: RangeServer, tmp_path: Path) -> None:
+def test_a_web_server_that_cuts_answers_short_is_an_error(
+    server: RangeServer, tmp_path: Path
+) -> None:
     sv.save(tmp_path / "model.npz", {"w": np.arange(1000)})
     publish(server, tmp_path)
     server.cut = 3
     server.num_requests = 0
     with pytest.raises(ServerError, match="the server sent"):
         sv.load(f"{server.url}/model.npz")
-    assert server.num_requests == 2  # for its size, and for its first bytes: no other format asks again
+    assert (
+        server.num_requests == 2
+    )  # for its size, and for its first bytes: no other format asks again
 
 
 def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_path: Path) -> None:
@@ -353,7 +383,9 @@ def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_
             np.asarray(reader["w"])
 
 
-def test_passing_failures_are_tried_again_and_refusals_are_told(server: RangeServer, tmp_path: Path) -> None:
+def test_passing_failures_are_tried_again_and_refusals_are_told(
+    server: RangeServer, tmp_path: Path
+) -> None:
     """503 and 429 pass; 403 does not, and its error is one short line."""
     sv.save(tmp_path / "model.npz", {"w": [1, 2]})
     publish(server, tmp_path)
@@ -366,7 +398,9 @@ def test_passing_failures_are_tried_again_and_refusals_are_told(server: RangeSer
 
 
 def test_what_is_not_there_is_not_found(server: RangeServer) -> None:
-    with pytest.raises(CheckpointNotFound, match=f"There is no checkpoint at {server.url}/none.npz"):
+    with pytest.raises(
+        CheckpointNotFound, match=f"There is no checkpoint at {server.url}/none.npz"
+    ):
         sv.load(f"{server.url}/none.npz")
 
 
@@ -377,8 +411,11 @@ def test_blanks_in_a_url_are_encoded(server: RangeServer, tmp_path: Path) -> Non
         assert reader.path == f"{server.url}/a%20b/model.npz" and reader["w"][:].tolist() == [1, 2]
 
 
-def test_a_forked_child_is_refused(server: RangeServer, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads of obstore and fsspec are not in the child, which would wait for them for ever."""
+def test_a_forked_child_is_refused(
+    server: RangeServer, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads of obstore and fsspec are not in the child, which would wait for them for
+    ever."""
     for url in (f"{server.url}/none.npz", "memory://none/model"):
         with pytest.raises(CheckpointNotFound):
             sv.load(url)
@@ -391,13 +428,16 @@ def test_a_forked_child_is_refused(server: RangeServer, bucket: Any, monkeypatch
 
 
 def test_a_client_pickles_its_url_alone(server: RangeServer) -> None:
-    """A store that is pickled may have keys in it, so none is: the copy makes one from the environment it is in."""
+    """A store that is pickled may have keys in it, so none is: the copy makes one from the
+    environment it is in."""
     client = ObjectClient(server.url)
     with pytest.raises(MissingFile):
         client.head("none")
     assert client._stores
     copy = pickle.loads(pickle.dumps(client))
-    assert copy == client and not copy._stores and repr(copy) == f"ObjectClient(root={server.url!r})"
+    assert (
+        copy == client and not copy._stores and repr(copy) == f"ObjectClient(root={server.url!r})"
+    )
 
 
 def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +449,8 @@ def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def in_environment(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Set variables of the environment, for a service that refuses connections and is asked once."""
+    """Set variables of the environment, for a service that refuses connections and is asked
+    once."""
     pytest.importorskip("obstore")
     monkeypatch.setattr(objects, "_RETRIES", {**objects._RETRIES, "max_retries": 0})
 
@@ -422,8 +463,13 @@ def in_environment(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_address_of_a_service_is_told_without_its_secrets(in_environment: Any) -> None:
-    """A user, a password, a query and parameters in an address of the environment are left out of errors."""
-    for place in ("user:SECRET@127.0.0.1:9", "127.0.0.1:9/x;sig=SECRET", "127.0.0.1:9/x?sig=SECRET"):
+    """A user, a password, a query and parameters in an address of the environment are left out of
+    errors."""
+    for place in (
+        "user:SECRET@127.0.0.1:9",
+        "127.0.0.1:9/x;sig=SECRET",
+        "127.0.0.1:9/x?sig=SECRET",
+    ):
         in_environment(AWS_ENDPOINT_URL=f"http://{place}", AWS_ALLOW_HTTP="true")
         with pytest.raises(StorageError, match="http://127.0.0.1:9") as caught:
             sv.load("s3://bucket/model")
@@ -431,9 +477,12 @@ def test_the_address_of_a_service_is_told_without_its_secrets(in_environment: An
 
 
 def test_a_token_with_a_line_end_is_an_error_that_names_the_variable(in_environment: Any) -> None:
-    """obstore panics, which is not an ``Exception``: the error names the variable and not its value."""
+    """obstore panics, which is not an ``Exception``: the error names the variable and not its
+    value."""
     in_environment(AWS_SESSION_TOKEN="SECRET\n", AWS_ALLOW_HTTP="true")
-    with pytest.raises(ArgumentError, match="Look at AWS_SESSION_TOKEN in the environment") as caught:
+    with pytest.raises(
+        ArgumentError, match="Look at AWS_SESSION_TOKEN in the environment"
+    ) as caught:
         sv.load("s3://bucket/model")
     assert "SECRET" not in str(caught.value)
 

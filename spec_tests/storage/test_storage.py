@@ -1,4 +1,5 @@
-"""The local disk: bytes go where they are put, every refusal is the right error, and one writer holds a prefix."""
+"""The local disk: bytes go where they are put, every refusal is the right error, and one writer
+holds a prefix."""
 
 import errno
 import fcntl
@@ -52,7 +53,8 @@ def written(storage: LocalStorage, name: str, data: bytes) -> None:
 def test_bytes_are_read_where_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[int, bytes]]
 ) -> None:
-    """What is read is what a byte array holds after the same writes; gaps are zeros. Calls of 7 bytes make loops."""
+    """What is read is what a byte array holds after the same writes; gaps are zeros. Calls of 7
+    bytes make loops."""
     storage = LocalStorage(str(tmp_path_factory.mktemp("s")))
     model = bytearray()
     with pytest.MonkeyPatch.context() as patch:
@@ -72,9 +74,12 @@ def test_bytes_are_read_where_they_were_written(
             assert buffer == model[start:] == read.read(start, len(model) - start)
 
 
-@pytest.mark.parametrize(("start", "nbytes"), [(0, 6), (5, 1), (6, 1), (2**62, 1), (0, 2**62), (2**70, 1)])
+@pytest.mark.parametrize(
+    ("start", "nbytes"), [(0, 6), (5, 1), (6, 1), (2**62, 1), (0, 2**62), (2**70, 1)]
+)
 def test_no_byte_is_read_past_the_end(storage: LocalStorage, start: int, nbytes: int) -> None:
-    """A range that the file does not have is refused, however large, before anything is allocated."""
+    """A range that the file does not have is refused, however large, before anything is
+    allocated."""
     written(storage, "f", b"12345")
     file = storage.open("f")
     with pytest.raises(IncompleteCheckpoint, match=f"{nbytes} bytes at offset {start}"):
@@ -88,20 +93,27 @@ def test_a_file_that_shrinks_is_incomplete(storage: LocalStorage) -> None:
     written(storage, "f", b"12345")
     file = storage.open("f")
     os.truncate(Path(storage.path) / "f", 2)
-    for read in (lambda: file.read(0, 5), lambda: file.read_into(0, memoryview(bytearray(5))), file.map):
+    for read in (
+        lambda: file.read(0, 5),
+        lambda: file.read_into(0, memoryview(bytearray(5))),
+        file.map,
+    ):
         with pytest.raises(IncompleteCheckpoint):
             read()
 
 
 @pytest.mark.parametrize(("start", "nbytes"), [(-1, 2), (0, -1)])
-def test_negative_ranges_are_the_callers_fault(storage: LocalStorage, start: int, nbytes: int) -> None:
+def test_negative_ranges_are_the_callers_fault(
+    storage: LocalStorage, start: int, nbytes: int
+) -> None:
     written(storage, "f", b"12345")
     with pytest.raises(ArgumentError):
         storage.open("f").read(start, nbytes)
 
 
 def test_a_map_outlives_its_file(storage: LocalStorage) -> None:
-    """Neither close nor the removal of the file invalidates a map; an empty file has an empty one."""
+    """Neither close nor the removal of the file invalidates a map; an empty file has an empty
+    one."""
     written(storage, "f", b"12345")
     written(storage, "empty", b"")
     file, empty = storage.open("f"), storage.open("empty")
@@ -116,7 +128,8 @@ def test_a_map_outlives_its_file(storage: LocalStorage) -> None:
 
 
 def test_closing_never_hands_a_reader_another_file(storage: LocalStorage) -> None:
-    """A thread that reads while others close and open files reads its own file or is told that it was closed."""
+    """A thread that reads while others close and open files reads its own file or is told that it
+    was closed."""
     for name in "ab":
         written(storage, name, name.encode() * 4096)
     seen: set[bytes] = set()
@@ -140,7 +153,8 @@ def test_closing_never_hands_a_reader_another_file(storage: LocalStorage) -> Non
 
 
 def test_creating_leaves_the_old_file_to_those_who_have_it(storage: LocalStorage) -> None:
-    """A file of the same name is a new file: readers and links of the old one keep the old bytes."""
+    """A file of the same name is a new file: readers and links of the old one keep the old
+    bytes."""
     written(storage, "f", b"old")
     reader = storage.open("f")
     os.symlink("f", Path(storage.path) / "link")
@@ -158,8 +172,11 @@ def test_stamps_tell_contents_apart(storage: LocalStorage) -> None:
     assert storage.open("f").stamp != first.stamp
 
 
-def test_closing_a_written_file_syncs_it(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file is forced to the disk once when it is closed; a rename forces its directory before and after."""
+def test_closing_a_written_file_syncs_it(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is forced to the disk once when it is closed; a rename forces its directory before
+    and after."""
     synced: list[int] = []
     monkeypatch.setattr(posix, "sync", synced.append)
     monkeypatch.setattr("shardvar.storage.local.sync", synced.append)
@@ -179,7 +196,11 @@ def test_names_are_those_of_files(storage: LocalStorage) -> None:
         written(storage, name, b"")
     (Path(storage.path) / "d").mkdir()
     assert storage.names() == ["a", "b", "ä"]
-    assert LocalStorage(storage.path + "/none").names() == LocalStorage(storage.path + "/a").names() == []
+    assert (
+        LocalStorage(storage.path + "/none").names()
+        == LocalStorage(storage.path + "/a").names()
+        == []
+    )
 
 
 def test_removing_what_is_not_there_does_nothing(storage: LocalStorage) -> None:
@@ -191,7 +212,8 @@ def test_removing_what_is_not_there_does_nothing(storage: LocalStorage) -> None:
 
 @pytest.mark.parametrize("name", NOT_NAMES)
 def test_only_bare_names_are_opened(storage: LocalStorage, name: str) -> None:
-    """No name leads out of the directory: read from an index it is the index's fault, else the caller's."""
+    """No name leads out of the directory: read from an index it is the index's fault, else the
+    caller's."""
     with pytest.raises(InvalidCheckpoint):
         storage.open(name)
     calls: list[Callable[[], object]] = [
@@ -200,7 +222,11 @@ def test_only_bare_names_are_opened(storage: LocalStorage, name: str) -> None:
         lambda: storage.lock(name),
     ]
     if name != "a/b":  # a path of bare names
-        calls += [lambda: storage.create(name), lambda: storage.remove(name), lambda: storage.move("x", name)]
+        calls += [
+            lambda: storage.create(name),
+            lambda: storage.remove(name),
+            lambda: storage.move("x", name),
+        ]
         calls += [lambda: storage.create(f"a/{name}"), lambda: storage.sync(f"{name}/a")]
     for call in calls:
         with pytest.raises(ArgumentError):
@@ -208,7 +234,8 @@ def test_only_bare_names_are_opened(storage: LocalStorage, name: str) -> None:
 
 
 def test_folders_are_there_as_long_as_there_are_files_in_them(storage: LocalStorage) -> None:
-    """Writing a file by its path makes them, and removing the last file removes them; other folders stay."""
+    """Writing a file by its path makes them, and removing the last file removes them; other folders
+    stay."""
     (Path(storage.path) / "mine").mkdir()
     storage.create("a/b/x").close()
     storage.create("y").close()
@@ -224,7 +251,9 @@ def test_folders_are_there_as_long_as_there_are_files_in_them(storage: LocalStor
     assert storage.folders() == []
 
 
-def test_nothing_is_made_or_removed_behind_a_link_to_a_folder(storage: LocalStorage, tmp_path: Path) -> None:
+def test_nothing_is_made_or_removed_behind_a_link_to_a_folder(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "x").write_bytes(b"mine")
     (Path(storage.path) / "link").symlink_to(tmp_path / "outside")
@@ -267,17 +296,25 @@ def test_absent_files_are_missing(storage: LocalStorage) -> None:
     ):
         with pytest.raises(MissingFile, match=name):
             place.open(name)
-    with pytest.raises(MissingFile, match=f"it is a symbolic link to {os.path.realpath(storage.path)}/nowhere, which"):
+    with pytest.raises(
+        MissingFile,
+        match=f"it is a symbolic link to {os.path.realpath(storage.path)}/nowhere, which",
+    ):
         storage.open("dangling")
 
 
 def test_what_cannot_be_locked_is_named_and_not_its_lock(storage: LocalStorage) -> None:
     os.rmdir(storage.path)
-    with pytest.raises(StorageError, match=rf"^{re.escape(storage.path)}/f cannot be written"), storage.lock("f"):
+    with (
+        pytest.raises(StorageError, match=rf"^{re.escape(storage.path)}/f cannot be written"),
+        storage.lock("f"),
+    ):
         pass
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS, errno.EPROTO])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS, errno.EPROTO]
+)
 def test_refusals_of_the_machine_name_the_path_and_the_remedy(number: int) -> None:
     for door in (reading, writing):
         with pytest.raises(StorageError) as caught, door("some/file"):
@@ -285,7 +322,9 @@ def test_refusals_of_the_machine_name_the_path_and_the_remedy(number: int) -> No
         assert "some/file" in caught.value.cause and caught.value.remedy.endswith(".")
 
 
-def test_a_full_disk_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, storage: LocalStorage) -> None:
+def test_a_full_disk_is_a_storage_error(
+    monkeypatch: pytest.MonkeyPatch, storage: LocalStorage
+) -> None:
     def full(*arguments: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -320,7 +359,8 @@ def test_writing_into_an_absent_directory_is_a_storage_error(storage: LocalStora
 
 
 def test_a_prefix_has_one_writer_at_a_time(storage: LocalStorage) -> None:
-    """The second is refused at once, in the same process too; other prefixes are free; no file is left behind."""
+    """The second is refused at once, in the same process too; other prefixes are free; no file is
+    left behind."""
     with storage.lock("ck"):
         with pytest.raises(StorageError, match="ck is being written"), storage.lock("ck"):
             pass
@@ -331,7 +371,9 @@ def test_a_prefix_has_one_writer_at_a_time(storage: LocalStorage) -> None:
     assert storage.names() == []
 
 
-def test_an_interrupt_while_locking_leaves_no_lock(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_locking_leaves_no_lock(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that goes on after Ctrl-C is not kept out by itself."""
     lock = fcntl.flock
 
@@ -355,7 +397,8 @@ def hold_forever(path: str, ready: "multiprocessing.synchronize.Event") -> None:
 
 
 def test_a_lock_dies_with_its_process(storage: LocalStorage) -> None:
-    """Held by another process it is refused; killed, it leaves a file that the next writer takes over and removes."""
+    """Held by another process it is refused; killed, it leaves a file that the next writer takes
+    over and removes."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     holder = context.Process(target=hold_forever, args=(storage.path, ready))
@@ -375,7 +418,8 @@ def test_a_lock_dies_with_its_process(storage: LocalStorage) -> None:
 
 
 def test_many_writers_never_hold_a_prefix_together(storage: LocalStorage) -> None:
-    """Between opening the lock file and locking it, its holder may remove it: such a lock does not count."""
+    """Between opening the lock file and locking it, its holder may remove it: such a lock does not
+    count."""
     inside, most, refused = 0, 0, 0
 
     def write() -> None:
@@ -397,8 +441,11 @@ def test_many_writers_never_hold_a_prefix_together(storage: LocalStorage) -> Non
     assert most == 1 and refused < 800 and storage.names() == []
 
 
-def test_a_lock_file_is_removed_while_the_lock_is_held(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Released first, it could be locked by the next writer, whose file would then be removed under its lock."""
+def test_a_lock_file_is_removed_while_the_lock_is_held(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Released first, it could be locked by the next writer, whose file would then be removed under
+    its lock."""
     unlink, tries = os.unlink, []
 
     def lock_and_unlink(path: str) -> None:
@@ -414,8 +461,11 @@ def test_a_lock_file_is_removed_while_the_lock_is_held(storage: LocalStorage, mo
     assert len(tries) == 1 and storage.names() == []
 
 
-def test_split_tells_directories_from_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory is absolute, the name bare, and empty where the path is a directory; nothing is created."""
+def test_split_tells_directories_from_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is absolute, the name bare, and empty where the path is a directory; nothing is
+    created."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d").mkdir()
     here = str(tmp_path)
@@ -447,7 +497,8 @@ def test_split_refuses_what_is_no_path(text: str) -> None:
 
 
 def test_directories_are_made_and_measured(tmp_path: Path) -> None:
-    """``make`` makes those above too, and may be called again; free space is told of a place that is not there yet."""
+    """``make`` makes those above too, and may be called again; free space is told of a place that
+    is not there yet."""
     storage = LocalStorage(str(tmp_path / "a" / "b"))
     assert storage.free_nbytes() > 0 and os.listdir(tmp_path) == []
     storage.make()
@@ -463,7 +514,8 @@ def test_storages_are_values(storage: LocalStorage) -> None:
 
 
 def test_errors_that_are_shardvars_pass_unchanged() -> None:
-    """Some of shardvar's errors are OSErrors; a boundary that they cross does not translate them again."""
+    """Some of shardvar's errors are OSErrors; a boundary that they cross does not translate them
+    again."""
     error: ShardvarError = MissingFile("a", "b")
     for door in (reading, writing):
         with pytest.raises(MissingFile) as caught, door("p"):

@@ -1,4 +1,5 @@
-"""Writing into a bucket: whatever request fails or is lost, and whoever else writes, one whole checkpoint is there."""
+"""Writing into a bucket: whatever request fails or is lost, and whoever else writes, one whole
+checkpoint is there."""
 
 import json
 import os
@@ -17,7 +18,14 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, CheckpointNotFound, LockHeld, MissingFile, StorageError, TargetExists
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointNotFound,
+    LockHeld,
+    MissingFile,
+    StorageError,
+    TargetExists,
+)
 from shardvar.storage import uploads
 from shardvar.storage.requests import Head
 from shardvar.verbs.compare.manifest import write_manifest
@@ -88,7 +96,8 @@ def names(bucket: MemoryBucket) -> set[str]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_written_is_read_and_replaced(form: str) -> None:
-    """A second checkpoint takes the place of the first, and no file of the first or of the write stays."""
+    """A second checkpoint takes the place of the first, and no file of the first or of the write
+    stays."""
     bucket, only = MemoryBucket(), MemoryBucket()
     save(bucket, form, OLD)
     assert is_same(load(bucket, form), OLD)
@@ -100,18 +109,27 @@ def test_what_is_written_is_read_and_replaced(form: str) -> None:
 
 @pytest.mark.parametrize("form", sorted(set(FORMS) - {*FOLDERS}))
 def test_the_last_file_is_committed_by_one_conditional_request(form: str) -> None:
-    """The index, or the only file, goes up last and in one step; nothing is uploaded under a name that is temporary."""
+    """The index, or the only file, goes up last and in one step; nothing is uploaded under a name
+    that is temporary."""
     bucket = MemoryBucket()
     save(bucket, form, OLD)
-    kept = [entry for entry in bucket.log if not entry.startswith("delete") and ".claim" not in entry]
-    assert kept[-1].startswith("put_if") and [entry.startswith("put_if") for entry in kept].count(True) == 1
+    kept = [
+        entry for entry in bucket.log if not entry.startswith("delete") and ".claim" not in entry
+    ]
+    assert (
+        kept[-1].startswith("put_if")
+        and [entry.startswith("put_if") for entry in kept].count(True) == 1
+    )
     assert {entry.split(" ")[1] for entry in kept} == set(bucket.files)
 
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["refused", "answer lost"])
 @pytest.mark.parametrize("form", ATOMIC)
-def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(form: str, takes_effect: bool) -> None:
-    """Each request in turn fails, with and without effect. A save that returns has put the new checkpoint in place."""
+def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(
+    form: str, takes_effect: bool
+) -> None:
+    """Each request in turn fails, with and without effect. A save that returns has put the new
+    checkpoint in place."""
     before = MemoryBucket()
     save(before, form, OLD)
     number, ended = 0, False
@@ -121,7 +139,9 @@ def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(form: str
             save(bucket, form, NEW, force=True)
         except StorageError:
             assert is_same(load(bucket, form), OLD), bucket.log
-            assert {key for key in bucket.files if ".claim" not in key} == set(before.files), bucket.log
+            assert {key for key in bucket.files if ".claim" not in key} == set(before.files), (
+                bucket.log
+            )
         else:
             assert is_same(load(bucket, form), NEW), bucket.log
             ended = len(bucket.log) <= number
@@ -130,15 +150,17 @@ def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(form: str
 
 
 @pytest.mark.parametrize(
-    ("form", "is_shared"), [*[(form, False) for form in FORMS], *[(form, True) for form in FORMS if form != "orbax"]]
+    ("form", "is_shared"),
+    [*[(form, False) for form in FORMS], *[(form, True) for form in FORMS if form != "orbax"]],
 )
 def test_a_request_that_is_answered_and_not_carried_out_is_found_out(
     form: str, is_shared: bool, tmp_path: Path
 ) -> None:
-    """Over a checkpoint of the same names and sizes, each request in turn, by one process or with workers.
+    """Over a checkpoint of the same names and sizes, each request in turn, by one process or with
+    workers.
 
-    A write that returns has put the new checkpoint in place, whole. One that fails leaves the old one, or, in formats
-    that are not replaced in one step, none. The next write leaves nothing else.
+    A write that returns has put the new checkpoint in place, whole. One that fails leaves the old
+    one, or, in formats that are not replaced in one step, none. The next write leaves nothing else.
     """
     later = {key: values + 1 for key, values in OLD.items()}
     sv.save(tmp_path / "later", later)
@@ -160,7 +182,9 @@ def test_a_request_that_is_answered_and_not_carried_out_is_found_out(
             ended = len(bucket.log) <= number
         except StorageError as error:
             found_out += 1
-            assert re.search("answers untruly|was uploaded for this|by another writer", str(error)), bucket.log
+            assert re.search(
+                "answers untruly|was uploaded for this|by another writer", str(error)
+            ), bucket.log
             if "is in place, but its mark" in str(error):
                 assert form == "orbax" and is_same(load(bucket, form), later)
                 number += 1
@@ -172,17 +196,24 @@ def test_a_request_that_is_answered_and_not_carried_out_is_found_out(
             assert is_same(found, OLD) or (found is None and form not in ATOMIC), bucket.log
         number += 1
         if not is_shared:
-            again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+            again = MemoryBucket(
+                {key: value for key, value in bucket.files.items() if ".claim" not in key}
+            )
             save(again, form, later, force=True)
-            assert is_same(load(again, form), later) and len(again.files) == len(clean.files), bucket.log
+            assert is_same(load(again, form), later) and len(again.files) == len(clean.files), (
+                bucket.log
+            )
     assert found_out
 
 
-@pytest.mark.parametrize("form", ["native", "native of many files", "tensorflow", "safetensors set", "torch"])
+@pytest.mark.parametrize(
+    "form", ["native", "native of many files", "tensorflow", "safetensors set", "torch"]
+)
 def test_a_reshard_that_fails_removes_nothing_of_the_same_one_that_another_process_has_committed(
     form: str, tmp_path: Path
 ) -> None:
-    """Such as one that was taken for dead and started again: whichever of its requests fails, after the other's end."""
+    """Such as one that was taken for dead and started again: whichever of its requests fails, after
+    the other's end."""
     sv.save(tmp_path / "source", NEW)
 
     def write(bucket: MemoryBucket) -> None:
@@ -208,20 +239,26 @@ def test_a_reshard_that_fails_removes_nothing_of_the_same_one_that_another_proce
         except StorageError:
             pass
         number += 1
-        assert ended or is_same(load(bucket, form), NEW) or is_same(load(bucket, form), OLD), bucket.log
+        assert ended or is_same(load(bucket, form), NEW) or is_same(load(bucket, form), OLD), (
+            bucket.log
+        )
     assert number > 2
 
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("form", ATOMIC)
-def test_a_writer_killed_at_any_request_leaves_a_whole_checkpoint(form: str, takes_effect: bool) -> None:
+def test_a_writer_killed_at_any_request_leaves_a_whole_checkpoint(
+    form: str, takes_effect: bool
+) -> None:
     """The next save, which may have to delete a claim, leaves nothing of the killed one."""
     before, clean = MemoryBucket(), MemoryBucket()
     save(before, form, OLD)
     save(clean, form, NEW)
     number, ended = 0, False
     while not ended:
-        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect, error=Dead)
+        bucket = MemoryBucket(
+            dict(before.files), fail_at=number, takes_effect=takes_effect, error=Dead
+        )
         try:
             save(bucket, form, NEW, force=True)
             ended = True
@@ -229,7 +266,9 @@ def test_a_writer_killed_at_any_request_leaves_a_whole_checkpoint(form: str, tak
             pass
         found = load(bucket, form)
         assert is_same(found, OLD) or is_same(found, NEW), bucket.log
-        again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+        again = MemoryBucket(
+            {key: value for key, value in bucket.files.items() if ".claim" not in key}
+        )
         save(again, form, NEW, force=True)
         assert is_same(load(again, form), NEW) and len(again.files) == len(clean.files)
         number += 1
@@ -238,8 +277,11 @@ def test_a_writer_killed_at_any_request_leaves_a_whole_checkpoint(form: str, tak
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
 @pytest.mark.parametrize("form", FOLDERS)
-def test_a_folder_is_the_old_checkpoint_the_new_one_or_none(form: str, error: Any, takes_effect: bool) -> None:
-    """Whichever request fails or is the last, no reader finds a mixture, and the next save leaves nothing else."""
+def test_a_folder_is_the_old_checkpoint_the_new_one_or_none(
+    form: str, error: Any, takes_effect: bool
+) -> None:
+    """Whichever request fails or is the last, no reader finds a mixture, and the next save leaves
+    nothing else."""
     small = {"w": OLD["w"][:2], "a/b": OLD["b"]}
     later = {"w": OLD["w"][:2] + 1, "n": np.array(5)}
     options: dict[str, Any] = {"format": form, "force": True, "partition": {"w": 2}}
@@ -250,7 +292,9 @@ def test_a_folder_is_the_old_checkpoint_the_new_one_or_none(form: str, error: An
     before.files["run/folder/notes.txt"] = clean.files["run/folder/notes.txt"] = b"the user's"
     number, ended = 0, False
     while not ended:
-        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect, error=error)
+        bucket = MemoryBucket(
+            dict(before.files), fail_at=number, takes_effect=takes_effect, error=error
+        )
         try:
             with in_bucket(bucket):
                 sv.save(url_of(form), later, **options)
@@ -262,7 +306,9 @@ def test_a_folder_is_the_old_checkpoint_the_new_one_or_none(form: str, error: An
         except MissingFile:
             found = None
         assert found is None or is_same(found, small) or is_same(found, later), bucket.log
-        again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+        again = MemoryBucket(
+            {key: value for key, value in bucket.files.items() if ".claim" not in key}
+        )
         with in_bucket(again):
             sv.save(url_of(form), later, **options)
         assert again.files == clean.files, bucket.log
@@ -286,8 +332,11 @@ class _Keeping(MemoryBucket):
 
 @pytest.mark.parametrize("commits", [True, False], ids=["committed", "failed"])
 @pytest.mark.parametrize("form", sorted(set(FORMS) - {*FOLDERS}))
-def test_what_a_bucket_does_not_delete_is_named(form: str, commits: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Without the files that one warning names, the bucket has the new checkpoint alone or, after an error, the old."""
+def test_what_a_bucket_does_not_delete_is_named(
+    form: str, commits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the files that one warning names, the bucket has the new checkpoint alone or, after
+    an error, the old."""
     before, clean = MemoryBucket(), MemoryBucket()
     save(before, form, OLD)
     save(clean, form, NEW)
@@ -295,7 +344,11 @@ def test_what_a_bucket_does_not_delete_is_named(form: str, commits: bool, caplog
     bucket.commits = commits
     with nullcontext() if commits else pytest.raises(StorageError, match="not allowed"):
         save(bucket, form, NEW, force=True)
-    said = "".join(record.getMessage() for record in caplog.records if "could not remove" in record.getMessage())
+    said = "".join(
+        record.getMessage()
+        for record in caplog.records
+        if "could not remove" in record.getMessage()
+    )
     folder = "run/folder" if form == "torch" else "run"
     assert said.count("could not remove") <= 1
     for name in re.findall("'([^']+)'", said):
@@ -305,8 +358,11 @@ def test_what_a_bucket_does_not_delete_is_named(form: str, commits: bool, caplog
 
 
 @pytest.mark.parametrize(("form", "other"), [FOLDERS, FOLDERS[::-1]])
-def test_a_folder_that_the_other_format_has_filled_meanwhile_is_not_cleared(form: str, other: str) -> None:
-    """Zarr and Orbax give different names to what is an array for both: a claim is the moment to look again."""
+def test_a_folder_that_the_other_format_has_filled_meanwhile_is_not_cleared(
+    form: str, other: str
+) -> None:
+    """Zarr and Orbax give different names to what is an array for both: a claim is the moment to
+    look again."""
     bucket = Raced(at=0)
     bucket.race = lambda: save(MemoryBucket(bucket.files), other, OLD)
     with pytest.raises(TargetExists, match="Write into a folder that is empty or new"):
@@ -329,14 +385,19 @@ class _Unmarked(MemoryBucket):
 def test_a_mark_of_orbax_that_is_not_stored_is_said(lies: bool) -> None:
     """The new checkpoint is in place, whole, and the error says so and what Orbax does not find."""
     bucket = _Unmarked(lies=lies)
-    with pytest.raises(StorageError, match=r"the checkpoint is in place, but its mark commit_success\.txt is not\."):
+    with pytest.raises(
+        StorageError, match=r"the checkpoint is in place, but its mark commit_success\.txt is not\."
+    ):
         save(bucket, "orbax", NEW)
-    assert is_same(load(bucket, "orbax"), NEW) and not any("claim" in key or ".tmp" in key for key in bucket.files)
+    assert is_same(load(bucket, "orbax"), NEW) and not any(
+        "claim" in key or ".tmp" in key for key in bucket.files
+    )
 
 
 @pytest.mark.parametrize("form", FOLDERS)
 def test_a_chunk_that_is_gone_from_a_bucket_is_missing(form: str) -> None:
-    """It was there when the folder was listed; no other reader of chunks is asked for, which reads disks alone."""
+    """It was there when the folder was listed; no other reader of chunks is asked for, which reads
+    disks alone."""
 
     class Losing(MemoryBucket):
         def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
@@ -352,8 +413,11 @@ def test_a_chunk_that_is_gone_from_a_bucket_is_missing(form: str) -> None:
 
 @pytest.mark.parametrize("form", ATOMIC)
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
-def test_a_commit_that_is_refused_while_nothing_has_changed_blames_no_other_writer(form: str, is_there: bool) -> None:
-    """Such as one that a lease of the service keeps out: a write that is tried again would be refused again."""
+def test_a_commit_that_is_refused_while_nothing_has_changed_blames_no_other_writer(
+    form: str, is_there: bool
+) -> None:
+    """Such as one that a lease of the service keeps out: a write that is tried again would be
+    refused again."""
 
     class Leased(MemoryBucket):
         def put_if(self, key: str, content: bytes, old: Any) -> Any:
@@ -372,17 +436,28 @@ def test_a_commit_that_is_refused_while_nothing_has_changed_blames_no_other_writ
 
 @pytest.mark.parametrize("form", FOLDERS)
 def test_a_folder_in_a_bucket_has_the_files_of_one_on_a_disk(form: str, tmp_path: Path) -> None:
-    """Byte for byte; Orbax's mark of a complete checkpoint beside them is the last file that goes up."""
+    """Byte for byte; Orbax's mark of a complete checkpoint beside them is the last file that goes
+    up."""
     bucket = MemoryBucket()
     save(bucket, form, OLD)
     sv.save(tmp_path / "ck", OLD, **FORMS[form][1])
     files = {key.removeprefix("run/folder/"): content for key, content in bucket.files.items()}
     mark = files.pop("commit_success.txt", None)
-    there = {str(path.relative_to(tmp_path / "ck")): path for path in (tmp_path / "ck").rglob("*") if path.is_file()}
-    assert files == {name: path.read_bytes() for name, path in there.items() if not name.endswith(".lock")}
+    there = {
+        str(path.relative_to(tmp_path / "ck")): path
+        for path in (tmp_path / "ck").rglob("*")
+        if path.is_file()
+    }
+    assert files == {
+        name: path.read_bytes() for name, path in there.items() if not name.endswith(".lock")
+    }
     puts = [entry for entry in bucket.log if entry.startswith("put") and "claim" not in entry]
     if form == "orbax":
-        assert mark and b"s3://bucket/run/folder" in mark and puts[-1] == "put run/folder/commit_success.txt"
+        assert (
+            mark
+            and b"s3://bucket/run/folder" in mark
+            and puts[-1] == "put run/folder/commit_success.txt"
+        )
         puts.pop()
     assert puts[-1].startswith("put_if run/folder/")
 
@@ -392,7 +467,8 @@ def test_a_folder_in_a_bucket_has_the_files_of_one_on_a_disk(form: str, tmp_path
 def test_a_lost_race_is_an_error_and_changes_nothing(
     form: str, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer commits between the beginning of a save and its commit: the save says so, and leaves no file."""
+    """Another writer commits between the beginning of a save and its commit: the save says so, and
+    leaves no file."""
     bucket = MemoryBucket()
     if is_there:
         save(bucket, form, OLD)
@@ -408,15 +484,20 @@ def test_a_lost_race_is_an_error_and_changes_nothing(
         return original(self, name)
 
     monkeypatch.setattr(uploads.Upload, "create", create)
-    with pytest.raises(LockHeld, match="written by another writer meanwhile; nothing of this write is in place"):
+    with pytest.raises(
+        LockHeld, match="written by another writer meanwhile; nothing of this write is in place"
+    ):
         save(bucket, form, NEW, force=True)
     assert bucket.files == raced[0] and is_same(load(bucket, form), other)
 
 
 def test_a_claim_of_another_writer_is_respected() -> None:
-    """Formats whose data files have fixed names are written by one writer at a time; the claim is named."""
+    """Formats whose data files have fixed names are written by one writer at a time; the claim is
+    named."""
     bucket = MemoryBucket({"run/.model.claim": b"other"})
-    with pytest.raises(LockHeld, match=r"holds s3://bucket/run/\.model\.claim, which does not say whose it is\."):
+    with pytest.raises(
+        LockHeld, match=r"holds s3://bucket/run/\.model\.claim, which does not say whose it is\."
+    ):
         save(bucket, "tensorflow", OLD)
     assert set(bucket.files) == {"run/.model.claim"}
     save(bucket, "native", OLD)
@@ -424,7 +505,8 @@ def test_a_claim_of_another_writer_is_respected() -> None:
 
 @pytest.mark.parametrize("error", [StorageError, LockHeld])
 def test_a_claim_of_which_the_answer_is_lost_is_the_own_one(error: Any) -> None:
-    """It is read back, also where a second attempt was told that it is there; the save goes on and removes it."""
+    """It is read back, also where a second attempt was told that it is there; the save goes on and
+    removes it."""
 
     class Lost(MemoryBucket):
         def put_if(self, key: str, content: bytes, old: Any) -> Any:
@@ -435,7 +517,9 @@ def test_a_claim_of_which_the_answer_is_lost_is_the_own_one(error: Any) -> None:
 
     bucket = Lost()
     save(bucket, "tensorflow", OLD)
-    assert is_same(load(bucket, "tensorflow"), OLD) and not any(".claim" in key for key in bucket.files)
+    assert is_same(load(bucket, "tensorflow"), OLD) and not any(
+        ".claim" in key for key in bucket.files
+    )
 
 
 class Interrupted(MemoryBucket):
@@ -479,10 +563,14 @@ def seen() -> Iterator[threading.Semaphore]:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("form", ["native of many files", "tensorflow", "npz", "zarr"])
-def test_after_an_interrupt_no_request_is_under_way(form: str, count: int, seen: threading.Semaphore) -> None:
-    """At each request in turn, which takes effect after it: one checkpoint is whole, and no claim and no file stays.
+def test_after_an_interrupt_no_request_is_under_way(
+    form: str, count: int, seen: threading.Semaphore
+) -> None:
+    """At each request in turn, which takes effect after it: one checkpoint is whole, and no claim
+    and no file stays.
 
-    A second interrupt does not shorten the wait for what is under way, but may leave files that no index names.
+    A second interrupt does not shorten the wait for what is under way, but may leave files that no
+    index names.
     """
     before = MemoryBucket()
     save(before, form, OLD)
@@ -499,7 +587,9 @@ def test_after_an_interrupt_no_request_is_under_way(form: str, count: int, seen:
         assert bucket.under_way == 0, bucket.log
         assert not any(".claim" in key for key in bucket.files), bucket.log
         found = load(bucket, form)
-        assert is_same(found, OLD) or is_same(found, NEW) or (form in FOLDERS and found is None), bucket.log
+        assert is_same(found, OLD) or is_same(found, NEW) or (form in FOLDERS and found is None), (
+            bucket.log
+        )
         if is_same(found, OLD) and count == 1:
             assert set(bucket.files) == set(before.files), bucket.log
         assert len(bucket.log) == asked, bucket.log
@@ -508,7 +598,8 @@ def test_after_an_interrupt_no_request_is_under_way(form: str, count: int, seen:
 
 
 def test_the_claim_of_a_killed_writer_says_whose_it_is_and_how_it_is_removed() -> None:
-    """Machine, process, release and time of the dead writer, and a command that removes the claim and nothing else."""
+    """Machine, process, release and time of the dead writer, and a command that removes the claim
+    and nothing else."""
     bucket = MemoryBucket(fail_at=2, error=Dead)
     with pytest.raises(Dead):
         save(bucket, "tensorflow", OLD)
@@ -517,25 +608,37 @@ def test_the_claim_of_a_killed_writer_says_whose_it_is_and_how_it_is_removed() -
         save(again, "tensorflow", NEW)
     assert again.files == bucket.files
     said = (
-        r"not finished, which has left \.model\.claim.*sv\.break_claim\('s3://bucket/run/\.model\.claim'\) and run the"
+        r"not finished, which has left "
+        r"\.model\.claim.*sv\.break_claim\('s3://bucket/run/\.model\.claim'\) and run the"
     )
     with pytest.raises((CheckpointNotFound, MissingFile), match=said):
         load(again, "tensorflow")
-    who = rf"made by shardvar {sv.__version__}, process {os.getpid()} on {socket.gethostname()}, at \d{{4}}-\d\d-\d\dT"
+    who = (
+        rf"made by shardvar {sv.__version__}, process {os.getpid()} on {socket.gethostname()}, at "
+        rf"\d{{4}}-\d\d-\d\dT"
+    )
     assert re.search(who, caught.value.cause)
     command = re.search(r"python -c '(.*)'", caught.value.remedy)
     printed: list[str] = []
     with in_bucket(again):
         exec(command[1] if command else "", {"print": printed.append})
-        with pytest.raises(CheckpointNotFound, match=r"There is no claim s3://bucket/run/\.model\.claim"):
+        with pytest.raises(
+            CheckpointNotFound, match=r"There is no claim s3://bucket/run/\.model\.claim"
+        ):
             sv.break_claim("s3://bucket/run/.model.claim")
-    assert printed[0].startswith("Removed s3://bucket/run/.model.claim, made by") and len(printed) == 1
-    assert again.files == {key: value for key, value in bucket.files.items() if key != "run/.model.claim"}
+    assert (
+        printed[0].startswith("Removed s3://bucket/run/.model.claim, made by") and len(printed) == 1
+    )
+    assert again.files == {
+        key: value for key, value in bucket.files.items() if key != "run/.model.claim"
+    }
     save(again, "tensorflow", NEW)
     assert is_same(load(again, "tensorflow"), NEW)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 5000, b'{"host": {}, "process": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b"[" * 5000, b'{"host": {}, "process": 1}', b"\xff"]
+)
 def test_a_claim_of_any_content_is_respected_and_removed(content: bytes) -> None:
     """Nothing that is in it decides, neither a time nor its absence: clocks jump."""
     bucket = MemoryBucket({"run/.model.claim": content})
@@ -555,7 +658,13 @@ def test_what_a_claim_says_is_not_believed_to_be_text_for_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket/run/model", "/data/.model.claim", "s3://bucket/run/.claim", "memory://a/.b.claim"]
+    "url",
+    [
+        "s3://bucket/run/model",
+        "/data/.model.claim",
+        "s3://bucket/run/.claim",
+        "memory://a/.b.claim",
+    ],
 )
 def test_only_claims_are_broken(url: str) -> None:
     bucket = MemoryBucket({"run/model": b"", "run/.claim": b""})
@@ -565,23 +674,33 @@ def test_only_claims_are_broken(url: str) -> None:
 
 
 def test_of_two_sets_with_equal_indexes_the_one_that_came_first_is_whole() -> None:
-    """The index of a set has no values in it, so its bytes are those of the other's; the parts tell them apart."""
+    """The index of a set has no values in it, so its bytes are those of the other's; the parts tell
+    them apart."""
     bucket = MemoryBucket()
     save(bucket, "safetensors set", OLD)
     third = {key: value + 7 for key, value in OLD.items()}
-    bucket = Raced(bucket.files, at=0, race=lambda: save(bucket, "safetensors set", third, force=True))
-    with pytest.raises(LockHeld, match="written by another writer meanwhile; nothing of this write is in place"):
+    bucket = Raced(
+        bucket.files, at=0, race=lambda: save(bucket, "safetensors set", third, force=True)
+    )
+    with pytest.raises(
+        LockHeld, match="written by another writer meanwhile; nothing of this write is in place"
+    ):
         save(bucket, "safetensors set", {key: value + 9 for key, value in OLD.items()}, force=True)
     assert is_same(load(bucket, "safetensors set"), third)
 
 
-def test_a_file_too_large_for_one_request_is_compared_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes up in parts under a claim, and not at all if the file that it replaces is another by then."""
+def test_a_file_too_large_for_one_request_is_compared_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes up in parts under a claim, and not at all if the file that it replaces is another by
+    then."""
     monkeypatch.setattr(uploads, "ONE_REQUEST_NBYTES", 100)
     bucket = MemoryBucket()
     save(bucket, "safetensors", OLD)
     save(bucket, "safetensors", NEW)
-    assert is_same(load(bucket, "safetensors"), NEW) and set(bucket.files) == {"run/model.safetensors"}
+    assert is_same(load(bucket, "safetensors"), NEW) and set(bucket.files) == {
+        "run/model.safetensors"
+    }
     original = uploads.Upload.create
 
     def create(self: Any, name: str) -> Any:
@@ -595,7 +714,8 @@ def test_a_file_too_large_for_one_request_is_compared_before(monkeypatch: pytest
 
 
 def test_an_outcome_that_stays_unknown_is_said_and_removes_nothing() -> None:
-    """The answer to the commit is lost, and the server with it: the files stay, since they may be in place."""
+    """The answer to the commit is lost, and the server with it: the files stay, since they may be
+    in place."""
     bucket = MemoryBucket()
     save(bucket, "native", OLD)
     old = dict(bucket.files)
@@ -615,7 +735,8 @@ def test_an_outcome_that_stays_unknown_is_said_and_removes_nothing() -> None:
 
 
 def test_a_killed_reshard_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """Finished files are in the bucket with their journals, so a second run, on any machine, uploads the rest alone."""
+    """Finished files are in the bucket with their journals, so a second run, on any machine,
+    uploads the rest alone."""
     sv.save(tmp_path / "source", OLD)
     options: dict[str, Any] = {"partition": 6, "policy": sv.MaxShardSizePolicy(500)}
     bucket = MemoryBucket(fail_at=7, error=Dead)
@@ -625,9 +746,13 @@ def test_a_killed_reshard_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with in_bucket(again):
         report = sv.reshard(tmp_path / "source", url_of("native"), **options)
     assert report.reused_files >= 2
-    uploaded = [entry for entry in again.log if entry.startswith("put ") and not entry.endswith(".done")]
+    uploaded = [
+        entry for entry in again.log if entry.startswith("put ") and not entry.endswith(".done")
+    ]
     assert len(uploaded) == len(report.file_nbytes) - report.reused_files
-    assert is_same(load(again, "native"), OLD) and not any(key.endswith(".done") for key in again.files)
+    assert is_same(load(again, "native"), OLD) and not any(
+        key.endswith(".done") for key in again.files
+    )
 
 
 def test_refusals_come_before_the_first_request_that_writes() -> None:
@@ -637,7 +762,9 @@ def test_refusals_come_before_the_first_request_that_writes() -> None:
     with pytest.raises(TargetExists, match="cannot do in one step"):
         save(bucket, "safetensors set", NEW)
     with in_bucket(bucket):
-        assert sv.reshard(url_of("safetensors set"), "s3://bucket/run/new", format="shardvar", dry_run=True).dry_run
+        assert sv.reshard(
+            url_of("safetensors set"), "s3://bucket/run/new", format="shardvar", dry_run=True
+        ).dry_run
     assert bucket.log == []
 
 
@@ -650,7 +777,9 @@ def test_a_manifest_is_written_beside_its_checkpoint() -> None:
         assert sv.verify(url_of("native"), against="s3://bucket/run/model.sha256").ok
 
 
-def test_what_needs_a_disk_is_refused_for_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_a_disk_is_refused_for_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No call takes a URL for a path of this machine, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     bucket, objects = MemoryBucket(), sv.Checkpoint(w=sv.Variable([1.0]))

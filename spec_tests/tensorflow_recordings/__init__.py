@@ -1,12 +1,13 @@
-"""Recordings of TensorFlow's sharded variables as JSON, and this engine's results for the same inputs.
+"""Recordings of TensorFlow's sharded variables as JSON, and this engine's results for the same
+inputs.
 
 The recordings lie in `spec_tests/golden/variables`. One module a group. A module offers
 
     OPS     op -> function(inputs) that does the same here and returns what the recording's `expected` describes
     RULES   the deviations that the group knows, each a `Rule` whose id stands in docs/deviations.md
 
-Another layer adds a group by adding a module and its name to `GROUPS`; a group of ops for a group that exists already
-(lookups in div_mod) is added to that group's `OPS`.
+Another layer adds a group by adding a module and its name to `GROUPS`; a group of ops for a group
+that exists already (lookups in div_mod) is added to that group's `OPS`.
 """
 
 from importlib import import_module

@@ -1,8 +1,9 @@
-"""Run a folder of TensorFlow's recordings against this engine: `python spec_tests/run_vectors.py DIR [GROUP ...]`.
+"""Run a folder of TensorFlow's recordings against this engine: `python spec_tests/run_vectors.py
+DIR [GROUP ...]`.
 
-Prints a row for each failure, with ``-v`` for each deviation too, and last ``passed P, deviates D, failed F``. The exit
-code is 0 only where nothing failed. The cases of the group `operators` are Python expressions and are evaluated: run
-it only on recordings that you trust.
+Prints a row for each failure, with ``-v`` for each deviation too, and last ``passed P, deviates D,
+failed F``. The exit code is 0 only where nothing failed. The cases of the group `operators` are
+Python expressions and are evaluated: run it only on recordings that you trust.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Running and judging a case: the same for every group.
 
-A case passes where this engine gives what it expects: equal values of equal dtype and shape, or an error of the class
-that stands for TensorFlow's. It deviates where it does not, and a rule of the group says that cases of this kind
-differ, and the rule finds that what the engine did instead is right. Everything else fails; so does an op that nobody
-offers.
+A case passes where this engine gives what it expects: equal values of equal dtype and shape, or an
+error of the class that stands for TensorFlow's. It deviates where it does not, and a rule of the
+group says that cases of this kind differ, and the rule finds that what the engine did instead is
+right. Everything else fails; so does an op that nobody offers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,8 @@ ERRORS: dict[str, type[Exception]] = {
     "AttributeError": AttributeError,
     "ZeroDivisionError": ZeroDivisionError,
 }
-"""The builtin of which an error here must be an instance, where TensorFlow raises the class on the left."""
+"""The builtin of which an error here must be an instance, where TensorFlow raises the class on the
+left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """True if the engine raised an error of its own tree: it understood the input and refused it."""
+        """True if the engine raised an error of its own tree: it understood the input and refused
+        it."""
         return isinstance(self.error, ShardvarError)
 
 
@@ -69,18 +71,21 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The allowed distance of real numbers from the recorded ones: a group's `ULP`, `TOLERANCE` and `SUMMAND`.
+    """The allowed distance of real numbers from the recorded ones: a group's `ULP`, `TOLERANCE` and
+    `SUMMAND`.
 
-    Where a group has a tolerance, numbers of 16 bits may be off by four of their own roundings: TensorFlow rounds after
-    each operation, shardvar computes in float32 and rounds once.
+    Where a group has a tolerance, numbers of 16 bits may be off by four of their own roundings:
+    TensorFlow rounds after each operation, shardvar computes in float32 and rounds once.
     """
 
     ulp: int = 0
     """Units in the last place."""
     tolerance: float = 0.0
-    """Relative to the expected number, and to 1 where that is smaller: libraries add up in other orders."""
+    """Relative to the expected number, and to 1 where that is smaller: libraries add up in other
+    orders."""
     summand: float = 0.0
-    """Units in the last place are this number's, where the expected one is smaller: it was added last."""
+    """Units in the last place are this number's, where the expected one is smaller: it was added
+    last."""
 
     @classmethod
     def of(cls, module: ModuleType, inputs: Any = None) -> "Allowance":
@@ -94,12 +99,20 @@ class Allowance:
             return np.array_equal(found, expected)
         with np.errstate(all="ignore"):
             size = np.abs(expected)
-            rounding = np.spacing(np.maximum(size, size.dtype.type(self.summand))).astype(np.float64)
+            rounding = np.spacing(np.maximum(size, size.dtype.type(self.summand))).astype(
+                np.float64
+            )
             wide = np.promote_types(found.dtype, np.float64)
             far = np.abs(found.astype(wide) - expected.astype(wide))
-            unit = max(self.tolerance, 4 * float(ml_dtypes.finfo(size.dtype).eps)) if size.itemsize == 2 else 0.0
+            unit = (
+                max(self.tolerance, 4 * float(ml_dtypes.finfo(size.dtype).eps))
+                if size.itemsize == 2
+                else 0.0
+            )
             relative = self.tolerance and max(self.tolerance, unit)
-            near = np.maximum(self.ulp * rounding, relative * np.maximum(size.astype(np.float64), 1))
+            near = np.maximum(
+                self.ulp * rounding, relative * np.maximum(size.astype(np.float64), 1)
+            )
         both_nan = np.isnan(found) & np.isnan(expected)
         return bool(np.all((found == expected) | both_nan | (far <= near)))
 
@@ -125,8 +138,14 @@ def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
         return Verdict(case["id"], "failed", f"cannot be judged: {type(error).__name__}: {error}")
     if wrong is None:
         return Verdict(case["id"], "passed")
-    rule = next((rule for rule in [*module.RULES, *COMMON_RULES] if _covers(rule, case, outcome)), None)
-    return Verdict(case["id"], "failed", wrong) if rule is None else Verdict(case["id"], "deviates", rule.id)
+    rule = next(
+        (rule for rule in [*module.RULES, *COMMON_RULES] if _covers(rule, case, outcome)), None
+    )
+    return (
+        Verdict(case["id"], "failed", wrong)
+        if rule is None
+        else Verdict(case["id"], "deviates", rule.id)
+    )
 
 
 def _refused_too(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -134,7 +153,14 @@ def _refused_too(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return case.get("error", {}).get("class") in _STUMBLES and outcome.refused
 
 
-_STUMBLES = ("AttributeError", "IndexError", "NotImplementedError", "RuntimeError", "TypeError", "ZeroDivisionError")
+_STUMBLES = (
+    "AttributeError",
+    "IndexError",
+    "NotImplementedError",
+    "RuntimeError",
+    "TypeError",
+    "ZeroDivisionError",
+)
 
 COMMON_RULES = [Rule("D-ERROR-1", _refused_too)]
 """Rules of every group, after the group's own."""
@@ -149,7 +175,8 @@ def _covers(rule: Rule, case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def run(op: Callable[[Any], Any], inputs: Any) -> Outcome:
-    """The value or the error of an op; only an assertion, which is a law of the engine broken, passes through."""
+    """The value or the error of an op; only an assertion, which is a law of the engine broken,
+    passes through."""
     try:
         return Outcome(op(inputs))
     except AssertionError:
@@ -158,7 +185,9 @@ def run(op: Callable[[Any], Any], inputs: Any) -> Outcome:
         return Outcome(error=error)
 
 
-def disagreement(case: Mapping[str, Any], outcome: Outcome, allowance: Allowance = EXACT) -> str | None:
+def disagreement(
+    case: Mapping[str, Any], outcome: Outcome, allowance: Allowance = EXACT
+) -> str | None:
     """Return, in one line, how the outcome differs from what the case expects, or None."""
     if "error" not in case:
         if outcome.error is not None:
@@ -169,27 +198,43 @@ def disagreement(case: Mapping[str, Any], outcome: Outcome, allowance: Allowance
         return f"expected {wanted}, got {_short(outcome.value)}"
     if not isinstance(outcome.error, ERRORS.get(wanted, ())):
         return f"expected {wanted}, raised {type(outcome.error).__name__}: {outcome.error}"
-    if "state_after" in case and difference(list(map(decode, case["inputs"]["shards"])), case["state_after"]):
+    if "state_after" in case and difference(
+        list(map(decode, case["inputs"]["shards"])), case["state_after"]
+    ):
         return "TensorFlow left a part of the write behind"
     return None
 
 
-def difference(actual: Any, expected: Any, path: str = "", allowance: Allowance = EXACT) -> str | None:
-    """Return the first difference of two values, or None; dicts are compared by the expected keys alone."""
+def difference(
+    actual: Any, expected: Any, path: str = "", allowance: Allowance = EXACT
+) -> str | None:
+    """Return the first difference of two values, or None; dicts are compared by the expected keys
+    alone."""
     if is_array(expected):
         return _array_difference(actual, decode(expected), path, allowance)
     if isinstance(expected, dict):
         if not isinstance(actual, Mapping):
             return f"{path}: {_short(actual)} is no mapping"
-        pairs: Iterable[tuple[str, Any, Any]] = ((f"{path}.{key}", actual.get(key), expected[key]) for key in expected)
+        pairs: Iterable[tuple[str, Any, Any]] = (
+            (f"{path}.{key}", actual.get(key), expected[key]) for key in expected
+        )
     elif isinstance(expected, list):
         if not isinstance(actual, list | tuple) or len(actual) != len(expected):
             return f"{path}: {_short(actual)} is not {_short(expected)}"
-        pairs = ((f"{path}[{i}]", *both) for i, both in enumerate(zip(actual, expected, strict=True)))
+        pairs = (
+            (f"{path}[{i}]", *both) for i, both in enumerate(zip(actual, expected, strict=True))
+        )
     else:
         same = type(actual) is type(expected) and actual == expected
         return None if same else f"{path}: {_short(actual)} is not {_short(expected)}"
-    return next((found for name, *both in pairs if (found := difference(*both, name, allowance)) is not None), None)
+    return next(
+        (
+            found
+            for name, *both in pairs
+            if (found := difference(*both, name, allowance)) is not None
+        ),
+        None,
+    )
 
 
 def is_array(value: Any) -> bool:
@@ -205,12 +250,20 @@ def decode(value: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         array = np.empty(len(flat), object)
         array[:] = [item.encode() if isinstance(item, str) else item for item in flat]
     else:
-        is_real = any(isinstance(item, float | str) for item in flat)  # integers of 64 bits would not survive as reals
-        array = np.array([float(item) for item in flat]).astype(dtype) if is_real else np.array(flat, dtype)
+        is_real = any(
+            isinstance(item, float | str) for item in flat
+        )  # integers of 64 bits would not survive as reals
+        array = (
+            np.array([float(item) for item in flat]).astype(dtype)
+            if is_real
+            else np.array(flat, dtype)
+        )
     return array.reshape(value["shape"])
 
 
-def _array_difference(actual: Any, expected: np.ndarray[Any, Any], path: str, allowance: Allowance) -> str | None:
+def _array_difference(
+    actual: Any, expected: np.ndarray[Any, Any], path: str, allowance: Allowance
+) -> str | None:
     found = np.asarray(actual)
     if dtype_name(found.dtype) != dtype_name(expected.dtype) or found.shape != expected.shape:
         return f"{path}: {found.dtype} {found.shape} is not {expected.dtype} {expected.shape}"

@@ -24,7 +24,9 @@ Array = np.ndarray[Any, Any]
 def _sharded(value: Array, sizes: list[int]) -> ShardedVariable:
     bounds = np.cumsum([0, *sizes])
     parts = [value[start:stop] for start, stop in pairwise(bounds)]
-    return ShardedVariable([Variable(part, name=f"w/part_{number}") for number, part in enumerate(parts)])
+    return ShardedVariable(
+        [Variable(part, name=f"w/part_{number}") for number, part in enumerate(parts)]
+    )
 
 
 def _module(value: Array, sizes: list[int], is_plain: bool = False) -> Module:
@@ -43,14 +45,18 @@ def _zeros(sizes: list[int], columns: int, dtype: str) -> Array:
 
 
 def _save_restore(inputs: Mapping[str, Any]) -> Any:
-    value = decode(inputs["data"]).astype(numpy_dtype(inputs.get("src_dtype", inputs["data"]["dtype"])))
+    value = decode(inputs["data"]).astype(
+        numpy_dtype(inputs.get("src_dtype", inputs["data"]["dtype"]))
+    )
     columns = inputs.get("cols", 0 if value.ndim == 1 else value.shape[1])
     dtype = inputs.get("dst_dtype", inputs["data"]["dtype"])
     zeros = _zeros(inputs["dst_shard_sizes"], inputs.get("dst_cols", columns), dtype)
     target = _module(zeros, inputs["dst_shard_sizes"], inputs.get("dst_plain", False))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        Checkpoint(m=_module(value, inputs["src_shard_sizes"], inputs.get("src_plain", False))).write(path)
+        Checkpoint(
+            m=_module(value, inputs["src_shard_sizes"], inputs.get("src_plain", False))
+        ).write(path)
         with open_checkpoint(path) as reader:
             keys = [[key, list(reader[key].shape)] for key in sorted(reader) if key != GRAPH_KEY]
         Checkpoint(m=target).read(path).assert_consumed()
@@ -65,7 +71,9 @@ def _delayed_restore(inputs: Mapping[str, Any]) -> list[Array]:
         path = Path(folder) / "model"
         Checkpoint(m=_module(value, inputs["src_shard_sizes"])).write(path)
         status = Checkpoint(m=module).read(path)
-        module.w = _sharded(_zeros(inputs["dst_shard_sizes"], 2, "float32"), inputs["dst_shard_sizes"])
+        module.w = _sharded(
+            _zeros(inputs["dst_shard_sizes"], 2, "float32"), inputs["dst_shard_sizes"]
+        )
         status.assert_consumed()
     return _parts(module.w)
 
@@ -73,7 +81,9 @@ def _delayed_restore(inputs: Mapping[str, Any]) -> list[Array]:
 def _save_slice_spec(inputs: Mapping[str, Any]) -> str:
     if not inputs["full_shape"]:
         return " "  # TensorFlow's text of all of a scalar, of which a format writes no slices
-    return format_slice_text(inputs["full_shape"], Region(inputs["var_offset"], inputs["var_shape"]))
+    return format_slice_text(
+        inputs["full_shape"], Region(inputs["var_offset"], inputs["var_shape"])
+    )
 
 
 def _component_also_attribute(inputs: Mapping[str, Any]) -> Any:
@@ -94,22 +104,35 @@ def _comes_back(case: Mapping[str, Any], outcome: Outcome) -> bool:
     inputs = case["inputs"]
     if case["op"] != "save_restore" or outcome.error is not None:
         return False
-    sizes = [sum(inputs["dst_shard_sizes"])] if inputs.get("dst_plain") else inputs["dst_shard_sizes"]
+    sizes = (
+        [sum(inputs["dst_shard_sizes"])] if inputs.get("dst_plain") else inputs["dst_shard_sizes"]
+    )
     value = decode(inputs["data"])
     right = np.split(value, np.cumsum(sizes)[:-1])
-    same = all(np.array_equal(ours, part) for ours, part in zip(outcome.value["restored"], right, strict=True))
+    same = all(
+        np.array_equal(ours, part)
+        for ours, part in zip(outcome.value["restored"], right, strict=True)
+    )
     return same and sum(sizes) == len(value)
 
 
 def _empty_shard(case: Mapping[str, Any], outcome: Outcome) -> bool:
     inputs = case["inputs"]
-    has_empty = 0 in inputs["data"]["shape"] or 0 in inputs["dst_shard_sizes"] or 0 in inputs["src_shard_sizes"]
+    has_empty = (
+        0 in inputs["data"]["shape"]
+        or 0 in inputs["dst_shard_sizes"]
+        or 0 in inputs["src_shard_sizes"]
+    )
     return has_empty and _comes_back(case, outcome)
 
 
 def _dtype_without_slices(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """TensorFlow writes slices of any dtype, and reads back slices of some."""
-    return "error" in case and case["inputs"]["data"]["dtype"] in _UNREADABLE and _comes_back(case, outcome)
+    return (
+        "error" in case
+        and case["inputs"]["data"]["dtype"] in _UNREADABLE
+        and _comes_back(case, outcome)
+    )
 
 
 _UNREADABLE = ("string", "float16", "uint16", "uint32", "uint64")

@@ -1,4 +1,5 @@
-"""Construction of ShardedVariable from a list of variables: geometry, names, errors, which attributes exist."""
+"""Construction of ShardedVariable from a list of variables: geometry, names, errors, which
+attributes exist."""
 
 import ast
 import re
@@ -18,11 +19,16 @@ def _construct(inputs: Mapping[str, Any]) -> Any:
     if "variables" in inputs:
         return list(ShardedVariable(_described(inputs["variables"])).shape)
     variables = [
-        Variable(np.full(shape, b"" if dtype == "string" else 0, numpy_dtype(dtype)), name=inputs.get("name"))
+        Variable(
+            np.full(shape, b"" if dtype == "string" else 0, numpy_dtype(dtype)),
+            name=inputs.get("name"),
+        )
         for shape, dtype in zip(inputs["shapes"], inputs["dtypes"], strict=True)
     ]
     container = tuple(variables) if inputs.get("container") == "tuple" else variables
-    sharded = ShardedVariable(container, **({"name": inputs["sv_name"]} if "sv_name" in inputs else {}))
+    sharded = ShardedVariable(
+        container, **({"name": inputs["sv_name"]} if "sv_name" in inputs else {})
+    )
     return {
         "shape": list(sharded.shape),
         "dtype": dtype_name(sharded.dtype),
@@ -34,8 +40,11 @@ def _construct(inputs: Mapping[str, Any]) -> Any:
 
 
 def _spec(shape: tuple[int, ...], part: Any) -> str:
-    """TensorFlow's text of a slice; shardvar's own printer refuses empty ones, which TensorFlow cannot save either."""
-    extents = ":".join(f"{start},{count}" for start, count in zip(part.offset, part.shape, strict=True))
+    """TensorFlow's text of a slice; shardvar's own printer refuses empty ones, which TensorFlow
+    cannot save either."""
+    extents = ":".join(
+        f"{start},{count}" for start, count in zip(part.offset, part.shape, strict=True)
+    )
     return f"{' '.join(map(str, shape))} {extents}"
 
 
@@ -57,7 +66,11 @@ def _in_words(text: str) -> Any:
     shape = re.search(r"shape=(\[.*?\])", text)
     if "unknown" in text:
         declared = None if shape is None else ast.literal_eval(shape[1])
-        return [Variable(np.zeros([extent or 3 for extent in declared or (1, 3)], np.float32), shape=declared)]
+        return [
+            Variable(
+                np.zeros([extent or 3 for extent in declared or (1, 3)], np.float32), shape=declared
+            )
+        ]
     if "twice" in text:
         return [Variable([1.0])] * 2
     if "two containers" in text or "shared" in text:
@@ -72,7 +85,9 @@ def _in_words(text: str) -> Any:
 
 
 def _trainable(inputs: Mapping[str, Any]) -> bool:
-    return ShardedVariable([Variable([1.0], trainable=flag) for flag in inputs["trainable"]]).trainable
+    return ShardedVariable(
+        [Variable([1.0], trainable=flag) for flag in inputs["trainable"]]
+    ).trainable
 
 
 def _collides(inputs: Mapping[str, Any]) -> bool:
@@ -105,11 +120,16 @@ OF_THE_INTERFACE = {
     "trainable",
     "value",
 }
-"""Attributes that TensorFlow's container lacks and RFC 000, the interface of variables or NumPy's protocols give."""
+"""Attributes that TensorFlow's container lacks and RFC 000, the interface of variables or NumPy's
+protocols give."""
 
 
 def _has_what_the_interface_has(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    return case["op"] == "hasattr" and case["inputs"]["attr"] in OF_THE_INTERFACE and outcome.value is True
+    return (
+        case["op"] == "hasattr"
+        and case["inputs"]["attr"] in OF_THE_INTERFACE
+        and outcome.value is True
+    )
 
 
 def _mixed_trainable(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -127,7 +147,9 @@ def _unknown_shape(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _scalar(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    is_scalar = [] in case["inputs"].get("shapes", []) or "scalar" in str(case["inputs"].get("variables"))
+    is_scalar = [] in case["inputs"].get("shapes", []) or "scalar" in str(
+        case["inputs"].get("variables")
+    )
     return is_scalar and isinstance(outcome.error, LayoutError)
 
 
@@ -141,7 +163,9 @@ def _twice_or_shared(case: Mapping[str, Any], outcome: Outcome) -> bool:
 def _internals(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """Return True for attributes that TensorFlow's own modules use, and no user."""
     attribute = case["inputs"].get("attr", "")
-    return (attribute.startswith("_") or attribute == "is_sharded_variable") and outcome.value is False
+    return (
+        attribute.startswith("_") or attribute == "is_sharded_variable"
+    ) and outcome.value is False
 
 
 RULES = [

@@ -9,10 +9,21 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import LayoutError
-from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
+from shardvar.layout.shard_counts import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+)
 from shardvar.reference.training.strategies import ParameterServerStrategy
 from shardvar.reference.variables import ShardedVariable, Variable, variable_creator_scope
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decode, difference, is_array
+from spec_tests.tensorflow_recordings.cases import (
+    Outcome,
+    Rule,
+    Skipped,
+    decode,
+    difference,
+    is_array,
+)
 from spec_tests.tensorflow_recordings.initializers import NAMES
 from spec_tests.tensorflow_recordings.tf1_partitioned import arguments_of
 from spec_tests.tensorflow_recordings.tf1_partitioned import partitioner_of as tf1_partitioner_of
@@ -26,7 +37,8 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 
 
 def partitioner_of(text: str | None) -> Callable[..., Any] | None:
-    """The partitioner that ``FixedShards(5)``, ``returns [2,1]`` or ``v1.min_max(2,min_slice=4)`` names."""
+    """The partitioner that ``FixedShards(5)``, ``returns [2,1]`` or ``v1.min_max(2,min_slice=4)``
+    names."""
     if text is None or text.lower() == "none":
         return None
     found = _CALL.fullmatch(text)
@@ -51,7 +63,9 @@ class Servers:
     """A strategy with the servers and the partitioner of a case, some turns after its first."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self.strategy = ParameterServerStrategy(inputs.get("num_ps", 2), partitioner_of(inputs["partitioner"]))
+        self.strategy = ParameterServerStrategy(
+            inputs.get("num_ps", 2), partitioner_of(inputs["partitioner"])
+        )
         for _ in range(inputs.get("start_count", 0)):
             self.create(0.0)
 
@@ -75,7 +89,8 @@ class Servers:
 
 
 def function_of(text: str, shape: tuple[int, ...]) -> Callable[..., Any]:
-    """The initial value that a description means: the call's number in all elements, unless it says otherwise."""
+    """The initial value that a description means: the call's number in all elements, unless it says
+    otherwise."""
     calls: list[None] = []
 
     def full(rows: int | None = None, columns: int | None = None) -> np.ndarray[Any, Any]:
@@ -85,7 +100,9 @@ def function_of(text: str, shape: tuple[int, ...]) -> Callable[..., Any]:
             extents[-1] = columns
         return np.full(extents, len(calls), np.float32)
 
-    def part(partition_shape: tuple[int, ...], partition_offset: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def part(
+        partition_shape: tuple[int, ...], partition_offset: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
         return np.full(partition_shape, partition_offset[0], np.float32)
 
     def info(shard_info: Any) -> np.ndarray[Any, Any]:
@@ -113,9 +130,9 @@ def function_of(text: str, shape: tuple[int, ...]) -> Callable[..., Any]:
 
 def _raising(name: str) -> Callable[..., Any]:
     def raising(partition_shape: Any = None, partition_offset: Any = None) -> Any:
-        raise {"RuntimeError": RuntimeError, "ValueError": ValueError, "TypeError": TypeError}[name](
-            "of the initializer itself"
-        )
+        raise {"RuntimeError": RuntimeError, "ValueError": ValueError, "TypeError": TypeError}[
+            name
+        ]("of the initializer itself")
 
     return raising
 
@@ -134,18 +151,23 @@ def _create(inputs: Mapping[str, Any]) -> Any:
         return servers.description(servers.create(decode(inputs["initial_value"]), **kwargs))
     if inputs.get("initial_value") is None:
         return servers.description(servers.create(None, shape=shape, **kwargs))
-    function = function_of(inputs["initial_value"], tuple(extent or 1 for extent in shape or (4, 3)))
+    function = function_of(
+        inputs["initial_value"], tuple(extent or 1 for extent in shape or (4, 3))
+    )
     dtype = inputs.get("variable_dtype")
     return servers.description(servers.create(function, shape=shape, dtype=dtype, **kwargs))
 
 
 def _sequence(servers: Servers, steps: list[str]) -> list[dict[str, Any]]:
-    """``a: 6 rows``, ``b: scalar``, ``c: 2 rows colocated with a.variables[1]``: one variable each."""
+    """``a: 6 rows``, ``b: scalar``, ``c: 2 rows colocated with a.variables[1]``: one variable
+    each."""
     made: dict[str, Any] = {}
     scalars = 0
     for step in steps:
         name, _, what = step.replace(" colocated with the", ": colocated with the").partition(": ")
-        target = re.search(r"colocated with (?:the ShardedVariable )?(\w+)(?:\.variables\[(\d+)\])?", what)
+        target = re.search(
+            r"colocated with (?:the ShardedVariable )?(\w+)(?:\.variables\[(\d+)\])?", what
+        )
         rows = re.match(r"(\d+) rows", what)
         kwargs: dict[str, Any] = {"name": name}
         if target is not None:
@@ -175,7 +197,9 @@ def _initializer(inputs: Mapping[str, Any]) -> Callable[..., Any]:
         value: Any = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         return partial(initializers.Constant(value), shape=shape, dtype=inputs["dtype"])
     args, keywords = arguments_of(found[2] or "")
-    return partial(getattr(initializers, name)(*args, **keywords), shape=shape, dtype=inputs["dtype"])
+    return partial(
+        getattr(initializers, name)(*args, **keywords), shape=shape, dtype=inputs["dtype"]
+    )
 
 
 def _seen_by_creator(*, inside: bool) -> Callable[[Mapping[str, Any]], list[str]]:
@@ -222,7 +246,9 @@ def _named_container(case: Mapping[str, Any], outcome: Outcome) -> bool:
     if not _rest(case, outcome, "container_name"):
         return False
     rows = outcome.value if isinstance(outcome.value, list) else [outcome.value]
-    return all(not row["sharded"] or f"{row['container_name']}/part_0:0" == row["names"][0] for row in rows)
+    return all(
+        not row["sharded"] or f"{row['container_name']}/part_0:0" == row["names"][0] for row in rows
+    )
 
 
 def _nothing_to_cut(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -233,13 +259,15 @@ def _nothing_to_cut(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _layout_refused(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 000: "Exception will raised if the partitioner returns an unsupported partitioning layout": a LayoutError."""
+    """RFC 000: "Exception will raised if the partitioner returns an unsupported partitioning
+    layout": a LayoutError."""
     said = case["inputs"].get("partitioner", "")
     return said.startswith("returns ") and isinstance(outcome.error, LayoutError)
 
 
 def _function_called_once(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 000: "creating the entire value and do slicing": once, so that the shards are those of one value."""
+    """RFC 000: "creating the entire value and do slicing": once, so that the shards are those of
+    one value."""
     said = case["inputs"].get("initial_value")
     if not isinstance(said, str) or not _rest(case, outcome, "container_name", "values"):
         return False
@@ -258,15 +286,19 @@ def _lists_are_values(case: Mapping[str, Any], outcome: Outcome) -> bool:
 def _colocated_with_the_whole(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """With a sharded variable means with its first shard, never on the coordinator."""
     steps = case["inputs"].get("sequence", [])
-    if not any("ShardedVariable" in step for step in steps) or not _rest(case, outcome, "container_name", "placement"):
+    if not any("ShardedVariable" in step for step in steps) or not _rest(
+        case, outcome, "container_name", "placement"
+    ):
         return False
     return outcome.value[1]["placement"] == outcome.value[0]["placement"][:1]
 
 
 def _seeds_differ(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 000: "the seed must be changed deterministically for each shard, otherwise each shard will use the same
-    values". The first shard, whose offset is 0, is TensorFlow's."""
-    if "seed" not in case["inputs"].get("initializer", "") or not _rest(case, outcome, "container_name", "values"):
+    """RFC 000: "the seed must be changed deterministically for each shard, otherwise each shard
+    will use the same values". The first shard, whose offset is 0, is TensorFlow's."""
+    if "seed" not in case["inputs"].get("initializer", "") or not _rest(
+        case, outcome, "container_name", "values"
+    ):
         return False
     if "Orthogonal" in case["inputs"]["initializer"]:
         full = np.concatenate(outcome.value["values"])
@@ -277,11 +309,14 @@ def _seeds_differ(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _no_generators(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    return "tf.random.Generator" in case["inputs"].get("op", "") and isinstance(outcome.error, Skipped)
+    return "tf.random.Generator" in case["inputs"].get("op", "") and isinstance(
+        outcome.error, Skipped
+    )
 
 
 def _own_errors_are_raised(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """What accepts a partition is read off the signature; an initializer's own error is its caller's to see."""
+    """What accepts a partition is read off the signature; an initializer's own error is its
+    caller's to see."""
     said = str(case["inputs"].get("initial_value"))
     return said.startswith("raises ") and type(outcome.error).__name__ in said
 

@@ -1,4 +1,5 @@
-"""The places of rows: div and mod, and the ids that reach each shard. Lookups join with their layer."""
+"""The places of rows: div and mod, and the ids that reach each shard. Lookups join with their
+layer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,13 +17,19 @@ from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped
 
 def _div_split(inputs: Mapping[str, Any]) -> Any:
     parts = div(inputs["rows"], inputs["parts"])
-    return {"offsets": [start for start, _ in parts], "sizes": [stop - start for start, stop in parts]}
+    return {
+        "offsets": [start for start, _ in parts],
+        "sizes": [stop - start for start, stop in parts],
+    }
 
 
 def _id_map(inputs: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Rows that say where they lie, looked up."""
     sizes = inputs["shard_sizes"]
-    shards = [np.array([[p, r] for r in range(size)], np.int32).reshape(-1, 2) for p, size in enumerate(sizes)]
+    shards = [
+        np.array([[p, r] for r in range(size)], np.int32).reshape(-1, 2)
+        for p, size in enumerate(sizes)
+    ]
     ids = np.array(inputs["ids"], inputs.get("ids_dtype", "int64"))
     if inputs["partition_strategy"] == "div":
         return ShardedVariable([Variable(shard) for shard in shards]).sparse_read(ids)
@@ -35,7 +42,9 @@ def _decompose(inputs: Mapping[str, Any]) -> Any:
     if "shard_sizes" in inputs:
         layout = RowLayout.of_sizes(inputs["shard_sizes"])
     else:
-        layout = RowLayout.of_sizes([stop - start for start, stop in div(inputs["rows"], inputs["parts"])])
+        layout = RowLayout.of_sizes(
+            [stop - start for start, stop in div(inputs["rows"], inputs["parts"])]
+        )
     ids = check_rows(inputs["ids"], layout.num_rows)
     owner, local = layout.owner(ids)
     return {
@@ -63,8 +72,12 @@ def _sizes(case: Mapping[str, Any]) -> list[int]:
 
 
 def _any_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Rows are found by the bounds of the shards, so that every contiguous layout is right, and nobody divides by 0."""
-    if case["op"] not in ("id_map", "decompose_indices") or case["inputs"].get("partition_strategy") == "mod":
+    """Rows are found by the bounds of the shards, so that every contiguous layout is right, and
+    nobody divides by 0."""
+    if (
+        case["op"] not in ("id_map", "decompose_indices")
+        or case["inputs"].get("partition_strategy") == "mod"
+    ):
         return False
     sizes = _sizes(case)
     canonical = [stop - start for start, stop in div(sum(sizes), len(sizes))]
@@ -82,11 +95,14 @@ def _any_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _not_cut_by_mod(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """A list that mod cannot have cut is refused where it is converted, not looked up in wrong rows."""
+    """A list that mod cannot have cut is refused where it is converted, not looked up in wrong
+    rows."""
     if not str(case["inputs"].get("partition_strategy")).startswith("mod"):
         return False
     sizes = _sizes(case)
-    return tuple(sizes) != mod_sizes(sum(sizes), len(sizes)) and isinstance(outcome.error, LayoutError)
+    return tuple(sizes) != mod_sizes(sum(sizes), len(sizes)) and isinstance(
+        outcome.error, LayoutError
+    )
 
 
 RULES = [

@@ -1,4 +1,5 @@
-"""Indexing. What is right is NumPy's answer on the concatenated array, which the vectors give beside TensorFlow's."""
+"""Indexing. What is right is NumPy's answer on the concatenated array, which the vectors give
+beside TensorFlow's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +54,9 @@ def _tokens(case: Mapping[str, Any]) -> list[Any]:
 
 
 def _has(case: Mapping[str, Any], *kinds: str) -> bool:
-    return any(isinstance(token, dict) and kind in token for token in _tokens(case) for kind in kinds)
+    return any(
+        isinstance(token, dict) and kind in token for token in _tokens(case) for kind in kinds
+    )
 
 
 def _start_out_of_range(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -77,7 +80,8 @@ def _newaxis_first(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _no_rows(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """An empty slice of the first axis, or an empty key: TensorFlow forgets the rest of the key, or stumbles."""
+    """An empty slice of the first axis, or an empty key: TensorFlow forgets the rest of the key, or
+    stumbles."""
     tokens = _tokens(case)
     empty_slice = (
         isinstance(case.get("expected"), dict)
@@ -94,7 +98,12 @@ def _booleans_and_arrays(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _tensor_as_bound(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    bounds = [bound for token in _tokens(case) if isinstance(token, dict) for bound in token.get("slice", [])]
+    bounds = [
+        bound
+        for token in _tokens(case)
+        if isinstance(token, dict)
+        for bound in token.get("slice", [])
+    ]
     return any(isinstance(bound, dict) for bound in bounds) and _is_numpys(case, outcome)
 
 

@@ -32,13 +32,17 @@ def _upstream(inputs: Mapping[str, Any], rows: np.ndarray[Any, Any]) -> np.ndarr
 
 
 def _lookup(inputs: Mapping[str, Any]) -> list[Any]:
-    rows, pullback = nn.vjp(nn.embedding_lookup, table(inputs), _ids(inputs), inputs.get("max_norm"))
+    rows, pullback = nn.vjp(
+        nn.embedding_lookup, table(inputs), _ids(inputs), inputs.get("max_norm")
+    )
     return encoded(pullback(_upstream(inputs, rows))[0])
 
 
 def _lookup_sparse(inputs: Mapping[str, Any]) -> list[Any]:
     ids, weights = sparse(inputs["sp_ids"]), sparse(inputs.get("sp_weights"))
-    rows, pullback = nn.vjp(nn.embedding_lookup_sparse, table(inputs), ids, weights, inputs["combiner"])
+    rows, pullback = nn.vjp(
+        nn.embedding_lookup_sparse, table(inputs), ids, weights, inputs["combiner"]
+    )
     return encoded(pullback(np.ones_like(rows))[0])
 
 
@@ -66,12 +70,17 @@ OPS = {
     "grad_embedding_lookup_sparse": _lookup_sparse,
     "grad_dense_matmul": _matmul,
     **{f"grad_getitem_{row}": _getitem(row) for row in range(14)},
-    **{f"grad_getitem_{start}_{stop}": _getitem(slice(start, stop)) for start in range(14) for stop in range(14)},
+    **{
+        f"grad_getitem_{start}_{stop}": _getitem(slice(start, stop))
+        for start in range(14)
+        for stop in range(14)
+    },
 }
 
 
 def _weights_in_the_order_of_ids(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Right is the gradient of the lookup of the same ids, whose rows stand in the order of the ids."""
+    """Right is the gradient of the lookup of the same ids, whose rows stand in the order of the
+    ids."""
     if case["op"] != "grad_sparse_read" or outcome.error is not None:
         return False
     theirs = [part["indices"]["data"] for part in case["expected"]]

@@ -1,4 +1,5 @@
-"""Initial values of TensorFlow's initializers, called part by part as its parameter server strategy calls them."""
+"""Initial values of TensorFlow's initializers, called part by part as its parameter server strategy
+calls them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,8 @@ NAMES = {
 """TensorFlow's functions of TensorFlow 1's time, and the classes that they are."""
 
 ULP = 4
-"""Units in the last place by which drawn values may differ: libraries round logarithms and sines differently."""
+"""Units in the last place by which drawn values may differ: libraries round logarithms and sines
+differently."""
 
 
 def SUMMAND(inputs: Mapping[str, Any]) -> float:
@@ -46,7 +48,8 @@ def _call(name: str) -> Callable[[Mapping[str, Any]], np.ndarray[Any, Any]]:
 
 
 def _facts(inputs: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the relations of the shards of one variable, made by separate calls as a creator makes them."""
+    """Return the relations of the shards of one variable, made by separate calls as a creator makes
+    them."""
     init, shape = make(inputs["initializer"], inputs["ctor"]), inputs["shape"]
     counts = [inputs["parts"], *(1 for _ in shape[1:])]
     whole, joined = init(shape), init.joined()
@@ -55,7 +58,9 @@ def _facts(inputs: Mapping[str, Any]) -> dict[str, bool]:
         whole = joined(shape)
     rows = min(map(len, shards))
     return {
-        "common_prefix_equal": all(np.array_equal(shard[:rows], shards[0][:rows]) for shard in shards),
+        "common_prefix_equal": all(
+            np.array_equal(shard[:rows], shards[0][:rows]) for shard in shards
+        ),
         "concat_equals_unpartitioned": np.array_equal(np.concatenate(shards), whole),
         "shard0_is_prefix_of_full": np.array_equal(shards[0], whole[: len(shards[0])]),
     }
@@ -75,9 +80,17 @@ def _each_shard_has_its_seed(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """The shard is what TensorFlow draws from the seed plus its first row."""
     inputs = case["inputs"]
     if case["op"] == "two_shard_facts":
-        wanted = {"common_prefix_equal": False, "concat_equals_unpartitioned": False, "shard0_is_prefix_of_full": True}
+        wanted = {
+            "common_prefix_equal": False,
+            "concat_equals_unpartitioned": False,
+            "shard0_is_prefix_of_full": True,
+        }
         return "seed" in inputs["ctor"] and outcome.value == wanted
-    if outcome.error is not None or not inputs.get("partition_offset") or inputs.get("ctor", {}).get("seed") is None:
+    if (
+        outcome.error is not None
+        or not inputs.get("partition_offset")
+        or inputs.get("ctor", {}).get("seed") is None
+    ):
         return False
     first_row = inputs["partition_offset"][0]
     ctor = {**inputs["ctor"], "seed": inputs["ctor"]["seed"] + first_row}
@@ -86,7 +99,8 @@ def _each_shard_has_its_seed(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _takes_a_partition(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """The part has the part's shape, and is the part of the whole where the whole is the same at every call."""
+    """The part has the part's shape, and is the part of the whole where the whole is the same at
+    every call."""
     inputs = case["inputs"]
     if outcome.error is not None or inputs.get("partition_shape") is None or "error" not in case:
         return False
@@ -99,15 +113,21 @@ def _takes_a_partition(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 def _needs_a_seed(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """A part of an unseeded orthogonal matrix fits no other part."""
-    is_orthogonal = case["op"].endswith("Orthogonal") and case["inputs"].get("partition_shape") is not None
+    is_orthogonal = (
+        case["op"].endswith("Orthogonal") and case["inputs"].get("partition_shape") is not None
+    )
     return is_orthogonal and outcome.refused and case["inputs"].get("ctor", {}).get("seed") is None
 
 
 def _decomposed_by_another_library(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """An orthogonal matrix is made by a QR decomposition, which libraries round differently; right is orthogonal."""
+    """An orthogonal matrix is made by a QR decomposition, which libraries round differently; right
+    is orthogonal."""
     if not case["op"].endswith("Orthogonal") or "expected" not in case or outcome.error is not None:
         return False
-    ours, theirs = np.asarray(outcome.value, np.float64), decode(case["expected"]).astype(np.float64)
+    ours, theirs = (
+        np.asarray(outcome.value, np.float64),
+        decode(case["expected"]).astype(np.float64),
+    )
     return ours.shape == theirs.shape and bool(np.allclose(ours, theirs, rtol=1e-5, atol=1e-5))
 
 
@@ -118,10 +138,14 @@ def _of_any_dtype(case: Mapping[str, Any], outcome: Outcome) -> bool:
         return False
     if case["op"].endswith("Orthogonal"):
         wide = OPS[case["op"]]({**inputs, "dtype": "float32"})
-        return inputs["dtype"] == "bfloat16" and np.array_equal(outcome.value, wide.astype(outcome.value.dtype))
+        return inputs["dtype"] == "bfloat16" and np.array_equal(
+            outcome.value, wide.astype(outcome.value.dtype)
+        )
     if not case["op"].endswith("Identity"):
         return False
-    part = Region(inputs.get("partition_offset") or (0, 0), inputs.get("partition_shape") or inputs["shape"])
+    part = Region(
+        inputs.get("partition_offset") or (0, 0), inputs.get("partition_shape") or inputs["shape"]
+    )
     whole = np.eye(*inputs["shape"]) * inputs.get("ctor", {}).get("gain", 1)
     return np.array_equal(outcome.value, whole[part.slices].astype(outcome.value.dtype))
 

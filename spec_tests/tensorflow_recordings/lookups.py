@@ -14,7 +14,10 @@ def _lookup(inputs: Mapping[str, Any]) -> Any:
     if "params" in inputs:
         return nn.embedding_lookup(inputs["params"], [0])
     if inputs["params_kind"] == "tuple":
-        shards = tuple(np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in inputs["params_shapes"])
+        shards = tuple(
+            np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+            for shape in inputs["params_shapes"]
+        )
         return nn.embedding_lookup(shards, inputs["ids"])
     ids = inputs["ids"]
     given = decode(ids) if isinstance(ids, Mapping) else ids

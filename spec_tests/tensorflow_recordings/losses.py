@@ -34,7 +34,11 @@ def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _loss(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
     def op(inputs: Mapping[str, Any]) -> dict[str, Any]:
         sampled = sampled_logits(**_arguments(inputs))
-        return {"loss": function(**_arguments(inputs)), "logits": sampled.logits, "labels": sampled.labels}
+        return {
+            "loss": function(**_arguments(inputs)),
+            "logits": sampled.logits,
+            "labels": sampled.labels,
+        }
 
     return op
 
@@ -43,7 +47,11 @@ def _gradient(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any
     def op(inputs: Mapping[str, Any]) -> dict[str, Any]:
         loss, pullback = nn.vjp(function, **_arguments(inputs))
         weights, biases, features = pullback(np.ones_like(loss))
-        return {"weights_grads": encoded(weights), "biases_grads": encoded(biases), "inputs_grad": features}
+        return {
+            "weights_grads": encoded(weights),
+            "biases_grads": encoded(biases),
+            "inputs_grad": features,
+        }
 
     return op
 
@@ -65,10 +73,16 @@ def _by_its_own_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _gradient_of_the_converted_table(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Right is the same gradient of the whole table: theirs put together by mod is ours put together by div."""
-    if "mod" not in case["inputs"].get("partition_strategy", "") or "weights_grads" not in case.get("expected", {}):
+    """Right is the same gradient of the whole table: theirs put together by mod is ours put
+    together by div."""
+    if "mod" not in case["inputs"].get("partition_strategy", "") or "weights_grads" not in case.get(
+        "expected", {}
+    ):
         return False
-    theirs, ours = ([_dense(part) for part in grads] for grads in (case["expected"]["weights_grads"], _grads(outcome)))
+    theirs, ours = (
+        [_dense(part) for part in grads]
+        for grads in (case["expected"]["weights_grads"], _grads(outcome))
+    )
     by_mod = np.zeros_like(np.concatenate(theirs))
     for number, part in enumerate(theirs):
         by_mod[number :: len(theirs)] = part
@@ -80,9 +94,15 @@ def _grads(outcome: Outcome) -> list[Any]:
 
 
 def _dense(part: Mapping[str, Any]) -> Any:
-    values, indices = (decode(part[key]) if is_array(part[key]) else part[key] for key in ("values", "indices"))
+    values, indices = (
+        decode(part[key]) if is_array(part[key]) else part[key] for key in ("values", "indices")
+    )
     return IndexedSlices(values, indices, part["dense_shape"]).to_dense()
 
 
-RULES = [NO_STRATEGIES, Rule("D-NN-1", _by_its_own_layout), Rule("D-NN-4", _gradient_of_the_converted_table)]
+RULES = [
+    NO_STRATEGIES,
+    Rule("D-NN-1", _by_its_own_layout),
+    Rule("D-NN-4", _gradient_of_the_converted_table),
+]
 TOLERANCE = 1e-5

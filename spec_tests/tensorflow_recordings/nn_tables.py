@@ -12,7 +12,8 @@ from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decod
 
 
 def table(inputs: Mapping[str, Any], key: str = "shards") -> Any:
-    """The table of a case. A list that TensorFlow reads by mod is converted by ``mod_to_div``, as a user would."""
+    """The table of a case. A list that TensorFlow reads by mod is converted by ``mod_to_div``, as a
+    user would."""
     kind, strategy = inputs.get("params_kind", "list"), inputs.get("partition_strategy") or "div"
     if not strategy.startswith(("div", "mod")):
         raise Skipped(strategy)
@@ -20,7 +21,9 @@ def table(inputs: Mapping[str, Any], key: str = "shards") -> Any:
         return Variable(np.concatenate([decode(array) for array in inputs[key]]))
     params = sharded(inputs[key])
     if kind == "list" and strategy.startswith("mod"):
-        return nn.mod_to_div([Variable(shard.numpy(), device=shard.device) for shard in params.variables])
+        return nn.mod_to_div(
+            [Variable(shard.numpy(), device=shard.device) for shard in params.variables]
+        )
     return params
 
 
@@ -36,7 +39,8 @@ def _full(inputs: Mapping[str, Any], key: str) -> np.ndarray[Any, Any]:
 
 
 def by_its_own_layout(run: Any, key: str = "shards") -> Rule:
-    """D-NN-1: where TensorFlow reads a sharded variable by a strategy that is not its layout, the right rows are read.
+    """D-NN-1: where TensorFlow reads a sharded variable by a strategy that is not its layout, the
+    right rows are read.
 
     Right is what the same op gives for the whole table in one variable.
     """
@@ -56,7 +60,8 @@ def by_its_own_layout(run: Any, key: str = "shards") -> Rule:
 
 
 def _no_strategies(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 002: "we will remove partition_strategy from all v2 symbols": there is no argument to get wrong."""
+    """RFC 002: "we will remove partition_strategy from all v2 symbols": there is no argument to get
+    wrong."""
     strategy = case["inputs"].get("partition_strategy") or "div"
     return not strategy.startswith(("div", "mod")) and isinstance(outcome.error, Skipped)
 
@@ -73,4 +78,6 @@ def equal(first: Any, second: Any) -> bool:
     first, second = np.asarray(first), np.asarray(second)
     if first.shape != second.shape or first.dtype == object:
         return np.array_equal(first, second)
-    return bool(np.allclose(first.astype(complex), second.astype(complex), 1e-5, 1e-6, equal_nan=True))
+    return bool(
+        np.allclose(first.astype(complex), second.astype(complex), 1e-5, 1e-6, equal_nan=True)
+    )

@@ -1,4 +1,5 @@
-"""Conversion, operators and Python's protocols: the vectors' expressions, evaluated with the engine's variables."""
+"""Conversion, operators and Python's protocols: the vectors' expressions, evaluated with the
+engine's variables."""
 
 import copy
 import re
@@ -14,7 +15,9 @@ from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, differ
 from spec_tests.tensorflow_recordings.constructor import OF_THE_INTERFACE
 from spec_tests.tensorflow_recordings.tf_names import namespace
 
-_ITERATION = re.compile(r"\b(list|tuple|iter|sum|zip|enumerate|sorted|max|min|map)\((.*, )?\*?s\b|\bin s\b|\*s\b")
+_ITERATION = re.compile(
+    r"\b(list|tuple|iter|sum|zip|enumerate|sorted|max|min|map)\((.*, )?\*?s\b|\bin s\b|\*s\b"
+)
 
 
 class _Shape(tuple[int, ...]):
@@ -43,19 +46,35 @@ _Seen.__name__ = "ShardedVariable"
 
 
 def _names(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names that an expression may use: the case's variables or a default, NumPy's and TensorFlow's."""
+    """Return the names that an expression may use: the case's variables or a default, NumPy's and
+    TensorFlow's."""
     variables = {
-        name: sharded(value) for name, value in inputs.items() if isinstance(value, list) and is_array(value[0])
+        name: sharded(value)
+        for name, value in inputs.items()
+        if isinstance(value, list) and is_array(value[0])
     }
     if "s" not in variables:
         variables["s"] = ShardedVariable(
-            [Variable(np.ones((rows, 2), np.float32), name=f"w/part_{i}") for i, rows in enumerate((3, 3, 2))]
+            [
+                Variable(np.ones((rows, 2), np.float32), name=f"w/part_{i}")
+                for i, rows in enumerate((3, 3, 2))
+            ]
         )
-        variables["o"] = ShardedVariable([Variable(np.ones((rows, 2), np.float32)) for rows in (2, 6)])
+        variables["o"] = ShardedVariable(
+            [Variable(np.ones((rows, 2), np.float32)) for rows in (2, 6)]
+        )
     for variable in variables.values():
         variable.__class__ = _Seen
     arrays = {name: decode(value) for name, value in inputs.items() if is_array(value)}
-    return {"np": np, "tf": namespace(), "copy": copy, "SV": ShardedVariable, "V": Variable, **variables, **arrays}
+    return {
+        "np": np,
+        "tf": namespace(),
+        "copy": copy,
+        "SV": ShardedVariable,
+        "V": Variable,
+        **variables,
+        **arrays,
+    }
 
 
 def _expr(inputs: Mapping[str, Any]) -> Any:
@@ -69,7 +88,9 @@ def _python(inputs: Mapping[str, Any]) -> Any:
 
 
 def _evaluate(expression: str, names: dict[str, Any]) -> Any:
-    expression = re.sub(r"(?<=[)\]])\.numpy\(\)", "", expression)  # of a tensor, which is an array here
+    expression = re.sub(
+        r"(?<=[)\]])\.numpy\(\)", "", expression
+    )  # of a tensor, which is an array here
     return eval(expression, names)  # noqa: S307 - the cases are expressions; the program says to trust them
 
 
@@ -94,13 +115,20 @@ def _in_name_scope(inputs: Mapping[str, Any]) -> Any:
         return np.asarray(variable)
 
 
-OPS = {"expr": _expr, "python": _python, "in_name_scope_containing_embedding_lookup": _in_name_scope}
+OPS = {
+    "expr": _expr,
+    "python": _python,
+    "in_name_scope_containing_embedding_lookup": _in_name_scope,
+}
 
 
 def _numpys(case: Mapping[str, Any]) -> Any:
     """The expression's value where variables are arrays."""
     names = _names(case["inputs"])
-    dense = {name: np.asarray(value) if isinstance(value, ShardedVariable) else value for name, value in names.items()}
+    dense = {
+        name: np.asarray(value) if isinstance(value, ShardedVariable) else value
+        for name, value in names.items()
+    }
     return _evaluate(case["inputs"]["expr"], dense)
 
 
@@ -111,7 +139,8 @@ def _is_numpys(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _promotes_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Operands of two dtypes: NumPy promotes, TensorFlow refuses, or casts an array to the variable's dtype."""
+    """Operands of two dtypes: NumPy promotes, TensorFlow refuses, or casts an array to the
+    variable's dtype."""
     wanted = case.get("expected")
     differs = wanted is None or dtype_name(np.asarray(outcome.value).dtype) != wanted["dtype"]
     return differs and _is_numpys(case, outcome)
@@ -137,12 +166,18 @@ def _has_what_the_interface_has(case: Mapping[str, Any], outcome: Outcome) -> bo
 
 def _identity_is_the_value(case: Mapping[str, Any], outcome: Outcome) -> bool:
     text = case["inputs"].get("expr", "")
-    return text.startswith(("tf.identity", "tf.stop_gradient")) and isinstance(outcome.value, np.ndarray)
+    return text.startswith(("tf.identity", "tf.stop_gradient")) and isinstance(
+        outcome.value, np.ndarray
+    )
 
 
 def _names_mean_nothing(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """TensorFlow refuses the conversion where the current name scope contains a certain word."""
-    return case["op"].startswith("in_name_scope") and "error" in case and isinstance(outcome.value, np.ndarray)
+    return (
+        case["op"].startswith("in_name_scope")
+        and "error" in case
+        and isinstance(outcome.value, np.ndarray)
+    )
 
 
 def _arrays_may_come_first(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -152,22 +187,29 @@ def _arrays_may_come_first(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _rounds_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Powers, exponentials, roots and their like: two libraries may differ in the last bits. Right is NumPy's value."""
+    """Powers, exponentials, roots and their like: two libraries may differ in the last bits. Right
+    is NumPy's value."""
     if "expected" not in case or not _is_numpys(case, outcome):
         return False
     theirs = decode(case["expected"])
     same_kind = theirs.shape == np.shape(outcome.value) and theirs.dtype.kind == "f"
-    return same_kind and bool(np.allclose(outcome.value, theirs, rtol=1e-5, atol=1e-6, equal_nan=True))
+    return same_kind and bool(
+        np.allclose(outcome.value, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+    )
 
 
 def _iterates_over_rows(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 000: code "doesn't need to change w.r.t whether the variable is sharded or not": iteration gives rows."""
+    """RFC 000: code "doesn't need to change w.r.t whether the variable is sharded or not":
+    iteration gives rows."""
     text = case["inputs"].get("expr", "")
     if not _ITERATION.search(text) or outcome.error is not None:
         return False
     if "_variables" not in text:
         return bool(outcome.value == _plain(_numpys(case)))
-    return outcome.value == [_names(case["inputs"])["s"].shape[0], False]  # as many as rows, and the first no shard
+    return outcome.value == [
+        _names(case["inputs"])["s"].shape[0],
+        False,
+    ]  # as many as rows, and the first no shard
 
 
 def _is_a_variable(case: Mapping[str, Any], outcome: Outcome) -> bool:

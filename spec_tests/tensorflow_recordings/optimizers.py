@@ -1,4 +1,5 @@
-"""Optimizers: three steps each, dense and sparse, on sharded variables; the expected values are those of the whole."""
+"""Optimizers: three steps each, dense and sparse, on sharded variables; the expected values are
+those of the whole."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -45,12 +46,15 @@ def _gradient(part: Mapping[str, Any]) -> Any:
 
 
 OPS = {
-    f"{compat}.{name}": partial(_run, compat, name) for compat in ("v1", "keras_legacy", "keras3") for name in _CLASSES
+    f"{compat}.{name}": partial(_run, compat, name)
+    for compat in ("v1", "keras_legacy", "keras3")
+    for name in _CLASSES
 }
 
 
 def _rounds_its_bias_correction(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """In float32, 1 - 0.999 is wrong in the fifth digit, and Adam's steps with it; here such numbers are Python's."""
+    """In float32, 1 - 0.999 is wrong in the fifth digit, and Adam's steps with it; here such
+    numbers are Python's."""
     if not case["op"].endswith(".adam") or outcome.error is not None:
         return False
     step = 2e-5 * case["inputs"]["hyper"].get("learning_rate", 1e-3) * len(outcome.value["var"])

@@ -10,7 +10,9 @@ import shardvar.layout.shard_counts as rules
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule
 
 
-def _call(make: Callable[..., Any], *, has_axis: bool, **fixed: Any) -> Callable[[Mapping[str, Any]], list[int]]:
+def _call(
+    make: Callable[..., Any], *, has_axis: bool, **fixed: Any
+) -> Callable[[Mapping[str, Any]], list[int]]:
     def op(inputs: Mapping[str, Any]) -> list[int]:
         partitioner = make(**inputs["ctor"], **fixed)
         shape = inputs["shape"] if inputs["shape"] is None else tuple(inputs["shape"])
@@ -28,8 +30,12 @@ OPS = {
     "MinSizePartitioner": _call(rules.MinSizePartitioner, has_axis=True, rounding="ceil"),
     "MaxSizePartitioner": _call(rules.MaxSizePartitioner, has_axis=True),
     "v1.fixed_size_partitioner": _call(rules.fixed_size_partitioner, has_axis=False),
-    "v1.min_max_variable_partitioner": _call(rules.min_max_variable_partitioner, has_axis=False, rounding="ceil"),
-    "v1.variable_axis_size_partitioner": _call(rules.variable_axis_size_partitioner, has_axis=False),
+    "v1.min_max_variable_partitioner": _call(
+        rules.min_max_variable_partitioner, has_axis=False, rounding="ceil"
+    ),
+    "v1.variable_axis_size_partitioner": _call(
+        rules.variable_axis_size_partitioner, has_axis=False
+    ),
 }
 
 
@@ -41,7 +47,9 @@ def _has_nothing_to_cut(case: Mapping[str, Any], outcome: Outcome) -> bool:
     shape = case["inputs"]["shape"]
     is_scalar_or_empty = shape is not None and (not shape or 0 in shape)
     sizeless = case["inputs"]["dtype"] in ("resource", "variant")
-    return (is_scalar_or_empty or (sizeless and None not in (shape or [None]))) and _whole(case, outcome)
+    return (is_scalar_or_empty or (sizeless and None not in (shape or [None]))) and _whole(
+        case, outcome
+    )
 
 
 def _counts_below_one(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -50,7 +58,8 @@ def _counts_below_one(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _plain_list_or_position(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """The answer must be that of a case that TensorFlow takes: the rule itself, by the class that the op stands for."""
+    """The answer must be that of a case that TensorFlow takes: the rule itself, by the class that
+    the op stands for."""
     inputs = case["inputs"]
     if inputs.get("shape_kind") != "list" and not inputs.get("positional_dtype"):
         return False

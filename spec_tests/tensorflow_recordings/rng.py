@@ -10,7 +10,8 @@ from shardvar.reference.random.stateless import PhiloxStream
 from spec_tests.tensorflow_recordings.cases import Rule
 
 ULP = 4
-"""Units in the last place by which normal values may differ: libraries round logarithms and sines differently."""
+"""Units in the last place by which normal values may differ: libraries round logarithms and sines
+differently."""
 
 
 def SUMMAND(inputs: Mapping[str, Any]) -> float:
@@ -33,7 +34,9 @@ def _key_counter(inputs: Inputs) -> Any:
 
 def _uniform(inputs: Inputs) -> Any:
     limits = inputs.get("minval", 0), inputs.get("maxval", None if "minval" in inputs else 1)
-    return random.stateless_uniform(inputs["shape"], _seed(inputs), *limits, inputs.get("dtype", "float32"))
+    return random.stateless_uniform(
+        inputs["shape"], _seed(inputs), *limits, inputs.get("dtype", "float32")
+    )
 
 
 def _normal(draw: Callable[..., Any]) -> Callable[[Inputs], Any]:
@@ -46,11 +49,15 @@ def _normal(draw: Callable[..., Any]) -> Callable[[Inputs], Any]:
 
 def _jax_uniform(inputs: Inputs) -> Any:
     limits = inputs.get("minval", 0.0), inputs.get("maxval", 1.0)
-    return random.jax_uniform(_key(inputs), inputs["shape"], inputs.get("dtype", "float32"), *limits)
+    return random.jax_uniform(
+        _key(inputs), inputs["shape"], inputs.get("dtype", "float32"), *limits
+    )
 
 
 def _jax_uniform_prefix(inputs: Inputs) -> bool:
-    small, large = (random.jax_uniform(_key(inputs), inputs[f"shape_{size}"]) for size in ("small", "large"))
+    small, large = (
+        random.jax_uniform(_key(inputs), inputs[f"shape_{size}"]) for size in ("small", "large")
+    )
     return np.array_equal(large.ravel()[: small.size], small.ravel())
 
 

@@ -1,4 +1,5 @@
-"""Dense and sparse writes, and sparse reads. What is right is NumPy on the concatenated array, all or nothing."""
+"""Dense and sparse writes, and sparse reads. What is right is NumPy on the concatenated array, all
+or nothing."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,14 @@ from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.partition import div
 from shardvar.reference.variables import IndexedSlices, ShardedVariable
 from spec_tests.tensorflow_recordings.building import contents, sharded
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decode, difference, is_array
+from spec_tests.tensorflow_recordings.cases import (
+    Outcome,
+    Rule,
+    Skipped,
+    decode,
+    difference,
+    is_array,
+)
 
 
 def _value(inputs: Mapping[str, Any]) -> Any:
@@ -31,7 +39,9 @@ def _array(value: Any) -> Any:
     return decode(value) if is_array(value) else value
 
 
-def _write(method: str, argument: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], Any]:
+def _write(
+    method: str, argument: Callable[[Mapping[str, Any]], Any]
+) -> Callable[[Mapping[str, Any]], Any]:
     def op(inputs: Mapping[str, Any]) -> Any:
         variable = sharded(inputs["shards"])
         try:
@@ -45,7 +55,8 @@ def _write(method: str, argument: Callable[[Mapping[str, Any]], Any]) -> Callabl
 
 
 def _check_unchanged(variable: ShardedVariable, inputs: Mapping[str, Any]) -> None:
-    """All or nothing: a write that is refused has changed no shard. This is the engine's law, in every case."""
+    """All or nothing: a write that is refused has changed no shard. This is the engine's law, in
+    every case."""
     wrong = difference(contents(variable), inputs["shards"])
     if wrong is not None:
         raise AssertionError(f"a refused write changed a shard: {wrong}")
@@ -56,7 +67,10 @@ def _sparse_read(inputs: Mapping[str, Any]) -> Any:
 
 
 _DENSE = ("assign", "assign_add", "assign_sub")
-_SPARSE = (*(f"scatter_{verb}" for verb in "add sub mul div max min update".split()), "batch_scatter_update")
+_SPARSE = (
+    *(f"scatter_{verb}" for verb in "add sub mul div max min update".split()),
+    "batch_scatter_update",
+)
 
 OPS: dict[str, Callable[[Any], Any]] = {
     **{name: _write(name, _value) for name in _DENSE},
@@ -70,9 +84,12 @@ def _full(inputs: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def _shape_differs(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """TensorFlow crops what is larger, and writes the first shards before it finds that the rest is missing."""
+    """TensorFlow crops what is larger, and writes the first shards before it finds that the rest is
+    missing."""
     value = case["inputs"].get("value")
-    return is_array(value) and value["shape"] != list(_full(case["inputs"]).shape) and outcome.refused
+    return (
+        is_array(value) and value["shape"] != list(_full(case["inputs"]).shape) and outcome.refused
+    )
 
 
 def _dtype_is_cast(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -87,7 +104,12 @@ def _dtype_is_cast(case: Mapping[str, Any], outcome: Outcome) -> bool:
     cast = {"dtype": wanted, "shape": value["shape"], "data": value["data"]}
     like = {**inputs, ("value" if "value" in inputs else "values"): cast}
     same = OPS[case["op"]](like)
-    return difference(np.concatenate(outcome.value["shards"]), _encoded(np.concatenate(same["shards"]))) is None
+    return (
+        difference(
+            np.concatenate(outcome.value["shards"]), _encoded(np.concatenate(same["shards"]))
+        )
+        is None
+    )
 
 
 def _any_integers(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -106,7 +128,11 @@ def _any_integers(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 def _ids_of_any_rank(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """As plain variables do, and as the lookup of RFC 002 does."""
-    if case["op"] != "sparse_read" or len(case["inputs"]["indices"]["shape"]) == 1 or outcome.error is not None:
+    if (
+        case["op"] != "sparse_read"
+        or len(case["inputs"]["indices"]["shape"]) == 1
+        or outcome.error is not None
+    ):
         return False
     return np.array_equal(outcome.value, _full(case["inputs"])[decode(case["inputs"]["indices"])])
 
@@ -118,13 +144,17 @@ def _rows_in_order_of_ids(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _any_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """TensorFlow finds rows by div's closed form, and gives up on other layouts and on fewer rows than shards."""
+    """TensorFlow finds rows by div's closed form, and gives up on other layouts and on fewer rows
+    than shards."""
     inputs = case["inputs"]
     sizes = [shard["shape"][0] for shard in inputs["shards"]]
     canonical = [stop - start for start, stop in div(sum(sizes), len(sizes))]
     if "indices" not in inputs or (sizes == canonical and sum(sizes) >= len(sizes)):
         return False
-    joined = {"dtype": inputs["shards"][0]["dtype"], "shape": [sum(sizes), *inputs["shards"][0]["shape"][1:]]}
+    joined = {
+        "dtype": inputs["shards"][0]["dtype"],
+        "shape": [sum(sizes), *inputs["shards"][0]["shape"][1:]],
+    }
     whole = {**inputs, "shards": [{**joined, "data": _full(inputs).tolist()}]}
     try:
         same = OPS[case["op"]](whole)
@@ -152,11 +182,14 @@ def _row_shape_differs(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 def _ids_that_are_no_integers(case: Mapping[str, Any], outcome: Outcome) -> bool:
     indices = case["inputs"].get("indices")
-    return indices is not None and not indices["dtype"].startswith(("int", "uint")) and outcome.refused
+    return (
+        indices is not None and not indices["dtype"].startswith(("int", "uint")) and outcome.refused
+    )
 
 
 def _left_half_done(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """TensorFlow writes shard after shard and keeps what it wrote before the error; here nothing is written."""
+    """TensorFlow writes shard after shard and keeps what it wrote before the error; here nothing is
+    written."""
     return "state_after" in case and outcome.refused
 
 

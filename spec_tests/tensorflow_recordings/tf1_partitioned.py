@@ -1,4 +1,5 @@
-"""Variables of TensorFlow 1's `get_variable(partitioner=...)`, which the creation of sharded variables replaces."""
+"""Variables of TensorFlow 1's `get_variable(partitioner=...)`, which the creation of sharded
+variables replaces."""
 
 import ast
 import math
@@ -21,14 +22,17 @@ _CALL = re.compile(r"(?:v1\.)?(\w+)\((.*)\)")
 _MAKERS: dict[str, Callable[..., Any]] = {
     "fixed": fixed_size_partitioner,
     "fixed_size": fixed_size_partitioner,
-    "min_max": lambda *args, **kwargs: min_max_variable_partitioner(*args, rounding="ceil", **kwargs),
+    "min_max": lambda *args, **kwargs: min_max_variable_partitioner(
+        *args, rounding="ceil", **kwargs
+    ),
     "variable_axis_size": variable_axis_size_partitioner,
 }
 _KEYWORDS = {"min_slice": "min_slice_size"}
 
 
 def partitioner_of(text: str) -> Callable[..., Any]:
-    """The partitioner that ``fixed(2,axis=1)``, ``min_max(3,min_slice=4)`` or ``returns [5]`` names."""
+    """The partitioner that ``fixed(2,axis=1)``, ``min_max(3,min_slice=4)`` or ``returns [5]``
+    names."""
     if text.startswith("returns "):
         answer = ast.literal_eval(text.removeprefix("returns "))
         return lambda shape, dtype: answer
@@ -37,7 +41,9 @@ def partitioner_of(text: str) -> Callable[..., Any]:
     if found is None or name not in _MAKERS:
         raise Skipped(text)
     args, keywords = arguments_of(found[2])
-    return _MAKERS[name](*args, **{_KEYWORDS.get(key, key): value for key, value in keywords.items()})
+    return _MAKERS[name](
+        *args, **{_KEYWORDS.get(key, key): value for key, value in keywords.items()}
+    )
 
 
 def arguments_of(text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -48,7 +54,8 @@ def arguments_of(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _initial_value(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The full value that an initializer's name means. The random ones of TensorFlow 1 draw from a stateful stream."""
+    """The full value that an initializer's name means. The random ones of TensorFlow 1 draw from a
+    stateful stream."""
     name = text.removeprefix("v1 ").partition("(")[0].strip()
     if name.startswith("constant"):
         return initializers.Constant(_constant(text, shape))(shape)
@@ -58,9 +65,13 @@ def _initial_value(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def _constant(text: str, shape: tuple[int, ...]) -> Any:
-    """The number or the list in the text; where it only says that there is a list, the numbers from 0 on."""
+    """The number or the list in the text; where it only says that there is a list, the numbers from
+    0 on."""
     try:
-        return np.asarray(ast.literal_eval(text.partition("(")[2].rpartition(")")[0].rpartition("=")[2]), np.float32)
+        return np.asarray(
+            ast.literal_eval(text.partition("(")[2].rpartition(")")[0].rpartition("=")[2]),
+            np.float32,
+        )
     except (SyntaxError, TypeError, ValueError):
         return np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
 
@@ -83,7 +94,9 @@ def _get_variable(inputs: Mapping[str, Any]) -> Any:
 
 
 def _spec(shape: list[int], part: Any) -> str:
-    extents = ":".join(f"{start},{count}" for start, count in zip(part.offset, part.shape, strict=True))
+    extents = ":".join(
+        f"{start},{count}" for start, count in zip(part.offset, part.shape, strict=True)
+    )
     return f"{' '.join(map(str, shape))} {extents}"
 
 
@@ -102,8 +115,13 @@ def _another_axis(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _one_part(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 000: "We will fall back to creating normal variables when there are less than two partitions"."""
-    return all(count == 1 for count in _answer(case)) and outcome.error is None and not outcome.value["partitioned"]
+    """RFC 000: "We will fall back to creating normal variables when there are less than two
+    partitions"."""
+    return (
+        all(count == 1 for count in _answer(case))
+        and outcome.error is None
+        and not outcome.value["partitioned"]
+    )
 
 
 def _more_parts_than_rows(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -115,21 +133,33 @@ def _more_parts_than_rows(case: Mapping[str, Any], outcome: Outcome) -> bool:
 def _shorter_than_the_rank(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """As TensorFlow 2: axes that the answer leaves out stay whole."""
     answer, shape = _answer(case), case["inputs"]["shape"]
-    return 0 < len(answer) < len(shape) and outcome.error is None and len(outcome.value["sizes"]) == answer[0]
+    return (
+        0 < len(answer) < len(shape)
+        and outcome.error is None
+        and len(outcome.value["sizes"]) == answer[0]
+    )
 
 
 def _stateful_random(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """The streams of TensorFlow 1's random operations belong to a session; everything but the values is as there."""
+    """The streams of TensorFlow 1's random operations belong to a session; everything but the
+    values is as there."""
     name = case["inputs"]["initializer"]
-    if not any(word in name for word in ("random", "normal", "uniform", "orthogonal", "scaling", "glorot")):
+    if not any(
+        word in name for word in ("random", "normal", "uniform", "orthogonal", "scaling", "glorot")
+    ):
         return False
     rest = {key: value for key, value in case.get("expected", {}).items() if key != "values"}
     return bool(rest) and difference(outcome.value, rest) is None
 
 
 def _constants_are_sliced(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 000: "creating the entire value and do slicing"; TensorFlow 1 asks a list for the part's shape."""
-    if "constant" not in case["inputs"]["initializer"] or "error" not in case or outcome.error is not None:
+    """RFC 000: "creating the entire value and do slicing"; TensorFlow 1 asks a list for the part's
+    shape."""
+    if (
+        "constant" not in case["inputs"]["initializer"]
+        or "error" not in case
+        or outcome.error is not None
+    ):
         return False
     value = _initial_value(case["inputs"]["initializer"], tuple(case["inputs"]["shape"]))
     return np.array_equal(np.concatenate(outcome.value["values"]), value)

@@ -1,4 +1,5 @@
-"""TensorFlow's functions in NumPy, under TensorFlow's names and with its arguments: what an expression may call."""
+"""TensorFlow's functions in NumPy, under TensorFlow's names and with its arguments: what an
+expression may call."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,13 +13,17 @@ Array = np.ndarray[Any, Any]
 def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: Any, axis: Any = None, keepdims: bool = False) -> Array:
         axes = tuple(axis) if isinstance(axis, list) else axis
-        return np.asarray(function(np.asarray(x), axis=axes, keepdims=keepdims), np.asarray(x[:0]).dtype)
+        return np.asarray(
+            function(np.asarray(x), axis=axes, keepdims=keepdims), np.asarray(x[:0]).dtype
+        )
 
     return reduce
 
 
 def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, axis=None, keepdims=False: np.asarray(function(np.asarray(x), axis=axis, keepdims=keepdims))
+    return lambda x, axis=None, keepdims=False: np.asarray(
+        function(np.asarray(x), axis=axis, keepdims=keepdims)
+    )
 
 
 def _logsumexp(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
@@ -49,8 +54,14 @@ def _gather_nd(params: Any, indices: Any) -> Array:
 
 def _constant(value: Any, dtype: Any = None, **_: Any) -> Array:
     array = np.asarray(value)
-    if dtype is None and not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "dtype"):
-        dtype = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}.get(array.dtype, array.dtype)
+    if (
+        dtype is None
+        and not isinstance(value, np.ndarray | np.generic)
+        and not hasattr(value, "dtype")
+    ):
+        dtype = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}.get(
+            array.dtype, array.dtype
+        )
     return array.astype(dtype or array.dtype)
 
 
@@ -85,7 +96,11 @@ def _one_hot(indices: Any, depth: int) -> Array:
 
 
 def _split(value: Any, num_or_size_splits: Any, axis: int = 0) -> list[Array]:
-    cuts = num_or_size_splits if isinstance(num_or_size_splits, int) else np.cumsum(num_or_size_splits)[:-1]
+    cuts = (
+        num_or_size_splits
+        if isinstance(num_or_size_splits, int)
+        else np.cumsum(num_or_size_splits)[:-1]
+    )
     return np.split(np.asarray(value), cuts, axis=axis)
 
 
@@ -107,15 +122,22 @@ def _top_k(x: Any, k: int = 1) -> tuple[Array, Array]:
 
 
 def _slice(x: Any, begin: Sequence[int], size: Sequence[int]) -> Array:
-    return np.asarray(x)[tuple(slice(b, None if s < 0 else b + s) for b, s in zip(begin, size, strict=True))]
+    return np.asarray(x)[
+        tuple(slice(b, None if s < 0 else b + s) for b, s in zip(begin, size, strict=True))
+    ]
 
 
-def _strided_slice(x: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int] | None = None) -> Array:
+def _strided_slice(
+    x: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int] | None = None
+) -> Array:
     return np.asarray(x)[tuple(map(slice, begin, end, strides or [1] * len(begin)))]
 
 
 def _range(*bounds: Any, dtype: Any = None) -> Array:
-    return np.arange(*bounds, dtype=dtype or (np.int32 if all(isinstance(b, int) for b in bounds) else np.float32))
+    return np.arange(
+        *bounds,
+        dtype=dtype or (np.int32 if all(isinstance(b, int) for b in bounds) else np.float32),
+    )
 
 
 def _scatter_nd(indices: Any, updates: Any, shape: Sequence[int]) -> Array:
@@ -132,7 +154,9 @@ def _scattered(tensor: Any, indices: Any, updates: Any) -> Array:
 
 def _divide_no_nan(x: Any, y: Any) -> Array:
     divisor = np.asarray(y)
-    return np.asarray(np.where(divisor == 0, 0, np.divide(x, np.where(divisor == 0, 1, divisor))), divisor.dtype)
+    return np.asarray(
+        np.where(divisor == 0, 0, np.divide(x, np.where(divisor == 0, 1, divisor))), divisor.dtype
+    )
 
 
 def _partition(data: Any, partitions: Any, num_partitions: int) -> list[Array]:
@@ -184,7 +208,9 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "is_inf": np.isinf,
     "is_nan": np.isnan,
     "leaky_relu": lambda x, alpha=0.2: np.where(np.asarray(x) > 0, x, x * np.float32(alpha)),
-    "multiply_no_nan": lambda x, y: np.where(np.asarray(y) == 0, 0, np.multiply(x, y)).astype(np.asarray(x).dtype),
+    "multiply_no_nan": lambda x, y: np.where(np.asarray(y) == 0, 0, np.multiply(x, y)).astype(
+        np.asarray(x).dtype
+    ),
     "relu": lambda x: np.maximum(x, np.float32(0)),
     "relu6": lambda x: np.clip(x, np.float32(0), np.float32(6)),
     "round": np.round,
@@ -206,7 +232,9 @@ _ARRAYS: dict[str, Callable[..., Any]] = {
     "concat": lambda values, axis: np.concatenate(values, axis=axis),
     "constant": _constant,
     "convert_to_tensor": _convert,
-    "count_nonzero": lambda x, axis=None: np.asarray(np.count_nonzero(np.asarray(x), axis=axis), np.int64),
+    "count_nonzero": lambda x, axis=None: np.asarray(
+        np.count_nonzero(np.asarray(x), axis=axis), np.int64
+    ),
     "cumprod": _cumulative(np.cumprod),
     "cumsum": _cumulative(np.cumsum),
     "diag_part": np.diagonal,

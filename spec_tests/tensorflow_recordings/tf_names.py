@@ -1,7 +1,8 @@
-"""The names of TensorFlow that the expressions of the vectors use, each meaning the function of NumPy that it is.
+"""The names of TensorFlow that the expressions of the vectors use, each meaning the function of
+NumPy that it is.
 
-A variable in the place of a tensor is converted by NumPy, which is what the vectors are about. A name that is not here
-is NumPy's of that name, or of it without ``reduce_``.
+A variable in the place of a tensor is converted by NumPy, which is what the vectors are about. A
+name that is not here is NumPy's of that name, or of it without ``reduce_``.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,10 @@ from spec_tests.tensorflow_recordings import tf_functions
 
 Array = np.ndarray[Any, Any]
 
-_DTYPES = {name: np.dtype(name) for name in "float16 float32 float64 int32 int64 uint8 complex64 complex128".split()}
+_DTYPES = {
+    name: np.dtype(name)
+    for name in "float16 float32 float64 int32 int64 uint8 complex64 complex128".split()
+}
 
 
 def _flatten(value: Any, expand_composites: bool = False) -> list[Any]:
@@ -25,31 +29,56 @@ def _flatten(value: Any, expand_composites: bool = False) -> list[Any]:
     return [value]
 
 
-_RAW = {"AddV2": np.add, "BatchMatMulV2": np.matmul, "Mul": np.multiply, "Neg": np.negative, "RealDiv": np.divide}
+_RAW = {
+    "AddV2": np.add,
+    "BatchMatMulV2": np.matmul,
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "RealDiv": np.divide,
+}
 
 
 class _RawOps:
-    """``tf.raw_ops.Neg(x=...)`` is the function of that name, its operands in their order, its options by name."""
+    """``tf.raw_ops.Neg(x=...)`` is the function of that name, its operands in their order, its
+    options by name."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = _RAW.get(name) or _lookup(name) or _lookup(f"reduce_{name}")
-        operands = ("x", "y", "a", "b", "input", "params", "tensor", "features", "logits", "condition")
+        operands = (
+            "x",
+            "y",
+            "a",
+            "b",
+            "input",
+            "params",
+            "tensor",
+            "features",
+            "logits",
+            "condition",
+        )
 
         def call(**given: Any) -> Any:
-            more = {key.replace("keep_dims", "keepdims"): given[key] for key in given if key not in operands}
+            more = {
+                key.replace("keep_dims", "keepdims"): given[key]
+                for key in given
+                if key not in operands
+            }
             return function(*(value for key, value in given.items() if key in operands), **more)
 
         return call
 
 
 def _lookup(name: str) -> Any:
-    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip(
+        "_"
+    )
     known = tf_functions.FUNCTIONS
     return known.get(words) or known.get(words.replace("_", "")) or getattr(np, name.lower(), None)
 
 
 class _Names:
-    """A name of TensorFlow; one that is not in the tables is NumPy's of that name, or of it without ``reduce_``."""
+    """A name of TensorFlow; one that is not in the tables is NumPy's of that name, or of it without
+    ``reduce_``."""
 
     def __init__(self, **known: Any) -> None:
         self.__dict__.update(known)

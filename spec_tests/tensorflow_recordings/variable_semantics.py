@@ -11,7 +11,13 @@ from shardvar.layout.dtypes import numpy_dtype
 from shardvar.reference.variables import Variable, variable_creator_scope
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, difference
 
-OF_GRAPHS = {"caching_device", "experimental_enable_variable_lifting", "import_scope", "validate_shape", "variable_def"}
+OF_GRAPHS = {
+    "caching_device",
+    "experimental_enable_variable_lifting",
+    "import_scope",
+    "validate_shape",
+    "variable_def",
+}
 """Arguments of TensorFlow that speak of graphs and sessions."""
 
 
@@ -59,7 +65,9 @@ def _returns_existing(inputs: Mapping[str, Any]) -> bool:
 
 
 def _renames(inputs: Mapping[str, Any]) -> str:
-    created = _created_by(lambda next_creator, **kwargs: next_creator(**kwargs | {"name": "renamed"}), 1.0, name="a")
+    created = _created_by(
+        lambda next_creator, **kwargs: next_creator(**kwargs | {"name": "renamed"}), 1.0, name="a"
+    )
     return f"{created.name}:0"
 
 
@@ -126,7 +134,8 @@ VALUES: dict[str, Any] = {
 
 
 def _value(kind: str) -> Any:
-    """The value of a kind: one of ``VALUES``, or 1, 2, 3 in the form and of the dtype that its words name."""
+    """The value of a kind: one of ``VALUES``, or 1, 2, 3 in the form and of the dtype that its
+    words name."""
     if kind in VALUES:
         return VALUES[kind]
     words = re.findall(r"[a-z0-9]+", kind.lower())
@@ -141,10 +150,20 @@ def _value(kind: str) -> Any:
 
 
 _DTYPES = {
-    **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)},
+    **{
+        f"{kind}{bits}": f"{kind}{bits}"
+        for kind in ("float", "int", "uint")
+        for bits in (8, 16, 32, 64)
+    },
     **{short: f"float{short[1:]}" for short in ("f16", "f32", "f64")},
     **{"bfloat16": "bfloat16", "bool": "bool", "complex": "complex64", "complex64": "complex64"},
-    **{"complex128": "complex128", "double": "float64", "float": "float32", "half": "float16", "int": "int64"},
+    **{
+        "complex128": "complex128",
+        "double": "float64",
+        "float": "float32",
+        "half": "float16",
+        "int": "int64",
+    },
 }
 _FORMS = {"array", "ndarray", "np", "numpy", "tensor", "tf", "variable"}
 
@@ -198,7 +217,9 @@ OPS: dict[str, Callable[[Any], Any]] = {
     "creator_order": _creator_order,
     "creator_kwargs": _creator_kwargs,
     "creator_returns_existing": _returns_existing,
-    "creator_returns_non_variable": lambda inputs: _created_by(lambda next_creator, **kwargs: "anything", 1.0),
+    "creator_returns_non_variable": lambda inputs: _created_by(
+        lambda next_creator, **kwargs: "anything", 1.0
+    ),
     "creator_returns_none": lambda inputs: _created_by(lambda next_creator, **kwargs: None, 1.0),
     "creator_renames": _renames,
     "subclass_bypasses_creators": _subclass_bypasses,
@@ -212,7 +233,9 @@ OPS: dict[str, Callable[[Any], Any]] = {
     "plain_variable_assign_sub": _assign("assign_sub"),
     "construct": _construct,
     "name_default": lambda inputs: f"{Variable(1.0).name}:0",
-    "names_not_uniquified_eagerly": lambda inputs: [f"{Variable(1.0, name='a').name}:0" for _ in range(2)],
+    "names_not_uniquified_eagerly": lambda inputs: [
+        f"{Variable(1.0, name='a').name}:0" for _ in range(2)
+    ],
     "callable_with_args": _callable_with_arguments,
     "dynamic_shape_assign": _dynamic_shape,
     "bad_scope_nesting": _bad_nesting,
@@ -230,12 +253,22 @@ def _says_that_a_creator_returned_none(case: Mapping[str, Any], outcome: Outcome
 
 
 def _arrays_are_cast(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """TensorFlow refuses a tensor of another dtype and casts an array; here a tensor is an array."""
+    """TensorFlow refuses a tensor of another dtype and casts an array; here a tensor is an
+    array."""
     kind = str(case["inputs"].get("value_kind"))
-    if "error" not in case or np.asarray(_value(kind)).dtype == np.float32 or outcome.error is not None:
+    if (
+        "error" not in case
+        or np.asarray(_value(kind)).dtype == np.float32
+        or outcome.error is not None
+    ):
         return False
     same = OPS[case["op"]]({**case["inputs"], "value_kind": "float_list"})
-    return difference(outcome.value, {"dtype": "float32", "shape": list(same.shape), "data": same.tolist()}) is None
+    return (
+        difference(
+            outcome.value, {"dtype": "float32", "shape": list(same.shape), "data": same.tolist()}
+        )
+        is None
+    )
 
 
 def _no_part_of_a_value_is_dropped(case: Mapping[str, Any], outcome: Outcome) -> bool:

@@ -1,4 +1,5 @@
-"""Layers: values and gradients against NumPy and finite differences, plain form, RFC 000's model in few lines."""
+"""Layers: values and gradients against NumPy and finite differences, plain form, RFC 000's model in
+few lines."""
 
 import json
 from inspect import signature
@@ -18,16 +19,23 @@ from shardvar.reference.objects.checkpoint import Checkpoint
 from shardvar.reference.training import Module, deserialize, layers, serialize
 from shardvar.reference.training.optimizers import Adam
 from shardvar.reference.training.strategies import MirroredStrategy, ParameterServerStrategy
-from shardvar.reference.variables import IndexedSlices, ShardedVariable, initializers, variable_creator_scope
+from shardvar.reference.variables import (
+    IndexedSlices,
+    ShardedVariable,
+    initializers,
+    variable_creator_scope,
+)
 from spec_tests.helpers.distribution_strategies import arange, places
 
 ACTIVATIONS = [None, "linear", "relu", "sigmoid", "tanh"]
 
 
 def plain_activation(name: str | None, x: Any) -> Any:
-    return {"relu": lambda: np.maximum(x, 0), "sigmoid": lambda: 1 / (1 + np.exp(-x)), "tanh": lambda: np.tanh(x)}.get(
-        name or "", lambda: x
-    )()
+    return {
+        "relu": lambda: np.maximum(x, 0),
+        "sigmoid": lambda: 1 / (1 + np.exp(-x)),
+        "tanh": lambda: np.tanh(x),
+    }.get(name or "", lambda: x)()
 
 
 def total(pairs: Any, variable: Any) -> np.ndarray[Any, Any]:
@@ -44,8 +52,11 @@ def total(pairs: Any, variable: Any) -> np.ndarray[Any, Any]:
     sizes=st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(sum),
     ids=st.lists(st.integers(0, 99), max_size=6),
 )
-def test_an_embedding_gives_rows_and_their_gradient_for_every_layout(sizes: list[int], ids: list[int]) -> None:
-    """``value[i] == table[ids[i]]``; the gradient adds the upstream of equal ids, shard by shard."""
+def test_an_embedding_gives_rows_and_their_gradient_for_every_layout(
+    sizes: list[int], ids: list[int]
+) -> None:
+    """``value[i] == table[ids[i]]``; the gradient adds the upstream of equal ids, shard by
+    shard."""
     rows = sum(sizes)
     chosen = np.array(ids, np.int64).reshape(-1, 1) % rows
     with ParameterServerStrategy(2, lambda shape, dtype: PartitionSpec(splits=[sizes])).scope():
@@ -75,7 +86,11 @@ def test_a_dense_layer_is_numpys_and_its_gradient_that_of_finite_differences(
     assert np.allclose(value, plain_activation(activation, x @ kernel + bias), rtol=1e-12)
     pairs, of_x = pullback(upstream)
     step = 1e-6
-    for array, found in [(x, of_x), (kernel, total(pairs, layer.kernel)), (bias, total(pairs, layer.bias))]:
+    for array, found in [
+        (x, of_x),
+        (kernel, total(pairs, layer.kernel)),
+        (bias, total(pairs, layer.bias)),
+    ]:
         slopes = np.zeros_like(array)
         for place in np.ndindex(array.shape):
             around = []
@@ -96,13 +111,18 @@ def test_a_lookup_moves_the_rows_that_it_gives_and_no_others() -> None:
 
 
 def test_the_model_of_rfc_000_is_a_few_lines() -> None:
-    """R-LAYER-1: its names, layouts and sizes; below the strategy a creator makes small parts of the large ones."""
+    """R-LAYER-1: its names, layouts and sizes; below the strategy a creator makes small parts of
+    the large ones."""
 
     class Model(Module):
         def __init__(self) -> None:
             super().__init__()
-            self.user_embedding = layers.Embedding(vocab_size=600000, embedding_size=1000, name="user_embedding")
-            self.item_embedding = layers.Embedding(vocab_size=60000, embedding_size=1000, name="item_embedding")
+            self.user_embedding = layers.Embedding(
+                vocab_size=600000, embedding_size=1000, name="user_embedding"
+            )
+            self.item_embedding = layers.Embedding(
+                vocab_size=60000, embedding_size=1000, name="item_embedding"
+            )
             self.dense_0 = layers.Dense(100, activation="sigmoid", name="dense_0", input_dim=2000)
             self.logits = layers.Dense(1, activation=None, input_dim=100)
 
@@ -114,9 +134,13 @@ def test_the_model_of_rfc_000_is_a_few_lines() -> None:
         shape = kwargs["shape"]
         if len(shape) == 2 and shape[1] == 1000:
             shape = (2, 1000)
-        return next_creator(**kwargs | {"shape": shape, "initial_value": np.ones(shape, np.float32)})
+        return next_creator(
+            **kwargs | {"shape": shape, "initial_value": np.ones(shape, np.float32)}
+        )
 
-    strategy = ParameterServerStrategy(3, min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20))
+    strategy = ParameterServerStrategy(
+        3, min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)
+    )
     with variable_creator_scope(thin), strategy.scope():
         model = Model()
     assert len(model.user_embedding.embeddings.variables) == 10
@@ -140,16 +164,23 @@ def test_a_layer_is_built_under_the_strategy_that_it_was_made_under() -> None:
     whole(arange(2, 4))
     free = layers.Dense(3)
     free(arange(2, 4))
-    assert [places(layer.kernel) for layer in (outside, inside)] == [["ps:0", "ps:1"], ["ps:0", "ps:1"]]
+    assert [places(layer.kernel) for layer in (outside, inside)] == [
+        ["ps:0", "ps:1"],
+        ["ps:0", "ps:1"],
+    ]
     assert len(places(whole.kernel)) == 1 and places(free.kernel) == ["localhost:0"]
-    assert [v.name for v in outside.variables] == [f"a/{v}/part_{p}" for v in ("bias", "kernel") for p in (0, 1)]
+    assert [v.name for v in outside.variables] == [
+        f"a/{v}/part_{p}" for v in ("bias", "kernel") for p in (0, 1)
+    ]
     assert [v.name for v in free.variables] == ["dense/bias", "dense/kernel"]
 
 
 @pytest.mark.parametrize(
     "layer",
     [
-        layers.Embedding(9, 2, initializers.RandomUniform(seed=4, seed_mode="global"), max_norm=1.5, name="table"),
+        layers.Embedding(
+            9, 2, initializers.RandomUniform(seed=4, seed_mode="global"), max_norm=1.5, name="table"
+        ),
         layers.Embedding(9, 2, dtype="bfloat16"),
         layers.Dense(2, "tanh", kernel_initializer=initializers.HeNormal(seed=1), input_dim=3),
         layers.Dense(2, use_bias=False, kernel_initializer=initializers.Constant([1.0, 2.0])),
@@ -168,7 +199,11 @@ def test_a_layer_is_rebuilt_from_what_json_holds(layer: Any) -> None:
 @pytest.mark.parametrize("kind", [layers.Dense, layers.Embedding])
 def test_a_config_has_every_argument_of_the_layer(kind: Any) -> None:
     """But Keras's other names of two sizes: what is left out would be the default in the copy."""
-    arguments = {"units": 2, "input_dim": 3} if kind is layers.Dense else {"vocab_size": 3, "embedding_size": 2}
+    arguments = (
+        {"units": 2, "input_dim": 3}
+        if kind is layers.Dense
+        else {"vocab_size": 3, "embedding_size": 2}
+    )
     aliases = set() if kind is layers.Dense else {"input_dim", "output_dim"}
     assert kind(**arguments).get_config().keys() == signature(kind).parameters.keys() - aliases
 
@@ -181,7 +216,8 @@ def test_the_limit_of_a_norm_is_rebuilt() -> None:
 
 
 def test_an_embedding_is_rebuilt_with_another_number_of_servers() -> None:
-    """R-SERIAL-2: the same plain data, two servers or five; with seed_mode="global" the same values too."""
+    """R-SERIAL-2: the same plain data, two servers or five; with seed_mode="global" the same values
+    too."""
     strategy = ParameterServerStrategy(2, FixedShardsPartitioner(5))
     draw = initializers.RandomUniform(seed=4, seed_mode="global")
     with strategy.scope():
@@ -213,16 +249,23 @@ def made_of(strategy: Any, **more: Any) -> Any:
 
 STRATEGIES: dict[str, Any] = {
     "two servers": lambda: ParameterServerStrategy(2, FixedShardsPartitioner(2)),
-    "uneven": lambda: ParameterServerStrategy(2, lambda shape, dtype: PartitionSpec(splits=[[1, 0, 4, 2]])),
+    "uneven": lambda: ParameterServerStrategy(
+        2, lambda shape, dtype: PartitionSpec(splits=[[1, 0, 4, 2]])
+    ),
     "one server": lambda: ParameterServerStrategy(1),
     "mirrored": lambda: MirroredStrategy(["GPU:0", "GPU:1"]),
 }
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-@pytest.mark.parametrize("how", [SHUFFLED, BALANCED, BY_MAP], ids=["shuffled", "balanced", "by a map"])
-def test_a_rebalanced_embedding_answers_and_learns_as_one_that_is_not(strategy: str, how: Any) -> None:
-    """R-BALANCE-1 (RFC 002): "remember the mapping in a variable": an id finds its vector, wherever its row is."""
+@pytest.mark.parametrize(
+    "how", [SHUFFLED, BALANCED, BY_MAP], ids=["shuffled", "balanced", "by a map"]
+)
+def test_a_rebalanced_embedding_answers_and_learns_as_one_that_is_not(
+    strategy: str, how: Any
+) -> None:
+    """R-BALANCE-1 (RFC 002): "remember the mapping in a variable": an id finds its vector, wherever
+    its row is."""
     plain, balanced = made_of(STRATEGIES[strategy]()), made_of(STRATEGIES[strategy](), **how)
     ids = np.arange(7)
     rows = np.asarray(balanced.rows_of(ids))
@@ -237,14 +280,20 @@ def test_a_rebalanced_embedding_answers_and_learns_as_one_that_is_not(strategy: 
             optimizer.apply_gradients(pull(np.ones_like(value))[0])
         assert np.array_equal(plain(ids), balanced(ids))
     assert np.asarray(balanced.rows_of(ids)).tolist() == rows.tolist(), "the mapping is not trained"
-    assert {variable.name.split("/")[1] for variable in balanced.non_trainable_variables} == {"row_of_id"}
+    assert {variable.name.split("/")[1] for variable in balanced.non_trainable_variables} == {
+        "row_of_id"
+    }
 
 
 def test_shards_are_read_about_equally_often_where_the_frequencies_are_known() -> None:
     """R-BALANCE-1 (RFC 002): "optionally given a frequency map/list"."""
     frequencies = (1000 / np.arange(4, 44)).astype(int)
     loads = {}
-    for name, how in {"div": {}, "shuffled": SHUFFLED, "balanced": {"frequencies": frequencies}}.items():
+    for name, how in {
+        "div": {},
+        "shuffled": SHUFFLED,
+        "balanced": {"frequencies": frequencies},
+    }.items():
         with ParameterServerStrategy(4, FixedShardsPartitioner(4)).scope():
             layer = layers.Embedding(40, 1, **how)
         loads[name] = np.bincount(np.asarray(layer.rows_of(np.arange(40))) // 10, frequencies)
@@ -252,7 +301,9 @@ def test_shards_are_read_about_equally_often_where_the_frequencies_are_known() -
     assert loads["balanced"].max() < loads["shuffled"].max() < loads["div"].max()
 
 
-def test_the_mapping_is_saved_with_the_table_and_restored_to_another_number_of_shards(tmp_path: Path) -> None:
+def test_the_mapping_is_saved_with_the_table_and_restored_to_another_number_of_shards(
+    tmp_path: Path,
+) -> None:
     layer = made_of(STRATEGIES["two servers"](), **BALANCED)
     wanted = layer(np.arange(7))
     Checkpoint(model=layer).write(tmp_path / "model")
@@ -262,7 +313,9 @@ def test_the_mapping_is_saved_with_the_table_and_restored_to_another_number_of_s
         assert np.array_equal(other(np.arange(7)), wanted)
 
 
-@pytest.mark.parametrize("how", [SHUFFLED, BALANCED, BY_MAP], ids=["shuffled", "balanced", "by a map"])
+@pytest.mark.parametrize(
+    "how", [SHUFFLED, BALANCED, BY_MAP], ids=["shuffled", "balanced", "by a map"]
+)
 def test_a_rebalanced_layer_is_rebuilt_from_what_json_holds(how: Any) -> None:
     layer = made_of(STRATEGIES["uneven"](), **how)
     data = json.loads(json.dumps(serialize(layer)))
@@ -273,7 +326,8 @@ def test_a_rebalanced_layer_is_rebuilt_from_what_json_holds(how: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "frequencies", [[1.0], [1, 1, 1, 1, 1, 1, -1], {7: 1}, {-1: 1}, {"a": 1}, {0: "x"}, "abc", {0: np.nan}, 3]
+    "frequencies",
+    [[1.0], [1, 1, 1, 1, 1, 1, -1], {7: 1}, {-1: 1}, {"a": 1}, {0: "x"}, "abc", {0: np.nan}, 3],
 )
 def test_frequencies_that_do_not_belong_to_the_ids_are_refused(frequencies: Any) -> None:
     with pytest.raises(ArgumentError):
@@ -281,7 +335,12 @@ def test_frequencies_that_do_not_belong_to_the_ids_are_refused(frequencies: Any)
 
 
 def test_initializers_are_named_as_in_keras() -> None:
-    kinds = {"uniform": "RandomUniform", "glorot_uniform": "GlorotUniform", "zeros": "Zeros", "he_normal": "HeNormal"}
+    kinds = {
+        "uniform": "RandomUniform",
+        "glorot_uniform": "GlorotUniform",
+        "zeros": "Zeros",
+        "he_normal": "HeNormal",
+    }
     for name, kind in kinds.items():
         config = layers.Embedding(2, 2, name).get_config()
         assert config["embeddings_initializer"]["class_name"] == kind

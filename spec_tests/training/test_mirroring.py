@@ -54,7 +54,10 @@ rows_of_6 = st.lists(st.integers(0, 5), max_size=5)
 writes = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["assign", "assign_add", "assign_sub"]), st.just(None)),
-        st.tuples(st.sampled_from(["scatter_add", "scatter_sub", "scatter_update", "scatter_max"]), rows_of_6),
+        st.tuples(
+            st.sampled_from(["scatter_add", "scatter_sub", "scatter_update", "scatter_max"]),
+            rows_of_6,
+        ),
     ),
     max_size=6,
 )
@@ -64,7 +67,8 @@ writes = st.lists(
 def test_every_write_keeps_copies_equal_to_each_other_and_to_a_plain_variable(
     writes: list[tuple[str, list[int] | None]], partitions: list[int] | None, seed: int
 ) -> None:
-    """R-MIRROR-1: "always kept in sync by applying the same updates to every copy"; sharded copies included."""
+    """R-MIRROR-1: "always kept in sync by applying the same updates to every copy"; sharded copies
+    included."""
     rng = np.random.default_rng(seed)
     strategy = MirroredStrategy(["GPU:0", "GPU:1", "GPU:2"])
     if partitions is None:
@@ -89,7 +93,9 @@ def test_each_replica_reads_its_own_copy() -> None:
     with strategy.scope():
         variable = Variable(arange(4))
     with track_transfers() as ledger:
-        sums = strategy.run(lambda x, y: float(np.sum(variable.read_value()) + x + y), PerReplica([10, 20]), 1)
+        sums = strategy.run(
+            lambda x, y: float(np.sum(variable.read_value()) + x + y), PerReplica([10, 20]), 1
+        )
     assert sums.values == (17.0, 27.0) and sums.devices == strategy.replica_devices
     assert ledger.nbytes == 0
 
@@ -107,7 +113,8 @@ def test_what_is_beside_a_mirrored_variable_is_mirrored_too_and_a_plain_one_plai
 
 
 def test_hints_are_obeyed_and_change_no_value() -> None:
-    """R-HINT-1: "whether to mirror the variable on host or not, whether to cast its updates to dense tensors"."""
+    """R-HINT-1: "whether to mirror the variable on host or not, whether to cast its updates to
+    dense tensors"."""
     strategy = CollectiveAllReduceStrategy(num_workers=2, replicas_per_worker=2)
     update = IndexedSlices(np.ones((3, 4), np.float32), np.array([1, 1, 5]))
 
@@ -135,7 +142,9 @@ def test_updates_of_replicas_are_cast_where_they_are() -> None:
     for cast in (False, True):
         with strategy.scope(), strategy.hint_scope(Hints(cast_updates_to_dense=cast)):
             variable = Variable(np.zeros((10, 2), np.float32), aggregation="sum")
-        updates = strategy.run(lambda row: IndexedSlices(np.ones((1, 2), np.float32), [row]), PerReplica([3, 3]))
+        updates = strategy.run(
+            lambda row: IndexedSlices(np.ones((1, 2), np.float32), [row]), PerReplica([3, 3])
+        )
         with track_transfers() as ledger:
             variable.scatter_sub(updates)
         results.append((variable.numpy(), ledger))
@@ -148,7 +157,10 @@ def test_updates_of_replicas_are_cast_where_they_are() -> None:
 # Heuristics.
 def test_each_heuristic_says_what_and_why() -> None:
     """R-HEUR-1, R-HEUR-2, R-HEUR-3, R-HEUR-4, R-HEUR-5, R-HEUR-6."""
-    small, large = Workload((1000, 16), "float32", 64, 4), Workload((10**8, 256), "float32", 4096, 4)
+    small, large = (
+        Workload((1000, 16), "float32", 64, 4),
+        Workload((10**8, 256), "float32", 4096, 4),
+    )
     memory = {"device_memory": 16 << 30, "host_memory": 64 << 30}
     assert choose_mirror_or_shard(small, **memory).decision == "mirror"
     assert choose_mirror_or_shard(large, **memory).decision == "shard"
@@ -163,10 +175,13 @@ def test_each_heuristic_says_what_and_why() -> None:
 
 @given(rows=st.integers(0, 5000), replicas=st.integers(2, 9), columns=st.integers(1, 64))
 def test_more_rows_never_make_an_update_sparser(rows: int, replicas: int, columns: int) -> None:
-    """R-HEUR-5. Once dense is cheaper it stays so; the threshold is where both send the same bytes."""
+    """R-HEUR-5. Once dense is cheaper it stays so; the threshold is where both send the same
+    bytes."""
 
     def choose(count: int) -> str:
-        return choose_sparse_or_dense(Workload((1000, columns), "float32", count, replicas)).decision
+        return choose_sparse_or_dense(
+            Workload((1000, columns), "float32", count, replicas)
+        ).decision
 
     assert (choose(rows), choose(rows + 1)) != ("dense", "sparse")
     gathered = (replicas - 1) * rows * (4 * columns + 8)

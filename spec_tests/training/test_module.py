@@ -1,4 +1,5 @@
-"""Modules: attributes are children in folded form, variables are given in expanded form, in one order."""
+"""Modules: attributes are children in folded form, variables are given in expanded form, in one
+order."""
 
 from collections import OrderedDict
 from copy import copy, deepcopy
@@ -20,7 +21,10 @@ from shardvar.reference.variables import ShardedVariable, Variable
 
 
 def sharded(rows: int = 4, name: str = "w", trainable: bool = True) -> ShardedVariable:
-    shards = [Variable(np.zeros((1, 2), np.float32), name=f"{name}/part_{i}", trainable=trainable) for i in range(rows)]
+    shards = [
+        Variable(np.zeros((1, 2), np.float32), name=f"{name}/part_{i}", trainable=trainable)
+        for i in range(rows)
+    ]
     return ShardedVariable(shards, name=name)
 
 
@@ -68,13 +72,16 @@ TABLE = """
 
 
 def forms() -> dict[tuple[str, str], list[Any]]:
-    """For each row of the table, what stands there for a variable of three shards, or for its slot."""
+    """For each row of the table, what stands there for a variable of three shards, or for its
+    slot."""
     with ParameterServerStrategy(2, fixed_size_partitioner(3)).scope():
         layer = Embedding(6, 2)
         optimizer = Momentum(0.1)
     module, table = Module(), layer.embeddings
     module.w = table
-    optimizer.apply_gradients([(np.ones(shard.shape, np.float32), shard) for shard in table.variables])
+    optimizer.apply_gradients(
+        [(np.ones(shard.shape, np.float32), shard) for shard in table.variables]
+    )
     slot = optimizer.get_slot(table, "momentum")
     saved = [node for node in ObjectGraph.of(module).objects if node is not module]
     slots = [node for node in optimizer.children.values() if node is slot]
@@ -96,14 +103,19 @@ def forms() -> dict[tuple[str, str], list[Any]]:
 
 @pytest.mark.parametrize("row", TABLE.split("\n")[1:-1], ids=lambda row: row.replace(" ", ""))
 def test_the_table_of_rfc_000_row_by_row(row: str) -> None:
-    """R-FORM-1: folded is one object, a sharded variable where there are shards; expanded is a list of variables."""
+    """R-FORM-1: folded is one object, a sharded variable where there are shards; expanded is a list
+    of variables."""
     where, when, form = (cell.strip() for cell in row.strip("|").split("|"))
     every = forms()  # kept: a shard's container lives as long as something else refers to it
     found = every[where, when]
     if form.lower() == "expanded form":
-        assert len(found) == 3 and all(isinstance(one, Variable) and one.container is not None for one in found)
+        assert len(found) == 3 and all(
+            isinstance(one, Variable) and one.container is not None for one in found
+        )
     else:
-        assert len(found) == 1 and (when == "Hyperparameters") != isinstance(found[0], ShardedVariable)
+        assert len(found) == 1 and (when == "Hyperparameters") != isinstance(
+            found[0], ShardedVariable
+        )
 
 
 class Leaf(Module):
@@ -132,7 +144,9 @@ def test_what_is_met_twice_is_given_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=8))
-def test_variables_are_the_trainable_and_the_others_in_the_order_of_names(rows: list[tuple[str, bool]]) -> None:
+def test_variables_are_the_trainable_and_the_others_in_the_order_of_names(
+    rows: list[tuple[str, bool]],
+) -> None:
     """Whatever the order in which attributes were assigned: the last of each name, sorted."""
     module = Module()
     for name, trainable in rows:
@@ -143,7 +157,9 @@ def test_variables_are_the_trainable_and_the_others_in_the_order_of_names(rows: 
     assert names(module.non_trainable_variables) == sorted(name for name in last if not last[name])
 
 
-def test_what_becomes_a_shard_after_it_became_an_attribute_is_refused_where_variables_are_collected() -> None:
+def test_what_becomes_a_shard_after_it_became_an_attribute_is_refused_where_variables_are_collected() -> (
+    None
+):
     """R-MODULE-1: nobody can know it earlier, and later it would be trained and saved twice."""
     for nested in (False, True):
         module, variable = Module(), Variable([1.0], name="w")
@@ -164,7 +180,9 @@ def test_what_becomes_a_shard_after_it_became_an_attribute_is_refused_where_vari
         lambda d: d.__ior__({"2": 3, "1": Module()}),
     ],
 )
-def test_two_entries_of_a_dictionary_that_claim_one_name_are_refused_and_nothing_changes(act: Any) -> None:
+def test_two_entries_of_a_dictionary_that_claim_one_name_are_refused_and_nothing_changes(
+    act: Any,
+) -> None:
     """R-MODULE-3."""
     module, child = Module(), Module()
     module.blocks = {1: child}
@@ -179,7 +197,8 @@ def test_two_entries_of_a_dictionary_that_claim_one_name_are_refused_and_nothing
 
 
 def test_a_shard_is_refused_as_an_attribute_in_any_container() -> None:
-    """R-MODULE-1: "We should disallow assigning component variables of a sharded variable to object attributes." """
+    """R-MODULE-1: "We should disallow assigning component variables of a sharded variable to object
+    attributes." """
     table = sharded(2)
     shard = table.variables[0]
     module = Module()
@@ -199,7 +218,9 @@ def test_a_shard_is_refused_as_an_attribute_in_any_container() -> None:
         lambda: module.by_name.setdefault("v", shard),
     ]
     for attempt in attempts:
-        with pytest.raises(ArgumentError, match=r"w/part_0 is a shard of w.*Assign the sharded variable itself"):
+        with pytest.raises(
+            ArgumentError, match=r"w/part_0 is a shard of w.*Assign the sharded variable itself"
+        ):
             attempt()
     assert not hasattr(module, "v")
     assert module.shards == [] and module.by_name == {}
@@ -248,7 +269,9 @@ def test_the_graph_of_objects_has_the_paths_that_a_reader_expects() -> None:
     module.blocks = [Leaf("b"), 7, {"t": sharded(2)}]
     module.pair = (Variable(0.0), sharded(2))
     paths = {"/".join(path) for path in ObjectGraph.of(module).paths()}
-    expected = "blocks blocks/0 blocks/0/z blocks/0/a blocks/2 blocks/2/t pair pair/0 pair/1".split()
+    expected = (
+        "blocks blocks/0 blocks/0/z blocks/0/a blocks/2 blocks/2/t pair pair/0 pair/1".split()
+    )
     assert paths == {"", *expected}
 
 
@@ -286,7 +309,11 @@ def test_a_module_has_the_name_that_it_was_given_or_its_classes() -> None:
     class RNNCellStack(Module):
         pass
 
-    assert Module("x").name == "x" and Dense(1, 1).name == "dense" and RNNCellStack().name == "rnn_cell_stack"
+    assert (
+        Module("x").name == "x"
+        and Dense(1, 1).name == "dense"
+        and RNNCellStack().name == "rnn_cell_stack"
+    )
     with pytest.raises(ArgumentTypeError, match="Invalid name"):
         Module(3)  # type: ignore[arg-type]
 

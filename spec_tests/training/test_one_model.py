@@ -36,10 +36,16 @@ class Recommender(Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.user = layers.Embedding(11, 3, initializers.RandomUniform(seed=1, seed_mode="global"), name="user")
-        self.item = layers.Embedding(7, 3, initializers.RandomUniform(seed=2, seed_mode="global"), name="item")
+        self.user = layers.Embedding(
+            11, 3, initializers.RandomUniform(seed=1, seed_mode="global"), name="user"
+        )
+        self.item = layers.Embedding(
+            7, 3, initializers.RandomUniform(seed=2, seed_mode="global"), name="item"
+        )
         draw = initializers.GlorotUniform(seed=3, seed_mode="global")
-        self.hidden = layers.Dense(4, "sigmoid", kernel_initializer=draw, name="dense_0", input_dim=6)
+        self.hidden = layers.Dense(
+            4, "sigmoid", kernel_initializer=draw, name="dense_0", input_dim=6
+        )
         self.logits = layers.Dense(1, kernel_initializer=draw, name="dense_1", input_dim=4)
 
     def loss(self, user: Any, item: Any, wanted: Any) -> tuple[float, list[Any]]:
@@ -64,7 +70,13 @@ def train(
     with nullcontext() if strategy is None else strategy.scope():
         model, optimizer = Recommender(), make_optimizer()
     losses = [optimizer.minimize(lambda: model.loss(*batch), model) for _ in range(steps)]
-    tables = [model.user.embeddings, model.item.embeddings, model.hidden.kernel, model.hidden.bias, model.logits.kernel]
+    tables = [
+        model.user.embeddings,
+        model.item.embeddings,
+        model.hidden.kernel,
+        model.hidden.bias,
+        model.logits.kernel,
+    ]
     for table in tables:
         if isinstance(table, MirroredVariable):
             assert_equal_copies(table)
@@ -84,12 +96,18 @@ def strategies() -> list[Strategy]:
 
 
 @pytest.mark.parametrize(
-    "make_optimizer", [optimizers.SGD, optimizers.Adagrad, optimizers.Adam], ids=lambda o: o.__name__
+    "make_optimizer",
+    [optimizers.SGD, optimizers.Adagrad, optimizers.Adam],
+    ids=lambda o: o.__name__,
 )
-def test_one_model_unchanged_trains_alike_under_every_strategy(make_optimizer: Callable[[], Any]) -> None:
-    """R-STRATEGY-1 (RFC 002): "resistant to changes when we switch between distribution strategies".
+def test_one_model_unchanged_trains_alike_under_every_strategy(
+    make_optimizer: Callable[[], Any],
+) -> None:
+    """R-STRATEGY-1 (RFC 002): "resistant to changes when we switch between distribution
+    strategies".
 
-    RFC 000: "without requiring users to rewrite their model code". Of shards, sums differ in their order alone.
+    RFC 000: "without requiring users to rewrite their model code". Of shards, sums differ in their
+    order alone.
     """
     losses, tables = train(None, make_optimizer)
     for strategy in strategies():
@@ -104,11 +122,14 @@ def test_strategies_that_cut_nothing_change_no_bit() -> None:
     for strategy in (ParameterServerStrategy(2), two_gpus(), CollectiveAllReduceStrategy(1, 3)):
         other_losses, other_tables = train(strategy, optimizers.Adam)
         assert losses == other_losses
-        assert all(np.array_equal(one, other) for one, other in zip(tables, other_tables, strict=True))
+        assert all(
+            np.array_equal(one, other) for one, other in zip(tables, other_tables, strict=True)
+        )
 
 
 def test_hyperparameters_are_created_under_the_scope() -> None:
-    """R-OPT-3: "Hyperparameters creation will be subject to the parameter strategy scope and partitioner." """
+    """R-OPT-3: "Hyperparameters creation will be subject to the parameter strategy scope and
+    partitioner." """
     with ParameterServerStrategy(2, FixedShardsPartitioner(2)).scope():
         rate = optimizers.SGD(0.5).learning_rate
     assert places(rate)[0].startswith("ps:") and isinstance(rate, ResourceVariable)
@@ -126,9 +147,14 @@ def test_a_copy_of_a_module_shares_its_strategy() -> None:
 
 
 def test_replicas_that_share_a_batch_train_as_one_that_has_it_all() -> None:
-    """``run`` on parts of the batch, ``reduce`` their gradients, apply the sum: the step of the whole batch."""
+    """``run`` on parts of the batch, ``reduce`` their gradients, apply the sum: the step of the
+    whole batch."""
     rng = np.random.default_rng(1)
-    users, items, wanted = rng.integers(0, 11, 8), rng.integers(0, 7, 8), rng.random(8).astype(np.float32)
+    users, items, wanted = (
+        rng.integers(0, 11, 8),
+        rng.integers(0, 7, 8),
+        rng.random(8).astype(np.float32),
+    )
     strategy = CollectiveAllReduceStrategy(2, 2)
     with strategy.scope():
         shared, alone = Recommender(), Recommender()
@@ -167,14 +193,18 @@ def test_what_replicas_cannot_agree_on_is_refused() -> None:
 
 SAID: dict[str, Callable[[Strategy], Any]] = {
     "cut over the replicas": lambda s: s.variable_partitioning_scope(FixedShardsPartitioner(3)),
-    "cut over the hosts": lambda s: s.variable_partitioning_scope(FixedShardsPartitioner(3), s.host_devices),
+    "cut over the hosts": lambda s: s.variable_partitioning_scope(
+        FixedShardsPartitioner(3), s.host_devices
+    ),
     "copies on the hosts": lambda s: s.hint_scope(Hints(mirror_on_host=True)),
     "updates cast to dense": lambda s: s.hint_scope(Hints(cast_updates_to_dense=True)),
 }
 
 
 @pytest.mark.parametrize("said", sorted(SAID))
-def test_what_is_said_to_a_strategy_changes_where_variables_are_and_not_what_they_learn(said: str) -> None:
+def test_what_is_said_to_a_strategy_changes_where_variables_are_and_not_what_they_learn(
+    said: str,
+) -> None:
     losses, tables = train(None, optimizers.SGD)
     for strategy in strategies():
         with SAID[said](strategy):

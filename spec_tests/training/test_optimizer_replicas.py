@@ -1,4 +1,5 @@
-"""Optimizers on mirrored variables: copies take equal steps, slots are mirrored, gradients of replicas become one."""
+"""Optimizers on mirrored variables: copies take equal steps, slots are mirrored, gradients of
+replicas become one."""
 
 from typing import Any
 
@@ -32,17 +33,22 @@ def mirrored(value: Any, aggregation: Any = None, sizes: list[int] | None = None
         if sizes is None:
             return Variable(value, name="w", device=device)
         parts = np.split(value, np.cumsum(sizes)[:-1])
-        return ShardedVariable([Variable(part, name=f"w/part_{i}", device=device) for i, part in enumerate(parts)], "w")
+        return ShardedVariable(
+            [Variable(part, name=f"w/part_{i}", device=device) for i, part in enumerate(parts)], "w"
+        )
 
     return MirroredVariable([copy(device) for device in REPLICAS], aggregation)
 
 
 @settings(deadline=None)
-@given(tables(), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS), st.booleans(), st.data())
+@given(
+    tables(), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS), st.booleans(), st.data()
+)
 def test_steps_of_a_mirrored_variable_are_the_steps_of_each_copy_bit_for_bit(
     table: Table, name: str, compat: str, is_cut: bool, data: st.DataObject
 ) -> None:
-    """R-OPT-7: "kept in sync by applying the same updates to every copy"; slots are mirrored, and cut, alike."""
+    """R-OPT-7: "kept in sync by applying the same updates to every copy"; slots are mirrored, and
+    cut, alike."""
     sizes = [len(shard.numpy()) for shard in table.sharded.variables] if is_cut else None
     plain, copies = Variable(table.full), mirrored(table.full, sizes=sizes)
     one, other = MAKERS[name](compat), MAKERS[name](compat)
@@ -51,7 +57,9 @@ def test_steps_of_a_mirrored_variable_are_the_steps_of_each_copy_bit_for_bit(
         one.apply_gradients([(gradient, plain)])
         other.apply_gradients([(gradient, copies)])
     assert one.get_slot_names() == other.get_slot_names()
-    slots = [(one.get_slot(plain, slot), other.get_slot(copies, slot)) for slot in one.get_slot_names()]
+    slots = [
+        (one.get_slot(plain, slot), other.get_slot(copies, slot)) for slot in one.get_slot_names()
+    ]
     for wanted, found in [(plain, copies), *slots]:
         assert isinstance(found, MirroredVariable)
         assert [[each.device for each in copy.resources] for copy in found.copies] == [
@@ -63,7 +71,9 @@ def test_steps_of_a_mirrored_variable_are_the_steps_of_each_copy_bit_for_bit(
 def test_a_variable_that_aggregates_for_a_sharded_one_has_its_slots_and_its_steps() -> None:
     """R-SLOT-1: "Slot variable is partitioned in exactly the same way as the original variable"."""
     value = np.ones((5, 2), np.float32)
-    inner = ShardedVariable([Variable(value[:3], device=REPLICAS[0]), Variable(value[3:], device=REPLICAS[1])])
+    inner = ShardedVariable(
+        [Variable(value[:3], device=REPLICAS[0]), Variable(value[3:], device=REPLICAS[1])]
+    )
     variable, plain = AggregatingVariable(inner, "MEAN"), Variable(value)
     rows = IndexedSlices(np.full((2, 2), 2.0, np.float32), [4, 0], (5, 2))
     none = IndexedSlices(np.zeros((0, 2), np.float32), [], (5, 2))
@@ -86,7 +96,8 @@ def test_a_variable_that_aggregates_for_a_sharded_one_has_its_slots_and_its_step
 def test_a_step_sums_the_rows_of_a_gradient_once_for_all_copies_and_shards(
     sizes: list[int] | None, name: str, compat: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of the sums does not grow with the replicas; Keras 3's sums of squares are one more."""
+    """The time of the sums does not grow with the replicas; Keras 3's sums of squares are one
+    more."""
     summed = []
 
     def counted(rows: Any, values: Any, order: Any) -> Any:
@@ -94,7 +105,10 @@ def test_a_step_sums_the_rows_of_a_gradient_once_for_all_copies_and_shards(
         return sum_sorted(rows, values, order)
 
     monkeypatch.setattr(step, "sum_sorted", counted)
-    for variable in (mirrored(np.ones((5, 2), np.float32), sizes=sizes), Variable(np.ones((5, 2), np.float32))):
+    for variable in (
+        mirrored(np.ones((5, 2), np.float32), sizes=sizes),
+        Variable(np.ones((5, 2), np.float32)),
+    ):
         gradient = IndexedSlices(np.ones((6, 2), np.float32), [4, 0, 4, 2, 4, 0], (5, 2))
         MAKERS[name](compat).apply_gradients([(gradient, variable)])
         assert summed == [6] * (2 if compat == "keras3" else 1)
@@ -119,11 +133,15 @@ def test_slots_that_are_drawn_by_chance_are_equal_on_all_replicas() -> None:
             lambda shape, dtype: random.normal(size=shape).astype(dtype),
         )
         values = [copy.numpy() for copy in slot.copies]
-        assert all(np.array_equal(values[0], value) for value in values) and len(np.unique(values[0])) == 6
+        assert (
+            all(np.array_equal(values[0], value) for value in values)
+            and len(np.unique(values[0])) == 6
+        )
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "factor"), [(None, 6.0), ("SUM", 6.0), ("MEAN", 2.0), ("ONLY_FIRST_REPLICA", 1.0)]
+    ("aggregation", "factor"),
+    [(None, 6.0), ("SUM", 6.0), ("MEAN", 2.0), ("ONLY_FIRST_REPLICA", 1.0)],
 )
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_gradients_of_replicas_become_one_as_the_variable_says(

@@ -1,4 +1,5 @@
-"""A step on shards is the step on the whole, bit for bit; slots lie as their variables; nothing is half done."""
+"""A step on shards is the step on the whole, bit for bit; slots lie as their variables; nothing is
+half done."""
 
 import gc
 from typing import Any
@@ -15,7 +16,12 @@ from shardvar.reference.devices import Device, track_transfers
 from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.reference.tracking import ObjectGraph, Trackable
 from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
-from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable, variable_creator_scope
+from shardvar.reference.variables import (
+    IndexedSlices,
+    ShardedVariable,
+    Variable,
+    variable_creator_scope,
+)
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 from spec_tests.helpers.optimizer_steps import ANY, COMPATS, MAKERS, gradients
 
@@ -24,7 +30,9 @@ def apply(optimizer: Optimizer, variable: Any, whole: Any) -> None:
     """Apply the gradient of the whole to a variable, or to the shards."""
     sparse = isinstance(whole, IndexedSlices)
     optimizer.apply_gradients(
-        sparse_gradients(variable, whole.indices, whole.values) if sparse else dense_gradients(variable, whole)
+        sparse_gradients(variable, whole.indices, whole.values)
+        if sparse
+        else dense_gradients(variable, whole)
     )
 
 
@@ -34,7 +42,11 @@ def test_steps_on_shards_are_the_steps_on_the_whole_bit_for_bit(
     table: Table, name: str, compat: str, data: st.DataObject
 ) -> None:
     """R-OPT-2, R-OPT-4, R-OPT-5: "always performed at the component variable level"."""
-    whole, sharded_optimizer, whole_optimizer = Variable(table.full), MAKERS[name](compat), MAKERS[name](compat)
+    whole, sharded_optimizer, whole_optimizer = (
+        Variable(table.full),
+        MAKERS[name](compat),
+        MAKERS[name](compat),
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         gradient = data.draw(gradients(table))
         apply(sharded_optimizer, table.sharded, gradient)
@@ -42,13 +54,18 @@ def test_steps_on_shards_are_the_steps_on_the_whole_bit_for_bit(
         assert np.array_equal(table.sharded.numpy(), whole.numpy())
         for slot in whole_optimizer.get_slot_names():
             sharded_slot = sharded_optimizer.get_slot(table.sharded, slot)
-            assert np.array_equal(sharded_slot.numpy(), whole_optimizer.get_slot(whole, slot).numpy())
+            assert np.array_equal(
+                sharded_slot.numpy(), whole_optimizer.get_slot(whole, slot).numpy()
+            )
 
 
 @settings(deadline=None)
 @given(tables(), st.data())
-def test_a_sparse_gradient_moves_the_rows_that_it_has_like_its_dense_form(table: Table, data: st.DataObject) -> None:
-    """R-OPT-1: what comes twice is summed; other rows keep value and slot unless the rule lets slots decay."""
+def test_a_sparse_gradient_moves_the_rows_that_it_has_like_its_dense_form(
+    table: Table, data: st.DataObject
+) -> None:
+    """R-OPT-1: what comes twice is summed; other rows keep value and slot unless the rule lets
+    slots decay."""
     ids = np.array(data.draw(ids_for(table.rows)), np.int64)
     values = np.random.default_rng(0).normal(size=(len(ids), 3)).astype(np.float32)
     slices = IndexedSlices(values, ids, table.full.shape)
@@ -64,25 +81,33 @@ def test_a_sparse_gradient_moves_the_rows_that_it_has_like_its_dense_form(table:
 @pytest.mark.parametrize("compat", COMPATS)
 @pytest.mark.parametrize("name", sorted(MAKERS))
 def test_rows_without_a_gradient_go_on_where_the_rule_moves_them(name: str, compat: str) -> None:
-    """Adam's and RMSprop's slots of all rows decay, and Adam moves each by its own, as the dense form does.
+    """Adam's and RMSprop's slots of all rows decay, and Adam moves each by its own, as the dense
+    form does.
 
     Momentum is that of rows with a gradient alone, but for Keras 3.
     """
     rng = np.random.default_rng(7)
     start, first, later = rng.normal(size=(3, 5, 3)).astype(np.float32)
     slices = IndexedSlices(later[[3, 1]], np.array([3, 1]), start.shape)
-    variables, optimizers = [Variable(start), Variable(start)], [MAKERS[name](compat), MAKERS[name](compat)]
+    variables, optimizers = (
+        [Variable(start), Variable(start)],
+        [MAKERS[name](compat), MAKERS[name](compat)],
+    )
     for variable, optimizer in zip(variables, optimizers, strict=True):
         optimizer.apply_gradients([(first, variable)])
     before = variables[0].numpy()
-    for variable, optimizer, gradient in zip(variables, optimizers, (slices, slices.to_dense()), strict=True):
+    for variable, optimizer, gradient in zip(
+        variables, optimizers, (slices, slices.to_dense()), strict=True
+    ):
         optimizer.apply_gradients([(gradient, variable)])
     stays = name in ("momentum", "nesterov") and compat != "keras3"
     expected = variables[1].numpy()
     expected[[0, 2, 4]] = before[[0, 2, 4]] if stays else expected[[0, 2, 4]]
     assert np.array_equal(variables[0].numpy(), expected)
     for slot in optimizers[0].get_slot_names():
-        of_sparse, of_dense = (o.get_slot(v, slot).numpy() for o, v in zip(optimizers, variables, strict=True))
+        of_sparse, of_dense = (
+            o.get_slot(v, slot).numpy() for o, v in zip(optimizers, variables, strict=True)
+        )
         assert np.array_equal(of_sparse[[1, 3]], of_dense[[1, 3]])
         assert stays or np.array_equal(of_sparse, of_dense)
 
@@ -120,11 +145,14 @@ def test_each_rule_is_its_formula(name: str, dtype: str) -> None:
         optimizer.apply_gradients([(g, variable)])
     expected = by_the_book(name, w.astype(np.float64), [g.astype(np.float64) for g in steps])
     slack = {"float16": 2e-2, "bfloat16": 1e-1}.get(dtype, 1e-4)
-    assert variable.dtype == kind and np.allclose(variable.numpy().astype(np.float64), expected, rtol=slack, atol=slack)
+    assert variable.dtype == kind and np.allclose(
+        variable.numpy().astype(np.float64), expected, rtol=slack, atol=slack
+    )
 
 
 def test_slots_lie_as_their_variable_and_are_created_at_the_first_step() -> None:
-    """R-SLOT-1: "Slot variable is partitioned in exactly the same way as the original variable"; R-OPT-5."""
+    """R-SLOT-1: "Slot variable is partitioned in exactly the same way as the original variable";
+    R-OPT-5."""
     table = shard(np.ones((7, 2), np.float32), [4, 0, 3])
     optimizer = Adam()
     assert optimizer.get_slot_names() == []
@@ -139,7 +167,10 @@ def test_slots_lie_as_their_variable_and_are_created_at_the_first_step() -> None
 
 def test_add_slot_of_a_sharded_variable_is_add_slot_of_its_shards() -> None:
     """R-SLOT-1 (RFC 000): "construct a new ShardedVariable on the fly containing those slots"."""
-    together, one_by_one = shard(np.ones((3, 2), np.float32), [2, 1]), shard(np.ones((3, 2), np.float32), [2, 1])
+    together, one_by_one = (
+        shard(np.ones((3, 2), np.float32), [2, 1]),
+        shard(np.ones((3, 2), np.float32), [2, 1]),
+    )
     optimizer = SGD()
     first = optimizer.add_slot(together, "m", 0.5)
     for variable in one_by_one.variables:
@@ -151,9 +182,13 @@ def test_add_slot_of_a_sharded_variable_is_add_slot_of_its_shards() -> None:
 
 
 def test_slots_of_variables_that_become_shards_become_those_of_a_sharded_slot() -> None:
-    """R-SLOT-1 (RFC 000): "get_slot will lookup the slots of var's component variables"; each is a child once."""
+    """R-SLOT-1 (RFC 000): "get_slot will lookup the slots of var's component variables"; each is a
+    child once."""
     optimizer, variables = SGD(), [Variable([1.0, 2.0], name="a"), Variable([3.0], name="b")]
-    slots = [optimizer.add_slot(variable, "m", value) for variable, value in zip(variables, (0.5, 0.25), strict=True)]
+    slots = [
+        optimizer.add_slot(variable, "m", value)
+        for variable, value in zip(variables, (0.5, 0.25), strict=True)
+    ]
     assert {"a.m", "b.m"} <= optimizer.children.keys()
     table = ShardedVariable(variables, name="w")
     slot = optimizer.get_slot(table, "m")
@@ -170,12 +205,21 @@ def test_a_slot_that_is_not_there_is_named() -> None:
 
 
 def test_an_optimizer_is_saved_with_hyperparameters_and_folded_slots() -> None:
-    """R-SLOT-2 (RFC 000): "At saving/loading time, optimizer sees sharded variable as a ShardedVariable instance"."""
+    """R-SLOT-2 (RFC 000): "At saving/loading time, optimizer sees sharded variable as a
+    ShardedVariable instance"."""
     table, plain = shard(np.ones((3, 2), np.float32), [2, 1]), Variable([1.0], name="b")
     optimizer = Momentum()
-    optimizer.apply_gradients([*dense_gradients(table, np.ones((3, 2), np.float32)), (np.ones(1, np.float32), plain)])
+    optimizer.apply_gradients(
+        [*dense_gradients(table, np.ones((3, 2), np.float32)), (np.ones(1, np.float32), plain)]
+    )
     children = dict(optimizer.children)
-    assert set(children) == {"learning_rate", "momentum", "iterations", "table.momentum", "b.momentum"}
+    assert set(children) == {
+        "learning_rate",
+        "momentum",
+        "iterations",
+        "table.momentum",
+        "b.momentum",
+    }
     assert children["table.momentum"] is optimizer.get_slot(table, "momentum")
     twin = Variable([1.0], name="b")
     optimizer.apply_gradients([(np.ones(1, np.float32), twin)])
@@ -224,9 +268,13 @@ def test_slots_do_not_move_and_of_a_sparse_gradient_only_its_rows_do() -> None:
 
 @settings(deadline=None)
 @given(ANY, st.data())
-def test_on_an_error_no_variable_and_no_slot_has_changed(optimizer: Optimizer, data: st.DataObject) -> None:
+def test_on_an_error_no_variable_and_no_slot_has_changed(
+    optimizer: Optimizer, data: st.DataObject
+) -> None:
     good, bad = Variable(np.ones((2, 2), np.float32)), Variable(np.ones((3, 2), np.float32))
-    optimizer.apply_gradients([(np.ones((2, 2), np.float32), good), (np.ones((3, 2), np.float32), bad)])
+    optimizer.apply_gradients(
+        [(np.ones((2, 2), np.float32), good), (np.ones((3, 2), np.float32), bad)]
+    )
     before = [np.asarray(value) for value in (good, bad, *optimizer.children.values())]
     wrong = data.draw(
         st.sampled_from(
@@ -287,7 +335,8 @@ def test_constraints_hold_after_a_dense_step_and_refuse_a_sparse_one() -> None:
 
 
 def test_minimize_takes_a_list_or_an_object_with_variables_and_goes_down() -> None:
-    """A regression on looked-up rows: what the sum of pullbacks gives is the gradient of the loss."""
+    """A regression on looked-up rows: what the sum of pullbacks gives is the gradient of the
+    loss."""
     random = np.random.default_rng(6)
     table = shard(random.normal(size=(9, 4)).astype(np.float32), [4, 5])
     kernel = Variable(random.normal(size=(4, 1)).astype(np.float32), name="kernel")
@@ -308,7 +357,8 @@ def test_minimize_takes_a_list_or_an_object_with_variables_and_goes_down() -> No
     assert losses[-1] < 1e-2 * first
     untouched = table.numpy()[[1, 2, 4, 5, 6, 7]]
     assert np.array_equal(
-        untouched, np.random.default_rng(6).normal(size=(9, 4)).astype(np.float32)[[1, 2, 4, 5, 6, 7]]
+        untouched,
+        np.random.default_rng(6).normal(size=(9, 4)).astype(np.float32)[[1, 2, 4, 5, 6, 7]],
     )
 
 
@@ -323,7 +373,9 @@ def test_minimize_needs_variables(var_list: Any) -> None:
         SGD().minimize(lambda: 1.0, [Variable([1.0])])  # type: ignore[arg-type, return-value]
 
 
-def test_a_kind_of_variable_that_keeps_its_memory_to_itself_is_trained_through_its_interface() -> None:
+def test_a_kind_of_variable_that_keeps_its_memory_to_itself_is_trained_through_its_interface() -> (
+    None
+):
     class Boxed(Variable):
         def __init__(self, value: Any) -> None:
             self._value = np.asarray(value, np.float32)
@@ -353,23 +405,30 @@ def test_slots_take_room_on_the_device_of_their_variable() -> None:
 
 @pytest.mark.parametrize("name", ["adagrad", "adam", "rmsprop"])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-def test_keras_3_squares_rows_that_come_twice_before_it_sums_them_in_every_dtype(name: str, dtype: Any) -> None:
+def test_keras_3_squares_rows_that_come_twice_before_it_sums_them_in_every_dtype(
+    name: str, dtype: Any
+) -> None:
     """3 and -3 have the sum 0, which is the gradient; their squares have the sum 18."""
     variable, optimizer = Variable(np.ones((3, 1), dtype)), MAKERS[name]("keras3")
     optimizer.apply_gradients([(IndexedSlices(np.array([[3], [-3]], dtype), [1, 1]), variable)])
-    slot = optimizer.get_slot(variable, {"adagrad": "accumulator", "adam": "v", "rmsprop": "rms"}[name])
+    slot = optimizer.get_slot(
+        variable, {"adagrad": "accumulator", "adam": "v", "rmsprop": "rms"}[name]
+    )
     first, share = {"adagrad": (0.1, 1.0), "adam": (0.0, 0.001), "rmsprop": (0.0, 0.1)}[name]
     assert np.allclose(slot.numpy()[1].astype(np.float32), first + 18 * share, rtol=1e-2)
     assert np.all(variable.numpy() == 1)
 
 
 def test_two_lists_instead_of_pairs_are_refused_with_the_pairs_that_are_meant() -> None:
-    """As RFC 000 writes it, ``optimizer.apply_gradients((gradients, sharded_variable.variables))``."""
+    """As RFC 000 writes it, ``optimizer.apply_gradients((gradients,
+    sharded_variable.variables))``."""
     for sizes in ([2], [2, 1], [1, 1], [1, 1, 1]):
         table = shard(np.ones((sum(sizes), 2), np.float32), sizes)
         gradients = [np.ones(shard.shape, np.float32) for shard in table.variables]
         for lists in ((gradients, table.variables), [gradients, table.variables]):
-            with pytest.raises(ArgumentTypeError, match=r"Give pairs .* zip\(gradients, variables\)"):
+            with pytest.raises(
+                ArgumentTypeError, match=r"Give pairs .* zip\(gradients, variables\)"
+            ):
                 SGD(0.1).apply_gradients(lists)
         assert (table.numpy() == 1).all()
 

@@ -1,4 +1,5 @@
-"""Plain data: strategies are rebuilt from it, perhaps for another cluster, and nothing else is ever made of it."""
+"""Plain data: strategies are rebuilt from it, perhaps for another cluster, and nothing else is ever
+made of it."""
 
 import json
 from collections.abc import Callable

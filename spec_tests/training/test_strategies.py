@@ -39,7 +39,8 @@ from spec_tests.helpers.distribution_strategies import arange, places, two_gpus
 
 # Parameter servers.
 def test_the_worked_example_of_rfc_000() -> None:
-    """R-PSS-1, R-PART-3: "user_embedding is partitioned to 10 shards", the dense layers are not partitioned."""
+    """R-PSS-1, R-PART-3: "user_embedding is partitioned to 10 shards", the dense layers are not
+    partitioned."""
     partitioner = min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)
     made: list[tuple[tuple[int, ...], int]] = []
 
@@ -47,12 +48,18 @@ def test_the_worked_example_of_rfc_000() -> None:
         """Stands below the strategy: notes each part, and makes a small one in its place."""
         made.append((kwargs["shape"], kwargs["device"]))
         small = (1,) * len(kwargs["shape"])
-        return next_creator(**kwargs | {"shape": small, "initial_value": np.zeros(small, np.float32)})
+        return next_creator(
+            **kwargs | {"shape": small, "initial_value": np.zeros(small, np.float32)}
+        )
 
     strategy = ParameterServerStrategy(3, partitioner)
     with variable_creator_scope(without_memory), strategy.scope():
-        user = Variable(initializers.Zeros(), shape=(600000, 1000), dtype="float32", name="user_embedding")
-        item = Variable(initializers.Zeros(), shape=(60000, 1000), dtype="float32", name="item_embedding")
+        user = Variable(
+            initializers.Zeros(), shape=(600000, 1000), dtype="float32", name="user_embedding"
+        )
+        item = Variable(
+            initializers.Zeros(), shape=(60000, 1000), dtype="float32", name="item_embedding"
+        )
         dense = Variable(initializers.Zeros(), shape=(2000, 100), dtype="float32", name="dense_0")
     assert [len(v.variables) for v in (user, item)] == [10, 3]
     assert not isinstance(dense, ShardedVariable)
@@ -65,14 +72,20 @@ def test_the_worked_example_of_rfc_000() -> None:
     shards=st.integers(1, 5),
     extents=st.lists(st.one_of(st.none(), st.integers(0, 7)), max_size=8),
 )
-def test_the_round_goes_on_over_parts_and_variables(num_ps: int, shards: int, extents: list[int | None]) -> None:
+def test_the_round_goes_on_over_parts_and_variables(
+    num_ps: int, shards: int, extents: list[int | None]
+) -> None:
     """R-PSS-2 (RFC 000): "always partitions variables among parameter servers".
 
-    Turn t is on server t mod num_ps; a part is a turn, a plain variable is a turn; None is a scalar.
+    Turn t is on server t mod num_ps; a part is a turn, a plain variable is a turn; None is a
+    scalar.
     """
     strategy = ParameterServerStrategy(num_ps, FixedShardsPartitioner(shards))
     with strategy.scope():
-        variables = [Variable(np.float32(0) if n is None else arange(n), name=f"v{i}") for i, n in enumerate(extents)]
+        variables = [
+            Variable(np.float32(0) if n is None else arange(n), name=f"v{i}")
+            for i, n in enumerate(extents)
+        ]
     homes = [place for variable in variables for place in places(variable)]
     assert homes == [f"ps:{turn % num_ps}" for turn in range(len(homes))]
     for i, (n, variable) in enumerate(zip(extents, variables, strict=True)):
@@ -80,7 +93,9 @@ def test_the_round_goes_on_over_parts_and_variables(num_ps: int, shards: int, ex
         if parts == 1:
             assert isinstance(variable, ResourceVariable) and variable.name == f"v{i}"
         else:
-            assert [part.name for part in variable.variables] == [f"v{i}/part_{p}" for p in range(parts)]
+            assert [part.name for part in variable.variables] == [
+                f"v{i}/part_{p}" for p in range(parts)
+            ]
             cuts = [(part.shape[0]) for part in variable.variables]
             assert cuts == [stop - start for start, stop in div(n or 0, parts)]
 
@@ -95,7 +110,8 @@ def test_a_part_that_cannot_be_made_gives_its_turns_back() -> None:
 
 
 def test_what_is_colocated_is_whole_where_the_other_is_and_takes_no_turn() -> None:
-    """R-CREATE-3: "created as normal variables residing in the same device as the colocated_with variable"."""
+    """R-CREATE-3: "created as normal variables residing in the same device as the colocated_with
+    variable"."""
     strategy = ParameterServerStrategy(3, FixedShardsPartitioner(2))
     with strategy.scope():
         a = Variable(arange(4), name="a")
@@ -106,7 +122,9 @@ def test_what_is_colocated_is_whole_where_the_other_is_and_takes_no_turn() -> No
 
 
 @pytest.mark.parametrize(("num_ps", "offered"), [(0, 1), (1, 1), (4, 4)])
-def test_partitioners_of_three_arguments_get_the_number_of_servers(num_ps: int, offered: int) -> None:
+def test_partitioners_of_three_arguments_get_the_number_of_servers(
+    num_ps: int, offered: int
+) -> None:
     """R-PSS-3: "The number of shards is the number of ps in multi-worker case and 1 in local case." """
     asked = []
 
@@ -142,21 +160,27 @@ def test_an_answer_that_is_no_layout_is_refused_and_named(answer: Any) -> None:
 
 
 def test_what_may_change_its_size_is_not_cut() -> None:
-    with ParameterServerStrategy(2, FixedShardsPartitioner(2)).scope(), pytest.raises(ArgumentTypeError, match="size"):
+    with (
+        ParameterServerStrategy(2, FixedShardsPartitioner(2)).scope(),
+        pytest.raises(ArgumentTypeError, match="size"),
+    ):
         Variable(arange(4), shape=[None])
     with ParameterServerStrategy(2).scope():
         assert Variable(arange(4), shape=[None]).assign(arange(5)).shape == (5,)
 
 
 def test_several_replicas_update_a_variable_that_aggregates() -> None:
-    """R-PSS-4: "AggregatingVariable with a underlying ShardedVariable"; each aggregation by its name."""
+    """R-PSS-4: "AggregatingVariable with a underlying ShardedVariable"; each aggregation by its
+    name."""
     cluster = make_cluster(num_ps=2, num_workers=1, replicas_per_worker=2)
     strategy = ParameterServerStrategy(cluster, FixedShardsPartitioner(2))
     deltas = PerReplica([np.full(4, 1.0, np.float32), np.full(4, 3.0, np.float32)])
     for aggregation, added in [("sum", 4.0), ("mean", 2.0), ("only_first_replica", 1.0)]:
         with strategy.scope():
             variable = Variable(np.zeros(4, np.float32), aggregation=aggregation)
-        assert isinstance(variable, AggregatingVariable) and isinstance(variable.variable, ShardedVariable)
+        assert isinstance(variable, AggregatingVariable) and isinstance(
+            variable.variable, ShardedVariable
+        )
         variable.assign_add(deltas)
         assert variable.numpy().tolist() == [added] * 4
     with strategy.scope():
@@ -176,7 +200,10 @@ def test_a_partitioning_scope_overrides_and_ends() -> None:
     with strategy.variable_partitioning_scope(lambda shape, dtype: PartitionSpec(splits=[[1, 5]])):
         alone = Variable(arange(6))
     plain = Variable(arange(6))
-    found = [[resource.array.shape[0] for resource in v.resources] for v in (inner, whole, outer, alone, plain)]
+    found = [
+        [resource.array.shape[0] for resource in v.resources]
+        for v in (inner, whole, outer, alone, plain)
+    ]
     assert found == [[2, 2, 2], [6], [3, 3], [1, 5], [6]]
 
 
@@ -189,7 +216,8 @@ def test_partition_devices_are_obeyed(make: Callable[[], Strategy]) -> None:
 
 
 def test_mirroring_strategies_partition_on_replicas_by_default_or_on_hosts() -> None:
-    """R-PARTSCOPE-2: "Defaults to replica devices"; R-MIRROR-4: "on hosts of each worker, or on the replicas"."""
+    """R-PARTSCOPE-2: "Defaults to replica devices"; R-MIRROR-4: "on hosts of each worker, or on the
+    replicas"."""
     strategy = CollectiveAllReduceStrategy(num_workers=2, replicas_per_worker=2)
     offered = []
 
@@ -202,11 +230,19 @@ def test_mirroring_strategies_partition_on_replicas_by_default_or_on_hosts() -> 
     with strategy.scope(), strategy.variable_partitioning_scope(by_devices, strategy.host_devices):
         hosts = Variable(arange(8), name="w")
     assert isinstance(replicas, ShardedVariable) and isinstance(hosts, ShardedVariable)
-    assert places(replicas) == ["worker:0/GPU:0", "worker:0/GPU:1", "worker:1/GPU:0", "worker:1/GPU:1"]
+    assert places(replicas) == [
+        "worker:0/GPU:0",
+        "worker:0/GPU:1",
+        "worker:1/GPU:0",
+        "worker:1/GPU:1",
+    ]
     assert places(hosts) == ["worker:0", "worker:1"]
     with strategy.variable_partitioning_scope(by_devices, ["worker:1", "worker:0/GPU:1"]):
         named = Variable(arange(8))
-    assert places(named) == ["worker:1", "worker:0/GPU:1"] and named.devices[0] is strategy.host_devices[1]
+    assert (
+        places(named) == ["worker:1", "worker:0/GPU:1"]
+        and named.devices[0] is strategy.host_devices[1]
+    )
     assert offered == [4, 2, 2]
     assert [shard.name for shard in hosts.variables] == ["w/part_0", "w/part_1"]
 
@@ -233,7 +269,11 @@ def test_creators_inside_see_the_whole_and_those_outside_the_parts() -> None:
         return creator
 
     strategy = ParameterServerStrategy(2, FixedShardsPartitioner(2))
-    with variable_creator_scope(noting("out")), strategy.scope(), variable_creator_scope(noting("in")):
+    with (
+        variable_creator_scope(noting("out")),
+        strategy.scope(),
+        variable_creator_scope(noting("in")),
+    ):
         Variable(arange(4), name="w")
     assert seen == [("in", "w"), ("out", "w/part_0"), ("out", "w/part_1")]
 
@@ -296,22 +336,31 @@ def test_threads_that_create_at_once_share_the_round() -> None:
 
 # Sharded by name.
 def test_create_sharded_variable_uses_the_strategys_partitioner_or_what_is_given() -> None:
-    """R-CREATESHARDED-1: "from its constructor or partitions". R-CREATESHARDED-2: "override the partitioner"."""
+    """R-CREATESHARDED-1: "from its constructor or partitions". R-CREATESHARDED-2: "override the
+    partitioner"."""
     strategy = ParameterServerStrategy(2, FixedShardsPartitioner(2))
     by_strategy = strategy.experimental_create_sharded_variable("t", (7, 2), "float32")
     given_counts = strategy.experimental_create_sharded_variable("t", (7, 2), "float32", [3, 1])
     given_sizes = strategy.experimental_create_sharded_variable(
-        "t", (7, 2), "int64", partitions=PartitionSpec(splits=[[6, 1]]), initializer=initializers.Ones()
+        "t",
+        (7, 2),
+        "int64",
+        partitions=PartitionSpec(splits=[[6, 1]]),
+        initializer=initializers.Ones(),
     )
     with strategy.variable_partitioning_scope(FixedShardsPartitioner(4)):
         by_scope = strategy.experimental_create_sharded_variable("t", (7, 2), "float32")
-        given_in_scope = strategy.experimental_create_sharded_variable("t", (7, 2), "float32", [2, 1])
+        given_in_scope = strategy.experimental_create_sharded_variable(
+            "t", (7, 2), "float32", [2, 1]
+        )
     one = ParameterServerStrategy(2).experimental_create_sharded_variable("t", (7, 2), "float32")
     made = (by_strategy, given_counts, given_sizes, by_scope, given_in_scope, one)
     heights = [[part.shape[0] for part in variable.variables] for variable in made]
     assert heights == [[4, 3], [3, 2, 2], [6, 1], [2, 2, 2, 1], [4, 3], [7]]
     assert all(isinstance(variable, ShardedVariable) and variable.name == "t" for variable in made)
-    assert np.array_equal(by_strategy, np.zeros((7, 2))) and np.array_equal(given_sizes, np.ones((7, 2)))
+    assert np.array_equal(by_strategy, np.zeros((7, 2))) and np.array_equal(
+        given_sizes, np.ones((7, 2))
+    )
     assert given_sizes.dtype == np.int64
     with pytest.raises(ArgumentError, match="scalar"):
         strategy.experimental_create_sharded_variable("s", (), "float32")
@@ -320,19 +369,24 @@ def test_create_sharded_variable_uses_the_strategys_partitioner_or_what_is_given
 
 
 def test_what_a_creator_makes_that_is_no_variable_of_this_package_is_not_wrapped() -> None:
-    """A shard is an ``sv.Variable``; another kind of interface may be sharded in its own way, and is given as it is."""
+    """A shard is an ``sv.Variable``; another kind of interface may be sharded in its own way, and
+    is given as it is."""
 
     class Elsewhere(VariableInterface):
         shape = (7, 2)
 
     made = Elsewhere()
     with variable_creator_scope(lambda next_creator, **kwargs: made):
-        assert ParameterServerStrategy(1).experimental_create_sharded_variable("t", (7, 2), "float32") is made
+        assert (
+            ParameterServerStrategy(1).experimental_create_sharded_variable("t", (7, 2), "float32")
+            is made
+        )
 
 
 # Hybrid.
 def test_a_hybrid_asks_its_chooser_once_a_variable_with_name_shape_and_dtype() -> None:
-    """R-HYBRID-1: "takes variable name, variable shape and variable dtype and returns which strategy to apply"."""
+    """R-HYBRID-1: "takes variable name, variable shape and variable dtype and returns which
+    strategy to apply"."""
     servers, replicas = ParameterServerStrategy(2, FixedShardsPartitioner(2)), two_gpus()
     asked: list[Any] = []
     calls: list[None] = []
@@ -396,5 +450,7 @@ def test_one_name_is_not_a_list_of_devices() -> None:
 @pytest.mark.parametrize(("rows", "nbytes"), [(1, 16), (2, 8), (0, 0)])
 def test_a_step_moves_the_rows_that_it_touches(rows: int, nbytes: int) -> None:
     """Of a variable of 16 bytes, one row of it: a row of half of them where there are two."""
-    workload = Workload(shape=(rows, 4 // max(1, rows)), dtype="float32", num_replicas=1, rows_a_step=1)
+    workload = Workload(
+        shape=(rows, 4 // max(1, rows)), dtype="float32", num_replicas=1, rows_a_step=1
+    )
     assert workload.step_nbytes == nbytes

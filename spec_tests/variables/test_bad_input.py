@@ -1,4 +1,5 @@
-"""Bad input, item by item: one clear error of the tree, that says what and what to do, before any shard changes."""
+"""Bad input, item by item: one clear error of the tree, that says what and what to do, before any
+shard changes."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +27,8 @@ ROWS, COLUMNS = 5, 2
 
 
 class Given:
-    """What a case works on: a sharded variable, a plain one, a mirrored one, an optimizer; none of it may change."""
+    """What a case works on: a sharded variable, a plain one, a mirrored one, an optimizer; none of
+    it may change."""
 
     def __init__(self) -> None:
         self.s = sharded_of(counting((ROWS, COLUMNS)), [2, 0, 3])
@@ -40,12 +42,17 @@ class Given:
     def state(self) -> list[Any]:
         """The value of every shard and copy, and who contains it."""
         sharded = [self.s, self.i, self.t, self.a.variable]
-        variables = [self.v, *self.m.copies, *(shard for each in sharded for shard in each.variables)]
+        variables = [
+            self.v,
+            *self.m.copies,
+            *(shard for each in sharded for shard in each.variables),
+        ]
         return [(v.numpy().tolist(), v.shape, str(v.dtype), v.container) for v in variables]
 
 
 def of_each(act: Callable[[Any], Any]) -> list[Callable[[Given], Any]]:
-    """The same of a sharded, a plain, a mirrored and an aggregating variable: there is one rule for all."""
+    """The same of a sharded, a plain, a mirrored and an aggregating variable: there is one rule for
+    all."""
     return [partial(lambda g, kind: act(getattr(g, kind)), kind=kind) for kind in "svma"]
 
 
@@ -57,8 +64,12 @@ def ones(*shape: int, dtype: Any = np.float32) -> Any:
     return np.ones(shape, dtype)
 
 
-def bags(*entries: tuple[int, int], ids: Any = None, shape: tuple[int, int] = (3, 3)) -> nn.SparseTensor:
-    return nn.SparseTensor(list(entries), np.zeros(len(entries), int) if ids is None else ids, shape)
+def bags(
+    *entries: tuple[int, int], ids: Any = None, shape: tuple[int, int] = (3, 3)
+) -> nn.SparseTensor:
+    return nn.SparseTensor(
+        list(entries), np.zeros(len(entries), int) if ids is None else ids, shape
+    )
 
 
 def made(initial_value: Any, cut: Any = 2, **kwargs: Any) -> Callable[[Given], Any]:
@@ -77,19 +88,43 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (ValueError, r"shape \(5, 1\)", of_each(lambda x: x.assign_sub(ones(5, 1)))),
         (ValueError, r"shape \(\)", of_each(lambda x: x.assign_add(1.0))),
         (ValueError, r"shape \(5, 2, 1\)", of_each(lambda x: x.assign(ones(5, 2, 1)))),
-        (ValueError, r"shape \(1, 3\).*\(1, 2\)", of_each(lambda x: x.scatter_add(slices(ones(1, 3), [0])))),
-        (ValueError, r"shape \(3, 2\).*indices \(1,\)", of_each(lambda x: x.scatter_update(slices(ones(3, 2), [0])))),
-        (ValueError, "1 axis|rank 1|one axis", of_each(lambda x: x.scatter_add(slices(ones(1, 1, 2), [[0]])))),
+        (
+            ValueError,
+            r"shape \(1, 3\).*\(1, 2\)",
+            of_each(lambda x: x.scatter_add(slices(ones(1, 3), [0]))),
+        ),
+        (
+            ValueError,
+            r"shape \(3, 2\).*indices \(1,\)",
+            of_each(lambda x: x.scatter_update(slices(ones(3, 2), [0]))),
+        ),
+        (
+            ValueError,
+            "1 axis|rank 1|one axis",
+            of_each(lambda x: x.scatter_add(slices(ones(1, 1, 2), [[0]]))),
+        ),
         (ValueError, "do not address", of_each(lambda x: x.gather_nd([[0, 0, 0]]))),
         (ValueError, r"3 indices are too many", of_each(lambda x: x[0, 0, 0])),
         (ValueError, r"mask of shape \(4,\)", of_each(lambda x: x[np.ones(4, bool)])),
         (ValueError, "inhomogeneous", of_each(lambda x: x.assign([[1.0, 2.0], [3.0]]))),
-        (ValueError, r"batch|shape", of_each(lambda x: x.batch_scatter_update(slices(ones(2, 1), [[0], [1]])))),
-        (ValueError, "", [lambda g: sv.matmul(ones(3, 4), g.s), lambda g: sv.matmul(g.s, ones(3, 4))]),
+        (
+            ValueError,
+            r"batch|shape",
+            of_each(lambda x: x.batch_scatter_update(slices(ones(2, 1), [[0], [1]]))),
+        ),
+        (
+            ValueError,
+            "",
+            [lambda g: sv.matmul(ones(3, 4), g.s), lambda g: sv.matmul(g.s, ones(3, 4))],
+        ),
         (ValueError, "shape", [lambda g: g.o.apply_gradients([(ones(3, 2), g.s.variables[0])])]),
     ],
     "wrong dtypes": [
-        (ValueError, "complex64.*float32", of_each(lambda x: x.assign(ones(5, 2, dtype=np.complex64)))),
+        (
+            ValueError,
+            "complex64.*float32",
+            of_each(lambda x: x.assign(ones(5, 2, dtype=np.complex64))),
+        ),
         (
             ValueError,
             "float32.*int32",
@@ -115,14 +150,26 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (IndexError, "2", of_each(lambda x: x[0, 2])),
         (IndexError, "5", of_each(lambda x: x[[0, 5]])),
         (IndexError, "99", [lambda g: nn.embedding_lookup(g.s, [[0], [99]])]),
-        (IndexError, "99", [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0), ids=[99]), None)]),
+        (
+            IndexError,
+            "99",
+            [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0), ids=[99]), None)],
+        ),
         (TypeError, "integers", of_each(lambda x: x.sparse_read([0.5]))),
         (TypeError, "integers", of_each(lambda x: x.scatter_add(slices(ones(1, 2), [True])))),
         (TypeError, "Invalid index", of_each(lambda x: x[1.5])),
         (TypeError, "", of_each(lambda x: x.sparse_read(["a"]))),
         (TypeError, "", of_each(lambda x: x.sparse_read(None))),
-        (IndexError, r"9223372036854775807", of_each(lambda x: x.sparse_read(np.array([2**63 - 1])))),
-        (IndexError, r"18446744073709551615", of_each(lambda x: x.sparse_read(np.array([2**64 - 1], np.uint64)))),
+        (
+            IndexError,
+            r"9223372036854775807",
+            of_each(lambda x: x.sparse_read(np.array([2**63 - 1]))),
+        ),
+        (
+            IndexError,
+            r"18446744073709551615",
+            of_each(lambda x: x.sparse_read(np.array([2**64 - 1], np.uint64))),
+        ),
     ],
     "negative ids": [
         (IndexError, "-1", of_each(lambda x: x.sparse_read([0, -1]))),
@@ -130,8 +177,16 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (IndexError, "-1", of_each(lambda x: x.gather_nd([[-1]]))),
         (IndexError, "-1", of_each(lambda x: x.batch_scatter_update(slices(ones(1, 2), [-1])))),
         (IndexError, "-1", [lambda g: nn.embedding_lookup(g.s, -1)]),
-        (IndexError, "-1", [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0), ids=[-1]), None)]),
-        (IndexError, "-1", [lambda g: nn.safe_embedding_lookup_sparse(g.s, bags((1, 0)), default_id=-1)]),
+        (
+            IndexError,
+            "-1",
+            [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0), ids=[-1]), None)],
+        ),
+        (
+            IndexError,
+            "-1",
+            [lambda g: nn.safe_embedding_lookup_sparse(g.s, bags((1, 0)), default_id=-1)],
+        ),
     ],
     "division by zero": [
         (ValueError, "zero", of_each(lambda x: x.scatter_div(slices([[1.0, 0.0]], [0])))),
@@ -142,13 +197,25 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (ValueError, "", [lambda g: nn.SparseTensor([[0, 0]], [0, 1], (2, 2))]),
         (ValueError, "", [lambda g: nn.SparseTensor([[0, 5]], [0], (2, 2))]),
         (ValueError, "", [lambda g: nn.embedding_lookup_sparse(g.s, bags((1, 0), (0, 0)), None)]),
-        (ValueError, "", [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0)), bags((1, 0), ids=[1.0]))]),
         (
             ValueError,
             "",
-            [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0)), bags((0, 0), (0, 1), ids=[1.0, 1.0]))],
+            [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0)), bags((1, 0), ids=[1.0]))],
         ),
-        (ValueError, "combiner|max", [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0)), None, "max")]),
+        (
+            ValueError,
+            "",
+            [
+                lambda g: nn.embedding_lookup_sparse(
+                    g.s, bags((0, 0)), bags((0, 0), (0, 1), ids=[1.0, 1.0])
+                )
+            ],
+        ),
+        (
+            ValueError,
+            "combiner|max",
+            [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0)), None, "max")],
+        ),
         (TypeError, "", [lambda g: nn.embedding_lookup_sparse(g.s, [[0], [1, 2]], None)]),
         (ValueError, "", [lambda g: slices(ones(2, 2), [[0], [1, 2]])]),
     ],
@@ -167,7 +234,11 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (ValueError, "", [lambda g: sv.ShardedVariable([Variable([1.0]), Variable([1])])]),
         (ValueError, "", [lambda g: sv.ShardedVariable([Variable([1.0]), Variable([[1.0]])])]),
         (ValueError, "", [lambda g: sv.ShardedVariable([Variable(1.0)])]),
-        (ValueError, "trainable", [lambda g: sv.ShardedVariable([Variable([1.0]), Variable([1.0], trainable=False)])]),
+        (
+            ValueError,
+            "trainable",
+            [lambda g: sv.ShardedVariable([Variable([1.0]), Variable([1.0], trainable=False)])],
+        ),
     ],
     "partitioners that return nonsense": [
         (ValueError, re.escape(str(answer)), [answering(answer)])
@@ -192,9 +263,19 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (
             ValueError,
             "",
-            [answering(sv.PartitionSpec(splits=[[1, 1], [2]])), answering(sv.PartitionSpec(partitions=[2, 2]))],
+            [
+                answering(sv.PartitionSpec(splits=[[1, 1], [2]])),
+                answering(sv.PartitionSpec(partitions=[2, 2])),
+            ],
         ),
-        (ValueError, "", [lambda g: sv.PartitionSpec(partitions=[2], splits=[[2]]), lambda g: sv.PartitionSpec()]),
+        (
+            ValueError,
+            "",
+            [
+                lambda g: sv.PartitionSpec(partitions=[2], splits=[[2]]),
+                lambda g: sv.PartitionSpec(),
+            ],
+        ),
         (TypeError, "not callable", [lambda g: sv.ParameterServerStrategy(2, 3)]),
         (
             TypeError,
@@ -205,24 +286,52 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (ValueError, "", [made(counting((4, 2)), sv.Partition.from_counts((5, 2), [2, 1]))]),
     ],
     "initializers that lie": [
-        (ValueError, r"\(1, 2\).*\(2, 2\)", [made(lambda partition: ones(1, 2), shape=(4, 2), dtype="float32")]),
+        (
+            ValueError,
+            r"\(1, 2\).*\(2, 2\)",
+            [made(lambda partition: ones(1, 2), shape=(4, 2), dtype="float32")],
+        ),
         (
             ValueError,
             "complex64",
             [made(lambda partition: ones(2, 2, dtype=np.complex64), shape=(4, 2), dtype="float32")],
         ),
-        (ValueError, r"\(9, 2\).*\(4, 2\)", [made(lambda: ones(9, 2), shape=(4, 2), dtype="float32")]),
-        (ValueError, "no value|None|initial value", [made(lambda: None), made(None), lambda g: Variable(None)]),
-        (ValueError, "int32|float32", [made(lambda partition: ones(2, 2), shape=(4, 2), dtype="int32")]),
+        (
+            ValueError,
+            r"\(9, 2\).*\(4, 2\)",
+            [made(lambda: ones(9, 2), shape=(4, 2), dtype="float32")],
+        ),
+        (
+            ValueError,
+            "no value|None|initial value",
+            [made(lambda: None), made(None), lambda g: Variable(None)],
+        ),
+        (
+            ValueError,
+            "int32|float32",
+            [made(lambda partition: ones(2, 2), shape=(4, 2), dtype="int32")],
+        ),
         (ValueError, r"\(2,\)", [lambda g: Variable([1.0, 2.0], shape=(3,))]),
-        (ValueError, "negative", [lambda g: Variable([1.0], shape=(-1,)), lambda g: init.Zeros()((-1, 2))]),
+        (
+            ValueError,
+            "negative",
+            [lambda g: Variable([1.0], shape=(-1,)), lambda g: init.Zeros()((-1, 2))],
+        ),
         (ValueError, "", [made(init.Constant([1.0, 2.0, 3.0]), shape=(4, 2), dtype="float32")]),
         (ValueError, "", [made(init.RandomUniform(seed=1), shape=(4, 2), dtype="string")]),
         (TypeError, "", [lambda g: Variable([1.0], shape="ab"), lambda g: Variable([1.0], name=3)]),
     ],
     "what replicas disagree about": [
-        (ValueError, "an aggregation", [lambda g: MirroredVariable([Variable(1.0)]).assign(PerReplica([1.0, 2.0]))]),
-        (TypeError, "arrays", [lambda g: g.m.assign_add(PerReplica([slices(ones(1, 2), [0]), ones(5, 2)]))]),
+        (
+            ValueError,
+            "an aggregation",
+            [lambda g: MirroredVariable([Variable(1.0)]).assign(PerReplica([1.0, 2.0]))],
+        ),
+        (
+            TypeError,
+            "arrays",
+            [lambda g: g.m.assign_add(PerReplica([slices(ones(1, 2), [0]), ones(5, 2)]))],
+        ),
         (ValueError, "", [lambda g: g.m.assign_add(PerReplica([ones(5, 2), ones(4, 2)]))]),
         (ValueError, "devices", [lambda g: PerReplica([])]),
     ],
@@ -254,7 +363,8 @@ def test_bad_input_is_one_clear_error_and_nothing_changes(
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF, -0.0])
 def test_values_that_are_no_numbers_are_values(value: float) -> None:
-    """They are written and read as they are, compared as NumPy does, and never repaired in silence."""
+    """They are written and read as they are, compared as NumPy does, and never repaired in
+    silence."""
     array = counting((ROWS, COLUMNS))
     sharded = sharded_of(array, [2, 3])
     sharded.scatter_update(slices(np.full((1, 2), value), [4]))
@@ -263,7 +373,10 @@ def test_values_that_are_no_numbers_are_values(value: float) -> None:
     np.testing.assert_array_equal(sharded.numpy(), array)
     sharded.assign(np.full((5, 2), value, np.float32))
     assert sharded.numpy().tobytes() == np.full((5, 2), value, np.float32).tobytes()
-    assert nn.embedding_lookup(sharded, [0, 4]).tobytes() == np.full((2, 2), value, np.float32).tobytes()
+    assert (
+        nn.embedding_lookup(sharded, [0, 4]).tobytes()
+        == np.full((2, 2), value, np.float32).tobytes()
+    )
 
 
 @pytest.mark.parametrize("sizes", [[0], [0, 0, 0]])
@@ -296,7 +409,14 @@ def test_empty_everything_is_no_error(sizes: list[int]) -> None:
 
 
 def test_ids_that_come_twice_are_written_in_their_order() -> None:
-    for verb, wanted in {"add": 6.0, "sub": -4.0, "mul": 6.0, "update": 3.0, "max": 3.0, "min": 1.0}.items():
+    for verb, wanted in {
+        "add": 6.0,
+        "sub": -4.0,
+        "mul": 6.0,
+        "update": 3.0,
+        "max": 3.0,
+        "min": 1.0,
+    }.items():
         sharded = sharded_of(ones(4), [1, 3])
         getattr(sharded, f"scatter_{verb}")(slices([2.0, 3.0], [2, 2]))
         assert sharded[2] == wanted, verb

@@ -1,4 +1,5 @@
-"""Initializers: TensorFlow's values, parts of the whole, seeds, and values that are distributed as they are called."""
+"""Initializers: TensorFlow's values, parts of the whole, seeds, and values that are distributed as
+they are called."""
 
 import json
 import tracemalloc
@@ -25,7 +26,13 @@ from spec_tests.tensorflow_recordings.cases import decode, is_array, run
 
 GOLDEN = paths.GOLDEN / "variables" / "initializers.json"
 CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]
-DRAWN = [init.RandomUniform, init.RandomNormal, init.TruncatedNormal, init.VarianceScaling, init.GlorotUniform]
+DRAWN = [
+    init.RandomUniform,
+    init.RandomNormal,
+    init.TruncatedNormal,
+    init.VarianceScaling,
+    init.GlorotUniform,
+]
 DRAWN += [init.GlorotNormal, init.HeUniform, init.HeNormal, init.LecunUniform, init.LecunNormal]
 FIXED = [init.Zeros(), init.Ones(), init.Constant(True)]
 MIB = 1 << 20
@@ -44,7 +51,8 @@ def agrees(actual: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_every_vector_of_the_group_initializers(case: dict[str, Any]) -> None:
-    """TensorFlow's value or error; or a rule of docs/deviations.md, which says what is right instead."""
+    """TensorFlow's value or error; or a rule of docs/deviations.md, which says what is right
+    instead."""
     outcome = run(vectors.OPS[case["op"]], case["inputs"])
     if "error" in case and isinstance(outcome.error, ArgumentError):
         assert case["error"]["class"] == "ValueError" or vectors.RULES[2].covers(case, outcome)
@@ -58,11 +66,17 @@ def test_rules_name_rows_of_the_page_of_deviations() -> None:
         assert rule.id in page
 
 
-@given(shapes(), st.sampled_from(FIXED), st.sampled_from(["float32", "int64", "bfloat16", "bool"]), st.data())
+@given(
+    shapes(),
+    st.sampled_from(FIXED),
+    st.sampled_from(["float32", "int64", "bfloat16", "bool"]),
+    st.data(),
+)
 def test_parts_of_what_is_not_drawn_are_parts_of_the_whole(
     shape: tuple[int, ...], initializer: init.Initializer, dtype: str, data: st.DataObject
 ) -> None:
-    """R-INIT-4 (RFC 000): "partition.shape is the shape of the partition, shape is the full combined shape"."""
+    """R-INIT-4 (RFC 000): "partition.shape is the shape of the partition, shape is the full
+    combined shape"."""
     part = data.draw(regions_in(shape))
     whole = initializer(shape, dtype)
     np.testing.assert_array_equal(initializer(shape, dtype, part), whole[part.slices], strict=True)
@@ -73,14 +87,20 @@ def test_parts_of_an_array_are_its_slices(shape: tuple[int, ...], data: st.DataO
     value = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
     part = data.draw(regions_in(shape))
     for constant in (init.Constant(value), init.Constant(value.ravel().tolist())):
-        np.testing.assert_array_equal(constant(shape, "float32", part), value[part.slices].astype(np.float32))
+        np.testing.assert_array_equal(
+            constant(shape, "float32", part), value[part.slices].astype(np.float32)
+        )
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.data())
-def test_parts_of_an_identity_are_parts_of_eye(rows: int, columns: int, data: st.DataObject) -> None:
+def test_parts_of_an_identity_are_parts_of_eye(
+    rows: int, columns: int, data: st.DataObject
+) -> None:
     part = data.draw(regions_in((rows, columns)))
     expected = (2 * np.eye(rows, columns, dtype=np.float32))[part.slices]
-    np.testing.assert_array_equal(init.Identity(2.0)((rows, columns), partition=part), expected, strict=True)
+    np.testing.assert_array_equal(
+        init.Identity(2.0)((rows, columns), partition=part), expected, strict=True
+    )
 
 
 def test_a_part_of_a_large_identity_takes_the_parts_memory() -> None:
@@ -104,17 +124,26 @@ def test_global_shards_are_the_variable_for_every_count_axis_and_layout(
     np.testing.assert_array_equal(together, initializer(shape), strict=True)
 
 
-@given(st.sampled_from(DRAWN), st.integers(-(2**63), 2**63), st.integers(1, 9), st.integers(1, 5), st.data())
+@given(
+    st.sampled_from(DRAWN),
+    st.integers(-(2**63), 2**63),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.data(),
+)
 def test_an_rfc_shard_is_a_variable_drawn_from_the_seed_plus_its_first_row(
     make: Any, seed: int, rows: int, columns: int, data: st.DataObject
 ) -> None:
-    """R-INIT-5 (RFC 000): "seed = self.seed + partition.offset[0]"; the fans are the full shape's all the same."""
+    """R-INIT-5 (RFC 000): "seed = self.seed + partition.offset[0]"; the fans are the full shape's
+    all the same."""
     start = data.draw(st.integers(0, rows))
     stop = data.draw(st.integers(start, rows))
     part = Region((start, 0), (stop - start, columns))
     shard = make(seed=seed)((rows, columns), partition=part)
     first = Region((0, 0), part.shape)
-    np.testing.assert_array_equal(shard, make(seed=seed + start)((rows, columns), partition=first), strict=True)
+    np.testing.assert_array_equal(
+        shard, make(seed=seed + start)((rows, columns), partition=first), strict=True
+    )
 
 
 def test_rfc_shards_differ_and_a_whole_variable_is_tensorflows() -> None:
@@ -149,10 +178,14 @@ def test_a_global_value_is_the_indexed_stream_and_an_rfc_value_tensorflows(mode:
 
 
 @given(filled_shapes(3, 5, min_rank=2), st.sampled_from(["rfc", "global"]), st.data())
-def test_parts_of_an_orthogonal_matrix_are_parts_of_one(shape: tuple[int, ...], mode: Any, data: st.DataObject) -> None:
+def test_parts_of_an_orthogonal_matrix_are_parts_of_one(
+    shape: tuple[int, ...], mode: Any, data: st.DataObject
+) -> None:
     initializer = init.Orthogonal(gain=2.0, seed_mode=mode).joined()
     whole, part = initializer(shape), data.draw(regions_in(shape))
-    np.testing.assert_array_equal(initializer(shape, partition=part), whole[part.slices], strict=True)
+    np.testing.assert_array_equal(
+        initializer(shape, partition=part), whole[part.slices], strict=True
+    )
     matrix = whole.reshape(-1, shape[-1]).astype(np.float64)
     product = matrix.T @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.T
     np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-5)
@@ -162,14 +195,17 @@ def test_an_orthogonal_part_without_a_seed_is_refused_and_joined_parts_are_not()
     with pytest.raises(ArgumentError, match="without a seed"):
         init.Orthogonal()((4, 4), partition=Region((0, 0), (2, 4)))
     bound = init.joined(partial(partial(init.Orthogonal(), (4, 4)), dtype="float64"))
-    matrix = np.concatenate([bound(partition=part) for part in Partition.from_counts((4, 4), (2, 1))])
+    matrix = np.concatenate(
+        [bound(partition=part) for part in Partition.from_counts((4, 4), (2, 1))]
+    )
     np.testing.assert_allclose(matrix @ matrix.T, np.eye(4), atol=1e-12)
     assert init.joined(init.Orthogonal(seed=3)) == init.Orthogonal(seed=3)
     assert init.joined(len) is len
 
 
 def test_a_layout_gives_the_value_of_each_device() -> None:
-    """R-INIT-7 (RFC 000): "__call__ returns a map from device string to the initial value on that device"."""
+    """R-INIT-7 (RFC 000): "__call__ returns a map from device string to the initial value on that
+    device"."""
     layout = {
         "/job:ps/replica:0/task:0": SimpleNamespace(shape=(10, 100), offset=(0, 0)),
         "/job:ps/replica:0/task:1": SimpleNamespace(shape=(20, 100), offset=(10, 0)),
@@ -178,7 +214,9 @@ def test_a_layout_gives_the_value_of_each_device() -> None:
     assert list(values) == list(layout)
     for device, part in layout.items():
         region = Region(part.offset, part.shape)
-        np.testing.assert_array_equal(values[device], init.RandomUniform(seed=3)((30, 100), partition=region))
+        np.testing.assert_array_equal(
+            values[device], init.RandomUniform(seed=3)((30, 100), partition=region)
+        )
     parts = {"a": Region((0, 0), (2, 4)), "b": Region((2, 0), (2, 4))}
     matrix = np.concatenate(list(init.Orthogonal()((4, 4), layout=parts).values()))
     np.testing.assert_allclose(matrix @ matrix.T, np.eye(4), atol=1e-5)
@@ -197,23 +235,36 @@ def test_a_layout_of_devices_makes_each_value_on_its_device() -> None:
     assert made_on == devices
 
 
-@pytest.mark.parametrize("make", [*DRAWN, init.Orthogonal, init.Zeros, init.Ones, init.Constant, init.Identity])
+@pytest.mark.parametrize(
+    "make", [*DRAWN, init.Orthogonal, init.Zeros, init.Ones, init.Constant, init.Identity]
+)
 def test_a_config_makes_an_equal_initializer_and_every_call_a_new_array(make: Any) -> None:
     initializer = make(seed=5, seed_mode="global") if "seed" in make().get_config() else make()
     twin = make.from_config(json.loads(json.dumps(initializer.get_config())))
     first, second = initializer((4, 4)), twin((4, 4))
     np.testing.assert_array_equal(first, second, strict=True)
-    assert not np.shares_memory(first, initializer((4, 4))) and first.flags.owndata and first.flags.writeable
+    assert (
+        not np.shares_memory(first, initializer((4, 4)))
+        and first.flags.owndata
+        and first.flags.writeable
+    )
 
 
 def test_fans_are_those_of_the_last_two_axes_times_the_others() -> None:
-    assert [fans(shape) for shape in [(), (7,), (5, 3), (2, 3, 4, 5)]] == [(1, 1), (7, 7), (5, 3), (24, 30)]
+    assert [fans(shape) for shape in [(), (7,), (5, 3), (2, 3, 4, 5)]] == [
+        (1, 1),
+        (7, 7),
+        (5, 3),
+        (24, 30),
+    ]
 
 
 @pytest.mark.parametrize("mode", ["rfc", "global"])
 @pytest.mark.parametrize("make", [init.RandomUniform, init.RandomNormal, init.TruncatedNormal])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_shard_of_a_large_variable_takes_its_own_memory_and_8_mib(make: Any, mode: Any, dtype: str) -> None:
+def test_a_shard_of_a_large_variable_takes_its_own_memory_and_8_mib(
+    make: Any, mode: Any, dtype: str
+) -> None:
     shape, part = (1 << 26, 64), Region((1 << 25, 0), (1 << 14, 64))  # the whole would take 16 GiB
     initializer = make(seed=1, seed_mode=mode)
     initializer((8, 64))
@@ -245,7 +296,10 @@ def test_a_shard_of_a_large_variable_takes_its_own_memory_and_8_mib(make: Any, m
         (lambda: init.Constant([1, 2, 3])((2, 2)), "does not have as many elements"),
         (lambda: init.Zeros()((2, -2)), "negative extent"),
         (lambda: init.Zeros()((2, 2), partition=(1, 2)), "Invalid partition"),  # type: ignore[call-overload]
-        (lambda: init.Zeros()((2, 2), None, Region((0, 0), (1, 1)), layout={}), "a partition and a layout"),
+        (
+            lambda: init.Zeros()((2, 2), None, Region((0, 0), (1, 1)), layout={}),
+            "a partition and a layout",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_named(call: Any, words: str) -> None:
@@ -256,7 +310,9 @@ def test_what_cannot_be_meant_is_named(call: Any, words: str) -> None:
             call()
 
 
-@pytest.mark.parametrize("part", [Region((1, 0), (2, 2)), Region((0,), (1,)), Region((0, 0, 0), (1, 1, 1))], ids=str)
+@pytest.mark.parametrize(
+    "part", [Region((1, 0), (2, 2)), Region((0,), (1,)), Region((0, 0, 0), (1, 1, 1))], ids=str
+)
 def test_a_partition_out_of_the_shape_is_named(part: Region) -> None:
     for initializer in (init.Zeros(), init.RandomUniform(seed=1), init.Orthogonal(seed=1)):
         with pytest.raises(LayoutError, match=r"reaches out of the shape \(2, 2\)"):
@@ -287,7 +343,8 @@ LAWS = {
 @pytest.mark.parametrize("mode", ["rfc", "global"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_are_distributed_as_they_are_called(law: str, mode: Any, dtype: str) -> None:
-    """Kolmogorov and Smirnov's distance, mean and deviation of 20,000 values, at five sigma or the like."""
+    """Kolmogorov and Smirnov's distance, mean and deviation of 20,000 values, at five sigma or the
+    like."""
     make, cdf, mean, deviation = LAWS[law]
     count = 20_000
     values = make(seed=1234, seed_mode=mode)((count,), dtype).astype(np.float64)
@@ -304,7 +361,10 @@ def test_shards_and_neighbours_are_not_correlated(law: str, mode: Any) -> None:
     make = LAWS[law][0]
     shape, shards = (4000, 8), 4
     initializer = make(seed=99, seed_mode=mode)
-    parts = [initializer(shape, partition=part).ravel() for part in Partition.from_counts(shape, (shards, 1))]
+    parts = [
+        initializer(shape, partition=part).ravel()
+        for part in Partition.from_counts(shape, (shards, 1))
+    ]
     bound = 5 / sqrt(parts[0].size)
     table = np.corrcoef(parts) - np.eye(shards)
     assert np.max(np.abs(table)) < bound
@@ -314,7 +374,9 @@ def test_shards_and_neighbours_are_not_correlated(law: str, mode: Any) -> None:
     assert np.max(np.abs(squares)) < 5 / sqrt(parts[0].size / 2)
 
 
-@pytest.mark.parametrize("make", [init.GlorotUniform, init.GlorotNormal, init.HeUniform, init.HeNormal])
+@pytest.mark.parametrize(
+    "make", [init.GlorotUniform, init.GlorotNormal, init.HeUniform, init.HeNormal]
+)
 @pytest.mark.parametrize("make_more", [init.LecunUniform, init.LecunNormal])
 @pytest.mark.parametrize("mode", ["rfc", "global"])
 def test_a_shards_variance_is_that_of_the_full_shape(make: Any, make_more: Any, mode: Any) -> None:

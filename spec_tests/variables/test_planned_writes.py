@@ -37,7 +37,9 @@ class Plain(Variable):
     def read_value(self) -> Array:
         return self.array.copy()
 
-    def assign(self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
+    def assign(
+        self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+    ) -> Any:
         self.array = np.array(value, np.float32)
         return self._written(read_value)
 
@@ -57,20 +59,30 @@ KINDS: dict[str, Callable[[Array], VariableInterface]] = {
         [MirroredVariable([Variable(part), Variable(part)]) for part in np.split(value, [3])]
     ),
     "aggregating": lambda value: AggregatingVariable(sharded(value), "SUM"),
-    "on read, in a replica": lambda value: SyncOnReadVariable([Variable(value), Variable(value)], "MEAN"),
+    "on read, in a replica": lambda value: SyncOnReadVariable(
+        [Variable(value), Variable(value)], "MEAN"
+    ),
 }
 
 
 @settings(max_examples=20)
 @given(
-    st.sampled_from([REPLACE, ADD, SUB, MUL, MAX]), st.lists(st.integers(0, SHAPE[0] - 1), min_size=1), st.booleans()
+    st.sampled_from([REPLACE, ADD, SUB, MUL, MAX]),
+    st.lists(st.integers(0, SHAPE[0] - 1), min_size=1),
+    st.booleans(),
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_plans_its_writes_alike(kind: str, update: UpdateKind, ids: list[int], is_dense: bool) -> None:
-    """The law of ``plan_writes`` and ``plan_row_writes``: what is committed is a plain loop over the rows."""
+def test_every_kind_plans_its_writes_alike(
+    kind: str, update: UpdateKind, ids: list[int], is_dense: bool
+) -> None:
+    """The law of ``plan_writes`` and ``plan_row_writes``: what is committed is a plain loop over
+    the rows."""
     before = np.arange(10, dtype=np.float32).reshape(SHAPE)
     rows = np.arange(SHAPE[0]) if is_dense else np.array(ids)
-    values = np.full((len(rows), SHAPE[1]), 2.0, np.float32) + np.arange(len(rows), dtype=np.float32)[:, np.newaxis]
+    values = (
+        np.full((len(rows), SHAPE[1]), 2.0, np.float32)
+        + np.arange(len(rows), dtype=np.float32)[:, np.newaxis]
+    )
     expected = before.copy()
     for row, value in zip(rows, values, strict=True):
         expected[row] = update.combine(expected[row], value)
@@ -94,7 +106,8 @@ def with_order(rows: Array, values: Array) -> tuple[Array, Array, Array | None]:
 
 @pytest.mark.parametrize("kind", ["mirrored", "mirrored sharded"])
 def test_a_write_of_copies_is_planned_for_each_of_them(kind: str) -> None:
-    """R-MIRROR-1 (RFC 000): copies are "always kept in sync by applying the same updates to every copy." """
+    """R-MIRROR-1 (RFC 000): copies are "always kept in sync by applying the same updates to every
+    copy." """
     variable = KINDS[kind](np.zeros(SHAPE, np.float32))
     assert isinstance(variable, MirroredVariable)
     commit(variable.plan_row_writes(ADD, np.array([0, 3, 3]), np.ones((3, 2), np.float32)))

@@ -1,4 +1,5 @@
-"""The sharded variable as one: construction, Python's protocols, dense and sparse reads and writes."""
+"""The sharded variable as one: construction, Python's protocols, dense and sparse reads and
+writes."""
 
 import copy
 import gc
@@ -34,10 +35,14 @@ def test_shards_compose_a_larger_variable(pair: tuple[Array, sv.ShardedVariable]
     assert sharded.shape == array.shape and sharded.dtype == array.dtype and sharded.trainable
     np.testing.assert_array_equal(sharded.read_value(), array)
     assert isinstance(sharded.partition, Partition) and sharded.partition.shape == array.shape
-    for shard, part, device in zip(sharded.variables, sharded.partition, sharded.devices, strict=True):
+    for shard, part, device in zip(
+        sharded.variables, sharded.partition, sharded.devices, strict=True
+    ):
         np.testing.assert_array_equal(shard.read_value(), array[part.slices])
         assert shard.device is device and shard.container is sharded
-    assert all(a is b for a, b in zip(sharded.get_variable_list(), sharded.variables, strict=True)), "R-SV-2"
+    assert all(
+        a is b for a, b in zip(sharded.get_variable_list(), sharded.variables, strict=True)
+    ), "R-SV-2"
 
 
 @pytest.mark.parametrize("variables", [None, [], (), "ab", 3, {1: 2}])
@@ -47,12 +52,22 @@ def test_what_is_no_list_of_variables_is_refused(variables: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "culprit", ["x", None, 3.0, np.zeros(3), [1, 2], {"a": 1}], ids=lambda value: type(value).__name__
+    "culprit",
+    ["x", None, 3.0, np.zeros(3), [1, 2], {"a": 1}],
+    ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("place", [0, 2, 40])
-def test_the_first_item_that_is_not_a_variable_is_named_with_its_place(culprit: Any, place: int) -> None:
-    given = [*(Variable(np.zeros((5, 9)), name=f"a_long_name_{i}") for i in range(place)), culprit, Variable([1.0])]
-    with pytest.raises(ArgumentTypeError, match=rf"^Shard {place} is {type(culprit).__name__} ") as caught:
+def test_the_first_item_that_is_not_a_variable_is_named_with_its_place(
+    culprit: Any, place: int
+) -> None:
+    given = [
+        *(Variable(np.zeros((5, 9)), name=f"a_long_name_{i}") for i in range(place)),
+        culprit,
+        Variable([1.0]),
+    ]
+    with pytest.raises(
+        ArgumentTypeError, match=rf"^Shard {place} is {type(culprit).__name__} "
+    ) as caught:
         sv.ShardedVariable(given)
     assert repr(culprit)[:20] in str(caught.value)
 
@@ -75,8 +90,14 @@ def test_a_generator_and_a_sharded_variable_are_no_shards() -> None:
     [
         ([Variable([1.0]), Variable([1])], "Shards 0 and 1 differ in dtype: float32 and int32"),
         ([Variable([[1.0]]), Variable([[1.0]]), Variable([1.0])], "Shards 0 and 2 differ in shape"),
-        ([Variable(np.zeros((2, 3))), Variable(np.zeros((2, 4)))], "differ in shape behind the first axis"),
-        ([Variable([1.0]), Variable([1.0], trainable=False)], "differ in trainable property: True and False"),
+        (
+            [Variable(np.zeros((2, 3))), Variable(np.zeros((2, 4)))],
+            "differ in shape behind the first axis",
+        ),
+        (
+            [Variable([1.0]), Variable([1.0], trainable=False)],
+            "differ in trainable property: True and False",
+        ),
         ([Variable(1.0)], "is a scalar"),
         ([Variable(1.0), Variable([1.0])], "is a scalar"),
         ([Variable([1.0], name="x")] * 2, "x is given twice"),
@@ -109,8 +130,11 @@ def test_no_two_shards_share_a_buffer() -> None:
 
 
 @given(sharded_arrays())
-def test_iteration_gives_the_rows_of_a_plain_variable(pair: tuple[Array, sv.ShardedVariable]) -> None:
-    """R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is sharded or not"."""
+def test_iteration_gives_the_rows_of_a_plain_variable(
+    pair: tuple[Array, sv.ShardedVariable],
+) -> None:
+    """R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
+    sharded or not"."""
     array, sharded = pair
     plain = Variable(array)
     for variable in (plain, sharded):
@@ -122,7 +146,8 @@ def test_iteration_gives_the_rows_of_a_plain_variable(pair: tuple[Array, sv.Shar
 
 
 def test_functions_of_iterables_answer_as_for_a_plain_variable() -> None:
-    """R-VAR-1: they stepped over shards once, and the sum of a table of [3, 2] was one of [2, 2], by broadcasting."""
+    """R-VAR-1: they stepped over shards once, and the sum of a table of [3, 2] was one of [2, 2],
+    by broadcasting."""
     array = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32)
     for variable in (Variable(array), sharded_of(array, [2, 1]), sharded_of(array, [0, 1, 2])):
         assert sum(variable).tolist() == [9.0, 12.0]
@@ -174,15 +199,25 @@ def test_an_operator_that_numpy_refuses_is_an_error_of_the_tree(operator: Any) -
     """A TypeError as NumPy's, and a ValueError where TensorFlow's is an InvalidArgumentError."""
     array = np.ones((3, 2), np.float32)
     for variable in (Variable(array), sharded_of(array, [1, 2])):
-        for pair in ((variable, variable), (variable, array), (array, variable), (variable, "x"), (variable, None)):
+        for pair in (
+            (variable, variable),
+            (variable, array),
+            (array, variable),
+            (variable, "x"),
+            (variable, None),
+        ):
             with pytest.raises(ArgumentTypeError) as caught:
                 operator(*pair)
-            assert isinstance(caught.value, ValueError) and caught.value.cause and caught.value.remedy
+            assert (
+                isinstance(caught.value, ValueError) and caught.value.cause and caught.value.remedy
+            )
         with pytest.raises(ArgumentTypeError):
             ~variable  # noqa: B018
 
 
-@pytest.mark.parametrize("operator", [op.add, op.sub, op.mul, op.matmul, op.lt, op.eq, op.ne, op.floordiv, np.maximum])
+@pytest.mark.parametrize(
+    "operator", [op.add, op.sub, op.mul, op.matmul, op.lt, op.eq, op.ne, op.floordiv, np.maximum]
+)
 def test_shapes_that_do_not_combine_are_an_error_of_the_tree(operator: Any) -> None:
     for variable in (Variable(np.ones((3, 2))), sharded_of(np.ones((3, 2)), [1, 2])):
         for pair in ((variable, np.ones((4, 5))), (np.ones((4, 5)), variable)):
@@ -204,30 +239,53 @@ def test_equality_is_elementwise_and_the_hash_is_identity() -> None:
     sharded, other = sharded_of(counting((3,)), [1, 2]), sharded_of(counting((3,)), [2, 1])
     assert (sharded == other).tolist() == [True] * 3 and (sharded != other).tolist() == [False] * 3
     assert (sharded == 2).tolist() == [False, True, False]
-    assert hash(sharded) == object.__hash__(sharded) and sharded in {sharded} and other not in {sharded}
+    assert (
+        hash(sharded) == object.__hash__(sharded)
+        and sharded in {sharded}
+        and other not in {sharded}
+    )
     with pytest.raises(ValueError, match="ambiguous"):
         assert sharded in [other]
 
 
-def test_every_public_method_of_a_variable_is_one_of_a_sharded_variable_with_the_same_arguments() -> None:
-    """R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the implementation"."""
+def test_every_public_method_of_a_variable_is_one_of_a_sharded_variable_with_the_same_arguments() -> (
+    None
+):
+    """R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the
+    implementation"."""
     members = {"read_value": None} | vars(VariableInterface)
-    names = [name for name, member in members.items() if not name.startswith("_") and not isinstance(member, property)]
+    names = [
+        name
+        for name, member in members.items()
+        if not name.startswith("_") and not isinstance(member, property)
+    ]
     assert {"read_value", "assign_add", "scatter_add", "sparse_read", "gather_nd"} <= set(names)
     for name in names:
         plain, sharded = getattr(sv.Variable, name), getattr(sv.ShardedVariable, name)
-        assert inspect.signature(plain).parameters.keys() == inspect.signature(sharded).parameters.keys(), name
+        assert (
+            inspect.signature(plain).parameters.keys()
+            == inspect.signature(sharded).parameters.keys()
+        ), name
     for name in ("shape", "dtype", "name", "trainable"):
         assert isinstance(inspect.getattr_static(sv.ShardedVariable, name), property)
 
 
 def test_it_is_a_variable() -> None:
-    """R-VAR-9 (RFC 003): "Implement PartitionedVariable as a subclass of the tf.Variable interface"."""
+    """R-VAR-9 (RFC 003): "Implement PartitionedVariable as a subclass of the tf.Variable
+    interface"."""
     sharded = sharded_of(counting((3,)), [1, 2])
     assert isinstance(sharded, sv.Variable) and isinstance(sharded, sv.Trackable)
     assert issubclass(sv.ShardedVariable, sv.Variable) and sharded.container is None
     assert sharded.device is sharded.devices[0]
-    for absent in ("ref", "handle", "save_slice_info", "scatter_nd_update", "get_shape", "op", "initializer"):
+    for absent in (
+        "ref",
+        "handle",
+        "save_slice_info",
+        "scatter_nd_update",
+        "get_shape",
+        "op",
+        "initializer",
+    ):
         assert not hasattr(sharded, absent)
 
 
@@ -235,9 +293,14 @@ def test_copies() -> None:
     sharded = sharded_of(counting((3, 2)), [1, 2])
     shallow, deep = copy.copy(sharded), copy.deepcopy(sharded)
     sharded.assign_add(np.ones((3, 2), np.float32))
-    assert shallow.numpy().tolist() == sharded.numpy().tolist() and shallow.variables[0] is sharded.variables[0]
+    assert (
+        shallow.numpy().tolist() == sharded.numpy().tolist()
+        and shallow.variables[0] is sharded.variables[0]
+    )
     assert deep.numpy().tolist() == counting((3, 2)).tolist() and deep.devices == sharded.devices
-    assert [shard.name for shard in deep.variables] == ["w/part_0", "w/part_1"] and deep.variables[0].container is deep
+    assert [shard.name for shard in deep.variables] == ["w/part_0", "w/part_1"] and deep.variables[
+        0
+    ].container is deep
     held = copy.deepcopy({"a": sharded, "b": sharded})
     assert held["a"] is held["b"]
 
@@ -260,7 +323,9 @@ def test_operands_are_concatenated_for_any_ufunc(
     """R-CONCAT-1 (RFC 000): "This allows any Python op to accept sharded variable objects"."""
     array, sharded = pair
     operands = (2, sharded) if reflected else (sharded, sharded)
-    np.testing.assert_array_equal(ufunc(*operands), ufunc(*(2 if x is not sharded else array for x in operands)))
+    np.testing.assert_array_equal(
+        ufunc(*operands), ufunc(*(2 if x is not sharded else array for x in operands))
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,7 +353,10 @@ def test_integers_have_bitwise_operators() -> None:
     s = sharded_of(array, [3, 1])
     assert [(s & 3).tolist(), (3 | s).tolist()] == [(array & 3).tolist(), (3 | array).tolist()]
     assert [(s ^ 1).tolist(), (~s).tolist()] == [(array ^ 1).tolist(), (~array).tolist()]
-    assert [(s << 1).tolist(), (64 >> s).tolist()] == [(array << 1).tolist(), (64 >> array).tolist()]
+    assert [(s << 1).tolist(), (64 >> s).tolist()] == [
+        (array << 1).tolist(),
+        (64 >> array).tolist(),
+    ]
 
 
 @pytest.mark.parametrize("verb", ["assign", "assign_add", "assign_sub"])
@@ -329,7 +397,9 @@ def test_a_dense_write_that_does_not_fit_writes_no_shard(verb: str, value: Any) 
 
 
 @given(sharded_arrays(), st.data())
-def test_rows_are_read_in_the_order_of_the_ids(pair: tuple[Array, sv.ShardedVariable], data: st.DataObject) -> None:
+def test_rows_are_read_in_the_order_of_the_ids(
+    pair: tuple[Array, sv.ShardedVariable], data: st.DataObject
+) -> None:
     """R-READ-1: whatever shards hold them."""
     array, sharded = pair
     ids = data.draw(ids_of(array))
@@ -340,7 +410,9 @@ def test_rows_are_read_in_the_order_of_the_ids(pair: tuple[Array, sv.ShardedVari
 
 
 @given(sharded_arrays(), st.data())
-def test_gather_nd_addresses_the_first_axes(pair: tuple[Array, sv.ShardedVariable], data: st.DataObject) -> None:
+def test_gather_nd_addresses_the_first_axes(
+    pair: tuple[Array, sv.ShardedVariable], data: st.DataObject
+) -> None:
     array, sharded = pair
     depth = data.draw(st.integers(1, array.ndim))
     if 0 in array.shape[:depth]:
@@ -397,9 +469,12 @@ TestContainer.settings = settings(max_examples=40, stateful_step_count=15, deadl
 
 
 def test_shards_on_devices_with_limits_hold_what_one_device_cannot() -> None:
-    """RFC 000: "Models with large variables (e.g, embeddings) that can't fit into one machine's memory"."""
+    """RFC 000: "Models with large variables (e.g, embeddings) that can't fit into one machine's
+    memory"."""
     array = counting((30, 2))
     devices = [Device(f"ps:{i}", memory_limit=100) for i in range(3)]
-    sharded = sv.ShardedVariable([Variable(array[i * 10 : i * 10 + 10], device=devices[i]) for i in range(3)])
+    sharded = sv.ShardedVariable(
+        [Variable(array[i * 10 : i * 10 + 10], device=devices[i]) for i in range(3)]
+    )
     sharded.assign(array * 2)
     assert [device.used for device in devices] == [80] * 3 and (sharded.numpy() == array * 2).all()

@@ -22,7 +22,10 @@ def moved(sharded: Any, act: Any) -> dict[tuple[str, str], tuple[int, int]]:
         act(sharded)
     short = {device.name: device.short_name for device in sharded.devices}
     return {
-        (short.get(row.source, "worker"), short.get(row.target, "worker")): (row.nbytes, row.messages)
+        (short.get(row.source, "worker"), short.get(row.target, "worker")): (
+            row.nbytes,
+            row.messages,
+        )
         for row in ledger.transfers
     }
 
@@ -36,7 +39,8 @@ def slices(*rows: int) -> sv.IndexedSlices:
 
 
 def test_a_lookup_moves_its_rows_from_the_servers_that_hold_them() -> None:
-    """R-MOVE-1: one message a server; rows as often as they are asked for; ids are not values and are not counted."""
+    """R-MOVE-1: one message a server; rows as often as they are asked for; ids are not values and
+    are not counted."""
     assert moved(table(), lambda s: s.sparse_read([9, 0, 9])) == {
         ("ps:0", "worker"): (ROW, 1),
         ("ps:3", "worker"): (2 * ROW, 1),
@@ -62,9 +66,12 @@ def test_a_dense_write_moves_to_each_shard_its_own_rows(verb: str) -> None:
     }
 
 
-@pytest.mark.parametrize("act", [np.asarray, lambda s: s + 1, lambda s: s @ np.ones((4, 1)), lambda s: s.read_value()])
+@pytest.mark.parametrize(
+    "act", [np.asarray, lambda s: s + 1, lambda s: s @ np.ones((4, 1)), lambda s: s.read_value()]
+)
 def test_concatenation_moves_everything_once(act: Any) -> None:
-    """RFC 000: "auto-concatenation is not always preferable in terms of performance": the ledger says what it costs."""
+    """RFC 000: "auto-concatenation is not always preferable in terms of performance": the ledger
+    says what it costs."""
     assert sum(nbytes for nbytes, _ in moved(table(), act).values()) == 10 * ROW
 
 
@@ -123,9 +130,14 @@ def test_a_write_for_which_one_server_has_no_room_writes_no_shard() -> None:
     """All or nothing: operands are moved to all servers before any shard changes."""
     devices = [Device("ps:0"), Device("ps:1", memory_limit=3 * ROW)]
     array = counting((4, 4))
-    sharded = sv.ShardedVariable([Variable(array[i * 2 : i * 2 + 2], device=devices[i]) for i in range(2)])
+    sharded = sv.ShardedVariable(
+        [Variable(array[i * 2 : i * 2 + 2], device=devices[i]) for i in range(2)]
+    )
     with device_scope(Device("worker:0")):
-        for write in (lambda: sharded.assign_add(array), lambda: sharded.scatter_add(slices(0, 1, 2, 3))):
+        for write in (
+            lambda: sharded.assign_add(array),
+            lambda: sharded.scatter_add(slices(0, 1, 2, 3)),
+        ):
             with pytest.raises(DeviceFull):
                 write()
             np.testing.assert_array_equal(sharded.numpy(), array)
@@ -133,12 +145,16 @@ def test_a_write_for_which_one_server_has_no_room_writes_no_shard() -> None:
         sharded.assign(array)
     np.testing.assert_array_equal(sharded.numpy(), array)
     gc.collect()
-    assert [device.used for device in devices] == [2 * ROW] * 2, "operands are gone when the write is done"
+    assert [device.used for device in devices] == [2 * ROW] * 2, (
+        "operands are gone when the write is done"
+    )
 
 
 def test_strings_that_grow_are_refused_before_any_shard_changes() -> None:
     devices = [Device("ps:0"), Device("ps:1", memory_limit=10)]
-    sharded = sv.ShardedVariable([Variable(["a"], device=devices[0]), Variable(["b"], device=devices[1])])
+    sharded = sv.ShardedVariable(
+        [Variable(["a"], device=devices[0]), Variable(["b"], device=devices[1])]
+    )
     with pytest.raises(DeviceFull):
         sharded.assign(["x", "y" * 20])
     assert sharded.numpy().tolist() == [b"a", b"b"]
@@ -149,7 +165,9 @@ def test_strings_that_grow_are_refused_before_any_shard_changes() -> None:
 
 def test_strings_that_a_scatter_makes_grow_are_refused_before_any_shard_changes() -> None:
     devices = [Device("ps:0"), Device("ps:1", memory_limit=12)]
-    sharded = sv.ShardedVariable([Variable(["a"], device=devices[0]), Variable(["b", "c"], device=devices[1])])
+    sharded = sv.ShardedVariable(
+        [Variable(["a"], device=devices[0]), Variable(["b", "c"], device=devices[1])]
+    )
     with pytest.raises(DeviceFull):
         sharded.scatter_update(sv.IndexedSlices(["x", "y" * 20], [0, 2]))
     assert sharded.numpy().tolist() == [b"a", b"b", b"c"]

@@ -1,4 +1,5 @@
-"""Indexing: NumPy's answer on the whole array, for all of NumPy's indices, moving the rows that are touched."""
+"""Indexing: NumPy's answer on the whole array, for all of NumPy's indices, moving the rows that are
+touched."""
 
 from itertools import product
 from typing import Any
@@ -17,14 +18,17 @@ from spec_tests.helpers.sharded_variables import Array, counting, sharded_arrays
 
 
 def same(found: Any, wanted: Any) -> None:
-    assert np.shape(found) == np.shape(wanted) and np.asarray(found).dtype == np.asarray(wanted).dtype
+    assert (
+        np.shape(found) == np.shape(wanted) and np.asarray(found).dtype == np.asarray(wanted).dtype
+    )
     np.testing.assert_array_equal(found, wanted)
 
 
 def test_every_slice_of_a_small_axis_in_every_small_layout() -> None:
     """R-VAR-1 (RFC 000): "doesn't need to change w.r.t whether the variable is sharded or not".
 
-    Exhaustively: starts and stops in and out of range, steps of both signs, shards with and without rows.
+    Exhaustively: starts and stops in and out of range, steps of both signs, shards with and without
+    rows.
     """
     ends = [None, *range(-6, 7)]
     for sizes in ([4], [1, 3], [3, 1], [0, 4], [2, 0, 2], [1, 1, 1, 1], [0, 0]):
@@ -32,7 +36,10 @@ def test_every_slice_of_a_small_axis_in_every_small_layout() -> None:
         sharded = sharded_of(array, sizes)
         for start, stop, step in product(ends, ends, [None, 1, 2, 3, 7, -1, -2, -3, -7]):
             key = slice(start, stop, step)
-            if not np.array_equal(sharded[key], array[key]) or sharded[key].shape != array[key].shape:
+            if (
+                not np.array_equal(sharded[key], array[key])
+                or sharded[key].shape != array[key].shape
+            ):
                 raise AssertionError((sizes, key))
 
 
@@ -136,7 +143,8 @@ def test_there_is_no_assignment_through_an_index() -> None:
 
 
 def test_only_the_rows_that_an_index_touches_are_moved() -> None:
-    """R-MOVE-1 and R-MOVE-2: of rows and columns, those of the key cross, from the servers that hold them alone."""
+    """R-MOVE-1 and R-MOVE-2: of rows and columns, those of the key cross, from the servers that
+    hold them alone."""
     array = counting((10, 4))
     row = 16
     sharded = sharded_of(array, [4, 0, 3, 3])
@@ -157,7 +165,10 @@ def test_only_the_rows_that_an_index_touches_are_moved() -> None:
         for key, elements, servers in moves:
             with track_transfers() as ledger:
                 same(sharded[key], array[key])
-            assert ledger.nbytes == elements * 4 and {names[move.source] for move in ledger.transfers} == servers, key
+            assert (
+                ledger.nbytes == elements * 4
+                and {names[move.source] for move in ledger.transfers} == servers
+            ), key
         with track_transfers() as ledger:
             same(sharded[[9, 0, 9]], array[[9, 0, 9]])
             same(sharded[array[:, 0] > 30], array[array[:, 0] > 30])
@@ -171,7 +182,9 @@ def test_only_the_rows_that_an_index_touches_are_moved() -> None:
 def test_the_law_of_rows_and_picks(pair: tuple[Array, Any], data: st.DataObject) -> None:
     """``x[key]`` is ``x[rows][:, *columns][pick]``."""
     array, _ = pair
-    key = data.draw(hnp.basic_indices(array.shape, allow_newaxis=True) | hnp.arrays(np.bool_, array.shape))
+    key = data.draw(
+        hnp.basic_indices(array.shape, allow_newaxis=True) | hnp.arrays(np.bool_, array.shape)
+    )
     plan = plan_index(key, array.shape)
     rows = array[np.array(plan.rows, int)][(slice(None), *plan.columns)]
     same(rows[plan.pick], array[key])

@@ -17,7 +17,15 @@ from shardvar.reference.variables.scatter import scatter_sorted, sort_rows, sum_
 from shardvar.reference.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind
 from spec_tests.helpers.sharded_variables import counting, ids_of, sharded_arrays, sharded_of
 
-UPDATES = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "min": MIN, "max": MAX, "update": REPLACE}
+UPDATES = {
+    "add": ADD,
+    "sub": SUB,
+    "mul": MUL,
+    "div": DIV,
+    "min": MIN,
+    "max": MAX,
+    "update": REPLACE,
+}
 
 
 def by_loop(array: Any, rows: Any, values: Any, update: UpdateKind) -> Any:
@@ -43,14 +51,19 @@ DTYPES = [np.float32, np.float64, np.float16, np.int32, np.int8, np.complex64, m
 def test_the_kernel_is_a_plain_loop_bit_for_bit(
     verb: str, dtype: Any, row_shape: tuple[int, ...], seed: int, num_rows: int, count: int
 ) -> None:
-    """Duplicates one after another in their order: sums of floats are not associative, so order is seen in the bits."""
+    """Duplicates one after another in their order: sums of floats are not associative, so order is
+    seen in the bits."""
     if verb in ("min", "max") and dtype is np.complex64:
         return
     rng = np.random.default_rng(seed)
     update = UPDATES[verb]
 
     def draw(*shape: int) -> Any:
-        numbers = rng.integers(1, 60, shape) if np.dtype(dtype).kind == "i" else rng.normal(size=shape) * 10.0**3
+        numbers = (
+            rng.integers(1, 60, shape)
+            if np.dtype(dtype).kind == "i"
+            else rng.normal(size=shape) * 10.0**3
+        )
         return np.asarray(numbers).astype(dtype)
 
     array, values = draw(num_rows, *row_shape), draw(count, *row_shape)
@@ -117,7 +130,9 @@ def test_rows_are_sorted_stably(rows: list[int]) -> None:
 
 
 @given(st.sampled_from(sorted(UPDATES)), sharded_arrays(), st.data())
-def test_shards_are_written_as_the_whole_would_be(verb: str, pair: tuple[Any, Any], data: st.DataObject) -> None:
+def test_shards_are_written_as_the_whole_would_be(
+    verb: str, pair: tuple[Any, Any], data: st.DataObject
+) -> None:
     array, sharded = pair
     ids = data.draw(ids_of(array))
     values = counting((len(ids), *array.shape[1:])) / 7
@@ -130,7 +145,9 @@ def test_shards_are_written_as_the_whole_would_be(verb: str, pair: tuple[Any, An
 
 
 @given(sharded_arrays(), st.data())
-def test_ids_that_ascend_already_need_no_sorting(pair: tuple[Any, Any], data: st.DataObject) -> None:
+def test_ids_that_ascend_already_need_no_sorting(
+    pair: tuple[Any, Any], data: st.DataObject
+) -> None:
     array, sharded = pair
     ids = sorted(data.draw(ids_of(array)))
     values = counting((len(ids), *array.shape[1:])) / 7
@@ -157,7 +174,13 @@ def test_a_zero_to_divide_by_is_refused_and_nothing_is_written(dtype: str) -> No
 
 @pytest.mark.parametrize(
     "values",
-    [np.ones((2, 3), "f4"), np.ones((2, 1), "f4"), np.ones((2, 2, 1), "f4"), np.ones(2, "f4"), np.ones((2, 2), "c8")],
+    [
+        np.ones((2, 3), "f4"),
+        np.ones((2, 1), "f4"),
+        np.ones((2, 2, 1), "f4"),
+        np.ones(2, "f4"),
+        np.ones((2, 2), "c8"),
+    ],
 )
 def test_values_that_are_no_rows_are_refused_and_nothing_is_written(values: Any) -> None:
     """TensorFlow's kernel reads and writes beyond the rows here."""
@@ -194,7 +217,8 @@ def test_indexed_slices_say_which_rows_are_not_zero() -> None:
 
 
 def test_concurrent_writers_of_many_shards_lose_nothing_and_never_wait_for_each_other() -> None:
-    """Mutexes are taken in one order by all; whoever reads sees each write in all shards or in none."""
+    """Mutexes are taken in one order by all; whoever reads sees each write in all shards or in
+    none."""
     sharded = sharded_of(np.zeros((40, 3)), [10, 0, 20, 10])
     backwards = sv.ShardedVariable([Variable(np.zeros((1, 3))) for _ in range(3)])
     whole = sv.IndexedSlices(np.ones((40, 3)), np.arange(40)[::-1])
@@ -214,25 +238,35 @@ def test_concurrent_writers_of_many_shards_lose_nothing_and_never_wait_for_each_
         thread.start()
     for thread in threads:
         thread.join()
-    assert (sharded.numpy() == 6 * 30 * 2).all() and (backwards.numpy() == 6 * 30).all() and torn == []
+    assert (
+        (sharded.numpy() == 6 * 30 * 2).all() and (backwards.numpy() == 6 * 30).all() and torn == []
+    )
 
 
 @given(st.integers(1, 40), st.data())
 def test_rows_are_sorted_stably_up_to_the_largest_number(count: int, data: st.DataObject) -> None:
-    """Row and place share 64 bits where both fit; at the limit, where they do not, rows are sorted without that."""
+    """Row and place share 64 bits where both fit; at the limit, where they do not, rows are sorted
+    without that."""
     limit = 1 << (63 - count.bit_length())
     near = st.integers(-2, 2).map(lambda step: limit + step)
-    drawn = data.draw(st.lists(near | st.integers(0, 3) | st.just(2**63 - 1), min_size=count, max_size=count))
+    drawn = data.draw(
+        st.lists(near | st.integers(0, 3) | st.just(2**63 - 1), min_size=count, max_size=count)
+    )
     rows = np.array(drawn, np.int64)
     ascending, order = sort_rows(rows)
-    assert order.tolist() == np.argsort(rows, kind="stable").tolist() and ascending.tolist() == sorted(drawn)
+    assert order.tolist() == np.argsort(
+        rows, kind="stable"
+    ).tolist() and ascending.tolist() == sorted(drawn)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8])
 def test_the_first_row_that_does_not_fit_beside_its_place_is_sorted_too(count: int) -> None:
     limit = 1 << (63 - count.bit_length())
     ascending, order = sort_rows(np.array([limit] * (count - 1) + [0], np.int64))
-    assert ascending.tolist() == [0] + [limit] * (count - 1) and order.tolist() == [count - 1, *range(count - 1)]
+    assert ascending.tolist() == [0] + [limit] * (count - 1) and order.tolist() == [
+        count - 1,
+        *range(count - 1),
+    ]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=14), st.data())
@@ -240,14 +274,19 @@ def test_the_layout_says_which_shard_holds_each_row(sizes: list[int], data: st.D
     """``pieces`` and ``owner`` are the definition, few shards or many."""
     layout = RowLayout.of_sizes(sizes)
     where = [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
-    rows = np.array(data.draw(st.lists(st.integers(0, len(where) - 1), max_size=20) if where else st.just([])), int)
+    rows = np.array(
+        data.draw(st.lists(st.integers(0, len(where) - 1), max_size=20) if where else st.just([])),
+        int,
+    )
     shard, local = layout.owner(rows)
     assert list(zip(shard.tolist(), local.tolist(), strict=True)) == [where[row] for row in rows]
     found = {}
     for number, own, places in layout.split_rows(rows):
         at = np.arange(len(rows)) if places is None else places
         assert np.all(np.diff(at) > 0)
-        found |= {place: (number, row) for place, row in zip(at.tolist(), own.tolist(), strict=True)}
+        found |= {
+            place: (number, row) for place, row in zip(at.tolist(), own.tolist(), strict=True)
+        }
     assert [found[place] for place in range(len(rows))] == [where[row] for row in rows]
 
 

@@ -1,4 +1,5 @@
-"""Any sequence of writes, reads, saves and restores, on any layouts, is the same sequence on one NumPy array."""
+"""Any sequence of writes, reads, saves and restores, on any layouts, is the same sequence on one
+NumPy array."""
 
 import shutil
 import tempfile
@@ -36,7 +37,9 @@ class Saved(Container):
         if file_format == "shardvar":
             sv.Checkpoint(w=self.sharded).write(path)
         else:
-            sv.save(path, {"w/.ATTRIBUTES/VARIABLE_VALUE": self.sharded.numpy()}, format="tensorflow")
+            sv.save(
+                path, {"w/.ATTRIBUTES/VARIABLE_VALUE": self.sharded.numpy()}, format="tensorflow"
+            )
         return path, self.array.copy()
 
     @rule(target=saves, saved=saves)
@@ -54,7 +57,8 @@ class Saved(Container):
 
     @rule(saved=saves, data=st.data())
     def restore_into_another_layout(self, saved: tuple[Path, Array], data: st.DataObject) -> None:
-        """Uneven shards, shards without rows, one shard: the machine goes on with the variable that was restored."""
+        """Uneven shards, shards without rows, one shard: the machine goes on with the variable that
+        was restored."""
         path, array = saved
         cuts = sorted(data.draw(st.lists(st.integers(0, len(array)), max_size=5)))
         sizes = np.diff([0, *cuts, len(array)]).tolist()
@@ -72,7 +76,9 @@ class Saved(Container):
     def refuse_another_shape(self, saved: tuple[Path, Array]) -> None:
         """A refused restore changes no shard."""
         path, array = saved
-        other = ShardedVariable([Variable(counting((len(array) + 1, *array.shape[1:]), array.dtype))])
+        other = ShardedVariable(
+            [Variable(counting((len(array) + 1, *array.shape[1:]), array.dtype))]
+        )
         before = other.numpy()
         try:
             sv.Checkpoint(w=other).read(path)

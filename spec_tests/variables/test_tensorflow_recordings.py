@@ -1,4 +1,5 @@
-"""The recordings of TensorFlow: each passes, or deviates by a rule that the page of deviations explains."""
+"""The recordings of TensorFlow: each passes, or deviates by a rule that the page of deviations
+explains."""
 
 import json
 import re
@@ -12,11 +13,19 @@ import pytest
 from spec_tests.helpers import paths
 from spec_tests.tensorflow_recordings import GROUPS, group_module
 from spec_tests.tensorflow_recordings.__main__ import main
-from spec_tests.tensorflow_recordings.cases import COMMON_RULES, Outcome, Rule, decode, difference, judge
+from spec_tests.tensorflow_recordings.cases import (
+    COMMON_RULES,
+    Outcome,
+    Rule,
+    decode,
+    difference,
+    judge,
+)
 
 RECORDINGS = paths.GOLDEN / "variables"
 REGRESSIONS = sorted(RECORDINGS.glob("*_regressions.json"))
-"""Of the same kinds, from the same TensorFlow, with other inputs: each was a case that failed once."""
+"""Of the same kinds, from the same TensorFlow, with other inputs: each was a case that failed
+once."""
 DEVIATIONS = paths.DOCS / "deviations.md"
 
 
@@ -38,12 +47,18 @@ def test_vectors_of_the_same_ops_with_other_inputs_pass_too(path: Path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     module = group_module(document["header"]["group"])
     verdicts = [judge(case, module) for case in document["cases"]]
-    assert [f"{verdict.id}: {verdict.why}" for verdict in verdicts if verdict.kind == "failed"] == []
+    assert [
+        f"{verdict.id}: {verdict.why}" for verdict in verdicts if verdict.kind == "failed"
+    ] == []
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_every_rule_stands_on_the_page_of_deviations(group: str) -> None:
-    explained = set(re.findall(r"^\| (D-[A-Z0-9]+-\d+) \|", DEVIATIONS.read_text(encoding="utf-8"), re.MULTILINE))
+    explained = set(
+        re.findall(
+            r"^\| (D-[A-Z0-9]+-\d+) \|", DEVIATIONS.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     module = group_module(group)
     assert {rule.id for rule in [*module.RULES, *COMMON_RULES]} - explained == set()
 
@@ -51,7 +66,12 @@ def test_every_rule_stands_on_the_page_of_deviations(group: str) -> None:
 def test_the_runner_says_how_many_passed_and_exits_with_0_only_where_none_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = {"id": "x-0", "op": "div_split", "inputs": {"rows": 5, "parts": 2}, "expected": {"sizes": [3, 2]}}
+    case = {
+        "id": "x-0",
+        "op": "div_split",
+        "inputs": {"rows": 5, "parts": 2},
+        "expected": {"sizes": [3, 2]},
+    }
     wrong = {**case, "id": "x-1", "expected": {"sizes": [2, 3]}}
     unknown = {**case, "id": "x-2", "op": "nonesuch"}
     path = tmp_path / "x.json"
@@ -62,12 +82,20 @@ def test_the_runner_says_how_many_passed_and_exits_with_0_only_where_none_failed
     assert main([str(tmp_path)]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "passed 1, deviates 0, failed 2"
-    assert said[0].startswith("failed x-1: .sizes[0]") and "no layer offers the op 'nonesuch'" in said[1]
+    assert (
+        said[0].startswith("failed x-1: .sizes[0]")
+        and "no layer offers the op 'nonesuch'" in said[1]
+    )
 
 
 def test_the_script_runs_from_any_directory(tmp_path: Path) -> None:
     """Others run their own recordings with it, by `python spec_tests/run_vectors.py DIR`."""
-    case = {"id": "x-0", "op": "div_split", "inputs": {"rows": 5, "parts": 2}, "expected": {"sizes": [3, 2]}}
+    case = {
+        "id": "x-0",
+        "op": "div_split",
+        "inputs": {"rows": 5, "parts": 2},
+        "expected": {"sizes": [3, 2]},
+    }
     (tmp_path / "x.json").write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [case]}))
     program = [sys.executable, paths.SPEC_TESTS / "run_vectors.py", "."]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
@@ -102,7 +130,9 @@ def test_a_law_that_the_engine_breaks_fails_its_case_and_no_other() -> None:
 
     module = ModuleType("of one op")
     module.OPS, module.RULES = {"x": breaks}, []
-    verdict = judge({"id": "x-0", "op": "x", "inputs": {}, "error": {"class": "ValueError"}}, module)
+    verdict = judge(
+        {"id": "x-0", "op": "x", "inputs": {}, "error": {"class": "ValueError"}}, module
+    )
     assert (verdict.kind, verdict.why) == ("failed", "a refused write changed a shard")
 
 
@@ -113,18 +143,30 @@ def test_integers_of_64_bits_are_decoded_exactly() -> None:
 
 def test_a_case_that_cannot_be_read_fails_alone() -> None:
     module = ModuleType("of one op")
-    module.OPS, module.RULES = {"x": lambda inputs: 3}, [Rule("D-X-1", lambda case, outcome: 1 // 0)]
+    module.OPS, module.RULES = (
+        {"x": lambda inputs: 3},
+        [Rule("D-X-1", lambda case, outcome: 1 // 0)],
+    )
     unknown = {"dtype": "nonesuch", "shape": [], "data": 3}
-    assert judge({"id": "x-0", "op": "x", "inputs": {}, "expected": unknown}, module).why.startswith("cannot be judged")
+    assert judge(
+        {"id": "x-0", "op": "x", "inputs": {}, "expected": unknown}, module
+    ).why.startswith("cannot be judged")
     assert judge({"id": "x-1", "op": "x", "inputs": {}, "expected": 4}, module).kind == "failed"
     assert judge({"id": "x-2", "op": "x", "inputs": {}, "expected": 3}, module).kind == "passed"
 
 
 @pytest.mark.parametrize("group", ["div_mod", "losses", "sparse_lookups"])
-def test_an_unknown_strategy_is_an_argument_that_does_not_exist_and_not_one_that_is_ignored(group: str) -> None:
+def test_an_unknown_strategy_is_an_argument_that_does_not_exist_and_not_one_that_is_ignored(
+    group: str,
+) -> None:
     document = json.loads((RECORDINGS / f"{group}.json").read_text(encoding="utf-8"))
-    lookups = [each for each in document["cases"] if each["inputs"].get("partition_strategy") == "div"]
+    lookups = [
+        each for each in document["cases"] if each["inputs"].get("partition_strategy") == "div"
+    ]
     for case in lookups[:3]:
         wrong = {key: value for key, value in case.items() if key != "expected"}
-        wrong |= {"inputs": case["inputs"] | {"partition_strategy": "foo"}, "error": {"class": "ValueError"}}
+        wrong |= {
+            "inputs": case["inputs"] | {"partition_strategy": "foo"},
+            "error": {"class": "ValueError"},
+        }
         assert judge(wrong, group_module(group)).why == "D-LAYOUT-3"

@@ -14,7 +14,12 @@ from hypothesis.extra import numpy as hnp
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange, ScopeError
 from shardvar.reference.devices import Device, device_scope, track_transfers
-from shardvar.reference.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
+from shardvar.reference.variables import (
+    ResourceVariable,
+    UnreadVariable,
+    Variable,
+    variable_operations,
+)
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.updates import ADD, REPLACE
 from shardvar.reference.variables.variable import VariableSynchronization
@@ -33,10 +38,13 @@ def three(**kwargs: Any) -> Any:
 
 
 def test_calling_variable_makes_a_resource_variable() -> None:
-    """R-VAR-6: "the default implementation of the tf.Variable interface will be ResourceVariable"."""
+    """R-VAR-6: "the default implementation of the tf.Variable interface will be
+    ResourceVariable"."""
     variable = sv.Variable([1.0])
     assert (
-        type(variable) is ResourceVariable and isinstance(variable, sv.Variable) and isinstance(variable, sv.Trackable)
+        type(variable) is ResourceVariable
+        and isinstance(variable, sv.Variable)
+        and isinstance(variable, sv.Trackable)
     )
 
 
@@ -70,11 +78,21 @@ def test_a_dtype_by_name_casts_the_initial_value() -> None:
         Variable(np.array([1.5]), dtype="int32")
 
 
-@given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)), st.data())
+@given(
+    hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)),
+    st.data(),
+)
 def test_reads_are_snapshots(value: Any, data: st.DataObject) -> None:
-    """R-READ-2 (RFC 003): "no mutation is done to the Tensor returned by a read_variable_op after it's been read"."""
+    """R-READ-2 (RFC 003): "no mutation is done to the Tensor returned by a read_variable_op after
+    it's been read"."""
     variable = Variable(value)
-    reads = [variable.read_value(), variable.value(), variable.numpy(), np.asarray(variable), variable[...]]
+    reads = [
+        variable.read_value(),
+        variable.value(),
+        variable.numpy(),
+        np.asarray(variable),
+        variable[...],
+    ]
     for verb in data.draw(st.lists(st.sampled_from(sorted(WRITES)), max_size=3)):
         getattr(variable, verb)(np.ones_like(value))
     for read in reads:
@@ -99,8 +117,14 @@ def test_a_write_returns_a_variable_that_reads_when_asked_or_nothing(verb: str) 
     """R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*"."""
     variable = three()
     returned = getattr(variable, verb)([1.0, 1.0, 1.0])
-    assert isinstance(returned, UnreadVariable) and isinstance(returned, Variable) and returned is not variable
-    assert returned.name == variable.name and returned.trainable and returned.device is variable.device
+    assert (
+        isinstance(returned, UnreadVariable)
+        and isinstance(returned, Variable)
+        and returned is not variable
+    )
+    assert (
+        returned.name == variable.name and returned.trainable and returned.device is variable.device
+    )
     variable.assign([7.0, 8.0, 9.0])
     assert returned.numpy().tolist() == [7, 8, 9], "it is no snapshot"
     returned.assign_add([1.0, 1.0, 1.0]).scatter_add(sv.IndexedSlices([10.0], [0]))
@@ -143,9 +167,12 @@ def test_a_value_of_another_shape_is_refused_and_nothing_is_written(verb: str, v
         ("int8", np.array([-3], np.int64), True),
     ],
 )
-def test_a_value_is_cast_where_its_kind_allows_and_refused_otherwise(dtype: str, value: Any, fits: bool) -> None:
+def test_a_value_is_cast_where_its_kind_allows_and_refused_otherwise(
+    dtype: str, value: Any, fits: bool
+) -> None:
     variable = Variable(
-        np.array([b"x"], object) if dtype == "string" else [0] if dtype != "bool" else [False], dtype=dtype
+        np.array([b"x"], object) if dtype == "string" else [0] if dtype != "bool" else [False],
+        dtype=dtype,
     )
     before = variable.numpy().tolist()
     if fits:
@@ -193,7 +220,9 @@ def test_a_shape_with_none_takes_values_of_any_size_there() -> None:
         ({"synchronization": "ON_READ", "trainable": True}, True),
     ],
 )
-def test_a_variable_is_trainable_unless_it_is_synchronized_on_read(kwargs: dict[str, Any], trainable: bool) -> None:
+def test_a_variable_is_trainable_unless_it_is_synchronized_on_read(
+    kwargs: dict[str, Any], trainable: bool
+) -> None:
     assert Variable(1.0, **kwargs).trainable is trainable
 
 
@@ -214,7 +243,9 @@ def test_reads_of_rows_are_in_the_order_of_the_ids() -> None:
     assert variable.gather_nd([2, 1]) == 6
 
 
-@pytest.mark.parametrize("ids", [[5], [-1], [0, 7], np.array([[0], [9]]), [2**40], np.array([2**63], np.uint64)])
+@pytest.mark.parametrize(
+    "ids", [[5], [-1], [0, 7], np.array([[0], [9]]), [2**40], np.array([2**63], np.uint64)]
+)
 def test_an_id_out_of_range_is_named(ids: Any) -> None:
     """R-ID-1."""
     variable = Variable(counting((5, 2)))
@@ -287,7 +318,9 @@ def test_operators_and_numpy_work_on_the_value() -> None:
     variable, array = three(), np.array([1, 2, 3], np.float32)
     assert (variable + 1).tolist() == [2, 3, 4] and (10 - variable).tolist() == [9, 8, 7]
     assert (variable @ array) == 14 and (array + variable).tolist() == [2, 4, 6]
-    assert (variable == array).tolist() == [True] * 3 and (variable != variable).tolist() == [False] * 3
+    assert (variable == array).tolist() == [True] * 3 and (variable != variable).tolist() == [
+        False
+    ] * 3
     assert np.sum(variable) == 6 and np.concatenate([variable, [4]]).tolist() == [1, 2, 3, 4]
     assert np.shape(variable) == (3,) and variable.astype("int8").dtype == np.int8
     name = variable
@@ -360,7 +393,9 @@ def test_a_read_never_sees_half_a_write() -> None:
         last = 0.0
         for _ in range(200):
             value = variable.read_value()
-            assert (value == value[0]).all() and value[0] >= last, "and a read that comes later sees no earlier value"
+            assert (value == value[0]).all() and value[0] >= last, (
+                "and a read that comes later sees no earlier value"
+            )
             last = value[0]
     finally:
         stop.set()
@@ -385,7 +420,9 @@ def test_a_variable_is_made_on_the_current_device_or_where_another_is() -> None:
     with device_scope(device):
         assert Variable(1.0).device is device
         assert Variable(1.0, device=other).device is other
-        assert Variable(1.0, device=device, colocated_with=Variable(2.0, device=other)).device is other
+        assert (
+            Variable(1.0, device=device, colocated_with=Variable(2.0, device=other)).device is other
+        )
     with pytest.raises(ArgumentTypeError, match="colocated_with is 3"):
         Variable(1.0, colocated_with=3)
 
@@ -429,7 +466,9 @@ def test_reading_and_writing_move_the_value_once() -> None:
             variable.sparse_read([3, 3, 7])
             variable.scatter_add(sv.IndexedSlices(np.ones((2, 4), np.float32), [9, 0]))
             _ = variable[2:5]
-    counted = {name: (traffic.nbytes, traffic.messages) for name, traffic in ledger.operations.items()}
+    counted = {
+        name: (traffic.nbytes, traffic.messages) for name, traffic in ledger.operations.items()
+    }
     assert counted == {
         "read_value": (160, 1),
         "assign": (160, 1),
@@ -445,7 +484,8 @@ def test_reading_and_writing_move_the_value_once() -> None:
 
 
 def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:
-    """R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by subclassing"."""
+    """R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by
+    subclassing"."""
 
     class Counted(Variable):
         def __init__(self, initial_value: Any, **kwargs: Any) -> None:
@@ -458,7 +498,9 @@ def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:
         def read_value(self) -> Any:
             return self.array.copy()
 
-        def assign(self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
+        def assign(
+            self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+        ) -> Any:
             self.array, self.writes = np.asarray(value, np.float32), self.writes + 1
             return self._written(read_value)
 
@@ -472,7 +514,10 @@ def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:
     variable.scatter_mul(sv.IndexedSlices(np.full((3, 2), 2.0), [3, 0, 3]))
     assert variable.writes == 2
     assert variable.numpy().tolist() == [[4, 6], [4, 5], [6, 7], [32, 36]]
-    assert variable[1:3, 0].tolist() == [4, 6] and variable.sparse_read([3, 0]).tolist() == [[32, 36], [4, 6]]
+    assert variable[1:3, 0].tolist() == [4, 6] and variable.sparse_read([3, 0]).tolist() == [
+        [32, 36],
+        [4, 6],
+    ]
     assert (variable + 1).shape == (4, 2)
     whole = sv.ShardedVariable([variable, Variable(counting((1, 2)))])
     whole.scatter_add(sv.IndexedSlices(np.ones((2, 2)), [4, 1]))
@@ -498,7 +543,10 @@ def test_low_level_operations_work_on_a_resource() -> None:
     assert ops.resource_gather(handle, np.array([1, 0])).tolist() == [[2, 3], [0, 1]]
     ops.resource_scatter(handle, ADD, np.array([1, 1]), np.ones((2, 2), np.float32))
     ops.assign_variable_op(handle, ops.read_variable_op(handle) * 2)
-    assert ops.read_variable_op(handle).tolist() == [[0, 2], [8, 10]] and read.tolist() == [[1, 2], [3, 4]]
+    assert ops.read_variable_op(handle).tolist() == [[0, 2], [8, 10]] and read.tolist() == [
+        [1, 2],
+        [3, 4],
+    ]
     with pytest.raises(ArgumentError, match="Expected"):
         ops.assign_variable_op(handle, [1.0])
     ops.destroy_resource(handle)
@@ -509,17 +557,24 @@ def test_low_level_operations_work_on_a_resource() -> None:
 
 def test_variables_are_written_by_methods_and_by_no_free_function() -> None:
     """R-ASSIGN-3 (RFC 003): "reading from and writing to variables will be done via methods"."""
-    writes = [name for name in dir(Variable) if name.startswith(("assign", "scatter", "batch_scatter"))]
+    writes = [
+        name for name in dir(Variable) if name.startswith(("assign", "scatter", "batch_scatter"))
+    ]
     assert {"assign", "assign_add", "assign_sub", "scatter_add", "scatter_update"} <= set(writes)
     assert set(writes) & (set(sv.__all__) | set(sv.nn.__all__)) == set()
 
 
 def test_name_scopes_prefix_names_and_nothing_is_made_unique() -> None:
-    """R-NAME-1 (RFC 003): "to control variable naming users can use tf.name_scope + tf.Variable"."""
+    """R-NAME-1 (RFC 003): "to control variable naming users can use tf.name_scope +
+    tf.Variable"."""
     with sv.name_scope("a"):
         assert Variable(1.0, name="w").name == "a/w"
         with sv.name_scope("b") as scope:
-            assert (Variable(1.0, name="w").name, Variable(1.0).name, scope) == ("a/b/w", "a/b/Variable", "a/b/")
+            assert (Variable(1.0, name="w").name, Variable(1.0).name, scope) == (
+                "a/b/w",
+                "a/b/Variable",
+                "a/b/",
+            )
             with sv.name_scope(None):
                 assert Variable(1.0, name="w").name == "w"
         with sv.name_scope(scope):
@@ -547,7 +602,8 @@ def test_nothing_is_collected_globally() -> None:
 
 def test_repr_names_what_it_is() -> None:
     assert repr(three(name="w")) == (
-        "<sv.ResourceVariable 'w' shape=(3,) dtype=float32 value=array([1., 2., 3.], dtype=float32)>"
+        "<sv.ResourceVariable 'w' shape=(3,) dtype=float32 value=array([1., 2., 3.], "
+        "dtype=float32)>"
     )
 
 
@@ -562,7 +618,9 @@ def test_nobody_reads_in_between_the_writes_of_one_commit() -> None:
         reader.join(0.2)  # as long as it may take who does not wait
         seen.append(["written"])
 
-    commit([*first.plan_writes(REPLACE, np.ones(1, np.float32)), Write(second.resources, write_second)])
+    commit(
+        [*first.plan_writes(REPLACE, np.ones(1, np.float32)), Write(second.resources, write_second)]
+    )
     reader.join()
     assert seen == [["written"], [1.0]]
 
@@ -575,7 +633,8 @@ def test_unsigned_integers_are_divided_with_every_digit() -> None:
 
 
 def test_a_resource_copies_a_value_unless_it_owns_it() -> None:
-    """An initial value that was made for the variable is its buffer: to copy it would take its size twice."""
+    """An initial value that was made for the variable is its buffer: to copy it would take its size
+    twice."""
     value = np.arange(3.0)
     assert np.shares_memory(Resource(value, owns_value=True).buffer.array, value)
     assert not np.shares_memory(Resource(value).buffer.array, value)
@@ -584,7 +643,12 @@ def test_a_resource_copies_a_value_unless_it_owns_it() -> None:
 def test_the_numbers_of_synchronizations_and_aggregations_are_tensorflows() -> None:
     """They are in the configurations that it stores."""
     assert [each.value for each in VariableSynchronization] == [0, 1, 2, 3]
-    assert [each.name for each in VariableSynchronization] == ["AUTO", "NONE", "ON_WRITE", "ON_READ"]
+    assert [each.name for each in VariableSynchronization] == [
+        "AUTO",
+        "NONE",
+        "ON_WRITE",
+        "ON_READ",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Creating variables that may be partitioned: geometry, names, devices, and initial values made part by part."""
+"""Creating variables that may be partitioned: geometry, names, devices, and initial values made
+part by part."""
 
 import gc
 import tracemalloc
@@ -22,7 +23,8 @@ from spec_tests.helpers.sharded_variables import counting
 
 @given(st.integers(0, 20), st.integers(1, 8), st.sampled_from([(), (3,)]))
 def test_an_array_is_sliced_by_div(rows: int, count: int, row_shape: tuple[int, ...]) -> None:
-    """R-INIT-1, R-DIV-1, R-CREATE-4: parts of div, named ``w/part_0``; R-CREATE-2: one is a plain variable."""
+    """R-INIT-1, R-DIV-1, R-CREATE-4: parts of div, named ``w/part_0``; R-CREATE-2: one is a plain
+    variable."""
     value = counting((rows, *row_shape))
     variable = create_sharded_variable(value, count, name="w")
     np.testing.assert_array_equal(np.asarray(variable), value)
@@ -31,8 +33,12 @@ def test_an_array_is_sliced_by_div(rows: int, count: int, row_shape: tuple[int, 
     if len(parts) < 2:
         assert isinstance(variable, sv.Variable)
     else:
-        assert [shard.shape[0] for shard in variable.variables] == [stop - start for start, stop in parts]
-        assert [shard.name for shard in variable.variables] == [f"w/part_{i}" for i in range(len(parts))]
+        assert [shard.shape[0] for shard in variable.variables] == [
+            stop - start for start, stop in parts
+        ]
+        assert [shard.name for shard in variable.variables] == [
+            f"w/part_{i}" for i in range(len(parts))
+        ]
 
 
 def test_parts_go_to_the_devices_in_turn_and_each_is_made_there() -> None:
@@ -45,7 +51,9 @@ def test_parts_go_to_the_devices_in_turn_and_each_is_made_there() -> None:
         return np.full(partition.shape, partition.offset[0], np.float32)
 
     with track_transfers() as ledger:
-        variable = create_sharded_variable(part, 3, devices, shape=(5, 2), dtype="float32", name="w")
+        variable = create_sharded_variable(
+            part, 3, devices, shape=(5, 2), dtype="float32", name="w"
+        )
     assert variable.devices == (devices[0], devices[1], devices[0]) == tuple(made_on)
     assert variable.numpy()[:, 0].tolist() == [0, 0, 2, 2, 4] and ledger.nbytes == 0
 
@@ -74,7 +82,9 @@ def test_uneven_and_empty_parts() -> None:
     assert [shard.shape[0] for shard in variable.variables] == [0, 4, 1]
 
 
-@pytest.mark.parametrize("cut", [[1, 2], [0, 1], "x", 0, -1, [2, 2], 2.5, Partition.from_counts((5, 2), (1, 2))])
+@pytest.mark.parametrize(
+    "cut", [[1, 2], [0, 1], "x", 0, -1, [2, 2], 2.5, Partition.from_counts((5, 2), (1, 2))]
+)
 def test_an_unsupported_layout_is_refused_with_the_layout_and_nothing_is_created(cut: Any) -> None:
     """R-PART-4 (RFC 000)."""
     device = Device("ps:0")
@@ -87,7 +97,9 @@ def test_an_unsupported_layout_is_refused_with_the_layout_and_nothing_is_created
 def test_a_partition_whose_parts_are_no_runs_of_rows_in_order_is_refused() -> None:
     rows = Partition.from_counts((5, 2), (2, 1))
     for wrong in (Partition((5, 2), rows.parts[::-1]), Partition.from_counts((5, 2), (1, 2))):
-        with pytest.raises(LayoutError, match=r"do not cut the shape \(5, 2\) along its first axis"):
+        with pytest.raises(
+            LayoutError, match=r"do not cut the shape \(5, 2\) along its first axis"
+        ):
             create_sharded_variable(counting((5, 2)), wrong)
     with pytest.raises(LayoutError, match=r"does not cut the shape \(4, 2\)"):
         create_sharded_variable(counting((4, 2)), rows)
@@ -115,7 +127,9 @@ class Recording:
         full = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
         if partition is None:
             return full
-        return full[tuple(slice(o, o + s) for o, s in zip(partition.offset, partition.shape, strict=True))]
+        return full[
+            tuple(slice(o, o + s) for o, s in zip(partition.offset, partition.shape, strict=True))
+        ]
 
 
 BOUND: list[Callable[[Recording], Any]] = [
@@ -129,7 +143,9 @@ BOUND: list[Callable[[Recording], Any]] = [
 
 
 @pytest.mark.parametrize("bind", BOUND)
-def test_a_partition_aware_initializer_is_called_once_a_part_and_the_full_value_never_exists(bind: Any) -> None:
+def test_a_partition_aware_initializer_is_called_once_a_part_and_the_full_value_never_exists(
+    bind: Any,
+) -> None:
     """R-INIT-2, however shape and dtype are bound to it."""
     init = Recording()
     value, kwargs = bind(init)
@@ -147,7 +163,11 @@ def test_a_plain_variable_of_an_initializer_is_made_by_one_call() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [lambda: counting((5, 2)), lambda **more: counting((5, 2)), lambda *more: counting((5, 2)).tolist()],
+    [
+        lambda: counting((5, 2)),
+        lambda **more: counting((5, 2)),
+        lambda *more: counting((5, 2)).tolist(),
+    ],
 )
 def test_one_that_is_not_is_called_once_and_sliced(function: Callable[..., Any]) -> None:
     """R-INIT-2 (RFC 000): "creating the entire value and do slicing"."""
@@ -162,7 +182,8 @@ def test_one_that_is_not_is_called_once_and_sliced(function: Callable[..., Any])
 
 
 def test_the_other_spellings_of_a_partition() -> None:
-    """R-INIT-7 (RFC 000): "a map from device string to the shard assigned to that device"; TensorFlow's own two."""
+    """R-INIT-7 (RFC 000): "a map from device string to the shard assigned to that device";
+    TensorFlow's own two."""
 
     def by_layout(layout: Any) -> Any:
         return {device: np.full(part.shape, part.offset[0]) for device, part in layout.items()}
@@ -174,13 +195,16 @@ def test_the_other_spellings_of_a_partition() -> None:
         return np.full(shard_info.shape, shard_info.offset[0])
 
     for function in (by_layout, by_two, by_info):
-        variable = create_sharded_variable(function, 2, [Device("ps:0"), Device("ps:1")], shape=(3,), dtype="int64")
+        variable = create_sharded_variable(
+            function, 2, [Device("ps:0"), Device("ps:1")], shape=(3,), dtype="int64"
+        )
         assert variable.numpy().tolist() == [0, 0, 2]
 
 
 @pytest.mark.parametrize("spelling", ["partition", "shard_info", "layout"])
 def test_a_partition_is_a_named_tuple_that_unpacks(spelling: str) -> None:
-    """R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' The offset "is a list"."""
+    """R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' The offset
+    "is a list"."""
     seen: list[Any] = []
 
     def take(given: Any) -> Any:
@@ -200,12 +224,20 @@ def test_a_partition_is_a_named_tuple_that_unpacks(spelling: str) -> None:
     def by_layout(layout: Any) -> Any:
         return take(layout)
 
-    functions: dict[str, Any] = {"partition": by_partition, "shard_info": by_info, "layout": by_layout}
+    functions: dict[str, Any] = {
+        "partition": by_partition,
+        "shard_info": by_info,
+        "layout": by_layout,
+    }
     variable = create_sharded_variable(functions[spelling], 2, shape=(5, 2), dtype="float32")
     assert (variable.numpy() == counting((5, 2))).all()
     assert seen == [((3, 2), [0, 0]), ((2, 2), [3, 0])]
     for part in seen:
-        assert isinstance(part, tuple) and part._fields == ("shape", "offset") and type(part.offset) is list
+        assert (
+            isinstance(part, tuple)
+            and part._fields == ("shape", "offset")
+            and type(part.offset) is list
+        )
         assert part._asdict() == {"shape": part.shape, "offset": part.offset}
         # Initializers take it as they gave it, and a Region, which has the same fields.
         region = sv.Region(part.offset, part.shape)
@@ -232,7 +264,9 @@ def test_an_initializer_that_lies_about_its_shape_is_found_out() -> None:
     with pytest.raises(ArgumentError, match=r"has shape \(9,\). Expected \(4,\)"):
         create_sharded_variable(lambda: np.zeros(9), 2, shape=(4,))
     with pytest.raises(ArgumentError, match="of a part has dtype complex64"):
-        create_sharded_variable(lambda partition: np.zeros(2, "complex64"), 2, shape=(4,), dtype="float32")
+        create_sharded_variable(
+            lambda partition: np.zeros(2, "complex64"), 2, shape=(4,), dtype="float32"
+        )
 
 
 def test_without_an_initial_value_nothing_is_created() -> None:
@@ -248,8 +282,13 @@ def test_creators_outside_see_each_part() -> None:
         return next_creator(**kwargs | {"trainable": False})
 
     with sv.variable_creator_scope(creator):
-        variable = create_sharded_variable(counting((3, 1)), 2, [Device("ps:0"), Device("ps:1")], name="w")
-    assert seen == [("w/part_0", (2, 1), "ps:0"), ("w/part_1", (1, 1), "ps:1")] and not variable.trainable
+        variable = create_sharded_variable(
+            counting((3, 1)), 2, [Device("ps:0"), Device("ps:1")], name="w"
+        )
+    assert (
+        seen == [("w/part_0", (2, 1), "ps:0"), ("w/part_1", (1, 1), "ps:1")]
+        and not variable.trainable
+    )
 
 
 def test_a_strategys_creator_in_three_lines() -> None:
@@ -258,11 +297,17 @@ def test_a_strategys_creator_in_three_lines() -> None:
 
     def creator(next_creator: Any, **kwargs: Any) -> Any:
         cut = sv.FixedShardsPartitioner(2)
-        return create_partitioned(next_creator, kwargs, cut=cut, place_next=lambda: next(turn), num_shards=2)
+        return create_partitioned(
+            next_creator, kwargs, cut=cut, place_next=lambda: next(turn), num_shards=2
+        )
 
     with sv.name_scope("model"), sv.variable_creator_scope(creator):
         w, b = sv.Variable(counting((4, 2)), name="w"), sv.Variable(0.0, name="b")
-    assert isinstance(w, sv.ShardedVariable) and w.name == "model/w" and w.variables[1].name == "model/w/part_1"
+    assert (
+        isinstance(w, sv.ShardedVariable)
+        and w.name == "model/w"
+        and w.variables[1].name == "model/w/part_1"
+    )
     assert isinstance(b, sv.Variable) and b.device is servers[0]
 
 
@@ -321,7 +366,8 @@ def test_the_geometry_is_known_without_the_value_where_it_can_be() -> None:
 
 
 def test_slices_of_an_array_cross_to_their_devices_and_parts_that_are_made_there_do_not() -> None:
-    """R-INIT-3 (RFC 000): "create initial values on each sharding device": the ledger says what that saves."""
+    """R-INIT-3 (RFC 000): "create initial values on each sharding device": the ledger says what
+    that saves."""
     homes, worker = [Device("ps:0"), Device("ps:1")], Device("worker:0")
     array = counting((5, 2))
     for value, nbytes in (
@@ -331,7 +377,9 @@ def test_slices_of_an_array_cross_to_their_devices_and_parts_that_are_made_there
     ):
         with device_scope(worker), track_transfers() as ledger:
             create_sharded_variable(value, 2, homes, name="w")
-        assert [(row.source, row.nbytes) for row in ledger.transfers] == [(worker.name, size) for size in nbytes]
+        assert [(row.source, row.nbytes) for row in ledger.transfers] == [
+            (worker.name, size) for size in nbytes
+        ]
         assert {row.operation for row in ledger.transfers} <= {"create"}
     with device_scope(homes[0]), track_transfers() as ledger:
         create_sharded_variable(array, 2, homes)
@@ -339,9 +387,11 @@ def test_slices_of_an_array_cross_to_their_devices_and_parts_that_are_made_there
 
 
 def test_a_callable_of_any_keywords_does_not_say_that_it_makes_parts() -> None:
-    """R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `partition` argument": by name.
+    """R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `partition`
+    argument": by name.
 
-    Whoever takes any keyword takes misspelled ones too; called once and sliced, its value is right whatever it does.
+    Whoever takes any keyword takes misspelled ones too; called once and sliced, its value is right
+    whatever it does.
     """
     calls: list[dict[str, Any]] = []
 

@@ -1,4 +1,5 @@
-"""Creator scopes: what a creator may do, in which order, in which thread, and what is left behind."""
+"""Creator scopes: what a creator may do, in which order, in which thread, and what is left
+behind."""
 
 import threading
 from collections.abc import Callable
@@ -33,7 +34,9 @@ def test_a_creator_may_call_the_base_constructor() -> None:
     with sv.variable_creator_scope(creator):
         variable = sv.Variable([1.0, 2.0], False, name="w", dtype="float64")
     assert variable.numpy().tolist() == [1, 2] and not variable.trainable
-    assert seen["initial_value"] == [1.0, 2.0] and seen["name"] == "w" and seen["trainable"] is False
+    assert (
+        seen["initial_value"] == [1.0, 2.0] and seen["name"] == "w" and seen["trainable"] is False
+    )
     assert set(seen) == {
         "initial_value",
         "trainable",
@@ -57,7 +60,9 @@ def test_a_creator_may_return_a_variable_that_exists() -> None:
 def test_a_creator_may_change_arguments() -> None:
     """R-CREATE-1 (RFC 003): "changing some arguments to the base constructor"."""
     with sv.variable_creator_scope(
-        lambda next_creator, **kwargs: next_creator(**kwargs | {"trainable": False, "name": "renamed"})
+        lambda next_creator, **kwargs: next_creator(
+            **kwargs | {"trainable": False, "name": "renamed"}
+        )
     ):
         variable = sv.Variable(1.0, name="w")
     assert (variable.name, variable.trainable) == ("renamed", False)
@@ -69,7 +74,10 @@ def test_a_creator_may_call_the_base_constructor_several_times() -> None:
     def halves(next_creator: Creator, **kwargs: Any) -> Any:
         value = kwargs.pop("initial_value")
         middle = len(value) // 2
-        parts = [next_creator(**kwargs | {"initial_value": part}) for part in (value[:middle], value[middle:])]
+        parts = [
+            next_creator(**kwargs | {"initial_value": part})
+            for part in (value[:middle], value[middle:])
+        ]
         return sv.ShardedVariable(parts)
 
     with sv.variable_creator_scope(halves):
@@ -98,10 +106,14 @@ def test_a_creator_that_returns_nothing_is_named() -> None:
 
 
 @given(st.lists(st.none() | st.sampled_from([1, 50, 100, 200]), max_size=5))
-def test_the_highest_priority_is_called_first_of_equals_the_innermost(priorities: list[int | None]) -> None:
+def test_the_highest_priority_is_called_first_of_equals_the_innermost(
+    priorities: list[int | None],
+) -> None:
     called: list[str] = []
     scopes = [
-        sv.variable_creator_scope(noting(called, str(i)), **({} if priority is None else {"priority": priority}))
+        sv.variable_creator_scope(
+            noting(called, str(i)), **({} if priority is None else {"priority": priority})
+        )
         for i, priority in enumerate(priorities)
     ]
     for scope in scopes:

@@ -1,4 +1,5 @@
-"""The two hazards that RFC 003 names: what goes wrong where a read may change, and not where reads are snapshots."""
+"""The two hazards that RFC 003 names: what goes wrong where a read may change, and not where reads
+are snapshots."""
 
 from typing import Any
 
@@ -11,7 +12,8 @@ from shardvar.reference.variables import RefVariable, ResourceVariable
 
 
 def branches_taken(variable: Any) -> list[str]:
-    """A conditional as a graph executes it: each operation of a branch looks at the predicate for itself, when it runs.
+    """A conditional as a graph executes it: each operation of a branch looks at the predicate for
+    itself, when it runs.
 
     Its first operation changes the variable that is the predicate.
     """
@@ -32,20 +34,21 @@ def branches_taken(variable: Any) -> list[str]:
 
 
 def test_a_predicate_that_changes_after_it_was_read_executes_parts_of_both_branches() -> None:
-    """R-REF-1 (RFC 003): "a subset of both branches could execute, leading to hard-to-debug errors"."""
+    """R-REF-1 (RFC 003): "a subset of both branches could execute, leading to hard-to-debug
+    errors"."""
     assert branches_taken(RefVariable(True)) == ["true: write", "false: all"]
 
 
 def test_of_a_predicate_that_is_a_snapshot_one_branch_executes() -> None:
-    """R-READ-2 (RFC 003): "we would like to ensure that", since the value was read before, "only one branch of the
-    conditional will execute".
+    """R-READ-2 (RFC 003): "we would like to ensure that", since the value was read before, "only
+    one branch of the conditional will execute".
     """
     assert branches_taken(ResourceVariable(True)) == ["true: write", "true: rest"]
 
 
 def first_layers_gradient(first: Any, second: Any, x: float) -> float:
-    """Two linear layers, y = (x * first) * second, trained on y itself; the second is updated before the first's
-    gradient, which is x * second, is taken: nothing orders the two."""
+    """Two linear layers, y = (x * first) * second, trained on y itself; the second is updated
+    before the first's gradient, which is x * second, is taken: nothing orders the two."""
     weight = second.read_value()
     hidden = x * float(first.read_value())
     second.assign_sub(np.float32(hidden))
@@ -53,8 +56,8 @@ def first_layers_gradient(first: Any, second: Any, x: float) -> float:
 
 
 def test_a_gradient_taken_at_a_value_that_an_update_has_changed_is_wrong() -> None:
-    """R-REF-1 (RFC 003): "it would be possible for the value after the update to be used in the backward pass, leading
-    to incorrect gradients".
+    """R-REF-1 (RFC 003): "it would be possible for the value after the update to be used in the
+    backward pass, leading to incorrect gradients".
     """
     assert first_layers_gradient(RefVariable(3.0), RefVariable(5.0), x=2.0) == 2.0 * (5.0 - 6.0)
 
@@ -68,7 +71,11 @@ def test_what_a_ref_variable_reads_and_returns_is_its_memory() -> None:
     variable = RefVariable([1.0, 2.0], name="r")
     read, returned = variable.read_value(), variable.assign_add([1.0, 1.0])
     assert read is returned and read.tolist() == [2, 3]
-    assert variable.assign_sub(np.ones(2)).tolist() == [1, 2] and variable.name == "r" and variable.trainable
+    assert (
+        variable.assign_sub(np.ones(2)).tolist() == [1, 2]
+        and variable.name == "r"
+        and variable.trainable
+    )
     with pytest.raises(ArgumentError, match="Expected"):
         variable.assign([1.0])
     with pytest.raises(ArgumentError, match="takes no shape"):
@@ -76,11 +83,14 @@ def test_what_a_ref_variable_reads_and_returns_is_its_memory() -> None:
 
 
 def test_a_creator_may_make_ref_variables() -> None:
-    """R-REF-1 (RFC 003): "RefVariable will be kept in tf.compat.v1"; here whoever wants it asks for it."""
+    """R-REF-1 (RFC 003): "RefVariable will be kept in tf.compat.v1"; here whoever wants it asks for
+    it."""
     with sv.variable_creator_scope(lambda next_creator, **kwargs: RefVariable(**kwargs)):
         assert type(sv.Variable(1.0)) is RefVariable
 
 
 @pytest.mark.parametrize(("trainable", "expected"), [(None, True), (True, True), (False, False)])
-def test_a_ref_variable_is_trainable_unless_it_is_told_otherwise(trainable: bool | None, expected: bool) -> None:
+def test_a_ref_variable_is_trainable_unless_it_is_told_otherwise(
+    trainable: bool | None, expected: bool
+) -> None:
     assert RefVariable(1.0, trainable=trainable).trainable is expected

@@ -26,7 +26,9 @@ REPLICAS = [Device("GPU:0"), Device("GPU:1")]
 
 
 def mirrored(value: Any, aggregation: Any = None) -> Any:
-    return MirroredVariable([Variable(value, name="w", device=device) for device in REPLICAS], aggregation)
+    return MirroredVariable(
+        [Variable(value, name="w", device=device) for device in REPLICAS], aggregation
+    )
 
 
 def copies_of(variable: Any) -> list[Any]:
@@ -36,10 +38,17 @@ def copies_of(variable: Any) -> list[Any]:
 def test_every_copy_gets_every_write_and_no_two_share_a_buffer() -> None:
     """R-MIRROR-1 (RFC 000): "always kept in sync by applying the same updates to every copy"."""
     variable = mirrored(counting((4, 2)))
-    variable.assign_add(np.ones((4, 2), np.float32)).scatter_mul(sv.IndexedSlices(np.full((2, 2), 2.0), [3, 3]))
+    variable.assign_add(np.ones((4, 2), np.float32)).scatter_mul(
+        sv.IndexedSlices(np.full((2, 2), 2.0), [3, 3])
+    )
     variable.scatter_update(sv.IndexedSlices(np.zeros((1, 2)), [0]))
     first, second = copies_of(variable)
-    assert first.tolist() == second.tolist() == variable.numpy().tolist() == [[0, 0], [4, 5], [6, 7], [32, 36]]
+    assert (
+        first.tolist()
+        == second.tolist()
+        == variable.numpy().tolist()
+        == [[0, 0], [4, 5], [6, 7], [32, 36]]
+    )
     assert len({resource.buffer for resource in variable.resources}) == 2
     assert isinstance(variable, sv.Variable) and variable.name == "w" and variable.shape == (4, 2)
 
@@ -54,12 +63,17 @@ def test_a_read_is_from_the_copy_on_the_current_device() -> None:
     with device_scope(Device("worker:0")), track_transfers() as ledger:
         variable.read_value()
         variable.assign(counting((4, 2)))
-    assert ledger.operations["read_value"].nbytes == 32 and ledger.operations["assign"].nbytes == 2 * 32
+    assert (
+        ledger.operations["read_value"].nbytes == 32
+        and ledger.operations["assign"].nbytes == 2 * 32
+    )
 
 
 def test_a_refused_write_changes_no_copy() -> None:
     small = Device("GPU:1", memory_limit=32)
-    variable = MirroredVariable([Variable(counting((4, 2)), device=device) for device in (REPLICAS[0], small)])
+    variable = MirroredVariable(
+        [Variable(counting((4, 2)), device=device) for device in (REPLICAS[0], small)]
+    )
     with pytest.raises(DeviceFull):
         variable.assign_add(np.ones((4, 2), np.float32))
     with pytest.raises(OutOfRange):
@@ -68,7 +82,8 @@ def test_a_refused_write_changes_no_copy() -> None:
 
 
 def test_copies_may_be_sharded() -> None:
-    """R-MIRROR-1 (RFC 002): "variables can also sometimes be MirroredVariable with ShardedVariable"."""
+    """R-MIRROR-1 (RFC 002): "variables can also sometimes be MirroredVariable with
+    ShardedVariable"."""
     array = counting((5, 2))
     variable = MirroredVariable([sharded_of(array, [2, 0, 3]), sharded_of(array, [4, 1])])
     variable.scatter_add(sv.IndexedSlices(np.ones((2, 2)), [4, 0]))
@@ -110,14 +125,20 @@ def test_no_reader_finds_two_copies_that_differ() -> None:
         writer.join()
 
 
-@given(st.lists(st.integers(-50, 50), min_size=1, max_size=4), st.sampled_from(["float32", "int32"]))
+@given(
+    st.lists(st.integers(-50, 50), min_size=1, max_size=4), st.sampled_from(["float32", "int32"])
+)
 def test_values_of_replicas_become_one(values: list[int], dtype: str) -> None:
     arrays = [np.full(3, value, dtype) for value in values]
     total = np.sum(arrays, axis=0).astype(dtype)
-    mean = (np.trunc(total / len(values)) if dtype == "int32" else total / np.float32(len(values))).astype(dtype)
+    mean = (
+        np.trunc(total / len(values)) if dtype == "int32" else total / np.float32(len(values))
+    ).astype(dtype)
     wanted = {"SUM": total, "MEAN": mean, "ONLY_FIRST_REPLICA": arrays[0]}
     for name, value in wanted.items():
-        np.testing.assert_allclose(aggregate(PerReplica(arrays), VariableAggregation[name]), value, rtol=1e-6)
+        np.testing.assert_allclose(
+            aggregate(PerReplica(arrays), VariableAggregation[name]), value, rtol=1e-6
+        )
         variable = mirrored(np.zeros(3, dtype), name)
         variable.assign_add(PerReplica(arrays))
         assert all(np.allclose(copy, value, rtol=1e-6) for copy in copies_of(variable))
@@ -149,7 +170,9 @@ def test_values_of_replicas_cross_from_where_they_lie() -> None:
     with device_scope(REPLICAS[0]), track_transfers() as ledger:
         variable.assign_add(PerReplica([np.ones(4, np.float32)] * 2, REPLICAS))
     assert ledger.nbytes == 16 + 16, "one from the other replica, the sum to the server"
-    assert list(ledger.operations) == ["assign_add"], "each move bears the name of what the user called"
+    assert list(ledger.operations) == ["assign_add"], (
+        "each move bears the name of what the user called"
+    )
     assert variable.numpy().tolist() == [2] * 4
 
 
@@ -160,7 +183,11 @@ def test_one_variable_that_all_replicas_update_may_be_sharded() -> None:
     variable.assign(PerReplica([np.zeros((5, 2), np.float32), np.full((5, 2), 2, np.float32)]))
     variable.scatter_sub(sv.IndexedSlices(np.ones((1, 2)), [4]))
     assert sharded.numpy()[:, 0].tolist() == [1, 1, 1, 1, 0] and variable.variable is sharded
-    assert (variable.name, variable.trainable, variable.aggregation.name) == ("ShardedVariable", True, "MEAN")
+    assert (variable.name, variable.trainable, variable.aggregation.name) == (
+        "ShardedVariable",
+        True,
+        "MEAN",
+    )
     assert variable[3:].tolist() == [[1, 1], [0, 0]] and variable.device is sharded.devices[0]
 
 
@@ -178,7 +205,8 @@ def test_copies_are_alike_and_each_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "mean"), [(2**60 + 2, 2**60 + 5, 2**60 + 3), (-(2**60), -(2**60) - 1, -(2**60))]
+    ("one", "other", "mean"),
+    [(2**60 + 2, 2**60 + 5, 2**60 + 3), (-(2**60), -(2**60) - 1, -(2**60))],
 )
 def test_the_mean_of_large_integers_keeps_every_digit(one: int, other: int, mean: int) -> None:
     """It is rounded towards zero; float64 has 53 bits and would round it before."""
@@ -188,12 +216,17 @@ def test_the_mean_of_large_integers_keeps_every_digit(one: int, other: int, mean
 
 def test_a_replica_whose_value_has_another_shape_is_the_one_that_is_named() -> None:
     values = PerReplica([np.zeros(3), np.zeros(3), np.zeros(1)])
-    with pytest.raises(ArgumentError, match=r"value of a replica has shape \(1,\)\. Expected \(3,\)"):
+    with pytest.raises(
+        ArgumentError, match=r"value of a replica has shape \(1,\)\. Expected \(3,\)"
+    ):
         aggregate(values, VariableAggregation.SUM)
 
 
 def test_the_name_is_that_of_the_first_copy() -> None:
-    assert MirroredVariable([Variable(1.0, name="first"), Variable(1.0, name="second")]).name == "first"
+    assert (
+        MirroredVariable([Variable(1.0, name="first"), Variable(1.0, name="second")]).name
+        == "first"
+    )
 
 
 def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first() -> None:
@@ -207,7 +240,10 @@ def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first()
         def _targets(self) -> tuple[Variable, ...]:
             return self._pair
 
-    first, second = Variable([1.0, 2.0], name="first", trainable=False), Variable([1.0, 2.0], name="second")
+    first, second = (
+        Variable([1.0, 2.0], name="first", trainable=False),
+        Variable([1.0, 2.0], name="second"),
+    )
     pair = Pair(first, second)
     assert (pair.name, pair.trainable, pair.shape) == ("first", False, (2,))
     pair.assign([3.0, 4.0])

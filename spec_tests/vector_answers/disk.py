@@ -11,14 +11,20 @@ Inputs = Mapping[str, Any]
 
 
 def read_checkpoint(folder: Path, inputs: Inputs, expected: Any) -> Any:
-    """Every tensor, told as the vector tells it: by digest, bytes or strings; the error where one is refused."""
+    """Every tensor, told as the vector tells it: by digest, bytes or strings; the error where one
+    is refused."""
     told = {key_of(each): each for each in (expected or {"tensors": []})["tensors"]}
     with sv.open_checkpoint(folder / inputs["path"]) as reader:
-        return {"tensors": [_tensor(reader, key, told.get(key, {})) for key in sorted(reader, key=_order(told))]}
+        return {
+            "tensors": [
+                _tensor(reader, key, told.get(key, {})) for key in sorted(reader, key=_order(told))
+            ]
+        }
 
 
 def read_damaged(folder: Path, inputs: Inputs, expected: Any) -> Any:
-    """The keys that are refused, each with the class that was expected where the error is one, and no other key."""
+    """The keys that are refused, each with the class that was expected where the error is one, and
+    no other key."""
     wanted = {each["key"]: each["error"] for each in expected["refused"]}
     refused = []
     with sv.open_checkpoint(folder / inputs["path"]) as reader:
@@ -27,9 +33,15 @@ def read_damaged(folder: Path, inputs: Inputs, expected: Any) -> Any:
                 reader.read(key)
             except sv.errors.ShardvarError as error:
                 is_wanted = key in wanted and isinstance(error, getattr(sv.errors, wanted[key]))
-                refused.append({"key": key, "error": wanted[key] if is_wanted else type(error).__name__})
+                refused.append(
+                    {"key": key, "error": wanted[key] if is_wanted else type(error).__name__}
+                )
     order = list(wanted)
-    return {"refused": sorted(refused, key=lambda each: order.index(each["key"]) if each["key"] in order else -1)}
+    return {
+        "refused": sorted(
+            refused, key=lambda each: order.index(each["key"]) if each["key"] in order else -1
+        )
+    }
 
 
 def _keys(reader: Any, wanted: Mapping[str, str]) -> list[str]:
@@ -42,7 +54,11 @@ def _keys(reader: Any, wanted: Mapping[str, str]) -> list[str]:
 
 def key_of(told: Inputs) -> str:
     """The key of a tensor as the engine has it."""
-    return told["key"] if "key" in told else bytes.fromhex(told["key_hex"]).decode("utf-8", "surrogateescape")
+    return (
+        told["key"]
+        if "key" in told
+        else bytes.fromhex(told["key_hex"]).decode("utf-8", "surrogateescape")
+    )
 
 
 def _order(told: Mapping[str, Any]) -> Any:

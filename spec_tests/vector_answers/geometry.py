@@ -10,7 +10,11 @@ import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.partition import check_tiles
 from shardvar.layout.region import format_slice_text, parse_slice_text
-from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
+from shardvar.layout.shard_counts import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+)
 from shardvar.planning.policies import BalancedPolicy
 
 Inputs = Mapping[str, Any]
@@ -37,7 +41,11 @@ def _intersect(inputs: Inputs) -> Any:
 
 def _subtract(inputs: Inputs) -> Any:
     pieces = region(inputs["a"]).subtract(region(inputs["b"]))
-    return sorted(list(index) for piece in pieces for index in product(*(range(s.start, s.stop) for s in piece.slices)))
+    return sorted(
+        list(index)
+        for piece in pieces
+        for index in product(*(range(s.start, s.stop) for s in piece.slices))
+    )
 
 
 def _coverage(inputs: Inputs) -> Any:
@@ -51,14 +59,20 @@ def _coverage(inputs: Inputs) -> Any:
 
 def _partition(inputs: Inputs) -> Any:
     spec = sv.PartitionSpec(inputs["partitions"], inputs["splits"])
-    return [tell(part) for part in sv.Partition.from_sizes(inputs["shape"], spec.sizes(inputs["shape"]))]
+    return [
+        tell(part) for part in sv.Partition.from_sizes(inputs["shape"], spec.sizes(inputs["shape"]))
+    ]
 
 
 def _parts(make: Callable[..., Any]) -> Callable[[Inputs], Any]:
     def op(inputs: Inputs) -> Any:
-        numbers = {key: value for key, value in inputs.items() if key not in ("shape", "dtype", "axis")}
+        numbers = {
+            key: value for key, value in inputs.items() if key not in ("shape", "dtype", "axis")
+        }
         numbers = {key: value if value is None else int(value) for key, value in numbers.items()}
-        return make(**numbers)([int(each) for each in inputs["shape"]], inputs["dtype"], axis=inputs["axis"])
+        return make(**numbers)(
+            [int(each) for each in inputs["shape"]], inputs["dtype"], axis=inputs["axis"]
+        )
 
     return op
 
@@ -76,13 +90,19 @@ def _policy(make: Callable[[Inputs], Any]) -> Callable[[Inputs], Any]:
         for told in inputs["tensors"]:
             value = np.zeros(told["shape"], numpy_dtype(told["dtype"]))
             key = told["key"]
-            given.append(sv.ShardableTensor(value, value.dtype, told["device"], key, value.shape, "", key))
+            given.append(
+                sv.ShardableTensor(value, value.dtype, told["device"], key, value.shape, "", key)
+            )
         files = []
         for file in make(inputs)(given):
             slices = []
             for key, parts in file.items():
                 for spec, value in parts.items():
-                    box = sv.Region.whole(value.shape) if not spec else parse_slice_text(spec, empty=True)[1]
+                    box = (
+                        sv.Region.whole(value.shape)
+                        if not spec
+                        else parse_slice_text(spec, empty=True)[1]
+                    )
                     slices.append({"key": key, **tell(box)})
             files.append(slices)
         return files
@@ -91,8 +111,12 @@ def _policy(make: Callable[[Inputs], Any]) -> Callable[[Inputs], Any]:
 
 
 OPS: dict[str, Callable[[Inputs], Any]] = {
-    "div": lambda inputs: [list(each) for each in sv.div(int(inputs["length"]), inputs["num_shards"])],
-    "chunk": lambda inputs: [list(each) for each in sv.chunk(int(inputs["length"]), inputs["num_shards"])],
+    "div": lambda inputs: [
+        list(each) for each in sv.div(int(inputs["length"]), inputs["num_shards"])
+    ],
+    "chunk": lambda inputs: [
+        list(each) for each in sv.chunk(int(inputs["length"]), inputs["num_shards"])
+    ],
     "div_owner": _owner,
     "intersect": _intersect,
     "subtract": _subtract,

@@ -1,4 +1,5 @@
-"""The judge of an answer to a published vector: its value, an alternative, or an error of its class is right."""
+"""The judge of an answer to a published vector: its value, an alternative, or an error of its class
+is right."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +48,9 @@ def difference(found: Any, expected: Any, ulps: int = 0, at: str = "") -> str | 
             expected = int(expected)
         same = found == expected and isinstance(found, bool) is isinstance(expected, bool)
         return None if same else f"{at}: {found!r} is not {expected!r}"
-    return next((wrong for a, b, name in pairs if (wrong := difference(a, b, ulps, name)) is not None), None)
+    return next(
+        (wrong for a, b, name in pairs if (wrong := difference(a, b, ulps, name)) is not None), None
+    )
 
 
 def _array_difference(found: Any, expected: Array, ulps: int, at: str) -> str | None:
@@ -60,13 +63,20 @@ def _array_difference(found: Any, expected: Array, ulps: int, at: str) -> str | 
     if ulps:
         unit = np.spacing(np.abs(expected)).astype(np.float64)
         same = np.abs(given.astype(np.float64) - expected.astype(np.float64)) <= ulps * unit
-    return None if np.all(same) else f"{at}: {given.tolist()} is not {expected.tolist()} within {ulps} ulps"
+    return (
+        None
+        if np.all(same)
+        else f"{at}: {given.tolist()} is not {expected.tolist()} within {ulps} ulps"
+    )
 
 
 def disagreement(case: Mapping[str, Any], answer: Any) -> str | None:
-    """Return, in one line, how an answer (a value or an error) differs from all that the case allows, or None."""
+    """Return, in one line, how an answer (a value or an error) differs from all that the case
+    allows, or None."""
     wrong = _outcome_difference(case, answer, case["ulps"])
-    if wrong is None or any(_outcome_difference(each, answer, case["ulps"]) is None for each in case["acceptable"]):
+    if wrong is None or any(
+        _outcome_difference(each, answer, case["ulps"]) is None for each in case["acceptable"]
+    ):
         return None
     return f"{case['id']}: {wrong}"
 

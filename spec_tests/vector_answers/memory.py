@@ -1,4 +1,5 @@
-"""Sharded variables: indexing, lookups, updates, initial values, optimizers; and the random streams."""
+"""Sharded variables: indexing, lookups, updates, initial values, optimizers; and the random
+streams."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -26,7 +27,11 @@ def sharded(value: Array, rows: list[int]) -> ShardedVariable:
 def _getitem(inputs: Inputs) -> Any:
     items = {"ellipsis": Ellipsis, "newaxis": None}
     key = tuple(
-        slice(*item["slice"]) if isinstance(item, dict) else items[item] if isinstance(item, str) else item
+        slice(*item["slice"])
+        if isinstance(item, dict)
+        else items[item]
+        if isinstance(item, str)
+        else item
         for item in inputs["key"]
     )
     return np.asarray(sharded(decode(inputs["value"]), inputs["shards"])[key])
@@ -42,10 +47,16 @@ def _sparse_lookup(inputs: Inputs) -> Any:
     places = np.array(inputs["indices"], np.int64).reshape(-1, 2)
 
     def sparse(values: Any) -> Any:
-        return None if values is None else sv.nn.SparseTensor(places, decode(values), inputs["dense_shape"])
+        return (
+            None
+            if values is None
+            else sv.nn.SparseTensor(places, decode(values), inputs["dense_shape"])
+        )
 
     ids, weights = sparse(inputs["ids"]), sparse(inputs["weights"])
-    return sv.nn.embedding_lookup_sparse(table, ids, weights, inputs["combiner"], inputs["max_norm"])
+    return sv.nn.embedding_lookup_sparse(
+        table, ids, weights, inputs["combiner"], inputs["max_norm"]
+    )
 
 
 def _scatter(op: str) -> Callable[[Inputs], Any]:
@@ -53,7 +64,9 @@ def _scatter(op: str) -> Callable[[Inputs], Any]:
         before = decode(inputs["value"])
         table = sharded(before, inputs["shards"])
         try:
-            getattr(table, op)(sv.IndexedSlices(decode(inputs["updates"]), decode(inputs["indices"])))
+            getattr(table, op)(
+                sv.IndexedSlices(decode(inputs["updates"]), decode(inputs["indices"]))
+            )
         except sv.errors.ShardvarError:
             assert np.array_equal(table.numpy(), before), "an error left a part of the write behind"
             raise
@@ -99,7 +112,9 @@ def _draw(function: Callable[..., Array], *names: str) -> Callable[[Inputs], Any
 def _initialize(inputs: Inputs) -> Any:
     more = {} if inputs["seed_mode"] is None else {"seed_mode": inputs["seed_mode"]}
     make = getattr(sv.initializers, inputs["initializer"])
-    return make(**inputs["arguments"], **more)(inputs["shape"], inputs["dtype"], region(inputs["region"]))
+    return make(**inputs["arguments"], **more)(
+        inputs["shape"], inputs["dtype"], region(inputs["region"])
+    )
 
 
 def _optimize(inputs: Inputs) -> Any:
@@ -135,8 +150,12 @@ OPS: dict[str, Callable[[Inputs], Any]] = {
     **{op: _assign(op) for op in ("assign", "assign_add", "assign_sub")},
     "read_value": lambda inputs: sharded(decode(inputs["value"]), inputs["shards"]).read_value(),
     "philox4x32": _philox,
-    "indexed_words": lambda inputs: IndexedStream.of(_seed(inputs)).words(inputs["start"], inputs["count"]).tolist(),
-    "stateless_words": lambda inputs: PhiloxStream.of(_seed(inputs)).words(0, inputs["count"]).tolist(),
+    "indexed_words": lambda inputs: (
+        IndexedStream.of(_seed(inputs)).words(inputs["start"], inputs["count"]).tolist()
+    ),
+    "stateless_words": lambda inputs: (
+        PhiloxStream.of(_seed(inputs)).words(0, inputs["count"]).tolist()
+    ),
     "stateless_uniform": _draw(random.stateless_uniform, *_LIMITS),
     "stateless_full_range": _draw(random.stateless_uniform, *_LIMITS),
     "stateless_normal": _draw(random.stateless_normal, *_MOMENTS),
@@ -144,8 +163,12 @@ OPS: dict[str, Callable[[Inputs], Any]] = {
     "indexed_uniform": _draw(random.indexed_uniform, *_LIMITS),
     "indexed_normal": _draw(random.indexed_normal, *_MOMENTS),
     "indexed_truncated_normal": _draw(random.indexed_truncated_normal, *_MOMENTS),
-    "jax_bits": lambda inputs: random.jax_bits(random.jax_key(_seed(inputs)), [inputs["count"]]).tolist(),
-    "jax_uniform": lambda inputs: random.jax_uniform(random.jax_key(_seed(inputs)), [inputs["count"]]),
+    "jax_bits": lambda inputs: random.jax_bits(
+        random.jax_key(_seed(inputs)), [inputs["count"]]
+    ).tolist(),
+    "jax_uniform": lambda inputs: random.jax_uniform(
+        random.jax_key(_seed(inputs)), [inputs["count"]]
+    ),
     "initialize": _initialize,
     "optimize": _optimize,
 }

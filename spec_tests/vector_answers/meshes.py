@@ -27,7 +27,9 @@ def _placement(told: Any) -> Any:
 
 
 def _by_placements(inputs: Inputs, name: str = "placements") -> Layout:
-    return dtensor(inputs["shape"], sv.Mesh(inputs["mesh"]), [_placement(each) for each in inputs[name]])
+    return dtensor(
+        inputs["shape"], sv.Mesh(inputs["mesh"]), [_placement(each) for each in inputs[name]]
+    )
 
 
 def _by_spec(inputs: Inputs) -> Layout:
@@ -41,7 +43,13 @@ def _held(layout: Layout) -> list[list[list[int]] | None]:
     for device in range(layout.mesh.size):
         regions = layout.regions(device)
         axes = [
-            sorted({index for region in regions for index in np.arange(extent)[region.slices[axis]].tolist()})
+            sorted(
+                {
+                    index
+                    for region in regions
+                    for index in np.arange(extent)[region.slices[axis]].tolist()
+                }
+            )
             for axis, extent in enumerate(layout.shape)
         ]
         held.append(axes if regions else None)
@@ -49,7 +57,8 @@ def _held(layout: Layout) -> list[list[list[int]] | None]:
 
 
 def _received(inputs: Inputs) -> list[list[int]]:
-    """For each device, the C order numbers of the elements that the plan sends it; of an element sent twice, twice."""
+    """For each device, the C order numbers of the elements that the plan sends it; of an element
+    sent twice, twice."""
     plan = plan_redistribution(_by_placements(inputs, "source"), _by_placements(inputs, "target"))
     numbers = np.arange(int(np.prod(inputs["shape"]))).reshape(inputs["shape"])
     received: list[list[int]] = [[] for _ in range(plan.num_devices)]
@@ -61,6 +70,8 @@ def _received(inputs: Inputs) -> list[list[int]]:
 OPS: dict[str, Callable[[Inputs], Any]] = {
     "placements": lambda inputs: _held(_by_placements(inputs)),
     "spec": lambda inputs: _held(_by_spec(inputs)),
-    "fsdp": lambda inputs: _held(fsdp(inputs["shape"], sv.Mesh(inputs["mesh"], ("dp", "tp")), tp_dim=0)),
+    "fsdp": lambda inputs: _held(
+        fsdp(inputs["shape"], sv.Mesh(inputs["mesh"], ("dp", "tp")), tp_dim=0)
+    ),
     "redistribute": _received,
 }

@@ -107,7 +107,10 @@ def numbered(cases: Iterable[Case]) -> list[Case]:
     found = list(cases)
     names = [case.name for case in found]
     if len(set(names)) != len(names):
-        raise ValueError(f"names of cases come twice: {sorted({name for name in names if names.count(name) > 1})}")
+        raise ValueError(
+            "names of cases come twice: "
+            f"{sorted({name for name in names if names.count(name) > 1})}"
+        )
     return found
 
 

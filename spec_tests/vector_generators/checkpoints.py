@@ -1,7 +1,8 @@
 """Checkpoint files: what sound ones hold, and how much of damaged ones may be read.
 
-The files come from ``spec_tests/golden``, where real libraries and this one wrote them, and ``spec_tests/hostile``.
-What a native one holds is read by the reader that docs/format.md prints; what others hold is what their library said.
+The files come from ``spec_tests/golden``, where real libraries and this one wrote them, and
+``spec_tests/hostile``. What a native one holds is read by the reader that docs/format.md prints;
+what others hold is what their library said.
 """
 
 import base64
@@ -138,7 +139,9 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 def _expectation(group: str, name: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((GOLDEN / group / name / "expected.json").read_text(encoding="utf-8"))
+    told: dict[str, Any] = json.loads(
+        (GOLDEN / group / name / "expected.json").read_text(encoding="utf-8")
+    )
     return told
 
 
@@ -160,7 +163,14 @@ def _native_cases() -> Iterator[Case]:
         target = _add(f"native_{name}", directory)
         inputs = {"format": "shardvar", "path": f"{target}/{told['prefix']}"}
         if "error" in told:
-            yield Case(f"native-{name}", "V-FILE-1", "read_checkpoint", inputs, told["how"], error=told["error"])
+            yield Case(
+                f"native-{name}",
+                "V-FILE-1",
+                "read_checkpoint",
+                inputs,
+                told["how"],
+                error=told["error"],
+            )
         elif told["errors"]:
             expected: dict[str, Any] = {
                 "refused": [{"key": key, "error": error} for key, error in told["errors"].items()]
@@ -168,11 +178,14 @@ def _native_cases() -> Iterator[Case]:
             yield Case(f"native-{name}", "V-FILE-1", "read_damaged", inputs, told["how"], expected)
         else:
             expected = {"tensors": list(_native_tensors(directory / told["prefix"]))}
-            yield Case(f"native-{name}", "R-CKPT-1", "read_checkpoint", inputs, told["how"], expected)
+            yield Case(
+                f"native-{name}", "R-CKPT-1", "read_checkpoint", inputs, told["how"], expected
+            )
 
 
 def _refused_keys(told: Mapping[str, Any]) -> list[str]:
-    """The keys that the library refused, or that hold no whole tensor; none where it refused the checkpoint."""
+    """The keys that the library refused, or that hold no whole tensor; none where it refused the
+    checkpoint."""
     if "tf_says" in told:
         return [key for key, outcome in told["tf_says"]["restore_v2"].items() if outcome != "ok"]
     if "bad_keys" in told:
@@ -187,7 +200,9 @@ def _library_cases() -> Iterator[Case]:
             target = _add(f"{group}_{name}", GOLDEN / group / name)
             inputs = {"format": group, "path": f"{target}/{told.get('open', told.get('prefix'))}"}
             expected = {"tensors": list(_library_tensors(told["tensors"]))}
-            yield Case(f"{group}-{name}", "R-CKPT-1", "read_checkpoint", inputs, told["how"], expected)
+            yield Case(
+                f"{group}-{name}", "R-CKPT-1", "read_checkpoint", inputs, told["how"], expected
+            )
     for group, refused in _REFUSED.items():
         for name in refused:
             told = _expectation(group, name)
@@ -196,30 +211,46 @@ def _library_cases() -> Iterator[Case]:
             keys = _refused_keys(told)
             if keys:
                 expected = {"refused": [{"key": key, "error": "CheckpointError"} for key in keys]}
-                yield Case(f"{group}-{name}", "V-FILE-1", "read_damaged", inputs, told["how"], expected)
+                yield Case(
+                    f"{group}-{name}", "V-FILE-1", "read_damaged", inputs, told["how"], expected
+                )
             else:
                 yield Case(
-                    f"{group}-{name}", "V-FILE-1", "read_checkpoint", inputs, told["how"], error="CheckpointError"
+                    f"{group}-{name}",
+                    "V-FILE-1",
+                    "read_checkpoint",
+                    inputs,
+                    told["how"],
+                    error="CheckpointError",
                 )
 
 
 def _opened(names: Iterable[str]) -> str:
     """Return the path that a person would type: the prefix of an index, or the one file."""
-    index = next((name for name in names if name.endswith((".svindex", ".index", ".index.json"))), None)
+    index = next(
+        (name for name in names if name.endswith((".svindex", ".index", ".index.json"))), None
+    )
     if index is None:
-        return min(names, key=lambda name: name.count("/"))  # the index of a folder of folders is at its top
+        return min(
+            names, key=lambda name: name.count("/")
+        )  # the index of a folder of folders is at its top
     return index.removesuffix(".svindex").removesuffix(".index")
 
 
 def _hostile_cases() -> Iterator[Case]:
-    rows = re.findall(r"^\| (\w+) \| (\w+) \| (.*) \|$", (HOSTILE / "README.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| (\w+) \| (\w+) \| (.*) \|$", (HOSTILE / "README.md").read_text(encoding="utf-8"), re.M
+    )
     for name, error, bug in rows[1:]:  # the first is the head of the table
         files = _files(HOSTILE / name)
         if sum(map(len, files.values())) > MOST_FILE_NBYTES:
             continue
         target = _add(f"hostile_{name}", HOSTILE / name)
         form = name.partition("_")[0]
-        inputs = {"format": "shardvar" if form == "native" else form, "path": f"{target}/{_opened(files)}"}
+        inputs = {
+            "format": "shardvar" if form == "native" else form,
+            "path": f"{target}/{_opened(files)}",
+        }
         yield Case(f"hostile-{name}", "V-FILE-1", "read_checkpoint", inputs, bug, error=error)
 
 
@@ -227,8 +258,10 @@ _CASES = numbered([*_native_cases(), *_library_cases(), *_hostile_cases()])
 
 GROUP = Group(
     "checkpoints",
-    "Checkpoint files beside this one, with what sound ones hold and what of damaged ones must be refused.",
-    "Native files are read by the reader that docs/format.md prints; TensorFlow 2.21, safetensors and NumPy wrote the "
+    "Checkpoint files beside this one, with what sound ones hold and what of damaged ones must "
+    "be refused.",
+    "Native files are read by the reader that docs/format.md prints; TensorFlow 2.21, safetensors "
+    "and NumPy wrote the "
     "others and said what is in them. Damaged files were damaged by hand.",
     _CASES,
     FILES,

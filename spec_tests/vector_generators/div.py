@@ -47,7 +47,11 @@ def chunk(length: int, num_shards: int) -> Intervals:
 
 def owners(length: int, num_shards: int) -> list[tuple[int, int]]:
     """The shard and the row of each id, by looking through the shards."""
-    found = [(shard, row) for shard, (start, stop) in enumerate(div(length, num_shards)) for row in range(stop - start)]
+    found = [
+        (shard, row)
+        for shard, (start, stop) in enumerate(div(length, num_shards))
+        for row in range(stop - start)
+    ]
     assert len(found) == length
     return found
 
@@ -65,14 +69,27 @@ def _cases() -> Iterator[Case]:
     for length, num_shards, bug in _DIV:
         inputs = {"length": integer(length), "num_shards": num_shards}
         cut = div(length, num_shards)
-        clamped = _no_empty_ones(cut, "TensorFlow's partitioners make no more shards than there are ids.")
+        clamped = _no_empty_ones(
+            cut, "TensorFlow's partitioners make no more shards than there are ids."
+        )
         name = f"{length}-{num_shards}"
         yield Case(f"div-{name}", "R-DIV-1", "div", inputs, bug, integers(cut), acceptable=clamped)
         if length < 2**32 and length != 2**31 + 3:
             parts = chunk(length, num_shards)
             fewer = _no_empty_ones(parts, "torch.chunk leaves empty parts out.")
-            bug = "div's sizes are taken for chunk's, or the short part is not the last one with rows."
-            yield Case(f"chunk-{name}", "V-CHUNK-1", "chunk", inputs, bug, integers(parts), acceptable=fewer)
+            bug = (
+                "div's sizes are taken for chunk's, or the short part is not the last one with "
+                "rows."
+            )
+            yield Case(
+                f"chunk-{name}",
+                "V-CHUNK-1",
+                "chunk",
+                inputs,
+                bug,
+                integers(parts),
+                acceptable=fewer,
+            )
     for length, num_shards in [(0, 0), (5, 0), (5, -1), (-1, 2)]:
         inputs = {"length": length, "num_shards": num_shards}
         bug = "A count that means nothing gives an empty layout, in which every id is lost."
@@ -82,7 +99,9 @@ def _cases() -> Iterator[Case]:
 
 
 def _owner_cases() -> Iterator[Case]:
-    def case(name: str, ids: list[int], length: int, num_shards: int, bug: str, **outcome: Any) -> Case:
+    def case(
+        name: str, ids: list[int], length: int, num_shards: int, bug: str, **outcome: Any
+    ) -> Case:
         inputs = {"ids": integers(ids), "length": integer(length), "num_shards": num_shards}
         return Case(f"owner-{name}", "R-DIV-1", "div_owner", inputs, bug, **outcome)
 
@@ -90,16 +109,32 @@ def _owner_cases() -> Iterator[Case]:
         table = owners(length, num_shards)
         expected = {"shard": [shard for shard, _ in table], "row": [row for _, row in table]}
         bug = "id // ceil(length / shards), or id % shards, in place of the bounds of div."
-        yield case(f"all-{length}-{num_shards}", list(range(length)), length, num_shards, bug, expected=expected)
+        yield case(
+            f"all-{length}-{num_shards}",
+            list(range(length)),
+            length,
+            num_shards,
+            bug,
+            expected=expected,
+        )
     ids = [12, 0, 12, 5, 9, 8]
     chosen = [owners(13, 5)[each] for each in ids]
     expected = {"shard": [shard for shard, _ in chosen], "row": [row for _, row in chosen]}
-    yield case("unsorted", ids, 13, 5, "Ids are sorted, or made unique, on the way.", expected=expected)
+    yield case(
+        "unsorted", ids, 13, 5, "Ids are sorted, or made unique, on the way.", expected=expected
+    )
     yield case("none", [], 13, 5, "No ids are an error.", expected={"shard": [], "row": []})
     first, second = div(BIG, 2)
     expected = {"shard": [0, 1, 1], "row": integers([first[1] - 1, 0, second[1] - second[0] - 1])}
     ends = [first[1] - 1, first[1], BIG - 1]
-    yield case("big", ends, BIG, 2, "Ids pass through a float64, and are rounded to a neighbour.", expected=expected)
+    yield case(
+        "big",
+        ends,
+        BIG,
+        2,
+        "Ids pass through a float64, and are rounded to a neighbour.",
+        expected=expected,
+    )
     for name, ids in {"past": [0, 13], "negative": [-1]}.items():
         bug = "An id that no shard holds is wrapped around, clamped or read as zeros."
         yield case(name, ids, 13, 5, bug, error="ArgumentError")

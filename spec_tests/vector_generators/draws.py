@@ -1,4 +1,5 @@
-"""Values made of words, element by element, as docs/random.md says: every step rounded to the dtype."""
+"""Values made of words, element by element, as docs/random.md says: every step rounded to the
+dtype."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -20,7 +21,9 @@ _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23}
 _FULL_TURN = 2 * 3.141592653589793
 
 
-def tensorflow_uniform(count: int, seed: Sequence[int], low: float, high: float, dtype: str) -> list[Any]:
+def tensorflow_uniform(
+    count: int, seed: Sequence[int], low: float, high: float, dtype: str
+) -> list[Any]:
     """The first values of the stream."""
     words = tensorflow_words(seed)
     if dtype in ("int32", "int64"):
@@ -36,12 +39,16 @@ def tensorflow_full_range(count: int, seed: Sequence[int], dtype: str) -> list[i
     return [each - (1 << bits) if each >> (bits - 1) else each for each in found]
 
 
-def tensorflow_normal(count: int, seed: Sequence[int], mean: float, stddev: float, dtype: str) -> list[Any]:
+def tensorflow_normal(
+    count: int, seed: Sequence[int], mean: float, stddev: float, dtype: str
+) -> list[Any]:
     """The first values of the stream; narrow dtypes are computed in float32."""
     return _moved(islice(_normals(tensorflow_words(seed), dtype), count), mean, stddev, dtype)
 
 
-def tensorflow_truncated(count: int, seed: Sequence[int], mean: float, stddev: float, dtype: str) -> list[Any]:
+def tensorflow_truncated(
+    count: int, seed: Sequence[int], mean: float, stddev: float, dtype: str
+) -> list[Any]:
     """Groups of four, or of two for float64, each from a stretch of blocks of its own."""
     size = 2 if dtype == "float64" else 4
     found: list[Any] = []
@@ -51,7 +58,9 @@ def tensorflow_truncated(count: int, seed: Sequence[int], mean: float, stddev: f
     return _moved(found[:count], mean, stddev, dtype)
 
 
-def indexed_uniform(indices: Sequence[int], seed: int, low: float, high: float, dtype: str) -> list[Any]:
+def indexed_uniform(
+    indices: Sequence[int], seed: int, low: float, high: float, dtype: str
+) -> list[Any]:
     """The values at flat indices of the full tensor."""
     if dtype in ("int32", "int64"):
         return [int(low) + indexed_word(seed, i) % (int(high) - int(low)) for i in indices]
@@ -61,12 +70,16 @@ def indexed_uniform(indices: Sequence[int], seed: int, low: float, high: float, 
     return [FLOAT[dtype](min(each, below)) for each in found]
 
 
-def indexed_normal(indices: Sequence[int], seed: int, mean: float, stddev: float, dtype: str) -> list[Any]:
+def indexed_normal(
+    indices: Sequence[int], seed: int, mean: float, stddev: float, dtype: str
+) -> list[Any]:
     """The values at flat indices of the full tensor."""
     return _moved([_indexed_normal(seed, i, dtype, 0) for i in indices], mean, stddev, dtype)
 
 
-def indexed_truncated(indices: Sequence[int], seed: int, mean: float, stddev: float, dtype: str) -> list[Any]:
+def indexed_truncated(
+    indices: Sequence[int], seed: int, mean: float, stddev: float, dtype: str
+) -> list[Any]:
     """The values at flat indices: of each the first attempt within two deviations."""
     found = []
     for i in indices:

@@ -1,8 +1,9 @@
 """Values as JSON that every language reads without loss.
 
-Integers up to 2^53 - 1 are numbers, larger ones decimal strings; those of int64 and uint64 arrays are all strings, so
-that a list has one type. Real numbers are decimal numbers that a float64 holds exactly; since every value of a
-narrower dtype is a float64, casting back is exact. The others are "nan", "inf" and "-inf".
+Integers up to 2^53 - 1 are numbers, larger ones decimal strings; those of int64 and uint64 arrays
+are all strings, so that a list has one type. Real numbers are decimal numbers that a float64 holds
+exactly; since every value of a narrower dtype is a float64, casting back is exact. The others are
+"nan", "inf" and "-inf".
 """
 
 import math
@@ -22,7 +23,11 @@ def integer(number: int) -> int | str:
 
 def integers(numbers: Any) -> Any:
     """Integers in nested lists or tuples."""
-    return [integers(each) for each in numbers] if isinstance(numbers, list | tuple) else integer(numbers)
+    return (
+        [integers(each) for each in numbers]
+        if isinstance(numbers, list | tuple)
+        else integer(numbers)
+    )
 
 
 def real(number: float) -> float | str:

@@ -38,17 +38,33 @@ _KEYS: list[tuple[str, tuple[Any, ...], str]] = [
     ("across-column", (_S(2, 12), 1), "The column is taken of the first shard alone."),
     ("step", (_S(None, None, 3),), "A step begins anew in each shard."),
     ("step-offset", (_S(1, None, 4),), "A step begins anew in each shard."),
-    ("backwards", (_S(None, None, -1),), "Shards are reversed and their rows not, or the other way round."),
+    (
+        "backwards",
+        (_S(None, None, -1),),
+        "Shards are reversed and their rows not, or the other way round.",
+    ),
     ("backwards-step", (_S(11, 1, -3),), "A backwards slice begins at the stop."),
     ("clamped", (_S(-100, 100),), "Bounds out of range are refused, or wrap around."),
-    ("clamped-step", (_S(-100, 100, 2),), "A start out of range is not clamped where the step is not 1."),
+    (
+        "clamped-step",
+        (_S(-100, 100, 2),),
+        "A start out of range is not clamped where the step is not 1.",
+    ),
     ("clamped-backwards", (_S(100, -100, -2),), "The same backwards: it begins at the wrong row."),
     ("empty", (_S(5, 5),), "No rows lose their dtype or the shape of a row."),
     ("empty-crossed", (_S(7, 2),), "Start after stop gives rows."),
-    ("empty-column", (_S(5, 5), _S(0, 2)), "Where no row is selected the rest of the key is forgotten."),
+    (
+        "empty-column",
+        (_S(5, 5), _S(0, 2)),
+        "Where no row is selected the rest of the key is forgotten.",
+    ),
     ("empty-key", (), "An empty key fails."),
     ("ellipsis", (Ellipsis, 1), "The column is taken as a row."),
-    ("ellipsis-middle", (2, Ellipsis, 1), "An ellipsis that stands for no axis is applied to each shard."),
+    (
+        "ellipsis-middle",
+        (2, Ellipsis, 1),
+        "An ellipsis that stands for no axis is applied to each shard.",
+    ),
     ("ellipsis-alone", (Ellipsis,), "An ellipsis alone fails."),
     ("newaxis-first", (None, 3), "After a leading new axis the key applies to each shard."),
     ("newaxis-last", (_S(0, 6), None), "A new axis is put first."),
@@ -71,13 +87,17 @@ def _cases() -> Iterator[Case]:
                 continue
             inputs = {"value": array(full((13, 4))), "shards": shards, "key": encode(key)}
             expected = array(full((13, 4))[key])
-            yield Case(f"{name}-{len(shards)}{shards[0]}", "R-VAR-1", "getitem", inputs, bug, expected)
+            yield Case(
+                f"{name}-{len(shards)}{shards[0]}", "R-VAR-1", "getitem", inputs, bug, expected
+            )
     for name, key, bug in _BAD:
         inputs = {"value": array(full((13, 4))), "shards": [5, 4, 4], "key": encode(key)}
         error = "ArgumentError" if name == "zero-step" else "OutOfRange"
         yield Case(f"bad-{name}", "R-VAR-1", "getitem", inputs, bug, error=error)
     deep = full((4, 2, 3), "int64")
-    for number, key in enumerate([(1, _S(None), 2), (Ellipsis, 0), (_S(1, 3), Ellipsis, _S(None, None, 2))]):
+    for number, key in enumerate(
+        [(1, _S(None), 2), (Ellipsis, 0), (_S(1, 3), Ellipsis, _S(None, None, 2))]
+    ):
         inputs = {"value": array(deep), "shards": [2, 2], "key": encode(key)}
         bug = "Only matrices are indexed rightly."
         yield Case(f"deep-{number}", "R-VAR-1", "getitem", inputs, bug, array(deep[key]))

@@ -1,4 +1,5 @@
-"""Layouts of meshes: the indices that each device holds, and those that it must receive to hold others."""
+"""Layouts of meshes: the indices that each device holds, and those that it must receive to hold
+others."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -26,7 +27,8 @@ def strided(axis: int, factor: int) -> Placement:
 
 
 def dealt(indices: Sequence[int], count: int) -> Held:
-    """Fill one device after the other with as many indices as the first one needs so that all find room."""
+    """Fill one device after the other with as many indices as the first one needs so that all find
+    room."""
     room = -(-len(indices) // count)
     hands: Held = [[] for _ in range(count)]
     for place, index in enumerate(indices):
@@ -34,7 +36,9 @@ def dealt(indices: Sequence[int], count: int) -> Held:
     return hands
 
 
-def by_placements(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Placement]) -> list[Held]:
+def by_placements(
+    shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Placement]
+) -> list[Held]:
     """Deal out the indices for one mesh axis after the other."""
     held: list[tuple[tuple[int, ...], Held]] = [((), [list(range(extent)) for extent in shape])]
     for count, placement in zip(mesh, placements, strict=True):
@@ -56,7 +60,10 @@ def _dealt_axes(axes: Held, placement: Placement, part: int, count: int) -> Held
 
 
 def by_spec(
-    shape: Sequence[int], mesh: Mapping[str, int], spec: Sequence[Sequence[str]], devices: Sequence[int]
+    shape: Sequence[int],
+    mesh: Mapping[str, int],
+    spec: Sequence[Sequence[str]],
+    devices: Sequence[int],
 ) -> list[Held]:
     """Look up, for each device, the equal part that has its number along the named axes."""
     names = list(mesh)
@@ -114,37 +121,133 @@ _PLACED: list[tuple[str, str, list[int], list[int], list[Placement], str]] = [
 
 _REFUSED: list[tuple[str, list[int], list[int], list[Placement], str, str]] = [
     ("axis", [4, 2], [2], [shard(2)], "OutOfRange", "An axis that is missing is a copy."),
-    ("negative-axis", [4, 2], [2], [shard(-3)], "OutOfRange", "A negative axis wraps around twice."),
+    (
+        "negative-axis",
+        [4, 2],
+        [2],
+        [shard(-3)],
+        "OutOfRange",
+        "A negative axis wraps around twice.",
+    ),
     ("scalar", [], [2], [shard(0)], "OutOfRange", "A scalar is cut."),
-    ("fewer-placements", [4], [2, 2], [shard(0)], "ArgumentError", "Placements that are missing are copies."),
-    ("more-placements", [4, 4], [2], [shard(0), shard(1)], "ArgumentError", "Placements are one a tensor axis."),
-    ("factor", [4], [2], [strided(0, 0)], "ArgumentError", "A division by zero, or nothing is held."),
+    (
+        "fewer-placements",
+        [4],
+        [2, 2],
+        [shard(0)],
+        "ArgumentError",
+        "Placements that are missing are copies.",
+    ),
+    (
+        "more-placements",
+        [4, 4],
+        [2],
+        [shard(0), shard(1)],
+        "ArgumentError",
+        "Placements are one a tensor axis.",
+    ),
+    (
+        "factor",
+        [4],
+        [2],
+        [strided(0, 0)],
+        "ArgumentError",
+        "A division by zero, or nothing is held.",
+    ),
 ]
 
 _SPECS: list[tuple[str, list[int], dict[str, int], list[list[str]], list[int] | None, str]] = [
-    ("rows", [4, 2], {"x": 2, "y": 2}, [["x"]], None, "A spec that is shorter than the rank is refused."),
+    (
+        "rows",
+        [4, 2],
+        {"x": 2, "y": 2},
+        [["x"]],
+        None,
+        "A spec that is shorter than the rank is refused.",
+    ),
     ("columns", [4, 2], {"x": 2, "y": 2}, [[], ["y"]], None, "Entries are taken for mesh axes."),
-    ("turned", [2, 4], {"x": 2, "y": 2}, [["y"], ["x"]], None, "Names are taken in the order of the mesh."),
+    (
+        "turned",
+        [2, 4],
+        {"x": 2, "y": 2},
+        [["y"], ["x"]],
+        None,
+        "Names are taken in the order of the mesh.",
+    ),
     ("both", [8], {"x": 2, "y": 2}, [["x", "y"]], None, "Two names on one axis are one."),
     ("both-turned", [8], {"x": 2, "y": 2}, [["y", "x"]], None, "The order of the names is lost."),
-    ("both-of-several", [12, 2], {"x": 2, "y": 3, "z": 2}, [["z", "x"], []], None, "A mesh axis between them counts."),
-    ("devices", [4], {"x": 2, "y": 2}, [["x", "y"]], [3, 1, 2, 0], "Devices are taken in the order of their numbers."),
-    ("devices-and-copies", [4], {"x": 4, "y": 2}, [["x"]], [5, 2, 7, 0, 3, 6, 1, 4], "Copies are of neighbours."),
+    (
+        "both-of-several",
+        [12, 2],
+        {"x": 2, "y": 3, "z": 2},
+        [["z", "x"], []],
+        None,
+        "A mesh axis between them counts.",
+    ),
+    (
+        "devices",
+        [4],
+        {"x": 2, "y": 2},
+        [["x", "y"]],
+        [3, 1, 2, 0],
+        "Devices are taken in the order of their numbers.",
+    ),
+    (
+        "devices-and-copies",
+        [4],
+        {"x": 4, "y": 2},
+        [["x"]],
+        [5, 2, 7, 0, 3, 6, 1, 4],
+        "Copies are of neighbours.",
+    ),
     ("no-rows", [0, 2], {"x": 2}, [["x"]], None, "Zero rows do not divide."),
     ("no-names", [3, 2], {"x": 2}, [[], []], None, "A mesh must cut something."),
 ]
 
 _BAD_SPECS: list[tuple[str, list[int], dict[str, int], list[list[str]], str, str]] = [
-    ("uneven", [7, 2], {"x": 2}, [["x"]], "LayoutError", "What does not divide is copied without an error."),
-    ("uneven-together", [6], {"x": 2, "y": 2}, [["x", "y"]], "LayoutError", "Each name alone divides."),
-    ("twice", [4, 4], {"x": 2}, [["x"], ["x"]], "ArgumentError", "A mesh axis cuts two axes, and elements are lost."),
+    (
+        "uneven",
+        [7, 2],
+        {"x": 2},
+        [["x"]],
+        "LayoutError",
+        "What does not divide is copied without an error.",
+    ),
+    (
+        "uneven-together",
+        [6],
+        {"x": 2, "y": 2},
+        [["x", "y"]],
+        "LayoutError",
+        "Each name alone divides.",
+    ),
+    (
+        "twice",
+        [4, 4],
+        {"x": 2},
+        [["x"], ["x"]],
+        "ArgumentError",
+        "A mesh axis cuts two axes, and elements are lost.",
+    ),
     ("unknown", [4], {"x": 2}, [["w"]], "ArgumentError", "A name that is unknown is left out."),
-    ("rank", [4], {"x": 2}, [[], ["x"]], "OutOfRange", "Entries behind the last axis are left out."),
+    (
+        "rank",
+        [4],
+        {"x": 2},
+        [[], ["x"]],
+        "OutOfRange",
+        "Entries behind the last axis are left out.",
+    ),
 ]
 
 _FSDP: list[tuple[str, list[int], list[int], str]] = [
     ("even", [8, 2], [2, 2], "FSDP cuts first."),
-    ("uneven", [7, 1], [3, 2], "The placements (strided, shard) are followed, and device 4 holds row 6, not device 5."),
+    (
+        "uneven",
+        [7, 1],
+        [3, 2],
+        "The placements (strided, shard) are followed, and device 4 holds row 6, not device 5.",
+    ),
     ("rows", [5, 1], [2, 2], "Both cuts are one by 4."),
     ("wide", [11, 1], [3, 3], "The placements are followed."),
 ]
@@ -153,10 +256,31 @@ _MOVES: list[tuple[str, list[int], list[int], list[Placement], list[Placement], 
     ("gather", [5, 2], [3], [shard(0)], [COPY], "A device receives what it holds already."),
     ("slice", [5, 2], [3], [COPY], [shard(0)], "Something moves, though each device has it."),
     ("rows-to-columns", [4, 4], [2], [shard(0)], [shard(1)], "The tensor is gathered first."),
-    ("swap", [7, 5], [2, 2], [shard(0), shard(1)], [shard(1), shard(0)], "Devices 0 and 3 receive what they hold."),
-    ("order", [8], [2, 2], [shard(0), shard(0)], [strided(0, 2), shard(0)], "Equal sizes are taken for equal layouts."),
+    (
+        "swap",
+        [7, 5],
+        [2, 2],
+        [shard(0), shard(1)],
+        [shard(1), shard(0)],
+        "Devices 0 and 3 receive what they hold.",
+    ),
+    (
+        "order",
+        [8],
+        [2, 2],
+        [shard(0), shard(0)],
+        [strided(0, 2), shard(0)],
+        "Equal sizes are taken for equal layouts.",
+    ),
     ("same", [6], [2, 2], [shard(0), COPY], [shard(0), COPY], "Equal layouts exchange something."),
-    ("turn", [4], [2, 2], [shard(0), COPY], [COPY, shard(0)], "Copies of what it holds are sent to a device."),
+    (
+        "turn",
+        [4],
+        [2, 2],
+        [shard(0), COPY],
+        [COPY, shard(0)],
+        "Copies of what it holds are sent to a device.",
+    ),
     ("uneven", [5, 3], [2, 2], [shard(0), shard(0)], [COPY, shard(0)], "Padding is counted."),
     ("few", [1, 2], [3], [shard(0)], [shard(1)], "A device without rows sends some."),
 ]
@@ -169,10 +293,14 @@ def _layout(shape: list[int], mesh: list[int], placements: list[Placement]) -> d
 def _placed_cases() -> Iterator[Case]:
     for name, rule, shape, mesh, placements, bug in _PLACED:
         held = told(by_placements(shape, mesh, placements))
-        yield Case(f"placements-{name}", rule, "placements", _layout(shape, mesh, placements), bug, held)
+        yield Case(
+            f"placements-{name}", rule, "placements", _layout(shape, mesh, placements), bug, held
+        )
     for name, shape, mesh, placements, error, bug in _REFUSED:
         inputs = _layout(shape, mesh, placements)
-        yield Case(f"placements-refused-{name}", "V-REFUSE-1", "placements", inputs, bug, error=error)
+        yield Case(
+            f"placements-refused-{name}", "V-REFUSE-1", "placements", inputs, bug, error=error
+        )
     for name, shape, mesh, bug in _FSDP:
         data, tensor = mesh
         # Tensor parallelism is the second axis of the mesh, and cuts first.
@@ -191,7 +319,9 @@ def _spec_cases() -> Iterator[Case]:
         yield Case(f"spec-refused-{name}", "V-REFUSE-1", "spec", inputs, bug, error=error)
 
 
-def _spec(shape: list[int], mesh: dict[str, int], spec: list[list[str]], devices: list[int]) -> dict[str, Any]:
+def _spec(
+    shape: list[int], mesh: dict[str, int], spec: list[list[str]], devices: list[int]
+) -> dict[str, Any]:
     names, extents = list(mesh), list(mesh.values())
     return {"shape": shape, "mesh": extents, "axis_names": names, "spec": spec, "devices": devices}
 
@@ -199,14 +329,18 @@ def _spec(shape: list[int], mesh: dict[str, int], spec: list[list[str]], devices
 def _move_cases() -> Iterator[Case]:
     for name, shape, mesh, source, target, bug in _MOVES:
         before, after = (by_placements(shape, mesh, each) for each in (source, target))
-        lacking = [sorted(elements(new, shape) - elements(old, shape)) for old, new in zip(before, after, strict=True)]
+        lacking = [
+            sorted(elements(new, shape) - elements(old, shape))
+            for old, new in zip(before, after, strict=True)
+        ]
         inputs = {"shape": shape, "mesh": mesh, "source": source, "target": target}
         yield Case(f"redistribute-{name}", "V-PLAN-1", "redistribute", inputs, bug, lacking)
 
 
 GROUP = Group(
     "layouts",
-    "Layouts of meshes: the indices that each device holds, and those that it must receive to hold others.",
+    "Layouts of meshes: the indices that each device holds, and those that it must receive to "
+    "hold others.",
     "Lists of indices, dealt out one mesh axis after the other; differences of sets.",
     numbered([*_placed_cases(), *_spec_cases(), *_move_cases()]),
 )

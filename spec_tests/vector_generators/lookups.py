@@ -12,7 +12,10 @@ from spec_tests.vector_generators.encoding import array, real
 _SHARDS = [3, 3, 3, 2, 2]
 _LAYOUTS: dict[str, tuple[list[int], str]] = {
     "uneven": ([1, 7, 2, 3], "Shards are found by the div rule, whatever their sizes."),
-    "empty": ([0, 3, 0, 0, 8, 2, 0], "A row is sought in the first shard that begins there, be it empty."),
+    "empty": (
+        [0, 3, 0, 0, 8, 2, 0],
+        "A row is sought in the first shard that begins there, be it empty.",
+    ),
     "many": ([1, 1, 2, *[1] * 9], "Shards are put in the order of their names: 0, 1, 10, 11, 2."),
 }
 """Layouts that the div rule does not give, and the mistake that each is there to catch."""
@@ -32,27 +35,48 @@ def clipped(row: Sequence[float], max_norm: float | None) -> list[float]:
 
 
 def combined(
-    table: np.ndarray[Any, Any], entries: Sequence[Entry], rows: int, combiner: str, max_norm: float | None = None
+    table: np.ndarray[Any, Any],
+    entries: Sequence[Entry],
+    rows: int,
+    combiner: str,
+    max_norm: float | None = None,
 ) -> np.ndarray[Any, Any]:
     """A row for each row of ids: exact sums, divided in float64 and rounded once."""
     found = np.zeros((rows, table.shape[1]), np.float32)
     for row in range(rows):
-        bag = [(clipped(table[each], max_norm), 1.0 if w is None else w) for at, each, w in entries if at == row]
+        bag = [
+            (clipped(table[each], max_norm), 1.0 if w is None else w)
+            for at, each, w in entries
+            if at == row
+        ]
         if not bag:
             continue
-        total = [fsum(weight * value[column] for value, weight in bag) for column in range(table.shape[1])]
-        weights = [weight for _, weight in bag]
-        divisor = {"sum": 1.0, "mean": fsum(weights), "sqrtn": sqrt(fsum(weight * weight for weight in weights))}[
-            combiner
+        total = [
+            fsum(weight * value[column] for value, weight in bag)
+            for column in range(table.shape[1])
         ]
+        weights = [weight for _, weight in bag]
+        divisor = {
+            "sum": 1.0,
+            "mean": fsum(weights),
+            "sqrtn": sqrt(fsum(weight * weight for weight in weights)),
+        }[combiner]
         found[row] = [value / divisor for value in total]
     return found
 
 
 def _lookup_cases() -> Iterator[Case]:
     ids_of: list[tuple[str, Any, str]] = [
-        ("in-order", [0, 3, 6, 9, 11], "The first row of each shard is the first row of the first."),
-        ("shuffled", [12, 0, 7, 3, 10], "Rows come in the order of the shards, not of the ids (sparse_read in 2.21)."),
+        (
+            "in-order",
+            [0, 3, 6, 9, 11],
+            "The first row of each shard is the first row of the first.",
+        ),
+        (
+            "shuffled",
+            [12, 0, 7, 3, 10],
+            "Rows come in the order of the shards, not of the ids (sparse_read in 2.21).",
+        ),
         ("duplicates", [5, 5, 0, 5], "Ids are made unique, and the answer has fewer rows."),
         ("one-shard", [4, 3, 5], "A shard without ids gives an error or a row."),
         ("none", [], "No ids are an error, or lose the shape of a row."),
@@ -61,49 +85,119 @@ def _lookup_cases() -> Iterator[Case]:
         ("mod", [1, 2, 3, 4], "Ids are dealt by id % shards, not by div."),
     ]
     for name, ids, bug in ids_of:
-        inputs = {"table": array(_TABLE), "shards": _SHARDS, "ids": array(ids, "int64"), "max_norm": None}
+        inputs = {
+            "table": array(_TABLE),
+            "shards": _SHARDS,
+            "ids": array(ids, "int64"),
+            "max_norm": None,
+        }
         expected = array(_TABLE[np.array(ids, np.int64)])
         yield Case(f"lookup-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected)
     for name, ids in {"past": [0, 13], "negative": [-1]}.items():
-        inputs = {"table": array(_TABLE), "shards": _SHARDS, "ids": array(ids, "int64"), "max_norm": None}
+        inputs = {
+            "table": array(_TABLE),
+            "shards": _SHARDS,
+            "ids": array(ids, "int64"),
+            "max_norm": None,
+        }
         bug = "An id that no shard holds gives zeros, or another row."
-        yield Case(f"lookup-bad-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, error="OutOfRange")
+        yield Case(
+            f"lookup-bad-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, error="OutOfRange"
+        )
     for max_norm in (5.0, 1.0, 100.0):
         ids = [0, 1, 2, 3, 4, 0]
-        inputs = {"table": array(_FLAT), "shards": [2, 2, 1], "ids": array(ids, "int64"), "max_norm": max_norm}
-        expected = array(np.array([clipped(_FLAT[each].tolist(), max_norm) for each in ids], np.float32))
-        bug = "Every row is scaled to the norm, a row of zeros becomes NaN, or the norm is that of all rows."
-        yield Case(f"lookup-norm-{max_norm:g}", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4)
+        inputs = {
+            "table": array(_FLAT),
+            "shards": [2, 2, 1],
+            "ids": array(ids, "int64"),
+            "max_norm": max_norm,
+        }
+        expected = array(
+            np.array([clipped(_FLAT[each].tolist(), max_norm) for each in ids], np.float32)
+        )
+        bug = (
+            "Every row is scaled to the norm, a row of zeros becomes NaN, or the norm is that of "
+            "all rows."
+        )
+        yield Case(
+            f"lookup-norm-{max_norm:g}",
+            "R-LOOKUP-4",
+            "embedding_lookup",
+            inputs,
+            bug,
+            expected,
+            ulps=4,
+        )
 
 
 def _lookups_in_layouts() -> Iterator[Case]:
     for layout, (shards, bug) in _LAYOUTS.items():
-        ids_of: dict[str, Any] = {"all": list(range(13)), "shuffled": [12, 0, 7, 3, 10, 3], "matrix": [[11, 1], [2, 8]]}
+        ids_of: dict[str, Any] = {
+            "all": list(range(13)),
+            "shuffled": [12, 0, 7, 3, 10, 3],
+            "matrix": [[11, 1], [2, 8]],
+        }
         for name, ids in ids_of.items():
-            inputs = {"table": array(_TABLE), "shards": shards, "ids": array(ids, "int64"), "max_norm": None}
+            inputs = {
+                "table": array(_TABLE),
+                "shards": shards,
+                "ids": array(ids, "int64"),
+                "max_norm": None,
+            }
             expected = array(_TABLE[np.array(ids, np.int64)])
-            yield Case(f"lookup-{layout}-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected)
+            yield Case(
+                f"lookup-{layout}-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected
+            )
         for name, ids in {"past": [0, 13], "negative": [-1]}.items():
-            inputs = {"table": array(_TABLE), "shards": shards, "ids": array(ids, "int64"), "max_norm": None}
+            inputs = {
+                "table": array(_TABLE),
+                "shards": shards,
+                "ids": array(ids, "int64"),
+                "max_norm": None,
+            }
             outside = "An id that no shard holds is looked up in an empty shard, or in the last."
             yield Case(
-                f"lookup-{layout}-bad-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, outside, error="OutOfRange"
+                f"lookup-{layout}-bad-{name}",
+                "R-LOOKUP-3",
+                "embedding_lookup",
+                inputs,
+                outside,
+                error="OutOfRange",
             )
         ids = [12, 0, 3, 4]
-        inputs = {"table": array(_TABLE), "shards": shards, "ids": array(ids, "int64"), "max_norm": 4.0}
-        expected = array(np.array([clipped(_TABLE[each].tolist(), 4.0) for each in ids], np.float32))
-        yield Case(f"lookup-{layout}-norm", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4)
+        inputs = {
+            "table": array(_TABLE),
+            "shards": shards,
+            "ids": array(ids, "int64"),
+            "max_norm": 4.0,
+        }
+        expected = array(
+            np.array([clipped(_TABLE[each].tolist(), 4.0) for each in ids], np.float32)
+        )
+        yield Case(
+            f"lookup-{layout}-norm", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4
+        )
 
 
 _BAGS: list[tuple[str, list[Entry], int, str]] = [
-    ("plain", [(0, 12, None), (0, 3, None), (1, 7, None)], 2, "A bag's rows in several shards are not summed."),
+    (
+        "plain",
+        [(0, 12, None), (0, 3, None), (1, 7, None)],
+        2,
+        "A bag's rows in several shards are not summed.",
+    ),
     (
         "weights",
         [(0, 1, 2.0), (0, 10, 0.5), (1, 5, -1.0), (1, 6, 3.0)],
         2,
         "Means divide by the count, not the weights.",
     ),
-    ("twice", [(0, 4, 1.0), (0, 4, 1.0), (0, 9, 0.25)], 1, "An id that comes twice in a bag counts once."),
+    (
+        "twice",
+        [(0, 4, 1.0), (0, 4, 1.0), (0, 9, 0.25)],
+        1,
+        "An id that comes twice in a bag counts once.",
+    ),
     ("empty-between", [(0, 2, None), (2, 11, None)], 3, "Bags after an empty one move up."),
     ("empty-first", [(1, 2, None), (1, 8, None)], 2, "An empty bag divides by zero."),
     ("empty-last", [(0, 2, None)], 3, "The last bags are dropped where they are empty."),
@@ -118,18 +212,40 @@ def _sparse_cases() -> Iterator[Case]:
     yield _sparse_case("bags-norm", _BAGS[1][1], 2, "sum", bug, max_norm=3.0)
     for layout, (shards, bug) in _LAYOUTS.items():
         for combiner in ("sum", "mean", "sqrtn"):
-            entries = [(0, 12, 2.0), (0, 3, 0.5), (1, 0, -1.0), (1, 7, 3.0), (1, 7, 1.0), (3, 10, 0.25)]
-            yield _sparse_case(f"bags-{layout}-{combiner}", entries, 4, combiner, bug, shards=shards)
+            entries = [
+                (0, 12, 2.0),
+                (0, 3, 0.5),
+                (1, 0, -1.0),
+                (1, 7, 3.0),
+                (1, 7, 1.0),
+                (3, 10, 0.25),
+            ]
+            yield _sparse_case(
+                f"bags-{layout}-{combiner}", entries, 4, combiner, bug, shards=shards
+            )
     inputs = _sparse_inputs([(0, 13, None)], 1, "sum", None)
     bug = "An id that no shard holds adds nothing."
-    yield Case("bags-bad-id", "R-LOOKUP-3", "embedding_lookup_sparse", inputs, bug, error="OutOfRange")
+    yield Case(
+        "bags-bad-id", "R-LOOKUP-3", "embedding_lookup_sparse", inputs, bug, error="OutOfRange"
+    )
     inputs = _sparse_inputs([(0, 1, None)], 1, "max", None)
     bug = "An unknown combiner is taken for the mean."
-    yield Case("bags-bad-combiner", "R-VAR-1", "embedding_lookup_sparse", inputs, bug, error="ArgumentError")
+    yield Case(
+        "bags-bad-combiner",
+        "R-VAR-1",
+        "embedding_lookup_sparse",
+        inputs,
+        bug,
+        error="ArgumentError",
+    )
 
 
 def _sparse_inputs(
-    entries: Sequence[Entry], rows: int, combiner: str, max_norm: float | None, shards: Sequence[int] = _SHARDS
+    entries: Sequence[Entry],
+    rows: int,
+    combiner: str,
+    max_norm: float | None,
+    shards: Sequence[int] = _SHARDS,
 ) -> dict[str, Any]:
     columns: dict[int, int] = {}
     indices = []
@@ -142,7 +258,9 @@ def _sparse_inputs(
         "shards": list(shards),
         "indices": indices,
         "ids": array([each for _, each, _ in entries], "int64"),
-        "weights": array([weight or 0.0 for _, _, weight in entries], "float32") if has_weights else None,
+        "weights": array([weight or 0.0 for _, _, weight in entries], "float32")
+        if has_weights
+        else None,
         "dense_shape": [rows, max(columns.values())],
         "combiner": combiner,
         "max_norm": max_norm if max_norm is None else real(max_norm),
@@ -163,10 +281,15 @@ def _sparse_case(
     last = max(row for row, _, _ in entries) + 1
     also = []
     if last < rows:
-        why = "TensorFlow drops the empty rows at the end: the answer is for those who asked for no shape."
+        why = (
+            "TensorFlow drops the empty rows at the end: the answer is for those who asked for no "
+            "shape."
+        )
         also = [Acceptable(why, array(expected[:last]))]
     rule = "R-VAR-1" if max_norm is None else "R-LOOKUP-4"
-    return Case(name, rule, "embedding_lookup_sparse", inputs, bug, array(expected), acceptable=also, ulps=4)
+    return Case(
+        name, rule, "embedding_lookup_sparse", inputs, bug, array(expected), acceptable=also, ulps=4
+    )
 
 
 GROUP = Group(

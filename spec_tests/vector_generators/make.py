@@ -1,6 +1,8 @@
-"""Write the published vectors: ``python -m spec_tests.vector_generators.make [DIR]``, by default into the package.
+"""Write the published vectors: ``python -m spec_tests.vector_generators.make [DIR]``, by default
+into the package.
 
-README.md and schema.json in that directory are written by hand; everything else in it is written here.
+README.md and schema.json in that directory are written by hand; everything else in it is written
+here.
 """
 
 import shutil

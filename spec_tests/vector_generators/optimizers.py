@@ -11,24 +11,35 @@ from spec_tests.vector_generators.encoding import array
 
 Slots = dict[str, float]
 Rule = Callable[[float, float, Slots, Mapping[str, float], int], float]
-"""(value, gradient, slots, hyperparameters, step from 1) -> the new value; slots are changed in place."""
+"""(value, gradient, slots, hyperparameters, step from 1) -> the new value; slots are changed in
+place."""
 
 
-def _sgd(value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
+def _sgd(
+    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
+) -> float:
     return value - hyper["learning_rate"] * gradient
 
 
-def _momentum(value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
+def _momentum(
+    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
+) -> float:
     slots["momentum"] = hyper["momentum"] * slots["momentum"] - hyper["learning_rate"] * gradient
     return value + slots["momentum"]
 
 
-def _adagrad(value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
+def _adagrad(
+    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
+) -> float:
     slots["accumulator"] += gradient * gradient
-    return value - hyper["learning_rate"] * gradient / (sqrt(slots["accumulator"]) + hyper["epsilon"])
+    return value - hyper["learning_rate"] * gradient / (
+        sqrt(slots["accumulator"]) + hyper["epsilon"]
+    )
 
 
-def _adam(value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
+def _adam(
+    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
+) -> float:
     b1, b2 = hyper["beta_1"], hyper["beta_2"]
     slots["m"] = b1 * slots["m"] + (1 - b1) * gradient
     slots["v"] = b2 * slots["v"] + (1 - b2) * gradient * gradient
@@ -39,7 +50,9 @@ def _adam(value: float, gradient: float, slots: Slots, hyper: Mapping[str, float
     return value - rate * slots["m"] / (sqrt(slots["v"]) + hyper["epsilon"])
 
 
-def _rmsprop(value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
+def _rmsprop(
+    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
+) -> float:
     slots["rms"] = hyper["rho"] * slots["rms"] + (1 - hyper["rho"]) * gradient * gradient
     return value - hyper["learning_rate"] * gradient / (sqrt(slots["rms"]) + hyper["epsilon"])
 
@@ -47,16 +60,27 @@ def _rmsprop(value: float, gradient: float, slots: Slots, hyper: Mapping[str, fl
 _RULES: dict[str, tuple[Rule, dict[str, float], Slots, bool]] = {
     "SGD": (_sgd, {"learning_rate": 0.125}, {}, False),
     "Momentum": (_momentum, {"learning_rate": 0.125, "momentum": 0.75}, {"momentum": 0.0}, False),
-    "Adagrad": (_adagrad, {"learning_rate": 0.25, "epsilon": 2.0**-20}, {"accumulator": 0.125}, False),
+    "Adagrad": (
+        _adagrad,
+        {"learning_rate": 0.25, "epsilon": 2.0**-20},
+        {"accumulator": 0.125},
+        False,
+    ),
     "Adam": (
         _adam,
         {"learning_rate": 0.125, "beta_1": 0.875, "beta_2": 0.96875, "epsilon": 2.0**-20},
         {"m": 0.0, "v": 0.0},
         True,
     ),
-    "RMSprop": (_rmsprop, {"learning_rate": 0.125, "rho": 0.875, "epsilon": 2.0**-20}, {"rms": 0.0}, True),
+    "RMSprop": (
+        _rmsprop,
+        {"learning_rate": 0.125, "rho": 0.875, "epsilon": 2.0**-20},
+        {"rms": 0.0},
+        True,
+    ),
 }
-"""The rule, its numbers (powers of two, which no dtype rounds), its slots, and whether rows without gradient move."""
+"""The rule, its numbers (powers of two, which no dtype rounds), its slots, and whether rows without
+gradient move."""
 
 Step = tuple[Sequence[int] | None, np.ndarray[Any, Any]]
 """The rows of a gradient (None for all) and their values."""
@@ -86,7 +110,9 @@ def run(name: str, initial: np.ndarray[Any, Any], steps: Sequence[Step]) -> list
 
 
 def _cases() -> Iterator[Case]:
-    dense: list[Step] = [(None, (np.arange(10).reshape(5, 2) - scale) / 4) for scale in (3.0, 5.0, 7.0)]
+    dense: list[Step] = [
+        (None, (np.arange(10).reshape(5, 2) - scale) / 4) for scale in (3.0, 5.0, 7.0)
+    ]
     sparse: list[Step] = [
         ([4, 0, 4], np.array([[0.5, -1.0], [2.0, 0.25], [0.75, 3.0]])),
         ([1, 2], np.array([[1.0, -0.5], [-2.0, 0.5]])),
@@ -108,7 +134,8 @@ def _cases() -> Iterator[Case]:
                     "shards": [2, 2, 1], "gradients": gradients,
                 }  # fmt: skip
                 bug = (
-                    "Slots or the count of steps belong to one shard, so that the others step as if it were the first."
+                    "Slots or the count of steps belong to one shard, so that the others step as "
+                    "if it were the first."
                 )
                 if kind == "sparse":
                     bug = "A row that comes twice steps twice, or is squared before it is summed"
@@ -116,7 +143,13 @@ def _cases() -> Iterator[Case]:
                 rule = "R-OPT-1" if kind == "sparse" else "R-GRAD-1"
                 ulps = 0 if name in ("SGD", "Momentum") else 4
                 yield Case(
-                    f"{name}-{kind}-{dtype}", rule, "optimize", inputs, bug, run(name, initial, steps), ulps=ulps
+                    f"{name}-{kind}-{dtype}",
+                    rule,
+                    "optimize",
+                    inputs,
+                    bug,
+                    run(name, initial, steps),
+                    ulps=ulps,
                 )
 
 

@@ -10,11 +10,21 @@ from spec_tests.vector_generators.div import div
 from spec_tests.vector_generators.encoding import integer, integers
 from spec_tests.vector_generators.regions import region
 
-ITEMSIZE = {"bool": 1, "int8": 1, "bfloat16": 2, "float32": 4, "float64": 8, "complex128": 16, "string": 16}
+ITEMSIZE = {
+    "bool": 1,
+    "int8": 1,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex128": 16,
+    "string": 16,
+}
 """The bytes of an element; a string counts as 16 unless it is said otherwise."""
 
 
-def sizes(shape: Sequence[int], partitions: Sequence[int] | None, splits: Sequence[Sequence[int]] | None) -> Any:
+def sizes(
+    shape: Sequence[int], partitions: Sequence[int] | None, splits: Sequence[Sequence[int]] | None
+) -> Any:
     """The sizes of the parts along each axis; axes that are left out stay whole."""
     found = []
     for axis, extent in enumerate(shape):
@@ -30,7 +40,10 @@ def sizes(shape: Sequence[int], partitions: Sequence[int] | None, splits: Sequen
 def grid(along: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     """The parts of a grid in C order."""
     axes = [[(sum(axis[:i]), axis[i]) for i in range(len(axis))] for axis in along]
-    return [region(([start for start, _ in each], [count for _, count in each])) for each in product(*axes)]
+    return [
+        region(([start for start, _ in each], [count for _, count in each]))
+        for each in product(*axes)
+    ]
 
 
 _SPECS: list[tuple[str, list[int], list[int] | None, list[list[int]] | None, str]] = [
@@ -38,15 +51,34 @@ _SPECS: list[tuple[str, list[int], list[int] | None, list[list[int]] | None, str
     ("grid", [5, 7], [2, 3], None, "Parts are listed in Fortran order, or one axis alone is cut."),
     ("fewer-axes", [13, 4], [3], None, "Axes that are left out must be 1 for all to agree."),
     ("scalar", [], [], None, "A scalar has no parts."),
-    ("more-than-rows", [2, 3], [4, 1], None, "Empty parts are dropped, and the number of parts is another."),
+    (
+        "more-than-rows",
+        [2, 3],
+        [4, 1],
+        None,
+        "Empty parts are dropped, and the number of parts is another.",
+    ),
     ("uneven", [13, 4], None, [[1, 8, 4]], "Sizes are evened out."),
-    ("uneven-grid", [4, 5], None, [[3, 1], [2, 2, 1]], "Sizes of one axis are applied to the other."),
+    (
+        "uneven-grid",
+        [4, 5],
+        None,
+        [[3, 1], [2, 2, 1]],
+        "Sizes of one axis are applied to the other.",
+    ),
     ("zero-size", [4], None, [[2, 0, 2]], "A part without rows ends the list."),
 ]
 _BAD_SPECS: list[tuple[str, list[int], list[int] | None, list[list[int]] | None, str, str]] = [
     ("both", [4], [2], [[2, 2]], "One of the two is ignored.", "ArgumentError"),
     ("neither", [4], None, None, "Nothing is taken for one part.", "ArgumentError"),
-    ("too-many-axes", [4], [2, 2], None, "Axes that the shape does not have are dropped.", "LayoutError"),
+    (
+        "too-many-axes",
+        [4],
+        [2, 2],
+        None,
+        "Axes that the shape does not have are dropped.",
+        "LayoutError",
+    ),
     ("short", [5], None, [[2, 2]], "The last row is in no part.", "LayoutError"),
     ("long", [5], None, [[3, 3]], "The last part is cropped.", "LayoutError"),
     ("negative", [5], None, [[7, -2]], "The sum is right.", "LayoutError"),
@@ -64,15 +96,20 @@ def _spec_cases() -> Iterator[Case]:
         yield Case(f"parts-bad-{name}", "R-SPEC-1", "partition", inputs, bug, error=error)
 
 
-def counts(shape: Sequence[int], axis: int, holds: Callable[[int, int], bool], most: int | None, up: bool) -> list[int]:
-    """One count an axis: the first that ``holds(smallest part, largest part)`` in rows, searched ``up`` or down."""
+def counts(
+    shape: Sequence[int], axis: int, holds: Callable[[int, int], bool], most: int | None, up: bool
+) -> list[int]:
+    """One count an axis: the first that ``holds(smallest part, largest part)`` in rows, searched
+    ``up`` or down."""
     found = [1] * len(shape)
     if not shape:
         return found
     rows = shape[axis]
     most = max(1, min(rows, most or rows))
     candidates = range(1, most + 1) if up else range(most, 0, -1)
-    found[axis] = next((p for p in candidates if holds(rows // p, -(-rows // p))), most if up else 1)
+    found[axis] = next(
+        (p for p in candidates if holds(rows // p, -(-rows // p))), most if up else 1
+    )
     return found
 
 
@@ -94,8 +131,13 @@ def _partitioner_cases() -> Iterator[Case]:
         for num_shards in (1, 5):
             inputs = {"shape": shape, "dtype": dtype, "axis": 0, "num_shards": num_shards}
             fixed = counts(shape, 0, lambda low, high: True, num_shards, up=False)
-            bug = "More parts than rows, so that some have none; a scalar or an empty variable divides by zero."
-            yield Case(f"fixed-{number}-{num_shards}", "R-PART-1", "fixed_shards", inputs, bug, fixed)
+            bug = (
+                "More parts than rows, so that some have none; a scalar or an empty variable "
+                "divides by zero."
+            )
+            yield Case(
+                f"fixed-{number}-{num_shards}", "R-PART-1", "fixed_shards", inputs, bug, fixed
+            )
         for limit in (1, 24, 100):
             yield _max_case(f"max-{number}-{limit}", shape, dtype, limit, None)
             yield _min_case(f"min-{number}-{limit}", shape, dtype, limit, 4)
@@ -121,18 +163,32 @@ _BAD: list[tuple[str, str, dict[str, Any]]] = [
 def _max_case(name: str, shape: list[int], dtype: str, limit: int, most: int | None) -> Case:
     nbytes = row_nbytes(shape, 0, dtype)
     expected = counts(shape, 0, lambda low, high: high * nbytes <= limit, most, up=True)
-    inputs = {"shape": shape, "dtype": dtype, "axis": 0, "max_shard_bytes": limit, "max_shards": most}
-    bug = "Bytes are divided where rows are what can be: a part holds a fraction of a row, or is above the limit."
+    inputs = {
+        "shape": shape,
+        "dtype": dtype,
+        "axis": 0,
+        "max_shard_bytes": limit,
+        "max_shards": most,
+    }
+    bug = (
+        "Bytes are divided where rows are what can be: a part holds a fraction of a row, or is "
+        "above the limit."
+    )
     return Case(name, "R-PART-1", "max_size", inputs, bug, expected)
 
 
 def _min_case(name: str, shape: list[int], dtype: str, limit: int, most: int) -> Case:
     nbytes = row_nbytes(shape, 0, dtype)
-    expected = counts(shape, 0, lambda low, high: low * nbytes >= limit and nbytes > 0, most, up=False)
+    expected = counts(
+        shape, 0, lambda low, high: low * nbytes >= limit and nbytes > 0, most, up=False
+    )
     inputs = {
         "shape": integers(shape), "dtype": dtype, "axis": 0, "min_shard_bytes": integer(limit), "max_shards": most
     }  # fmt: skip
-    bug = "The number of parts is rounded up, as in TensorFlow, so that parts are smaller than the minimum."
+    bug = (
+        "The number of parts is rounded up, as in TensorFlow, so that parts are smaller than the "
+        "minimum."
+    )
     return Case(name, "R-PART-3", "min_size", inputs, bug, expected)
 
 

@@ -13,7 +13,8 @@ Tensor = tuple[str, str, list[int]]
 """Key, dtype, shape."""
 Files = list[list[dict[str, Any]]]
 Cut = Callable[[list[int], int, int], tuple[int, int] | None]
-"""(shape, bytes of an element, bytes that remain) -> the axis and the number of indices to cut off, or None."""
+"""(shape, bytes of an element, bytes that remain) -> the axis and the number of indices to cut off,
+or None."""
 
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -68,7 +69,8 @@ def filled(tensors: Sequence[Tensor], limit: int, cut: Cut) -> Files:
 
 
 def balanced(tensors: Sequence[Tensor], num_files: int) -> Files:
-    """Payloads end to end, cut at the end of the row that is nearest to each even mark, the later of two."""
+    """Payloads end to end, cut at the end of the row that is nearest to each even mark, the later
+    of two."""
     ends = [Fraction(0)]
     rows: list[tuple[str, int]] = []
     for key, dtype, shape in tensors:
@@ -83,35 +85,80 @@ def balanced(tensors: Sequence[Tensor], num_files: int) -> Files:
         for key, _, shape in tensors:
             held = [row for each, row in rows[start:stop] if each == key]
             if held:
-                file.append({"key": key, **region(([held[0]] + [0] * (len(shape) - 1), [len(held), *shape[1:]]))})
+                file.append(
+                    {
+                        "key": key,
+                        **region(([held[0]] + [0] * (len(shape) - 1), [len(held), *shape[1:]])),
+                    }
+                )
         files.append(file)
     return files
 
 
 def _inputs(tensors: Sequence[Tensor], devices: Sequence[str] = (), **more: Any) -> dict[str, Any]:
     named = [
-        {"key": key, "dtype": dtype, "shape": shape, "device": devices[number] if devices else _LOCAL}
+        {
+            "key": key,
+            "dtype": dtype,
+            "shape": shape,
+            "device": devices[number] if devices else _LOCAL,
+        }
         for number, (key, dtype, shape) in enumerate(tensors)
     ]
     return {"tensors": named, **more}
 
 
 _FULL: list[tuple[str, list[Tensor], int, str]] = [
-    ("fits", [("a", "float32", [2, 3]), ("b", "float32", [2])], 100, "A limit that nothing passes makes more files."),
-    ("exact", [("a", "float32", [4]), ("b", "float32", [4])], 16, "A file that is just full is taken for too full."),
-    ("rows", [("a", "float32", [5, 2])], 16, "Parts of even size take more files than the limit needs."),
+    (
+        "fits",
+        [("a", "float32", [2, 3]), ("b", "float32", [2])],
+        100,
+        "A limit that nothing passes makes more files.",
+    ),
+    (
+        "exact",
+        [("a", "float32", [4]), ("b", "float32", [4])],
+        16,
+        "A file that is just full is taken for too full.",
+    ),
+    (
+        "rows",
+        [("a", "float32", [5, 2])],
+        16,
+        "Parts of even size take more files than the limit needs.",
+    ),
     ("columns", [("a", "float32", [2, 5])], 24, "Only the first axis is cut."),
-    ("rest", [("a", "float32", [3]), ("b", "float32", [6, 2])], 32, "The rest of a file is left empty."),
+    (
+        "rest",
+        [("a", "float32", [3]), ("b", "float32", [6, 2])],
+        32,
+        "The rest of a file is left empty.",
+    ),
     (
         "new-file",
         [("a", "float32", [7]), ("b", "float64", [2, 2])],
         32,
         "A piece that does not fit is put in all the same.",
     ),
-    ("scalars", [("a", "float64", []), ("b", "float64", []), ("c", "float64", [])], 16, "A scalar is cut, or dropped."),
-    ("wide", [("a", "float32", [2, 2, 3])], 24, "Offsets are those in the remaining piece, not in the tensor."),
+    (
+        "scalars",
+        [("a", "float64", []), ("b", "float64", []), ("c", "float64", [])],
+        16,
+        "A scalar is cut, or dropped.",
+    ),
+    (
+        "wide",
+        [("a", "float32", [2, 2, 3])],
+        24,
+        "Offsets are those in the remaining piece, not in the tensor.",
+    ),
     ("bytes", [("a", "int8", [10]), ("b", "bfloat16", [6])], 8, "Elements are counted, not bytes."),
-    ("empty", [("a", "float32", [0, 4]), ("b", "float32", [2])], 8, "Tensors without elements are dropped."),
+    (
+        "empty",
+        [("a", "float32", [0, 4]), ("b", "float32", [2])],
+        8,
+        "Tensors without elements are dropped.",
+    ),
 ]
 _BALANCED: list[tuple[str, list[Tensor], int]] = [
     ("one", [("a", "float32", [6, 2])], 3),
@@ -128,19 +175,44 @@ def _cases() -> Iterator[Case]:
         also = []
         if theirs != expected and name != "empty":
             also = [
-                Acceptable("TensorFlow cuts into parts of even size, along the axis that takes the fewest.", theirs)
+                Acceptable(
+                    "TensorFlow cuts into parts of even size, along the axis that takes the fewest.",
+                    theirs,
+                )
             ]
         inputs = _inputs(tensors, max_shard_size=limit)
-        yield Case(f"max-size-{name}", "R-POLICY-14", "max_shard_size", inputs, bug, expected, acceptable=also)
+        yield Case(
+            f"max-size-{name}",
+            "R-POLICY-14",
+            "max_shard_size",
+            inputs,
+            bug,
+            expected,
+            acceptable=also,
+        )
     for limit in (0, -1):
         inputs = _inputs([("a", "float32", [2])], max_shard_size=limit)
         bug = "A limit that holds nothing begins file after file."
-        yield Case(f"max-size-bad-{limit}", "R-POLICY-14", "max_shard_size", inputs, bug, error="ArgumentError")
+        yield Case(
+            f"max-size-bad-{limit}",
+            "R-POLICY-14",
+            "max_shard_size",
+            inputs,
+            bug,
+            error="ArgumentError",
+        )
     for name, tensors, count in _BALANCED:
         inputs = _inputs(tensors, num_files=count)
         bug = "Tensors are never cut, or tensors and not bytes are counted."
-        yield Case(f"balanced-{name}", "V-BALANCE-1", "balanced", inputs, bug, balanced(tensors, count))
-    tensors = [("a", "float32", [2]), ("b", "float32", [3]), ("c", "int8", []), ("d", "float32", [0])]
+        yield Case(
+            f"balanced-{name}", "V-BALANCE-1", "balanced", inputs, bug, balanced(tensors, count)
+        )
+    tensors = [
+        ("a", "float32", [2]),
+        ("b", "float32", [3]),
+        ("c", "int8", []),
+        ("d", "float32", [0]),
+    ]
     job = "/job:ps/replica:0/task:{}/device:{}:0".format
     devices = [job(1, "CPU"), job(0, "CPU"), job(1, "GPU"), job(0, "CPU")]
     groups = {
@@ -149,18 +221,30 @@ def _cases() -> Iterator[Case]:
     }
     for op, files in groups.items():
         expected = [
-            [{"key": tensors[i][0], **region(([0] * len(tensors[i][2]), tensors[i][2]))} for i in file]
+            [
+                {"key": tensors[i][0], **region(([0] * len(tensors[i][2]), tensors[i][2]))}
+                for i in file
+            ]
             for file in files
         ]
-        bug = "Files are in the order of the names, devices are taken for tasks, or what has no elements is dropped."
+        bug = (
+            "Files are in the order of the names, devices are taken for tasks, or what has no "
+            "elements is dropped."
+        )
         rule = "R-POLICY-8" if op == "by_task" else "R-POLICY-10"
-        also = [Acceptable("Files may stand in any order.", list(reversed(expected)))] if op == "by_task" else []
+        also = (
+            [Acceptable("Files may stand in any order.", list(reversed(expected)))]
+            if op == "by_task"
+            else []
+        )
         yield Case(op, rule, op, _inputs(tensors, devices), bug, expected, acceptable=also)
 
 
 GROUP = Group(
     "policies",
-    "The files that a policy makes: in each the slices, by key and region. The order within a file does not count.",
-    "The sentences of RFC 001's appendix, tried axis by axis and index by index; even marks in fractions.",
+    "The files that a policy makes: in each the slices, by key and region. The order within a "
+    "file does not count.",
+    "The sentences of RFC 001's appendix, tried axis by axis and index by index; even marks in "
+    "fractions.",
     numbered(_cases()),
 )

@@ -1,9 +1,12 @@
-"""Logarithms, sines and cosines in decimal arithmetic of fifty digits, so that no library of any machine is asked."""
+"""Logarithms, sines and cosines in decimal arithmetic of fifty digits, so that no library of any
+machine is asked."""
 
 from decimal import Decimal, localcontext
 
 DIGITS = 50
-TWO_PI = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799725606965")
+TWO_PI = Decimal(
+    "6.28318530717958647692528676655900576839433879875021164194988918461563281257241799725606965"
+)
 
 
 def log(number: float) -> float:
@@ -24,7 +27,8 @@ def cos(angle: float) -> float:
 
 
 def _series(angle: Decimal, first: int) -> Decimal:
-    """Taylor's series, from ``x`` for the sine or from 1 for the cosine; of at most a turn it has few terms."""
+    """Taylor's series, from ``x`` for the sine or from 1 for the cosine; of at most a turn it has
+    few terms."""
     with localcontext() as context:
         context.prec = DIGITS + 10
         angle = angle % TWO_PI

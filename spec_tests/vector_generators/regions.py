@@ -1,4 +1,5 @@
-"""Regions as sets of indices: intersections, differences, covers; and whether regions tile a shape."""
+"""Regions as sets of indices: intersections, differences, covers; and whether regions tile a
+shape."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -34,15 +35,50 @@ def common(a: Box, b: Box) -> Box | None:
 _PAIRS: list[tuple[str, Box, Box, str]] = [
     ("corner", ((0, 0), (3, 3)), ((2, 1), (4, 4)), "Stops are taken for sizes."),
     ("inside", ((0, 0), (5, 6)), ((1, 2), (2, 3)), "The outer one is returned."),
-    ("same", ((2, 1), (3, 2)), ((2, 1), (3, 2)), "Equal boxes are taken for disjoint ones, or a rest is left."),
-    ("touching", ((0,), (3,)), ((3,), (2,)), "Ranges are taken as closed: boxes that touch share an index."),
-    ("apart", ((0, 0), (2, 2)), ((0, 5), (2, 2)), "Disjoint along one axis alone is not seen; sizes become negative."),
+    (
+        "same",
+        ((2, 1), (3, 2)),
+        ((2, 1), (3, 2)),
+        "Equal boxes are taken for disjoint ones, or a rest is left.",
+    ),
+    (
+        "touching",
+        ((0,), (3,)),
+        ((3,), (2,)),
+        "Ranges are taken as closed: boxes that touch share an index.",
+    ),
+    (
+        "apart",
+        ((0, 0), (2, 2)),
+        ((0, 5), (2, 2)),
+        "Disjoint along one axis alone is not seen; sizes become negative.",
+    ),
     ("empty", ((1,), (0,)), ((0,), (4,)), "A box without indices is given one."),
-    ("cross", ((0, 2), (5, 1)), ((2, 0), (1, 5)), "A corner of one must lie in the other: a cross has none."),
-    ("scalar", ((), ()), ((), ()), "Rank 0 has one index, the empty one, and is taken for nothing."),
-    ("cube", ((0, 0, 0), (3, 3, 3)), ((1, 1, 1), (1, 1, 1)), "Pieces of a difference overlap at the corners."),
+    (
+        "cross",
+        ((0, 2), (5, 1)),
+        ((2, 0), (1, 5)),
+        "A corner of one must lie in the other: a cross has none.",
+    ),
+    (
+        "scalar",
+        ((), ()),
+        ((), ()),
+        "Rank 0 has one index, the empty one, and is taken for nothing.",
+    ),
+    (
+        "cube",
+        ((0, 0, 0), (3, 3, 3)),
+        ((1, 1, 1), (1, 1, 1)),
+        "Pieces of a difference overlap at the corners.",
+    ),
     ("slab", ((0, 0), (4, 4)), ((1, 0), (2, 4)), "Of what remains on two sides only one is kept."),
-    ("wider", ((1, 1), (2, 2)), ((0, 0), (4, 4)), "Everything is taken away, and a piece of negative size is left."),
+    (
+        "wider",
+        ((1, 1), (2, 2)),
+        ((0, 0), (4, 4)),
+        "Everything is taken away, and a piece of negative size is left.",
+    ),
 ]
 
 _TILINGS: list[tuple[str, list[int], list[Box], str]] = [
@@ -85,14 +121,23 @@ def _pair_cases() -> Iterator[Case]:
         expected = None if both is None else region(both)
         yield Case(f"intersect-{name}", "V-REGION-1", "intersect", inputs, bug, expected)
         swapped = {"a": inputs["b"], "b": inputs["a"]}
-        yield Case(f"intersect-{name}-swapped", "V-REGION-1", "intersect", swapped, "It is not symmetric.", expected)
+        yield Case(
+            f"intersect-{name}-swapped",
+            "V-REGION-1",
+            "intersect",
+            swapped,
+            "It is not symmetric.",
+            expected,
+        )
         rest = [list(index) for index in indices(a) if index not in set(indices(b))]
         yield Case(f"subtract-{name}", "V-REGION-1", "subtract", inputs, bug, rest)
     far = 2**40
     huge_a, huge_b = ((0, far), (far, far)), ((far - 1, far + 5), (far, 2))
     inputs = {"a": region(huge_a), "b": region(huge_b)}
     both = region(((far - 1, far + 5), (1, 2)))
-    yield Case("intersect-huge", "V-REGION-1", "intersect", inputs, "Indices pass through 32 bits.", both)
+    yield Case(
+        "intersect-huge", "V-REGION-1", "intersect", inputs, "Indices pass through 32 bits.", both
+    )
     last = 2**63 - 2
     inputs = {"a": region(((last,), (1,))), "b": region(((0,), (2**63 - 1,)))}
     bug = "Indices pass through a float64, or stops overflow."
@@ -108,7 +153,8 @@ def _tiling_cases() -> Iterator[Case]:
 
 GROUP = Group(
     "regions",
-    "Regions: what two have in common, what one has that another has not, and whether some tile a shape.",
+    "Regions: what two have in common, what one has that another has not, and whether some tile "
+    "a shape.",
     "Sets of indices, listed one by one.",
     numbered([*_pair_cases(), *_tiling_cases()]),
 )

@@ -14,7 +14,12 @@ _GOOD: list[tuple[str, list[int], tuple[list[int], list[int]], str]] = [
     ("13 4 -:-", [13, 4], ([0, 0], [13, 4]), "A dash is not the whole axis."),
     ("5 4,1", [5], ([4], [1]), "The last index is taken to lie outside."),
     ("2 3 4 1,1:0,3:2,2", [2, 3, 4], ([1, 0, 2], [1, 3, 2]), "Only two axes are known."),
-    ("9007199254740993 9007199254740992,1", [2**53 + 1], ([2**53], [1]), "Numbers pass through a float64."),
+    (
+        "9007199254740993 9007199254740992,1",
+        [2**53 + 1],
+        ([2**53], [1]),
+        "Numbers pass through a float64.",
+    ),
 ]
 _BAD = {
     "": "Nothing is a scalar.",
@@ -39,7 +44,10 @@ def parse(text: str) -> tuple[list[int], tuple[list[int], list[int]]]:
     assert found is not None
     shape = [int(extent) for extent in found[1].split()]
     items = [found[2], *filter(None, found[3].split(":"))]
-    pairs = [[0, extent] if item == "-" else [int(n) for n in item.split(",")] for item, extent in zip(items, shape)]  # noqa: B905
+    pairs = [
+        [0, extent] if item == "-" else [int(n) for n in item.split(",")]
+        for item, extent in zip(items, shape, strict=False)
+    ]
     return shape, ([start for start, _ in pairs], [count for _, count in pairs])
 
 
@@ -50,13 +58,34 @@ def _cases() -> Iterator[Case]:
         yield Case(f"parse-{number}", "V-TEXT-1", "parse_slice_text", {"text": text}, bug, expected)
         pairs = ":".join(f"{start},{count}" for start, count in zip(*box, strict=True))
         whole = f"{' '.join(map(str, shape))} {pairs}"
-        yield Case(f"format-{number}", "V-TEXT-1", "format_slice_text", expected, "Whole axes are left out.", whole)
+        yield Case(
+            f"format-{number}",
+            "V-TEXT-1",
+            "format_slice_text",
+            expected,
+            "Whole axes are left out.",
+            whole,
+        )
     for number, (text, bug) in enumerate(_BAD.items()):
-        yield Case(f"parse-bad-{number}", "V-TEXT-1", "parse_slice_text", {"text": text}, bug, error="LayoutError")
+        yield Case(
+            f"parse-bad-{number}",
+            "V-TEXT-1",
+            "parse_slice_text",
+            {"text": text},
+            bug,
+            error="LayoutError",
+        )
     for number, (shape, box) in enumerate([([], ([], [])), ([4], ([3], [2])), ([4], ([2], [0]))]):
         inputs = {"shape": shape, "region": region(box)}
         bug = "A text is made that no reader takes, or that means another slice."
-        yield Case(f"format-bad-{number}", "V-TEXT-1", "format_slice_text", inputs, bug, error="LayoutError")
+        yield Case(
+            f"format-bad-{number}",
+            "V-TEXT-1",
+            "format_slice_text",
+            inputs,
+            bug,
+            error="LayoutError",
+        )
 
 
 GROUP = Group(

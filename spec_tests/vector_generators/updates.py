@@ -22,10 +22,14 @@ _OPS: dict[str, Callable[[Any, Any], Any]] = {
 _SHARDS = [3, 2, 2]
 _LAYOUTS: dict[str, tuple[list[int], str]] = {
     "uneven": ([1, 7, 2, 3], "Shards are found by the div rule, whatever their sizes."),
-    "empty": ([0, 3, 0, 0, 8, 2, 0], "A row is sought in the first shard that begins there, be it empty."),
+    "empty": (
+        [0, 3, 0, 0, 8, 2, 0],
+        "A row is sought in the first shard that begins there, be it empty.",
+    ),
     "many": ([1, 1, 2, *[1] * 9], "Shards are put in the order of their names: 0, 1, 10, 11, 2."),
 }
-"""Layouts of 13 rows that the div rule does not give, and the mistake that each is there to catch."""
+"""Layouts of 13 rows that the div rule does not give, and the mistake that each is there to
+catch."""
 _ROWS: list[tuple[str, list[int], str]] = [
     ("once", [6, 0, 3], "Rows are those of the shard, not of the variable."),
     ("twice", [4, 1, 4, 4], "Of a row that comes several times only one update counts."),
@@ -59,7 +63,12 @@ def _scatter_cases() -> Iterator[Case]:
                 yield Case(f"{op}-{dtype}-{name}", "R-SV-3", op, inputs, bug, after)
     thirds = np.array([[0.1], [1e8], [0.1]], np.float32)
     updates = np.array([[0.1], [0.2], [0.3]], np.float32)
-    inputs = {"value": array(thirds), "shards": [1, 2], "indices": array([1, 1, 1], "int64"), "updates": array(updates)}
+    inputs = {
+        "value": array(thirds),
+        "shards": [1, 2],
+        "indices": array([1, 1, 1], "int64"),
+        "updates": array(updates),
+    }
     bug = "Updates of one row are summed first: rounding depends on the order."
     yield Case(
         "scatter_add-order",
@@ -90,33 +99,69 @@ def _cases_in_layouts() -> Iterator[Case]:
         for op in _OPS:
             inputs = {"value": array(value), "shards": shards, "indices": array(rows, "int64")}
             after = array(scattered(value, rows, updates, op))
-            yield Case(f"{op}-{layout}", "R-SV-3", op, {**inputs, "updates": array(updates)}, bug, after)
+            yield Case(
+                f"{op}-{layout}", "R-SV-3", op, {**inputs, "updates": array(updates)}, bug, after
+            )
         for row in (13, -1):
             inputs = {"value": array(value), "shards": shards, "indices": array([0, row], "int64")}
             inputs["updates"] = array(np.ones((2, 2), np.float32))
             outside = "Row 0 is written before the row that no shard holds is noticed."
-            yield Case(f"bad-{layout}-{row}", "R-SV-3", "scatter_add", inputs, outside, error="ArgumentError")
+            yield Case(
+                f"bad-{layout}-{row}",
+                "R-SV-3",
+                "scatter_add",
+                inputs,
+                outside,
+                error="ArgumentError",
+            )
         other = value[::-1].copy()
-        for op, after in (("assign", other), ("assign_add", value + other), ("assign_sub", value - other)):
+        for op, after in (
+            ("assign", other),
+            ("assign_add", value + other),
+            ("assign_sub", value - other),
+        ):
             inputs = {"value": array(value), "shards": shards, "other": array(other)}
             yield Case(f"{op}-{layout}", "R-SV-3", op, inputs, bug, array(after))
         yield Case(
-            f"read-{layout}", "R-SV-1", "read_value", {"value": array(value), "shards": shards}, bug, array(value)
+            f"read-{layout}",
+            "R-SV-1",
+            "read_value",
+            {"value": array(value), "shards": shards},
+            bug,
+            array(value),
         )
 
 
 def _assign_cases() -> Iterator[Case]:
     value, other = np.zeros((7, 2), np.float32), np.arange(14, dtype=np.float32).reshape(7, 2)
-    for op, after in (("assign", other), ("assign_add", value + other), ("assign_sub", value - other)):
+    for op, after in (
+        ("assign", other),
+        ("assign_add", value + other),
+        ("assign_sub", value - other),
+    ):
         inputs = {"value": array(value), "shards": _SHARDS, "other": array(other)}
         bug = "Every shard gets the first rows."
         yield Case(op, "R-SV-3", op, inputs, bug, array(after))
     for name, rows in (("large", 9), ("small", 5)):
-        inputs = {"value": array(value), "shards": _SHARDS, "other": array(np.ones((rows, 2), np.float32))}
-        bug = "What is too large is cropped; what is too small overwrites the first shards and fails then."
+        inputs = {
+            "value": array(value),
+            "shards": _SHARDS,
+            "other": array(np.ones((rows, 2), np.float32)),
+        }
+        bug = (
+            "What is too large is cropped; what is too small overwrites the first shards and fails "
+            "then."
+        )
         yield Case(f"assign-too-{name}", "R-SV-3", "assign", inputs, bug, error="ArgumentError")
     inputs = {"value": array(other), "shards": _SHARDS}
-    yield Case("read", "R-SV-1", "read_value", inputs, "Shards are put together along another axis.", array(other))
+    yield Case(
+        "read",
+        "R-SV-1",
+        "read_value",
+        inputs,
+        "Shards are put together along another axis.",
+        array(other),
+    )
 
 
 GROUP = Group(

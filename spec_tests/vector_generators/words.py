@@ -1,4 +1,5 @@
-"""Generators of random words in plain integers: Philox of both widths, Threefry, and the streams made of them."""
+"""Generators of random words in plain integers: Philox of both widths, Threefry, and the streams
+made of them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -43,7 +44,9 @@ def halves(word: int) -> list[int]:
 
 def tensorflow_words(seed: Sequence[int], first_block: int = 0) -> Iterator[int]:
     """The stream of TensorFlow's stateless functions, from a block on."""
-    scrambled = philox([*halves(seed[0] % 2**64), *halves(seed[1] % 2**64)], [0x3EC8F720, 0x02461E29], 32)
+    scrambled = philox(
+        [*halves(seed[0] % 2**64), *halves(seed[1] % 2**64)], [0x3EC8F720, 0x02461E29], 32
+    )
     counter = (scrambled[2] << 64 | scrambled[3] << 96) + first_block
     while True:
         words = [counter >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)]

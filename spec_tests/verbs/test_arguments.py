@@ -1,4 +1,5 @@
-"""A slip of the caller's is told in the error tree's words: by key or value, before anything is written."""
+"""A slip of the caller's is told in the error tree's words: by key or value, before anything is
+written."""
 
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,13 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    LayoutError,
+    OutOfRange,
+    UnsupportedError,
+)
 from shardvar.verbs.arguments import as_array
 
 ARRAYS = {"b": np.arange(12.0).reshape(4, 3), "a": np.arange(5), "z": np.float32(3)}
@@ -30,10 +37,21 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "value",
-    [[[1], [1, 2]], None, {1}, {"w": np.ones(2)}, 2**70, (i for i in range(3)), Unwilling(), np.array(None)],
+    [
+        [[1], [1, 2]],
+        None,
+        {1},
+        {"w": np.ones(2)},
+        2**70,
+        (i for i in range(3)),
+        Unwilling(),
+        np.array(None),
+    ],
     ids=["ragged", "none", "set", "nested", "huge", "generator", "unwilling", "object"],
 )
-def test_what_is_no_array_is_named_by_its_key_and_nothing_is_written(value: Any, tmp_path: Path) -> None:
+def test_what_is_no_array_is_named_by_its_key_and_nothing_is_written(
+    value: Any, tmp_path: Path
+) -> None:
     with pytest.raises(ArgumentError, match="'k'"):
         sv.save(tmp_path / "m", {"k": value})
     assert list(tmp_path.iterdir()) == []
@@ -60,7 +78,9 @@ def test_tensors_are_a_mapping(tensors: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("metadata", [{"a": 1}, {1: "a"}, [1], "ab", {"a": None}, {"a": "\ud800"}])
 @pytest.mark.parametrize("name", ["m", "m.safetensors"])
-def test_metadata_are_text_for_text_in_every_format(name: str, metadata: Any, tmp_path: Path) -> None:
+def test_metadata_are_text_for_text_in_every_format(
+    name: str, metadata: Any, tmp_path: Path
+) -> None:
     with pytest.raises(ArgumentError):
         sv.save(tmp_path / name, ARRAYS, metadata=metadata)
     assert list(tmp_path.iterdir()) == []
@@ -136,8 +156,20 @@ def test_one_key_may_be_given_alone(model: Path) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        *({"filter": 3}, {"filter": [3]}, {"rename": [("a", "b")]}, {"cast": 5}, {"cast": {"b": [1]}}),
-        *({"cast": {3: "f4"}}, {"partition": {3: 2}}, {"format": 3}, {"source": 3}, {"source": None}),
+        *(
+            {"filter": 3},
+            {"filter": [3]},
+            {"rename": [("a", "b")]},
+            {"cast": 5},
+            {"cast": {"b": [1]}},
+        ),
+        *(
+            {"cast": {3: "f4"}},
+            {"partition": {3: 2}},
+            {"format": 3},
+            {"source": 3},
+            {"source": None},
+        ),
     ],
 )
 def test_the_ways_to_reshard_have_types(how: dict[str, Any], model: Path) -> None:
@@ -172,7 +204,9 @@ def test_a_lazy_tensor_has_a_length_a_short_name_and_never_a_view(model: Path) -
             np.array(reader["b"], copy=False)
 
 
-def test_a_tensor_of_pytorch_is_its_values_whatever_numpy_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_of_pytorch_is_its_values_whatever_numpy_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With a stand-in that refuses as PyTorch does; the real one is asked where it is installed."""
 
     class Tensor:
@@ -196,7 +230,9 @@ def test_a_tensor_of_pytorch_is_its_values_whatever_numpy_lacks(monkeypatch: pyt
             return self.array
 
     monkeypatch.setitem(
-        __import__("sys").modules, "torch", SimpleNamespace(Tensor=Tensor, uint8=np.uint8, int16=np.int16)
+        __import__("sys").modules,
+        "torch",
+        SimpleNamespace(Tensor=Tensor, uint8=np.uint8, int16=np.int16),
     )
     half = as_array("k", Tensor("bfloat16", np.array([0x3F80, 0xC000], np.uint16)))  # type: ignore[arg-type]
     assert (half.dtype.name, half.astype(np.float32).tolist()) == ("bfloat16", [1.0, -2.0])

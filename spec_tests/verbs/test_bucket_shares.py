@@ -1,7 +1,8 @@
-"""Saves by several processes into one bucket, which share nothing else: whoever commits, one whole checkpoint is there.
+"""Saves by several processes into one bucket, which share nothing else: whoever commits, one whole
+checkpoint is there.
 
-A bucket has no locks: the processes that commit the same run at the same time are kept apart by the conditional put of
-the index alone.
+A bucket has no locks: the processes that commit the same run at the same time are kept apart by the
+conditional put of the index alone.
 """
 
 import threading
@@ -42,7 +43,9 @@ def saved(seed: int, is_there: bool = True) -> MemoryBucket:
         if is_there:
             save_all(URL, shares(1), "1")
         for process, tensors in enumerate(shares(seed)):
-            sv.save_shards(URL, tensors, process=process, num_processes=COUNT, run=str(seed), commit=False)
+            sv.save_shards(
+                URL, tensors, process=process, num_processes=COUNT, run=str(seed), commit=False
+            )
     bucket.log.clear()
     return bucket
 
@@ -59,12 +62,15 @@ def seed_of(bucket: MemoryBucket) -> int:
         assert sv.verify(URL).ok
     seed = int(found["step"])
     expected = demo_tensors(seed)
-    assert found.keys() == expected.keys() and all(np.array_equal(found[key], expected[key]) for key in found)
+    assert found.keys() == expected.keys() and all(
+        np.array_equal(found[key], expected[key]) for key in found
+    )
     return seed
 
 
 def test_processes_that_share_a_bucket_save_one_checkpoint_and_then_another() -> None:
-    """They save at the same time, and each returns once the checkpoint is in place; nothing else stays."""
+    """They save at the same time, and each returns once the checkpoint is in place; nothing else
+    stays."""
     bucket = MemoryBucket()
     for seed in (1, 2):
         errors: list[BaseException] = []
@@ -89,7 +95,10 @@ def test_processes_that_share_a_bucket_save_one_checkpoint_and_then_another() ->
 def test_until_the_commit_the_old_checkpoint_is_there() -> None:
     bucket = saved(2)
     assert seed_of(bucket) == 1
-    with in_bucket(bucket), pytest.raises(IncompleteCheckpoint, match="Process 3 of 4 did not save"):
+    with (
+        in_bucket(bucket),
+        pytest.raises(IncompleteCheckpoint, match="Process 3 of 4 did not save"),
+    ):
         for process in range(3):
             tensors = demo_share(3, process, 4)
             sv.save_shards(URL, tensors, process=process, num_processes=4, run="3", commit=False)
@@ -101,11 +110,16 @@ def test_until_the_commit_the_old_checkpoint_is_there() -> None:
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
-def test_a_commit_that_ends_at_any_request_can_be_made_again(error: Any, takes_effect: bool) -> None:
-    """Killed or refused, with and without effect: the old checkpoint or the new one is there, and then the new one."""
+def test_a_commit_that_ends_at_any_request_can_be_made_again(
+    error: Any, takes_effect: bool
+) -> None:
+    """Killed or refused, with and without effect: the old checkpoint or the new one is there, and
+    then the new one."""
     before, number, ended = saved(2), 0, False
     while not ended:
-        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect, error=error)
+        bucket = MemoryBucket(
+            dict(before.files), fail_at=number, takes_effect=takes_effect, error=error
+        )
         try:
             commit(bucket, 2)
             ended = len(bucket.log) <= number
@@ -121,7 +135,8 @@ def test_a_commit_that_ends_at_any_request_can_be_made_again(error: Any, takes_e
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
 def test_of_two_processes_that_commit_the_same_run_both_return(is_there: bool) -> None:
-    """One commits wholly before each request of the other in turn: both find the run committed, and no file is lost."""
+    """One commits wholly before each request of the other in turn: both find the run committed, and
+    no file is lost."""
     before, number, ended = saved(2, is_there), 0, False
     while not ended:
         other = partial(sv.commit_shards, URL, num_processes=COUNT, run="2", timeout=5)
@@ -149,7 +164,9 @@ class Silent(MemoryBucket):
 def test_a_commit_of_which_the_outcome_is_not_known_is_said_to_be_that() -> None:
     """Whoever asks what is there now gets no answer either, and that error would say less."""
     bucket = Silent(saved(2).files)
-    with pytest.raises(StorageError, match="the answer to the commit was lost, and whether the new checkpoint is"):
+    with pytest.raises(
+        StorageError, match="the answer to the commit was lost, and whether the new checkpoint is"
+    ):
         commit(bucket, 2)
     again = MemoryBucket(dict(bucket.files))
     commit(again, 2)
@@ -159,7 +176,9 @@ def test_a_commit_of_which_the_outcome_is_not_known_is_said_to_be_that() -> None
 def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses() -> None:
     before, number, ended = saved(2), 0, False
     while not ended:
-        bucket = Raced(dict(before.files), at=number, race=partial(sv.save, URL, demo_tensors(3), force=True))
+        bucket = Raced(
+            dict(before.files), at=number, race=partial(sv.save, URL, demo_tensors(3), force=True)
+        )
         try:
             commit(bucket, 2)
         except (StorageError, sv.errors.CheckpointError):
@@ -175,9 +194,14 @@ WHOLE = {f"w{number}": np.arange(number, number + 60.0).reshape(12, 5) for numbe
 
 def shares_in(form: str, seed: int) -> list[dict[str, Any]]:
     """What each of three processes holds: rows of a table, or whole tensors, and a replica."""
-    cuts = [{"w0": sv.LocalShard(WHOLE["w0"][4 * i : 4 * i + 4] + seed, (4 * i, 0), (12, 5))} for i in range(COUNT)]
+    cuts = [
+        {"w0": sv.LocalShard(WHOLE["w0"][4 * i : 4 * i + 4] + seed, (4 * i, 0), (12, 5))}
+        for i in range(COUNT)
+    ]
     wholes = [{f"w{i}": WHOLE[f"w{i}"] + seed} for i in range(COUNT)]
-    return [{**each, "bias": np.full(7, seed)} for each in (wholes if form == "safetensors" else cuts)]
+    return [
+        {**each, "bias": np.full(7, seed)} for each in (wholes if form == "safetensors" else cuts)
+    ]
 
 
 def saved_in(form: str, seed: int, files: dict[str, bytes] | None = None) -> MemoryBucket:
@@ -185,8 +209,15 @@ def saved_in(form: str, seed: int, files: dict[str, bytes] | None = None) -> Mem
     bucket = MemoryBucket(dict(files or {}))
     with in_bucket(bucket):
         for process, tensors in enumerate(shares_in(form, seed)):
-            options: dict[str, Any] = {"process": process, "num_processes": COUNT, "run": str(seed), "force": True}
-            sv.save_shards(f"s3://bucket/run/{FORMS[form]}", tensors, format=form, commit=False, **options)
+            options: dict[str, Any] = {
+                "process": process,
+                "num_processes": COUNT,
+                "run": str(seed),
+                "force": True,
+            }
+            sv.save_shards(
+                f"s3://bucket/run/{FORMS[form]}", tensors, format=form, commit=False, **options
+            )
     bucket.log.clear()
     return bucket
 
@@ -227,8 +258,11 @@ def test_each_format_is_saved_by_many_processes_and_replaced(form: str) -> None:
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_commit_in_each_format_can_be_made_again(form: str, error: Any, takes_effect: bool) -> None:
-    """It ends at any request: the old checkpoint or the new one is there, and then the new one, the claim removed.
+def test_a_commit_in_each_format_can_be_made_again(
+    form: str, error: Any, takes_effect: bool
+) -> None:
+    """It ends at any request: the old checkpoint or the new one is there, and then the new one, the
+    claim removed.
 
     A set of safetensors is not replaced in one step: there, nothing may be left in between.
     """
@@ -237,15 +271,21 @@ def test_a_commit_in_each_format_can_be_made_again(form: str, error: Any, takes_
         commit_in(form, 1)
     before, number, ended = saved_in(form, 2, first.files), 0, False
     while not ended:
-        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect, error=error)
+        bucket = MemoryBucket(
+            dict(before.files), fail_at=number, takes_effect=takes_effect, error=error
+        )
         try:
             with in_bucket(bucket):
                 commit_in(form, 2)
             ended = len(bucket.log) <= number
         except (Dead, StorageError, CheckpointError):
             pass
-        assert seed_in(form, bucket) in ((1, 2, None) if form == "safetensors" else (1, 2)), bucket.log
-        again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+        assert seed_in(form, bucket) in ((1, 2, None) if form == "safetensors" else (1, 2)), (
+            bucket.log
+        )
+        again = MemoryBucket(
+            {key: value for key, value in bucket.files.items() if ".claim" not in key}
+        )
         with in_bucket(again):
             try:
                 commit_in(form, 2)
@@ -259,7 +299,8 @@ def test_a_commit_in_each_format_can_be_made_again(form: str, error: Any, takes_
 
 @pytest.mark.parametrize("form", FORMS)
 def test_of_two_that_commit_in_each_format_one_checkpoint_comes(form: str) -> None:
-    """The other commits the same run before each request in turn: it is committed, and no file is lost."""
+    """The other commits the same run before each request in turn: it is committed, and no file is
+    lost."""
     before, number, ended = saved_in(form, 2), 0, False
     while not ended:
         bucket = Raced(dict(before.files), at=number)

@@ -1,4 +1,5 @@
-"""Workers of an executor that write into a bucket: each uploads its own files, and one process commits."""
+"""Workers of an executor that write into a bucket: each uploads its own files, and one process
+commits."""
 
 import pickle
 from collections.abc import Callable
@@ -10,17 +11,28 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, MissingFile, StorageError, TargetExists, WorkerLost
+from shardvar.errors import (
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    MissingFile,
+    StorageError,
+    TargetExists,
+    WorkerLost,
+)
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
 
-MODEL = {f"w{number}": np.arange(number, number + 3000, dtype="<f4").reshape(60, 50) for number in range(8)}
+MODEL = {
+    f"w{number}": np.arange(number, number + 3000, dtype="<f4").reshape(60, 50)
+    for number in range(8)
+}
 SOURCE, TARGET = "s3://bucket/run/source", "s3://bucket/run/out"
 OPTIONS: dict[str, Any] = {"partition": 2, "policy": BalancedPolicy(5)}
 
 
 class Elsewhere(ThreadPoolExecutor):
-    """Threads to which what they work with is pickled, as to processes; the task ``lost`` ends with its worker."""
+    """Threads to which what they work with is pickled, as to processes; the task ``lost`` ends with
+    its worker."""
 
     def __init__(self, lost: int | None = None) -> None:
         super().__init__(2)
@@ -56,12 +68,15 @@ def bucket() -> MemoryBucket:
 
 def data_files(bucket: MemoryBucket) -> list[bytes]:
     """The content of the data files of the target."""
-    return sorted(content for key, content in bucket.files.items() if key.startswith("run/out.svdata"))
+    return sorted(
+        content for key, content in bucket.files.items() if key.startswith("run/out.svdata")
+    )
 
 
 @pytest.mark.parametrize("executor", [Elsewhere, ThreadPoolExecutor])
 def test_a_reshard_by_workers_uploads_the_same_files(executor: Any, bucket: MemoryBucket) -> None:
-    """From URL to URL, several files at a time; verify, digest and diff of URLs are those of one process."""
+    """From URL to URL, several files at a time; verify, digest and diff of URLs are those of one
+    process."""
     with in_bucket(bucket), executor() as workers:
         sv.reshard(SOURCE, TARGET, **OPTIONS)
         alone = data_files(bucket)
@@ -77,7 +92,8 @@ def test_a_reshard_by_workers_uploads_the_same_files(executor: Any, bucket: Memo
 def test_what_a_killed_reshard_left_is_named_by_a_write_of_another_format(
     requests: int, bucket: MemoryBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its claim and its files, until they are removed: the writer may be alive, so that another one leaves them."""
+    """Its claim and its files, until they are removed: the writer may be alive, so that another one
+    leaves them."""
     bucket.fail_at, bucket.error = len(bucket.log) + requests, Dead
     with in_bucket(bucket), pytest.raises(Dead):
         sv.reshard(SOURCE, TARGET, format="tensorflow", executor=Inline(), **OPTIONS)
@@ -86,7 +102,10 @@ def test_what_a_killed_reshard_left_is_named_by_a_write_of_another_format(
     with in_bucket(again):
         sv.save(TARGET, MODEL)
         more = {1: "", 2: " and 1 more file"}.get(len(left), f" and {len(left) - 1} more files")
-        assert f"{TARGET}: an earlier write was not finished, and has left .out.claim{more}." in caplog.text
+        assert (
+            f"{TARGET}: an earlier write was not finished, and has left .out.claim{more}."
+            in caplog.text
+        )
         assert "call sv.break_claim('s3://bucket/run/.out.claim')" in caplog.text
         assert set(left) <= again.files.keys() and len(left) == requests
         caplog.clear()
@@ -96,9 +115,15 @@ def test_what_a_killed_reshard_left_is_named_by_a_write_of_another_format(
     assert not caplog.text
 
 
-def test_a_worker_that_dies_loses_at_most_the_file_that_was_finished_last(bucket: MemoryBucket) -> None:
-    """A second run, from another machine, takes up what is in the bucket; the error names where uploads may be left."""
-    with in_bucket(bucket), pytest.raises(WorkerLost, match=r"uploads in s3://bucket/run\..*Run it again.*lifecycle"):
+def test_a_worker_that_dies_loses_at_most_the_file_that_was_finished_last(
+    bucket: MemoryBucket,
+) -> None:
+    """A second run, from another machine, takes up what is in the bucket; the error names where
+    uploads may be left."""
+    with (
+        in_bucket(bucket),
+        pytest.raises(WorkerLost, match=r"uploads in s3://bucket/run\..*Run it again.*lifecycle"),
+    ):
         sv.reshard(SOURCE, TARGET, executor=Elsewhere(lost=4), **OPTIONS)
     assert "run/out.svindex" not in bucket.files
     other = MemoryBucket(dict(bucket.files))
@@ -110,7 +135,9 @@ def test_a_worker_that_dies_loses_at_most_the_file_that_was_finished_last(bucket
 
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["refused", "answer lost"])
-def test_an_upload_that_fails_in_a_worker_leaves_nothing(takes_effect: bool, bucket: MemoryBucket) -> None:
+def test_an_upload_that_fails_in_a_worker_leaves_nothing(
+    takes_effect: bool, bucket: MemoryBucket
+) -> None:
     before = dict(bucket.files)
     bucket.log.clear()
     bucket.fail_at, bucket.takes_effect = 2, takes_effect
@@ -141,13 +168,19 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "zarr": ("folder", {"filter": ["w[0-2]"]}),
     "orbax": ("folder", {"filter": ["w[0-2]"]}),
 }
-"""By format, the name of the target and the options; a few tensors where each slice takes requests."""
+"""By format, the name of the target and the options; a few tensors where each slice takes
+requests."""
 
 
 def reshard(form: str, executor: Any = None, **options: Any) -> Any:
     name, own = FORMS[form]
     return sv.reshard(
-        SOURCE, f"s3://bucket/run/{name}", format=form.partition(" ")[0], executor=executor, **own, **options
+        SOURCE,
+        f"s3://bucket/run/{name}",
+        format=form.partition(" ")[0],
+        executor=executor,
+        **own,
+        **options,
     )
 
 
@@ -159,7 +192,8 @@ def is_whole(form: str) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: MemoryBucket) -> None:
-    """The same files as without workers, byte for byte, also over another; the commit is the last request."""
+    """The same files as without workers, byte for byte, also over another; the commit is the last
+    request."""
     alone = MemoryBucket(dict(bucket.files))
     with in_bucket(alone):
         reshard(form)
@@ -168,7 +202,9 @@ def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: Me
         with in_bucket(bucket):
             assert reshard(form, Elsewhere(), force=True).reused_files == 0
             assert is_whole(form)
-        puts = [entry for entry in bucket.log if entry.startswith("put_if") and ".claim" not in entry]
+        puts = [
+            entry for entry in bucket.log if entry.startswith("put_if") and ".claim" not in entry
+        ]
         made = [entry for entry in bucket.log if entry.startswith(("put", "copy"))]
         if form == "orbax":  # its mark follows
             assert made.pop().endswith("commit_success.txt")
@@ -180,20 +216,27 @@ def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: Me
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_caller_killed_at_any_request_is_taken_up(form: str, takes_effect: bool, bucket: MemoryBucket) -> None:
-    """No reader finds a checkpoint that is not whole; the next run, once the claim is removed, leaves nothing else."""
+def test_a_caller_killed_at_any_request_is_taken_up(
+    form: str, takes_effect: bool, bucket: MemoryBucket
+) -> None:
+    """No reader finds a checkpoint that is not whole; the next run, once the claim is removed,
+    leaves nothing else."""
     number, ended, reused, clean = 0, False, 0, MemoryBucket(dict(bucket.files))
     with in_bucket(clean):
         reshard(form)
     while not ended:
-        tried = MemoryBucket(dict(bucket.files), fail_at=number, takes_effect=takes_effect, error=Dead)
+        tried = MemoryBucket(
+            dict(bucket.files), fail_at=number, takes_effect=takes_effect, error=Dead
+        )
         try:
             with in_bucket(tried):
                 reshard(form, Inline())
             ended = len(tried.log) <= number
         except Dead:
             pass
-        again = MemoryBucket({key: value for key, value in tried.files.items() if ".claim" not in key})
+        again = MemoryBucket(
+            {key: value for key, value in tried.files.items() if ".claim" not in key}
+        )
         with in_bucket(again):
             try:
                 found = is_whole(form)
@@ -209,8 +252,11 @@ def test_a_caller_killed_at_any_request_is_taken_up(form: str, takes_effect: boo
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_of_two_equal_reshards_at_a_time_one_checkpoint_comes(form: str, bucket: MemoryBucket) -> None:
-    """Another process does the same between two requests; whoever wins, the checkpoint is whole and no file is lost."""
+def test_of_two_equal_reshards_at_a_time_one_checkpoint_comes(
+    form: str, bucket: MemoryBucket
+) -> None:
+    """Another process does the same between two requests; whoever wins, the checkpoint is whole and
+    no file is lost."""
     number, ended = 0, False
     while not ended:
         raced = Raced(dict(bucket.files), at=number)
@@ -236,10 +282,18 @@ def test_of_two_equal_reshards_at_a_time_one_checkpoint_comes(form: str, bucket:
 
 
 def test_a_file_that_is_gone_before_the_commit_is_said(bucket: MemoryBucket) -> None:
-    """A rule of the bucket may remove what is old: the write ends with an error, and leaves nothing."""
+    """A rule of the bucket may remove what is old: the write ends with an error, and leaves
+    nothing."""
     before = dict(bucket.files)
-    raced = Raced(dict(before), at=11, race=lambda: [raced.files.pop(key) for key in [*raced.files] if ".tmp" in key])
-    with in_bucket(raced), pytest.raises(StorageError, match="is gone, which was uploaded for this checkpoint"):
+    raced = Raced(
+        dict(before),
+        at=11,
+        race=lambda: [raced.files.pop(key) for key in [*raced.files] if ".tmp" in key],
+    )
+    with (
+        in_bucket(raced),
+        pytest.raises(StorageError, match="is gone, which was uploaded for this checkpoint"),
+    ):
         reshard("tensorflow", Inline())
     assert raced.files == before
 

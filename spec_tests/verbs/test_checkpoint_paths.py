@@ -7,13 +7,24 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, TargetExists, UnsupportedError
+from shardvar.errors import (
+    AmbiguousPath,
+    ArgumentError,
+    MissingFile,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.formats.table import format_named, format_names, format_of_name
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.verbs.locate import find_target
 
 FORMATS = ("shardvar", "tensorflow", "safetensors", "npz")
-ENDINGS = {"shardvar": ".svindex", "tensorflow": ".index", "safetensors": ".safetensors", "npz": ".npz"}
+ENDINGS = {
+    "shardvar": ".svindex",
+    "tensorflow": ".index",
+    "safetensors": ".safetensors",
+    "npz": ".npz",
+}
 
 
 def arrays(value: float = 1.0) -> dict[str, np.ndarray]:
@@ -21,8 +32,11 @@ def arrays(value: float = 1.0) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_is_saved_under_the_name_of_its_index_is_loaded_by_it(form: str, tmp_path: Path) -> None:
-    """And it is the same checkpoint as that of the name without the ending, not another beside it."""
+def test_what_is_saved_under_the_name_of_its_index_is_loaded_by_it(
+    form: str, tmp_path: Path
+) -> None:
+    """And it is the same checkpoint as that of the name without the ending, not another beside
+    it."""
     path = tmp_path / f"ck{ENDINGS[form]}"
     sv.save(path, arrays(1))
     files = len(os.listdir(tmp_path))
@@ -34,11 +48,17 @@ def test_what_is_saved_under_the_name_of_its_index_is_loaded_by_it(form: str, tm
 
 
 def test_a_set_is_found_by_the_name_under_which_it_was_saved(tmp_path: Path) -> None:
-    """A policy may make several files of what was to be one: the name that was given still means them."""
+    """A policy may make several files of what was to be one: the name that was given still means
+    them."""
     path = tmp_path / "model.safetensors"
     sv.save(path, arrays(), policy=BalancedPolicy(2))
     assert not path.exists()
-    for name in ("model.safetensors", "model", "model.safetensors.index.json", "model-00001-of-00002.safetensors"):
+    for name in (
+        "model.safetensors",
+        "model",
+        "model.safetensors.index.json",
+        "model-00001-of-00002.safetensors",
+    ):
         assert sv.load(tmp_path / name).keys() == {"a", "b"}
 
 
@@ -57,7 +77,8 @@ def test_a_checkpoint_is_not_resharded_onto_itself_by_any_name(form: str, tmp_pa
 
 
 def test_of_two_checkpoints_the_message_gives_paths_that_can_be_typed(tmp_path: Path) -> None:
-    """One prefix in several formats: each path in the message means one checkpoint, in its format."""
+    """One prefix in several formats: each path in the message means one checkpoint, in its
+    format."""
     for number, form in enumerate(FORMATS):
         sv.save(tmp_path / "ck", arrays(number), format=form, force=True)
     for path in (tmp_path / "ck", tmp_path):
@@ -84,7 +105,8 @@ def test_a_data_file_is_no_name_for_a_target(tmp_path: Path) -> None:
 
 
 def test_files_of_a_set_without_its_index_are_not_swept_away(tmp_path: Path) -> None:
-    """They may be somebody's last: opening them says what is missing, and a save of the same name leaves them."""
+    """They may be somebody's last: opening them says what is missing, and a save of the same name
+    leaves them."""
     sv.save(tmp_path / "model", arrays(), format="safetensors", policy=BalancedPolicy(2))
     (tmp_path / "model.safetensors.index.json").unlink()
     parts = sorted(os.listdir(tmp_path))
@@ -99,13 +121,22 @@ def test_files_of_a_set_without_its_index_are_not_swept_away(tmp_path: Path) -> 
     assert sv.load(tmp_path / parts[0])["a"][0] == 1
 
 
-@pytest.mark.parametrize("path", ["new/ck", "new/ck/", "there", "there/", "there/.metadata", "new/ck.old"])
+@pytest.mark.parametrize(
+    "path", ["new/ck", "new/ck/", "there", "there/", "there/.metadata", "new/ck.old"]
+)
 def test_a_target_of_a_format_of_folders_is_a_folder(path: str, tmp_path: Path) -> None:
     """Whether it exists or not, and whether it is named by itself or by the index in it."""
     (tmp_path / "there").mkdir()
     target = find_target(f"{tmp_path}/{path}", "torch", "shardvar")
-    assert target.path == str(tmp_path / path.removesuffix("/.metadata")) and target.name == ".metadata"
-    assert target.is_folder and list((tmp_path / "there").iterdir()) == [] and not (tmp_path / "new").exists()
+    assert (
+        target.path == str(tmp_path / path.removesuffix("/.metadata"))
+        and target.name == ".metadata"
+    )
+    assert (
+        target.is_folder
+        and list((tmp_path / "there").iterdir()) == []
+        and not (tmp_path / "new").exists()
+    )
 
 
 def test_checkpoints_that_are_folders_are_not_numbered(tmp_path: Path) -> None:
@@ -113,13 +144,20 @@ def test_checkpoints_that_are_folders_are_not_numbered(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="folder"):
         sv.Checkpoint(v=variable).save(tmp_path / "ck", format="torch")
     with pytest.raises(UnsupportedError, match="folder"):
-        sv.CheckpointManager(sv.Checkpoint(v=variable), tmp_path, max_to_keep=2, format="torch").save()
+        sv.CheckpointManager(
+            sv.Checkpoint(v=variable), tmp_path, max_to_keep=2, format="torch"
+        ).save()
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "pytorch_model.bin", "__0_0.distcp", "model.ZIP", "model.json"])
-def test_a_name_of_another_kind_of_file_is_written_in_a_named_format_only(name: str, tmp_path: Path) -> None:
-    """A native checkpoint is not looked for behind the name of another file, so nothing is written."""
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "pytorch_model.bin", "__0_0.distcp", "model.ZIP", "model.json"]
+)
+def test_a_name_of_another_kind_of_file_is_written_in_a_named_format_only(
+    name: str, tmp_path: Path
+) -> None:
+    """A native checkpoint is not looked for behind the name of another file, so nothing is
+    written."""
     with pytest.raises(UnsupportedError, match=r"ends like another kind of file.*Name the format"):
         sv.save(tmp_path / name, {"w": np.ones(3)})
     assert list(tmp_path.iterdir()) == []
@@ -127,9 +165,14 @@ def test_a_name_of_another_kind_of_file_is_written_in_a_named_format_only(name: 
     assert sv.load(tmp_path / name)["w"].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("ending", [".safetensors", ".npz", ".pt", ".h5", ".gguf", ".npy", ".zarr", ".svindex"])
-def test_a_target_never_has_another_format_than_its_ending_says(ending: str, tmp_path: Path) -> None:
-    """Whichever other format is named; nothing is written. A format that is only read is never asked for."""
+@pytest.mark.parametrize(
+    "ending", [".safetensors", ".npz", ".pt", ".h5", ".gguf", ".npy", ".zarr", ".svindex"]
+)
+def test_a_target_never_has_another_format_than_its_ending_says(
+    ending: str, tmp_path: Path
+) -> None:
+    """Whichever other format is named; nothing is written. A format that is only read is never
+    asked for."""
     own = format_of_name(f"model{ending}")
     assert own is not None
     is_written = bool(format_named(own).capabilities.dtypes)
@@ -137,7 +180,8 @@ def test_a_target_never_has_another_format_than_its_ending_says(ending: str, tmp
         if name != own:
             why = f"and {name} is asked for" if is_written else "which is read, and not written"
             with pytest.raises(
-                ArgumentError if is_written else UnsupportedError, match=f"has the ending of the format {own}, {why}"
+                ArgumentError if is_written else UnsupportedError,
+                match=f"has the ending of the format {own}, {why}",
             ):
                 sv.save(tmp_path / f"model{ending}", {"a": np.zeros(2, np.float32)}, format=name)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
-"""``diff``: the same bits in any layout are equal, and every difference is found, measured and placed."""
+"""``diff``: the same bits in any layout are equal, and every difference is found, measured and
+placed."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -47,15 +48,23 @@ def pairs(draw: st.DrawFn) -> tuple[Any, Any]:
 
 
 def by_definition(a: Any, b: Any) -> tuple[list[int], dict[int, float], dict[int, float]]:
-    """(where the bits differ, distances by place, relative distances by place), element by element."""
+    """(where the bits differ, distances by place, relative distances by place), element by
+    element."""
     where, distances, relatives = [], {}, {}
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if x.tobytes() == y.tobytes():
             continue
         where.append(i)
-        p, q = (complex(z) if a.dtype.kind == "c" else int(z) if a.dtype.kind in "iub" else float(z) for z in (x, y))
+        p, q = (
+            complex(z) if a.dtype.kind == "c" else int(z) if a.dtype.kind in "iub" else float(z)
+            for z in (x, y)
+        )
         with np.errstate(all="ignore"):
-            distance = abs(p - q) if not isinstance(p, complex) else float(np.abs(np.complex128(p) - np.complex128(q)))
+            distance = (
+                abs(p - q)
+                if not isinstance(p, complex)
+                else float(np.abs(np.complex128(p) - np.complex128(q)))
+            )
             scale = max(float(np.abs(np.complex128(z))) for z in (p, q))
         if not isnan(distance):
             distances[i] = distance
@@ -77,18 +86,28 @@ def test_a_difference_is_what_its_definition_says(pair: tuple[Any, Any]) -> None
     where, distances, relatives = by_definition(*pair)
     found = compare_arrays(*pair)
     without = len(where) - len(distances)
-    assert (found.count, found.first, found.num_without_distance) == (len(where), (where or [None])[0], without)
+    assert (found.count, found.first, found.num_without_distance) == (
+        len(where),
+        (where or [None])[0],
+        without,
+    )
     check_largest(found.absolute, distances)
     check_largest(found.relative, relatives)
     assert found.num_zeros == sum(distance == 0 for distance in distances.values())
-    assert found.num_nans == sum(bool(pair[0][i] != pair[0][i] and pair[1][i] != pair[1][i]) for i in where)
+    assert found.num_nans == sum(
+        bool(pair[0][i] != pair[0][i] and pair[1][i] != pair[1][i]) for i in where
+    )
 
 
 @given(pairs(), st.data())
-def test_differences_of_stretches_merge_to_that_of_the_whole(pair: tuple[Any, Any], data: st.DataObject) -> None:
+def test_differences_of_stretches_merge_to_that_of_the_whole(
+    pair: tuple[Any, Any], data: st.DataObject
+) -> None:
     a, b = pair
     cut = data.draw(st.integers(0, len(a)))
-    assert compare_arrays(a[:cut], b[:cut]).merge(compare_arrays(a[cut:], b[cut:], cut)) == compare_arrays(a, b)
+    assert compare_arrays(a[:cut], b[:cut]).merge(
+        compare_arrays(a[cut:], b[cut:], cut)
+    ) == compare_arrays(a, b)
 
 
 @given(pairs())
@@ -96,8 +115,14 @@ def test_a_difference_does_not_depend_on_which_comes_first(pair: tuple[Any, Any]
     assert compare_arrays(*pair) == compare_arrays(*pair[::-1])
 
 
-@given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.lists(st.sampled_from([0, 1]), max_size=5))
-def test_equal_values_of_different_dtypes_do_not_differ(one: str, other: str, numbers: list[int]) -> None:
+@given(
+    st.sampled_from(NUMBERS),
+    st.sampled_from(NUMBERS),
+    st.lists(st.sampled_from([0, 1]), max_size=5),
+)
+def test_equal_values_of_different_dtypes_do_not_differ(
+    one: str, other: str, numbers: list[int]
+) -> None:
     a, b = (np.array(numbers, np.int8).astype(numpy_dtype(name)) for name in (one, other))
     assert compare_arrays(a, b) == Difference()
 
@@ -106,15 +131,20 @@ def test_integers_are_far_apart_exactly() -> None:
     """The distance of the ends of int64 is no int64."""
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     assert compare_arrays(np.array([low]), np.array([high])).absolute == (2**64 - 1, 0)
-    assert compare_arrays(np.array([2**63], np.uint64), np.array([2**63 + 1], np.uint64)).absolute == (1, 0)
+    assert compare_arrays(
+        np.array([2**63], np.uint64), np.array([2**63 + 1], np.uint64)
+    ).absolute == (1, 0)
 
 
 def test_nans_and_zeros_are_their_bits() -> None:
-    """A NaN is the same as one of the same bits, and as no other; the two zeros differ by nothing."""
+    """A NaN is the same as one of the same bits, and as no other; the two zeros differ by
+    nothing."""
     nan, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32).reshape(2, 1)
     assert compare_arrays(nan, nan.copy()) == Difference()
     assert compare_arrays(nan, other) == Difference(1, 0, None, None, 1, 0, 1)
-    assert compare_arrays(np.array([0.0]), np.array([-0.0])) == Difference(1, 0, (0.0, 0), (0.0, 0), 0, 1)
+    assert compare_arrays(np.array([0.0]), np.array([-0.0])) == Difference(
+        1, 0, (0.0, 0), (0.0, 0), 0, 1
+    )
 
 
 def compare_arrays_whole(a: Any, b: Any) -> Difference:
@@ -123,7 +153,8 @@ def compare_arrays_whole(a: Any, b: Any) -> Difference:
 
 
 def fractions(a: Any, b: Any) -> list[tuple[Fraction, Fraction]]:
-    """The real numbers of two arrays in pairs, of elements that are finite in both; a complex one is two."""
+    """The real numbers of two arrays in pairs, of elements that are finite in both; a complex one
+    is two."""
     wide = [array.astype(np.complex128) for array in (a, b)]
     finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
     return [
@@ -156,7 +187,9 @@ def test_cosine_and_norm_are_those_of_exact_fractions(pair: tuple[Any, Any]) -> 
     if not numbers:
         assert found.relative_norm is None
     else:
-        assert found.relative_norm == pytest.approx(float(apart / largest) if largest else 0.0, rel=1e-6)
+        assert found.relative_norm == pytest.approx(
+            float(apart / largest) if largest else 0.0, rel=1e-6
+        )
     if norm_a and norm_b:
         product = sum((x * y for x, y in numbers), Fraction())
         assert found.cosine == pytest.approx(float(product / (norm_a * norm_b)), abs=1e-9)
@@ -177,12 +210,16 @@ def test_portions_change_no_figure(pair: tuple[Any, Any], portion: int) -> None:
 
 
 @given(
-    st.sampled_from(["float32", "bfloat16", "float16"]), st.integers(0, 2**32), st.integers(-149, 120), st.booleans()
+    st.sampled_from(["float32", "bfloat16", "float16"]),
+    st.integers(0, 2**32),
+    st.integers(-149, 120),
+    st.booleans(),
 )
 def test_no_larger_distance_is_left_out_by_looking_in_float32(
     dtype: str, seed: int, power: int, are_near: bool
 ) -> None:
-    """At any magnitude, subnormal numbers included: distances that tie, and relative ones that differ by a bit."""
+    """At any magnitude, subnormal numbers included: distances that tie, and relative ones that
+    differ by a bit."""
     random = np.random.default_rng(seed)
     wide = np.ldexp(random.integers(-9, 9, (2, 64)) + random.choice([0, 1e-7], (2, 64)), power)
     if are_near:
@@ -196,7 +233,9 @@ def test_no_larger_distance_is_left_out_by_looking_in_float32(
 
 
 @given(shapes(max_rank=4), st.integers(1, 30))
-def test_tensors_are_cut_into_bounded_stretches_of_their_c_order(shape: tuple[int, ...], count: int) -> None:
+def test_tensors_are_cut_into_bounded_stretches_of_their_c_order(
+    shape: tuple[int, ...], count: int
+) -> None:
     table = cut_in_order(TensorTable.of([("a", "int8", shape)]), count)
     numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     stretches = [numbers[table.region(row).slices].ravel() for row in range(len(table))]
@@ -222,7 +261,9 @@ def test_a_checkpoint_equals_itself_in_any_layout(
     directory = tmp_path_factory.mktemp("diff")
     sv.save(directory / "a", tensors)
     sv.save(directory / "b", tensors, partition=parts)
-    assert sv.diff(directory / "a", directory / "b") == diff_in_blocks(directory / "a", directory / "b", nbytes)
+    assert sv.diff(directory / "a", directory / "b") == diff_in_blocks(
+        directory / "a", directory / "b", nbytes
+    )
     report = sv.diff(directory / "b", directory / "a")
     assert report.equal and report.num_equal == len(tensors)
 
@@ -239,7 +280,10 @@ def test_one_changed_element_is_found_where_it_is(
     changed[index] = np.array(1 if float(array[index].real) == 0 else 0).astype(array.dtype)
     sv.save(directory / "a", {"x": array}, partition=data.draw(st.integers(1, 3)))
     sv.save(directory / "b", {"x": changed}, partition=data.draw(st.integers(1, 3)))
-    for report in (sv.diff(directory / "a", directory / "b"), diff_in_blocks(directory / "a", directory / "b", 16)):
+    for report in (
+        sv.diff(directory / "a", directory / "b"),
+        diff_in_blocks(directory / "a", directory / "b", 16),
+    ):
         found = report.differences[0].values
         assert found is not None and not report.equal
         assert (found.count, found.first) == (1, tuple(map(int, index)))
@@ -251,10 +295,21 @@ def test_keys_dtypes_and_shapes_that_differ_are_told_apart(directory: Path) -> N
     strings = np.array([b"x"] * 4, object)
     sv.save(
         directory / "b",
-        {"two": same, "cast": same.astype(np.float16), "grown": np.zeros(5, np.float32), "same": same, "kind": strings},
+        {
+            "two": same,
+            "cast": same.astype(np.float16),
+            "grown": np.zeros(5, np.float32),
+            "same": same,
+            "kind": strings,
+        },
     )
     report = sv.diff(directory / "a", directory / "b")
-    assert (report.only_in_a, report.only_in_b, report.num_equal, report.equal) == (("one",), ("two",), 1, False)
+    assert (report.only_in_a, report.only_in_b, report.num_equal, report.equal) == (
+        ("one",),
+        ("two",),
+        1,
+        False,
+    )
     told = {each.key: (each.dtype_b, each.shape_b, each.values) for each in report.differences}
     assert told == {
         "cast": ("float16", (4,), None),
@@ -291,25 +346,35 @@ def flip(path: Path, offset: int) -> None:
 
 
 def data_file(directory: Path, name: str) -> Path:
-    return next(path for path in directory.iterdir() if path.name.startswith(f"{name}.") and "data-" in path.name)
+    return next(
+        path
+        for path in directory.iterdir()
+        if path.name.startswith(f"{name}.") and "data-" in path.name
+    )
 
 
 def places(path: Path) -> Iterator[tuple[str, int]]:
     """(key, place of its first byte) in a checkpoint of one file."""
     with sv.open_checkpoint(path) as reader:
         entries = reader.entries()
-        yield from ((entries.slices.key(row), int(entries.start[row])) for row in range(len(entries)))
+        yield from (
+            (entries.slices.key(row), int(entries.start[row])) for row in range(len(entries))
+        )
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
 @pytest.mark.parametrize("rows", [4, 600_000])
-def test_a_damaged_tensor_is_unreadable_and_hides_no_other(directory: Path, form: str, rows: int) -> None:
+def test_a_damaged_tensor_is_unreadable_and_hides_no_other(
+    directory: Path, form: str, rows: int
+) -> None:
     tensors = {"bad": np.ones((rows, 2), np.float32), "good": np.ones(3), "other": np.zeros(2)}
     for name in "ab":
         sv.save(directory / name, tensors | {"other": np.full(2, ord(name))}, format=form)
     flip(data_file(directory, "b"), dict(places(directory / "b"))["bad"])
     report = sv.diff(directory / "a", directory / "b")
-    assert [(each.key, each.side, each.kind) for each in report.unreadable] == [("bad", "b", "CorruptCheckpoint")]
+    assert [(each.key, each.side, each.kind) for each in report.unreadable] == [
+        ("bad", "b", "CorruptCheckpoint")
+    ]
     assert [each.key for each in report.differences] == ["other"]
     assert (report.num_equal, report.equal) == (1, False)
 
@@ -321,7 +386,9 @@ def test_a_key_that_breaks_a_law_is_unreadable_on_both_sides(case: str) -> None:
     assert not report.differences
 
 
-@pytest.mark.parametrize("case", ["iterator_variant", "dtypes_all", "strings", "hand_big_endian", "keras_adam"])
+@pytest.mark.parametrize(
+    "case", ["iterator_variant", "dtypes_all", "strings", "hand_big_endian", "keras_adam"]
+)
 def test_every_dtype_of_tensorflow_is_equal_to_itself(case: str) -> None:
     """Variants and quantized tensors too, which are compared as bytes."""
     report = sv.diff(GOLDEN / case, GOLDEN / case)
@@ -341,9 +408,12 @@ def test_a_report_is_json_with_stable_keys(directory: Path) -> None:
     told = sv.diff(directory / "a", directory / "b").to_json()
     assert (
         list(told)
-        == "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal tolerance".split()
+        == "schema equal path_a path_b only_in_a only_in_b differences unreadable "
+        "num_equal tolerance".split()
     )
-    assert list(told["differences"][0]) == "key dtype_a dtype_b shape_a shape_b values change".split()
+    assert (
+        list(told["differences"][0]) == "key dtype_a dtype_b shape_a shape_b values change".split()
+    )
     assert told["differences"][0]["values"] == {
         "count": 1,
         "first": [0],

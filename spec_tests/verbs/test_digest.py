@@ -1,4 +1,5 @@
-"""Digests depend on keys, dtypes, shapes and values alone, and a manifest of them finds what changed."""
+"""Digests depend on keys, dtypes, shapes and values alone, and a manifest of them finds what
+changed."""
 
 import json
 import os
@@ -27,7 +28,12 @@ from shardvar.errors import (
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.testing.arrays import arrays
 from shardvar.verbs.compare.digest import LEAF_NBYTES, digest, digest_array
-from shardvar.verbs.compare.manifest import decode_manifest, encode_manifest, read_manifest, write_manifest
+from shardvar.verbs.compare.manifest import (
+    decode_manifest,
+    encode_manifest,
+    read_manifest,
+    write_manifest,
+)
 
 WORDS = np.array([b"", b"ab", b"\x00\xff" * 40], dtype=object)
 MODEL: dict[str, Any] = {
@@ -43,7 +49,9 @@ def plain(key: str, array: Any) -> str:
     """The definition of docs/howto/certify-a-checkpoint.md once more, for numbers."""
     data, name = array.tobytes(), key.encode()
     leaves = [sha256(data[i : i + 2**20]).digest() for i in range(0, len(data), 2**20)]
-    head = f"shardvar digest 1\n{array.dtype.name}\n{','.join(map(str, array.shape))}\n{len(name)}\n"
+    head = (
+        f"shardvar digest 1\n{array.dtype.name}\n{','.join(map(str, array.shape))}\n{len(name)}\n"
+    )
     return sha256(head.encode() + name + b"".join(leaves)).hexdigest()
 
 
@@ -53,14 +61,21 @@ def test_digests_are_those_of_the_definition_in_every_format_and_slicing(
     form: str, partition: int | None, tmp_path: Path
 ) -> None:
     model = {key: array for key, array in MODEL.items() if form != "npz" or key != "bf16"}
-    sv.save(tmp_path / "m", model, format=form, partition=partition if form in ("shardvar", "tensorflow") else None)
+    sv.save(
+        tmp_path / "m",
+        model,
+        format=form,
+        partition=partition if form in ("shardvar", "tensorflow") else None,
+    )
     report = sv.digest(tmp_path / "m")
     assert report.tensors == {key: plain(key, array) for key, array in model.items()}
     together = sha256(b"".join(sorted(map(bytes.fromhex, report.tensors.values())))).hexdigest()
     assert report.checkpoint == together and not report.unreadable
 
 
-def test_columns_that_lie_interleaved_in_the_file_have_the_digest_of_the_whole(tmp_path: Path) -> None:
+def test_columns_that_lie_interleaved_in_the_file_have_the_digest_of_the_whole(
+    tmp_path: Path,
+) -> None:
     table = np.arange(1500 * 1001, dtype=np.float32).reshape(1500, 1001)
     sv.save(tmp_path / "m", {"table": table}, partition={"table": [2, 5]})
     assert sv.digest(tmp_path / "m").tensors == {"table": plain("table", table)}
@@ -68,8 +83,14 @@ def test_columns_that_lie_interleaved_in_the_file_have_the_digest_of_the_whole(t
 
 @given(st.data())
 def test_another_key_dtype_shape_or_bit_has_another_digest(data: st.DataObject) -> None:
-    array = data.draw(arrays(dtypes=["uint8", "int16", "float32"], max_rank=2).filter(lambda each: each.size > 1))
-    bits = array.copy().view(np.uint8).reshape(-1) if array.flags.c_contiguous else array.copy().reshape(-1).view("u1")
+    array = data.draw(
+        arrays(dtypes=["uint8", "int16", "float32"], max_rank=2).filter(lambda each: each.size > 1)
+    )
+    bits = (
+        array.copy().view(np.uint8).reshape(-1)
+        if array.flags.c_contiguous
+        else array.copy().reshape(-1).view("u1")
+    )
     bits[data.draw(st.integers(0, len(bits) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     changed = np.frombuffer(bits.tobytes(), array.dtype).reshape(array.shape)
     others = [
@@ -132,7 +153,10 @@ def test_a_manifest_that_agrees_makes_every_tensor_verified(tmp_path: Path) -> N
     write_manifest(sv.digest(path))
     report = sv.verify(path)
     assert (
-        report.ok and set(report.outcomes.values()) == {"ok"} and not report.unguarded and not report.unguarded_nbytes
+        report.ok
+        and set(report.outcomes.values()) == {"ok"}
+        and not report.unguarded
+        and not report.unguarded_nbytes
     )
     assert main(["verify", str(path), "--strict"]) == 0
 
@@ -160,28 +184,42 @@ def test_the_manifest_of_another_checkpoint_is_called_that(tmp_path: Path) -> No
     assert main(["digest", str(tmp_path / "two"), "--against", manifest]) == 3
 
 
-@pytest.mark.parametrize("given", ["nowhere.sha256", ".", ""], ids=["absent", "folder", "separator"])
-def test_a_manifest_that_is_absent_is_not_called_a_lost_file_of_a_checkpoint(given: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "given", ["nowhere.sha256", ".", ""], ids=["absent", "folder", "separator"]
+)
+def test_a_manifest_that_is_absent_is_not_called_a_lost_file_of_a_checkpoint(
+    given: str, tmp_path: Path
+) -> None:
     sv.save(tmp_path / "m", {"a": np.ones(3)})
-    with pytest.raises(MissingFile, match=r"manifest.*\. `shardvar digest PATH --write` writes one\.$"):
+    with pytest.raises(
+        MissingFile, match=r"manifest.*\. `shardvar digest PATH --write` writes one\.$"
+    ):
         sv.verify(tmp_path / "m", against=f"{tmp_path}/{given}")
 
 
-def test_what_cannot_be_a_manifest_is_not_told_that_it_should_hold_a_checkpoint(tmp_path: Path) -> None:
+def test_what_cannot_be_a_manifest_is_not_told_that_it_should_hold_a_checkpoint(
+    tmp_path: Path,
+) -> None:
     sv.save(tmp_path / "m", {"a": np.ones(3)})
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(
-        CheckpointError, match=r"fifo is a fifo, not a file\. `shardvar digest PATH --write` writes one\.$"
+        CheckpointError,
+        match=r"fifo is a fifo, not a file\. `shardvar digest PATH --write` writes one\.$",
     ):
         sv.verify(tmp_path / "m", against=tmp_path / "fifo")
 
 
 @pytest.mark.parametrize(
     ("head", "nbytes", "words"),
-    [(b"", 1 << 33, "is not a manifest"), (b"# shardvar digest 1\n", MAX_MANIFEST_NBYTES + 1, "MAX_MANIFEST_NBYTES")],
+    [
+        (b"", 1 << 33, "is not a manifest"),
+        (b"# shardvar digest 1\n", MAX_MANIFEST_NBYTES + 1, "MAX_MANIFEST_NBYTES"),
+    ],
     ids=["model", "manifest"],
 )
-def test_a_file_that_is_too_large_is_not_read(head: bytes, nbytes: int, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_not_read(
+    head: bytes, nbytes: int, words: str, tmp_path: Path
+) -> None:
     """Such as a model that is given for its manifest."""
     (tmp_path / "m").write_bytes(head)
     os.truncate(tmp_path / "m", nbytes)  # without a byte on the disk
@@ -260,7 +298,9 @@ def test_a_line_that_is_unknown_is_named(line: str, what: str) -> None:
         ("", "is not a manifest", "digest PATH --write"),
     ],
 )
-def test_a_file_with_another_first_line_is_refused_with_its_cause(head: str, cause: str, remedy: str) -> None:
+def test_a_file_with_another_first_line_is_refused_with_its_cause(
+    head: str, cause: str, remedy: str
+) -> None:
     with pytest.raises(MalformedCheckpoint, match=f"{cause}.*{remedy}"):
         decode_manifest(f"{head}\n".encode(), "m.sha256")
 
@@ -278,7 +318,11 @@ def test_a_file_of_sha256sum_alone_is_no_manifest(tmp_path: Path) -> None:
     assert "is not a manifest of shardvar" in damage.message
 
 
-@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.just("0" * 64), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])), st.just("0" * 64), max_size=4
+    )
+)
 def test_a_manifest_keeps_every_key(tensors: dict[str, str]) -> None:
     from shardvar.verbs.compare.manifest import Manifest
 
@@ -290,7 +334,9 @@ def test_a_manifest_keeps_every_key(tensors: dict[str, str]) -> None:
 def test_sha256sum_checks_the_files_of_a_manifest(tmp_path: Path) -> None:
     sv.save(tmp_path / "m", MODEL, partition=2)
     path = write_manifest(sv.digest(tmp_path / "m"))
-    assert set(read_manifest(path).files) == {each.name for each in tmp_path.iterdir()} - {"m.sha256"}
+    assert set(read_manifest(path).files) == {each.name for each in tmp_path.iterdir()} - {
+        "m.sha256"
+    }
     check = ["sha256sum", "--check", "--strict", "m.sha256"]
     assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 0
     (tmp_path / "m.svindex").write_bytes(b"")
@@ -319,8 +365,11 @@ def test_the_command_prints_a_line_for_each_tensor_and_one_for_all(
 
 
 @pytest.mark.parametrize("shape", [(5, 1_000_003), (2, (4 << 20) + 1000)], ids=str)
-def test_leaves_that_lie_in_two_blocks_are_those_of_the_array(shape: tuple[int, int], tmp_path: Path) -> None:
-    """Of blocks that end within a leaf, and of one that does not fill the leaf that another one began."""
+def test_leaves_that_lie_in_two_blocks_are_those_of_the_array(
+    shape: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of blocks that end within a leaf, and of one that does not fill the leaf that another one
+    began."""
     table = np.resize(np.arange(251, dtype=np.uint8), shape)
     sv.save(tmp_path / "model", {"t": table}, partition=2)
     assert digest(tmp_path / "model").tensors == {"t": digest_array("t", table)}

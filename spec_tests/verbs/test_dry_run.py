@@ -11,7 +11,14 @@ import pytest
 
 import shardvar as sv
 from shardvar.engine.write import file_tasks
-from shardvar.errors import ArgumentError, LockHeld, ShardvarError, StorageError, TargetExists, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    LockHeld,
+    ShardvarError,
+    StorageError,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.command_line import Run, run
@@ -20,7 +27,9 @@ __all__ = ["run"]  # a fixture
 
 
 def saved(directory: Path, tensors: Any = None) -> Path:
-    sv.save(directory / "source", {"a": np.ones((4, 2), np.float32)} if tensors is None else tensors)
+    sv.save(
+        directory / "source", {"a": np.ones((4, 2), np.float32)} if tensors is None else tensors
+    )
     return directory / "source"
 
 
@@ -39,7 +48,9 @@ def refused(act: Callable[[], object]) -> ShardvarError | None:
     return None
 
 
-def assert_refused_alike(source: Path, target: Path, kind: type[ShardvarError], root: Path, **options: Any) -> None:
+def assert_refused_alike(
+    source: Path, target: Path, kind: type[ShardvarError], root: Path, **options: Any
+) -> None:
     """The dry run and the run raise the same; the dry run leaves everything as it is."""
     before = everything(root)
     dry = refused(lambda: sv.reshard(source, target, dry_run=True, **options))
@@ -60,14 +71,18 @@ def assert_refused_alike(source: Path, target: Path, kind: type[ShardvarError], 
         ("__metadata__", "t", "safetensors"),
     ],
 )
-def test_a_name_that_the_format_cannot_hold(key: str, name: str, form: str | None, tmp_path: Path) -> None:
+def test_a_name_that_the_format_cannot_hold(
+    key: str, name: str, form: str | None, tmp_path: Path
+) -> None:
     source = saved(tmp_path, {key: np.ones(3)})
     assert_refused_alike(source, tmp_path / name, UnsupportedError, tmp_path, format=form)
 
 
 def test_a_dtype_that_the_format_cannot_hold(tmp_path: Path) -> None:
     source = saved(tmp_path)
-    assert_refused_alike(source, tmp_path / "t.npz", UnsupportedError, tmp_path, cast={"a": "bfloat16"})
+    assert_refused_alike(
+        source, tmp_path / "t.npz", UnsupportedError, tmp_path, cast={"a": "bfloat16"}
+    )
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
@@ -80,7 +95,12 @@ def test_a_target_that_exists(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "index"),
-    [("shardvar", "t.svindex"), ("tensorflow", "t.index"), ("safetensors", "t.safetensors"), ("npz", "t.npz")],
+    [
+        ("shardvar", "t.svindex"),
+        ("tensorflow", "t.index"),
+        ("safetensors", "t.safetensors"),
+        ("npz", "t.npz"),
+    ],
 )
 def test_a_directory_in_the_place_of_the_index(form: str, index: str, tmp_path: Path) -> None:
     source = saved(tmp_path)
@@ -118,10 +138,14 @@ def test_a_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
 def test_a_name_of_a_directory_that_is_too_long(tmp_path: Path) -> None:
     source = saved(tmp_path)
     assert_refused_alike(source, tmp_path / ("d" * 300) / "t", StorageError, tmp_path)
-    assert_refused_alike(source, tmp_path / "/".join(["d" * 200] * 30) / "t", StorageError, tmp_path)
+    assert_refused_alike(
+        source, tmp_path / "/".join(["d" * 200] * 30) / "t", StorageError, tmp_path
+    )
 
 
-def test_a_directory_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For root, by an answer of the system in its place: root may write anywhere."""
     source = saved(tmp_path)
     (tmp_path / "sealed").mkdir()
@@ -169,21 +193,32 @@ def test_a_lost_file_of_the_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "target", "words"), [("/abs", "t.npz", ()), ("", "t", ("--format", "tensorflow")), ("a", "/proc/x/t", ())]
+    ("key", "target", "words"),
+    [("/abs", "t.npz", ()), ("", "t", ("--format", "tensorflow")), ("a", "/proc/x/t", ())],
 )
-def test_the_command_says_the_same(key: str, target: str, words: tuple[str, ...], tmp_path: Path, run: Run) -> None:
+def test_the_command_says_the_same(
+    key: str, target: str, words: tuple[str, ...], tmp_path: Path, run: Run
+) -> None:
     source = saved(tmp_path, {key: np.ones(3)})
     outcome = run("reshard", source, tmp_path / target, "--dry-run", *words)
     assert outcome.code == 3 and outcome.out == "" and "hint: " in outcome.err
     assert outcome.err == run("reshard", source, tmp_path / target, *words).err or key == "a"
 
 
-def test_no_task_is_made_of_what_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_task_is_made_of_what_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A plan of many files is made several times as fast as the tasks of its files."""
     source = saved(tmp_path)
     made = Mock(wraps=file_tasks)
     monkeypatch.setattr("shardvar.verbs.writing.file_tasks", made)
-    assert sv.reshard(source, tmp_path / "target", policy=BalancedPolicy(4), dry_run=True).num_files == 4
+    assert (
+        sv.reshard(source, tmp_path / "target", policy=BalancedPolicy(4), dry_run=True).num_files
+        == 4
+    )
     assert made.call_count == 0
-    assert sv.reshard(source, tmp_path / "new folder" / "target", policy=BalancedPolicy(4)).num_files == 4
+    assert (
+        sv.reshard(source, tmp_path / "new folder" / "target", policy=BalancedPolicy(4)).num_files
+        == 4
+    )
     assert made.call_count == 1

@@ -1,7 +1,8 @@
 """Every bit of tiny checkpoints is flipped: ``verify`` finds it, or it harms nothing.
 
-If the report is ``ok``, a load gives every tensor, and those that were compared have the values that were saved. What
-is not verifiable has an outcome that says so. Each file of each checkpoint is a test of its own.
+If the report is ``ok``, a load gives every tensor, and those that were compared have the values
+that were saved. What is not verifiable has an outcome that says so. Each file of each checkpoint is
+a test of its own.
 """
 
 import zipfile
@@ -81,11 +82,14 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str, str]] = {
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads take longer to start than such checkpoints to read."""
-    monkeypatch.setattr("shardvar.engine.pieces.run_all", lambda function, items, _: run_in_order(function, items))
+    monkeypatch.setattr(
+        "shardvar.engine.pieces.run_all", lambda function, items, _: run_in_order(function, items)
+    )
 
 
 def flips(path: Path, start: int = 0) -> Iterator[int]:
-    """Every bit of the file from byte ``start`` on, flipped in turn; the file is whole again afterwards."""
+    """Every bit of the file from byte ``start`` on, flipped in turn; the file is whole again
+    afterwards."""
     whole = path.read_bytes()
     for bit in range(8 * start, 8 * len(whole)):
         data = bytearray(whole)
@@ -102,14 +106,18 @@ def assert_harmless(path: Path, report: Any, expected: dict[str, Any], is_guarde
     for key, outcome in report.outcomes.items():
         assert outcome in ("ok", "not verifiable")
         if outcome == "ok":
-            assert (loaded[key].dtype, loaded[key].tolist()) == (expected[key].dtype, expected[key].tolist())
+            assert (loaded[key].dtype, loaded[key].tolist()) == (
+                expected[key].dtype,
+                expected[key].tolist(),
+            )
     if is_guarded:
         assert set(report.outcomes.values()) == {"ok"} and loaded.keys() == expected.keys()
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS)
 def test_every_bit_is_found_or_harmless(case: str, tmp_path: Path) -> None:
-    """R-DAMAGE-1: nothing that is ok has other values; where there are checksums, no value changes unseen."""
+    """R-DAMAGE-1: nothing that is ok has other values; where there are checksums, no value changes
+    unseen."""
     save, name, pattern = CHECKPOINTS[case]
     expected = save(tmp_path)
     (file,) = tmp_path.glob(pattern)

@@ -1,4 +1,5 @@
-"""Executors: whichever workers do the work, the result is that of one process, and a worker that dies loses nothing."""
+"""Executors: whichever workers do the work, the result is that of one process, and a worker that
+dies loses nothing."""
 
 import os
 import pickle
@@ -21,7 +22,13 @@ from shardvar.cli import main
 from shardvar.engine import files as files_module
 from shardvar.engine.files import FileTask, run_each, run_task
 from shardvar.engine.subtasks import restore_rows, shrink_task
-from shardvar.errors import ArgumentTypeError, CorruptCheckpoint, TargetExists, UnsupportedError, WorkerLost
+from shardvar.errors import (
+    ArgumentTypeError,
+    CorruptCheckpoint,
+    TargetExists,
+    UnsupportedError,
+    WorkerLost,
+)
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.locate import find_checkpoint
@@ -30,7 +37,10 @@ from shardvar.verbs.together.executors import check_version, run_tasks
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 
 MODEL: dict[str, Any] = {
-    **{f"w{number}": np.random.default_rng(number).standard_normal((37, 5 + number)) for number in range(6)},
+    **{
+        f"w{number}": np.random.default_rng(number).standard_normal((37, 5 + number))
+        for number in range(6)
+    },
     "flags": np.arange(70) % 3 == 0,
     "step": np.array(7),
 }
@@ -79,7 +89,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("cast", [None, "float32"])
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "torch"])
 def test_a_reshard_by_workers_writes_the_same_bytes(
-    form: str, cast: str | None, kind: str, source: Path, tmp_path: Path, request: pytest.FixtureRequest
+    form: str,
+    cast: str | None,
+    kind: str,
+    source: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     partition = None if form == "safetensors" else 2
     done: dict[str, list[int]] = {"here": [], "there": []}
@@ -102,7 +117,11 @@ def test_a_reshard_by_workers_writes_the_same_bytes(
 
 @given(tensor_dicts(strings=True), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
 def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
-    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Any], before: int, after: int, files: int
+    tmp_path_factory: pytest.TempPathFactory,
+    tensors: dict[str, Any],
+    before: int,
+    after: int,
+    files: int,
 ) -> None:
     place = tmp_path_factory.mktemp("tasks")
     sv.save(place / "ck", tensors, partition=before)
@@ -122,18 +141,24 @@ def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardvar.engine.write.run_each", run_both)
-        report = sv.reshard(place / "ck", place / "out", partition=after, policy=BalancedPolicy(files))
+        report = sv.reshard(
+            place / "ck", place / "out", partition=after, policy=BalancedPolicy(files)
+        )
     assert len(seen) == report.num_files
     assert sv.diff(place / "ck", place / "out").equal
 
 
-def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = {f"w{number}": np.zeros((200, 2)) for number in range(50)}
     sv.save(tmp_path / "ck", tensors, partition=200)
     sizes: list[tuple[int, int]] = []
 
     def measure(tasks: list[FileTask], source: Any, *rest: Any) -> Any:
-        sizes.extend((len(pickle.dumps(shrink_task(task)[0])), len(pickle.dumps(task))) for task in tasks)
+        sizes.extend(
+            (len(pickle.dumps(shrink_task(task)[0])), len(pickle.dumps(task))) for task in tasks
+        )
         return run_each(tasks, source, *rest)
 
     monkeypatch.setattr("shardvar.engine.write.run_each", measure)
@@ -144,7 +169,9 @@ def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(tmp_path: Path, m
 
 def test_a_worker_that_dies_loses_no_file_that_was_finished(source: Path, tmp_path: Path) -> None:
     target, options = tmp_path / "out", {"policy": BalancedPolicy(5), "partition": 2}
-    with pytest.raises(WorkerLost, match=r"A worker ended before its task did \(BrokenProcessPool\).*Run it again"):
+    with pytest.raises(
+        WorkerLost, match=r"A worker ended before its task did \(BrokenProcessPool\).*Run it again"
+    ):
         sv.reshard(source, target, executor=Deadly(), **options)
     assert not (tmp_path / "out.svindex").exists()
     finished = len(list(tmp_path.glob("out.svdata-*.done")))
@@ -167,19 +194,26 @@ class Recording(Executor):
         return future
 
 
-@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "torch", "npz", "pt", "zarr", "orbax"])
+@pytest.mark.parametrize(
+    "form", ["shardvar", "tensorflow", "safetensors", "torch", "npz", "pt", "zarr", "orbax"]
+)
 def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committed(
     form: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cluster has another worker do a task whose worker it has lost; that one may only have been cut off.
+    """A cluster has another worker do a task whose worker it has lost; that one may only have been
+    cut off.
 
-    The checkpoint is whole while it writes, once it has written and, where it is killed meanwhile, then too. The next
-    write removes what it left.
+    The checkpoint is whole while it writes, once it has written and, where it is killed meanwhile,
+    then too. The next write removes what it left.
     """
     target, whole = tmp_path / "out" / f"m.{form}", list[bool]()
     target.parent.mkdir()
     many = form in ("shardvar", "tensorflow", "safetensors", "torch")
-    options: dict[str, Any] = {"format": form, "policy": BalancedPolicy(3) if many else None, "filter": ["w*", "step"]}
+    options: dict[str, Any] = {
+        "format": form,
+        "policy": BalancedPolicy(3) if many else None,
+        "filter": ["w*", "step"],
+    }
 
     def files() -> dict[str, bytes]:
         places = sorted(path for path in target.parent.rglob("*") if path.is_file())
@@ -200,7 +234,9 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
 
     monkeypatch.setattr(files_module, "_write_batch", lambda *_: sys.exit())
     with monkeypatch.context() as killed:
-        killed.setattr(LocalStorage, "remove", lambda *_: None)  # a process that is killed removes nothing
+        killed.setattr(
+            LocalStorage, "remove", lambda *_: None
+        )  # a process that is killed removes nothing
         for call in executor.calls:
             with pytest.raises(SystemExit):
                 call()
@@ -210,7 +246,9 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
     assert len(files()) == len(before)
 
 
-def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(source: Path, tmp_path: Path) -> None:
+def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(
+    source: Path, tmp_path: Path
+) -> None:
     begun: list[int] = []
 
     def interrupt(nbytes: int) -> None:
@@ -219,7 +257,13 @@ def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(sour
             raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
-        sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(6), executor=executor, progress=interrupt)
+        sv.reshard(
+            source,
+            tmp_path / "out",
+            policy=BalancedPolicy(6),
+            executor=executor,
+            progress=interrupt,
+        )
     report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(6))
     assert 1 <= report.reused_files < 6
     assert sv.diff(source, tmp_path / "out").equal
@@ -240,7 +284,9 @@ def test_damage_that_a_worker_finds_is_raised_and_nothing_is_left(
 
 def test_a_worker_of_another_release_refuses() -> None:
     check_version(sv.__version__)
-    with pytest.raises(UnsupportedError, match=r"A worker has shardvar .*, and the task is from shardvar 0\.0\.0"):
+    with pytest.raises(
+        UnsupportedError, match=r"A worker has shardvar .*, and the task is from shardvar 0\.0\.0"
+    ):
         check_version("0.0.0")
 
 
@@ -248,7 +294,9 @@ def test_a_worker_of_another_release_refuses() -> None:
     "error",
     [
         ModuleNotFoundError("No module named 'shardvar'"),  # of a worker
-        RuntimeError("Error during deserialization of the task graph. This often\noccurs if ..."),  # of a scheduler
+        RuntimeError(
+            "Error during deserialization of the task graph. This often\noccurs if ..."
+        ),  # of a scheduler
     ],
 )
 def test_a_cluster_without_shardvar_is_said_to_be_that(error: Exception, source: Path) -> None:
@@ -258,7 +306,10 @@ def test_a_cluster_without_shardvar_is_said_to_be_that(error: Exception, source:
             future.set_exception(error)
             return future
 
-    with pytest.raises(UnsupportedError, match="cannot read a task .*Install shardvar everywhere, in the same release"):
+    with pytest.raises(
+        UnsupportedError,
+        match="cannot read a task .*Install shardvar everywhere, in the same release",
+    ):
         sv.verify(source, executor=Without())
 
 
@@ -266,7 +317,9 @@ def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
     source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executors, "_stamp", lambda opening, name: os.urandom(4).hex())
-    with pytest.raises(CorruptCheckpoint, match=r"source\.svdata-.* is another file here, or was replaced"):
+    with pytest.raises(
+        CorruptCheckpoint, match=r"source\.svdata-.* is another file here, or was replaced"
+    ):
         sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=threads)
     assert not list(tmp_path.glob("out*"))
 
@@ -282,7 +335,9 @@ def test_a_worker_refuses_a_replaced_file_of_a_folder_below_the_checkpoint(tmp_p
     with payloads.opened(sv.__version__):
         pass
     (name,) = {name for name, _ in payloads.files.values()}
-    (tmp_path / "model.zarr" / name).write_bytes((tmp_path / "model.zarr" / name).read_bytes() + b"x")
+    (tmp_path / "model.zarr" / name).write_bytes(
+        (tmp_path / "model.zarr" / name).read_bytes() + b"x"
+    )
     with (
         pytest.raises(CorruptCheckpoint, match="is another file here, or was replaced"),
         payloads.opened(sv.__version__),
@@ -290,19 +345,28 @@ def test_a_worker_refuses_a_replaced_file_of_a_folder_below_the_checkpoint(tmp_p
         pass
 
 
-def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(
+    source: Path, tmp_path: Path
+) -> None:
     wrong: Any = 4
-    with pytest.raises(ArgumentTypeError, match=r"A int is not an executor\. Give a concurrent\.futures\.Executor"):
+    with pytest.raises(
+        ArgumentTypeError, match=r"A int is not an executor\. Give a concurrent\.futures\.Executor"
+    ):
         sv.reshard(source, tmp_path / "out", executor=wrong)
     assert not list(tmp_path.glob("out*"))
 
 
-def test_values_that_a_policy_changed_are_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
+def test_values_that_a_policy_changed_are_not_sent(
+    source: Path, tmp_path: Path, threads: Executor
+) -> None:
     class Negating(sv.ShardingCallback):
         description = "Negates."
 
         def __call__(self, tensors: Any) -> Any:
-            return [{each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}} for each in tensors]
+            return [
+                {each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}}
+                for each in tensors
+            ]
 
     with pytest.raises(UnsupportedError, match="The policy changed values"):
         sv.reshard(source, tmp_path / "out", filter="w0", policy=Negating(), executor=threads)
@@ -319,17 +383,23 @@ def test_a_transposition_is_not_sent(source: Path, tmp_path: Path, threads: Exec
 def test_a_join_is_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
     sv.save(tmp_path / "other", MODEL)
     with pytest.raises(UnsupportedError, match="Workers cannot join several sources"):
-        sv.reshard([source, tmp_path / "other"], tmp_path / "out", concat={"w0": 0}, executor=threads)
+        sv.reshard(
+            [source, tmp_path / "other"], tmp_path / "out", concat={"w0": 0}, executor=threads
+        )
     assert not list(tmp_path.glob("out*"))
 
 
-def test_a_target_that_exists_is_refused_before_a_task_is_sent(source: Path, tmp_path: Path) -> None:
+def test_a_target_that_exists_is_refused_before_a_task_is_sent(
+    source: Path, tmp_path: Path
+) -> None:
     sv.save(tmp_path / "out", MODEL)
     with pytest.raises(TargetExists):
         sv.reshard(source, tmp_path / "out", executor=Deadly())
 
 
-def test_no_more_tasks_are_with_an_executor_than_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_tasks_are_with_an_executor_than_a_bounded_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(executors, "_AHEAD", 8)
     drawn = 0
 
@@ -373,7 +443,10 @@ def test_workers_find_what_one_process_finds(
     one, two = tmp_path / f"one{ending}", tmp_path / f"two{ending}"
     sv.save(one, MODEL, format=form, policy=policy)
     sv.save(two, {**MODEL, "w2": MODEL["w2"] + 1, "more": np.ones(3)}, format=form)
-    data = max((path for path in tmp_path.rglob("*") if path.is_file() and "one" in str(path)), key=os.path.getsize)
+    data = max(
+        (path for path in tmp_path.rglob("*") if path.is_file() and "one" in str(path)),
+        key=os.path.getsize,
+    )
     for is_damaged in (False, True):
         if is_damaged:
             damage(data, data.stat().st_size // 2)
@@ -387,7 +460,10 @@ def test_workers_find_what_one_process_finds(
 @pytest.mark.usefixtures("small_tasks")
 @given(tensor_dicts(strings=True), tensor_dicts(strings=True), st.integers(1, 4))
 def test_reports_do_not_depend_on_who_reads(
-    tmp_path_factory: pytest.TempPathFactory, first: dict[str, Any], second: dict[str, Any], parts: int
+    tmp_path_factory: pytest.TempPathFactory,
+    first: dict[str, Any],
+    second: dict[str, Any],
+    parts: int,
 ) -> None:
     place = tmp_path_factory.mktemp("reports")
     sv.save(place / "a", first, partition=parts)
@@ -395,14 +471,22 @@ def test_reports_do_not_depend_on_who_reads(
     with ThreadPoolExecutor(2) as executor:
         assert sv.verify(place / "a", executor=executor) == sv.verify(place / "a")
         assert sv.digest(place / "a", executor=executor) == sv.digest(place / "a")
-        assert sv.diff(place / "a", place / "b", executor=executor) == sv.diff(place / "a", place / "b")
+        assert sv.diff(place / "a", place / "b", executor=executor) == sv.diff(
+            place / "a", place / "b"
+        )
 
 
 def test_portions_are_all_rows_in_order_within_their_bounds() -> None:
     rng = np.random.default_rng(0)
-    for nbytes in (np.zeros(0, np.int64), rng.integers(0, 100 << 20, 300), np.zeros(200_000, np.int64)):
+    for nbytes in (
+        np.zeros(0, np.int64),
+        rng.integers(0, 100 << 20, 300),
+        np.zeros(200_000, np.int64),
+    ):
         found = list(executors.portions(nbytes))
-        assert np.array_equal(np.concatenate([np.zeros(0, np.int64), *found]), np.arange(len(nbytes)))
+        assert np.array_equal(
+            np.concatenate([np.zeros(0, np.int64), *found]), np.arange(len(nbytes))
+        )
         assert all(len(rows) == 1 or nbytes[rows].sum() <= 64 << 20 for rows in found)
         assert all(0 < len(rows) <= 1 << 16 for rows in found)
 
@@ -410,7 +494,9 @@ def test_portions_are_all_rows_in_order_within_their_bounds() -> None:
 # --- The command line
 
 
-def test_the_commands_work_in_processes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_work_in_processes(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = str(tmp_path / "out")
     options = ["--workers", "2"]
     assert main(["reshard", str(source), target, "--files", "4", *options]) == 0
@@ -421,8 +507,13 @@ def test_the_commands_work_in_processes(source: Path, tmp_path: Path, capsys: py
 
 
 def end_of(program: str) -> tuple[str, Any]:
-    """What a program still prints once it is killed, after which its output ends: none of its workers has it."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    """What a program still prints once it is killed, after which its output ends: none of its
+    workers has it."""
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+    }
     with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as command:
         assert command.stdout is not None and command.stdout.readline() == "8\n"
         command.kill()
@@ -430,7 +521,8 @@ def end_of(program: str) -> tuple[str, Any]:
 
 
 def test_workers_end_with_a_command_that_is_killed() -> None:
-    """Its standard output, which the workers have too, ends: none of them waits for tasks that do not come."""
+    """Its standard output, which the workers have too, ends: none of them waits for tasks that do
+    not come."""
     program = (
         "import argparse, os\n"
         "from shardvar.cli.workers import executor_of\n"
@@ -443,7 +535,8 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
 
 
 def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> None:
-    """Ctrl-C reaches all processes of a command. Without a task they had ended with a traceback and broken the pool."""
+    """Ctrl-C reaches all processes of a command. Without a task they had ended with a traceback and
+    broken the pool."""
     program = (
         "import argparse, os, signal\n"
         "from shardvar.cli.workers import executor_of\n"
@@ -457,12 +550,16 @@ def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> Non
         "        os.killpg(0, signal.SIGINT)\n"
     )
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, start_new_session=True, timeout=120, check=False
+    )
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout == "interrupted\n0\ninterrupted\n1\ninterrupted\n2\ninterrupted\n"
 
 
-def test_an_interrupt_ends_the_task_of_a_worker(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_the_task_of_a_worker(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An interrupt that comes before a task or after it is the caller's alone."""
 
     def interrupt(*_: Any) -> None:
@@ -476,14 +573,17 @@ def test_an_interrupt_ends_the_task_of_a_worker(source: Path, monkeypatch: pytes
 
 def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     """The pool is the caller's, and a verb has run in it."""
-    sv.save(tmp_path / "m", {f"w{number}": np.zeros(9) for number in range(8)}, policy=BalancedPolicy(4))
+    sv.save(
+        tmp_path / "m", {f"w{number}": np.zeros(9) for number in range(8)}, policy=BalancedPolicy(4)
+    )
     program = (
         "from concurrent.futures import ProcessPoolExecutor\n"
         "from multiprocessing import get_context\n"
         "import shardvar as sv\n"
         "if __name__ == '__main__':\n"
         "    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as executor:\n"
-        f"        print(sv.verify({str(tmp_path / 'm')!r}, executor=executor).num_tensors, flush=True)\n"
+        f"        print(sv.verify({str(tmp_path / 'm')!r}, executor=executor).num_tensors, "
+        "flush=True)\n"
         "        input()\n"
     )
     assert end_of(program) == ("", None)
@@ -494,8 +594,16 @@ def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> N
     [
         (["--workers", "0"], 2, "Invalid --workers '0': expected an integer from 1 to 999999999"),
         (["--workers", "many"], 2, "Invalid --workers 'many'"),
-        (["--workers", "2", "--dask", "tcp://localhost:1"], 2, "--workers and --dask are both given"),
-        (["--dask", "tcp://localhost:1;token=SECRET"], 2, "has a user's name, a password, a query or parameters"),
+        (
+            ["--workers", "2", "--dask", "tcp://localhost:1"],
+            2,
+            "--workers and --dask are both given",
+        ),
+        (
+            ["--dask", "tcp://localhost:1;token=SECRET"],
+            2,
+            "has a user's name, a password, a query or parameters",
+        ),
     ],
 )
 def test_wrong_workers_are_refused(

@@ -21,10 +21,15 @@ def entries_of(*layouts: Layout, shuffled: bool = False) -> tuple[EntryTable, li
     tensors = TensorTable.of([(f"t{n}", "float32", each.shape) for n, each in enumerate(layouts)])
     tensor = np.concatenate([np.full(len(each.device), n) for n, each in enumerate(layouts)])
     slices = SliceTable.of(
-        tensors, tensor, np.concatenate([e.offset for e in layouts]), np.concatenate([e.extent for e in layouts])
+        tensors,
+        tensor,
+        np.concatenate([e.offset for e in layouts]),
+        np.concatenate([e.extent for e in layouts]),
     )
     count = len(tensor)
-    table = EntryTable(slices, np.zeros(count, int), np.arange(count), np.full(count, -1), np.ones(count, bool))
+    table = EntryTable(
+        slices, np.zeros(count, int), np.arange(count), np.full(count, -1), np.ones(count, bool)
+    )
     order = np.random.default_rng(3).permutation(count) if shuffled else np.arange(count)
     return table.take(order), np.concatenate([each.device for each in layouts])[order].tolist()
 
@@ -45,7 +50,8 @@ def test_slices_of_a_layout_are_told_to_be_on_its_devices(layouts: list[Layout])
 
 
 def test_devices_of_fewer_are_not_told_beside_those_of_more() -> None:
-    """Device 1 of 2 may be another than device 1 of 4; whole tensors are on a device that nothing tells."""
+    """Device 1 of 2 may be another than device 1 of 4; whole tensors are on a device that nothing
+    tells."""
     four, two, one = (dtensor((8,), Mesh((n,)), [Shard(0)]) for n in (4, 2, 1))
     entries, _ = entries_of(four, two, one)
     found = holders_of(entries, ["model.data"])
@@ -61,7 +67,9 @@ def test_equal_halves_of_a_small_tensor_tell_no_device_of_a_large_checkpoint() -
 
 
 def test_unequal_slices_of_no_layout_tell_no_device() -> None:
-    cut = Layout((8,), Mesh((2,)), "by hand", np.arange(2), np.array([[0], [3]]), np.array([[3], [5]]))
+    cut = Layout(
+        (8,), Mesh((2,)), "by hand", np.arange(2), np.array([[0], [3]]), np.array([[3], [5]])
+    )
     entries, _ = entries_of(cut)
     assert holders_of(entries, ["model.data"]) is None
 

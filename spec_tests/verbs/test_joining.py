@@ -1,4 +1,5 @@
-"""Several sources as one checkpoint: parts follow each other, copies are compared, and half a set is refused."""
+"""Several sources as one checkpoint: parts follow each other, copies are compared, and half a set
+is refused."""
 
 import pickle
 from argparse import Namespace
@@ -18,14 +19,22 @@ from shardvar.formats.torch.packing import build_frame, records_of
 from spec_tests.helpers.hypothesis_strategies import arrays
 from spec_tests.helpers.paths import GOLDEN
 
-FORMATS = {"shardvar": "", "tensorflow": "", "safetensors": ".safetensors", "npz": ".npz", "torch": "", "pt": ".pt"}
+FORMATS = {
+    "shardvar": "",
+    "tensorflow": "",
+    "safetensors": ".safetensors",
+    "npz": ".npz",
+    "torch": "",
+    "pt": ".pt",
+}
 
 
 @given(arrays(max_rank=3), st.data())
 def test_joined_parts_are_those_of_numpy(
     tmp_path_factory: pytest.TempPathFactory, array: Any, data: st.DataObject
 ) -> None:
-    """Bits, for parts of any sizes, in any slices of sources and target; equal tensors without a rule are kept once."""
+    """Bits, for parts of any sizes, in any slices of sources and target; equal tensors without a
+    rule are kept once."""
     if array.ndim == 0:
         return
     array = array.astype(array.dtype.newbyteorder("="))
@@ -49,7 +58,8 @@ W = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 
 
 def ranks(directory: Path, names: list[str], **changes: Any) -> list[str]:
-    """Save the parts of a matrix, one in each file, beside a vector that all have; ``changes`` go to the last one."""
+    """Save the parts of a matrix, one in each file, beside a vector that all have; ``changes`` go
+    to the last one."""
     directory.mkdir(exist_ok=True)
     parts = np.split(W, len(names), axis=1)
     for number, (name, part) in enumerate(zip(names, parts, strict=True)):
@@ -95,7 +105,10 @@ def test_a_damaged_part_is_never_written(tmp_path: Path, form: str, number: int)
 @pytest.mark.smoke
 def test_the_command_joins_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = ranks(tmp_path / "in", ["rank0.safetensors", "rank1.safetensors"])
-    assert main(["reshard", *paths, str(tmp_path / "out.safetensors"), "--concat", "w=1", "--verify"]) == 0
+    assert (
+        main(["reshard", *paths, str(tmp_path / "out.safetensors"), "--concat", "w=1", "--verify"])
+        == 0
+    )
     assert "2 tensors, " in capsys.readouterr().out
     found = sv.load(tmp_path / "out.safetensors")
     assert np.array_equal(found["w"], W) and np.array_equal(found["norm"], np.arange(3.0))
@@ -109,15 +122,27 @@ def test_the_command_joins_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ({}, {}, "hold different values of 'w'"),
         ({"norm": np.ones(3)}, {"concat": {"w": 1}}, "hold different values of 'norm'.*two runs"),
-        ({"norm": np.array([-0.0, 1, 2])}, {"concat": {"w": 1}}, "'norm', only in the sign of zero[.]"),
+        (
+            {"norm": np.array([-0.0, 1, 2])},
+            {"concat": {"w": 1}},
+            "'norm', only in the sign of zero[.]",
+        ),
         ({"more": np.ones(3)}, {"concat": {"w": 1}}, "lacks 'more'"),
         (
             {"w": np.ones((5, 3), np.float32)},
             {"concat": {"w": 1}},
             "differ in the dtype or the shape of 'w'.*other axes",
         ),
-        ({"w": np.ones((5, 3), np.float32)}, {}, "differ in the dtype or the shape of 'w'.*--concat 'GLOB=AXIS'"),
-        ({"w": np.ones((4, 3))}, {"concat": {"w": 1}}, "rank1.npz: float64 \\[4, 3\\].*--cast DTYPE"),
+        (
+            {"w": np.ones((5, 3), np.float32)},
+            {},
+            "differ in the dtype or the shape of 'w'.*--concat 'GLOB=AXIS'",
+        ),
+        (
+            {"w": np.ones((4, 3))},
+            {"concat": {"w": 1}},
+            "rank1.npz: float64 \\[4, 3\\].*--cast DTYPE",
+        ),
         ({}, {"concat": {"w": 2}}, "no axis 2"),
         ({}, {"concat": {"w": -3}}, "no axis -3"),
         ({}, {"concat": {"w": True}}, "no axis True"),
@@ -142,25 +167,43 @@ def test_keys_that_are_left_out_need_not_agree(tmp_path: Path) -> None:
     sv.reshard(paths, tmp_path / "a", format="shardvar", concat={"*": 1}, filter="w")
     sv.reshard(paths, tmp_path / "b", format="shardvar", concat={"w": 1}, exclude=["norm", "more"])
     for name in "ab":
-        assert list(sv.load(tmp_path / name)) == ["w"] and np.array_equal(sv.load(tmp_path / name)["w"], W)
+        assert list(sv.load(tmp_path / name)) == ["w"] and np.array_equal(
+            sv.load(tmp_path / name)["w"], W
+        )
 
 
 @pytest.mark.parametrize(
     ("names", "given", "words"),
     [
-        (["x-00001-of-00003.npz", "x-00002-of-00003.npz", "x-00003-of-00003.npz"], [0, 2], "2 of 3 sources"),
+        (
+            ["x-00001-of-00003.npz", "x-00002-of-00003.npz", "x-00003-of-00003.npz"],
+            [0, 2],
+            "2 of 3 sources",
+        ),
         (["rank_0_of_2.npz", "rank_1_of_2.npz"], [1, 0], "not in order: 1, 0"),
         (["mp_rank_00.npz", "mp_rank_01.npz", "mp_rank_02.npz"], [0, 2], "2 of 3 sources"),
         ([f"rank{number}.npz" for number in range(3)], [0, 2, 1], "not in order: 0, 2, 1"),
         (["a.npz", "b.npz"], [0, 0], "one checkpoint"),
-        (["mp_rank_00.npz", "mp_rank_01.npz", "mp_rank_02.npz"], [0, 1], "other ranks, which were not given: 2"),
-        ([f"mp_rank_{number}/m.npz" for number in range(3)], [0, 1], "other ranks, which were not given: 2"),
+        (
+            ["mp_rank_00.npz", "mp_rank_01.npz", "mp_rank_02.npz"],
+            [0, 1],
+            "other ranks, which were not given: 2",
+        ),
+        (
+            [f"mp_rank_{number}/m.npz" for number in range(3)],
+            [0, 1],
+            "other ranks, which were not given: 2",
+        ),
     ],
 )
-def test_half_a_set_of_ranks_is_refused(tmp_path: Path, names: list[str], given: list[int], words: str) -> None:
+def test_half_a_set_of_ranks_is_refused(
+    tmp_path: Path, names: list[str], given: list[int], words: str
+) -> None:
     paths = ranks(tmp_path, names)
     with pytest.raises(ArgumentError, match=words):
-        sv.reshard([paths[at] for at in given], tmp_path / "out", format="shardvar", concat={"w": 1})
+        sv.reshard(
+            [paths[at] for at in given], tmp_path / "out", format="shardvar", concat={"w": 1}
+        )
 
 
 def test_one_source_is_not_concatenated(tmp_path: Path) -> None:
@@ -186,7 +229,9 @@ def save_with_object(path: Path, value: object, monkeypatch: pytest.MonkeyPatch)
     item = b"".join(octets for _, octets in build_frame(records_of(pickle.dumps(value, 2), []), []))
     sv.save(path.with_suffix(".npz"), {"w": W})
     with monkeypatch.context() as patch:
-        patch.setattr(import_module("shardvar.verbs.reshard"), "find_objects", lambda *_: ({"args": item}, []))
+        patch.setattr(
+            import_module("shardvar.verbs.reshard"), "find_objects", lambda *_: ({"args": item}, [])
+        )
         sv.reshard(path.with_suffix(".npz"), path, format="torch")
 
 
@@ -194,7 +239,8 @@ def save_with_object(path: Path, value: object, monkeypatch: pytest.MonkeyPatch)
 def test_an_object_that_all_sources_have_is_carried(
     value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the bytes that they are, also one that is not read; a format without objects refuses that one by name."""
+    """As the bytes that they are, also one that is not read; a format without objects refuses that
+    one by name."""
     paths = [tmp_path / "r0", tmp_path / "r1"]
     for path in paths:
         save_with_object(path, value, monkeypatch)
@@ -212,7 +258,9 @@ def test_an_object_that_all_sources_have_is_carried(
             sv.reshard(paths, tmp_path / "out.safetensors", concat={"w": 0})
 
 
-@pytest.mark.parametrize("values", [(7, 8), (Namespace(rank=0), Namespace(rank=1))], ids=["plain", "of a class"])
+@pytest.mark.parametrize(
+    "values", [(7, 8), (Namespace(rank=0), Namespace(rank=1))], ids=["plain", "of a class"]
+)
 def test_objects_that_differ_are_refused(
     values: tuple[object, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,21 +280,34 @@ def test_blocks_of_other_encodings_are_not_joined(tmp_path: Path) -> None:
     place = octets.index(b"blocks.Q4_0") + len(b"blocks.Q4_0") + 4 + 3 * 8
     assert octets[place] == 2
     for name, kind in (("a", 2), ("b", 2), ("c", 20)):
-        (tmp_path / f"{name}.gguf").write_bytes(octets[:place] + bytes([kind]) + octets[place + 1 :])
+        (tmp_path / f"{name}.gguf").write_bytes(
+            octets[:place] + bytes([kind]) + octets[place + 1 :]
+        )
     a, b, c = (tmp_path / f"{name}.gguf" for name in "abc")
     sv.reshard([a, b], tmp_path / "same", format="shardvar", concat={"*": 0}, filter="blocks.Q4_0")
     assert len(sv.load(tmp_path / "same")["blocks.Q4_0"]) == 2 * len(sv.load(a)["blocks.Q4_0"])
     with pytest.raises(InconsistentTensor, match="'IQ4_NL', 'Q4_0'.*dequantize"):
-        sv.reshard([a, c], tmp_path / "out", format="shardvar", concat={"*": 0}, filter="blocks.Q4_0")
+        sv.reshard(
+            [a, c], tmp_path / "out", format="shardvar", concat={"*": 0}, filter="blocks.Q4_0"
+        )
     assert not list(tmp_path.glob("out*"))
 
 
 MESH = sv.Mesh((2, 1, 2), ("dp", "pp", "tp"))
-SPECS: list[Any] = [(), ("dp",), (None, "tp"), ("tp", "dp"), ("dp", "tp"), (("dp", "tp"),), (("tp", "dp"), "pp")]
+SPECS: list[Any] = [
+    (),
+    ("dp",),
+    (None, "tp"),
+    ("tp", "dp"),
+    ("dp", "tp"),
+    (("dp", "tp"),),
+    (("tp", "dp"), "pp"),
+]
 
 
 def on_devices(directory: Path, spec: Any, **last: Any) -> list[Path]:
-    """Save, for each device of a mesh, the part of a matrix that it holds; ``last`` goes to the last one."""
+    """Save, for each device of a mesh, the part of a matrix that it holds; ``last`` goes to the
+    last one."""
     directory.mkdir(exist_ok=True)
     layout = sv.layouts.named_sharding(W.shape, MESH, spec)
     paths = [directory / f"rank{device}.npz" for device in MESH.devices]
@@ -259,7 +320,9 @@ def on_devices(directory: Path, spec: Any, **last: Any) -> list[Path]:
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_parts_on_a_mesh_are_joined_where_its_devices_hold_them(tmp_path: Path, spec: Any) -> None:
     """By any axes in any order, copies among them; what is written has each element once."""
-    report = sv.reshard(on_devices(tmp_path, spec), tmp_path / "out", format="shardvar", concat={"w": (MESH, spec)})
+    report = sv.reshard(
+        on_devices(tmp_path, spec), tmp_path / "out", format="shardvar", concat={"w": (MESH, spec)}
+    )
     assert np.array_equal(sv.load(tmp_path / "out")["w"], W) and report.nbytes == W.nbytes
 
 
@@ -277,7 +340,12 @@ def test_uneven_parts_on_a_mesh_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "last", "rule", "words"),
     [
-        (("dp",), {"w": W[2:] + 1}, ("dp",), "rank2.npz and .*rank3.npz hold different values of 'w'"),
+        (
+            ("dp",),
+            {"w": W[2:] + 1},
+            ("dp",),
+            "rank2.npz and .*rank3.npz hold different values of 'w'",
+        ),
         (("dp",), {}, ("tp",), "rank0.npz and .*rank2.npz hold different values of 'w'"),
         (("dp", "tp"), {"w": W[:1, :3]}, ("dp", "tp"), "differ in the dtype or the shape of 'w'"),
         ((), {}, (None, None, "tp"), "more axes than the shape"),
@@ -285,7 +353,9 @@ def test_uneven_parts_on_a_mesh_are_joined(tmp_path: Path) -> None:
         ((), {}, ("tp", "tp"), "names the mesh axis 'tp' 2 times"),
     ],
 )
-def test_parts_that_do_not_fit_a_mesh_are_refused(tmp_path: Path, spec: Any, last: Any, rule: Any, words: str) -> None:
+def test_parts_that_do_not_fit_a_mesh_are_refused(
+    tmp_path: Path, spec: Any, last: Any, rule: Any, words: str
+) -> None:
     paths = on_devices(tmp_path, spec, **last)
     with pytest.raises((ArgumentError, InconsistentTensor), match=words):
         sv.reshard(paths, tmp_path / "out", format="shardvar", concat={"w": (MESH, rule)})
@@ -295,15 +365,35 @@ def test_parts_that_do_not_fit_a_mesh_are_refused(tmp_path: Path, spec: Any, las
 def test_a_mesh_has_a_source_for_each_device(tmp_path: Path) -> None:
     paths = on_devices(tmp_path, ("dp", "tp"))
     with pytest.raises(ArgumentError, match="has 2 devices, and there are 4 sources"):
-        sv.reshard(paths, tmp_path / "out", format="shardvar", concat={"w": (sv.Mesh((2,), ("tp",)), ("tp",))})
+        sv.reshard(
+            paths,
+            tmp_path / "out",
+            format="shardvar",
+            concat={"w": (sv.Mesh((2,), ("tp",)), ("tp",))},
+        )
     with pytest.raises(ArgumentError, match="has 8 devices, and there are 4 sources"):
-        sv.reshard(paths, tmp_path / "out", format="shardvar", concat={"w": (sv.Mesh((2, 4), ("dp", "tp")), ("tp",))})
+        sv.reshard(
+            paths,
+            tmp_path / "out",
+            format="shardvar",
+            concat={"w": (sv.Mesh((2, 4), ("dp", "tp")), ("tp",))},
+        )
 
 
-def test_the_command_joins_what_a_mesh_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_joins_what_a_mesh_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also into slices by the same mesh; without ``--mesh`` names of axes mean nothing."""
     paths = [str(path) for path in on_devices(tmp_path, ("tp", "dp"))]
-    command = ["reshard", *paths, str(tmp_path / "out"), "--format", "shardvar", "--concat", "w=tp,dp"]
+    command = [
+        "reshard",
+        *paths,
+        str(tmp_path / "out"),
+        "--format",
+        "shardvar",
+        "--concat",
+        "w=tp,dp",
+    ]
     assert main(command) == 2
     assert "or give --mesh too" in capsys.readouterr().err
     assert main([*command, "--mesh", "dp=2,pp=1,tp=2", "--shards", "w=dp,-"]) == 0

@@ -1,4 +1,5 @@
-"""Layouts as partitions: each region of a mesh is stored once, and the policy by devices gives each device a file."""
+"""Layouts as partitions: each region of a mesh is stored once, and the policy by devices gives each
+device a file."""
 
 from itertools import product
 from pathlib import Path
@@ -30,7 +31,10 @@ def stored(path: Path, key: str) -> dict[str, str]:
     """Return the file of each stored region of a key."""
     with sv.open_checkpoint(path) as reader:
         found = reader.find(key)
-        return {str(found.slices.region(row)): reader.index.files[found.file[row]] for row in range(len(found))}
+        return {
+            str(found.slices.region(row)): reader.index.files[found.file[row]]
+            for row in range(len(found))
+        }
 
 
 def first_holders(layout: Layout) -> dict[str, int]:
@@ -44,7 +48,8 @@ def first_holders(layout: Layout) -> dict[str, int]:
 
 @pytest.mark.parametrize("mesh", [(1,), (3,), (2, 2), (3, 2)], ids=str)
 def test_each_region_of_a_mesh_is_stored_once(tmp_path: Path, mesh: tuple[int, ...]) -> None:
-    """The stored slices are the regions that devices hold, whatever the placements, and the values are the same."""
+    """The stored slices are the regions that devices hold, whatever the placements, and the values
+    are the same."""
     for number, placements in enumerate(product(CUTS, repeat=len(mesh))):
         layout = dtensor(WHOLE.shape, sv.Mesh(mesh), placements)
         path = tmp_path / str(number)
@@ -55,25 +60,39 @@ def test_each_region_of_a_mesh_is_stored_once(tmp_path: Path, mesh: tuple[int, .
         devices = sorted(set(holders.values()))
         names = sorted(set(files.values()))
         assert report.num_files == len(devices) == len(names)
-        assert all(names.index(files[region]) == devices.index(device) for region, device in holders.items())
+        assert all(
+            names.index(files[region]) == devices.index(device)
+            for region, device in holders.items()
+        )
         assert sv.load(path)["x"].tolist() == WHOLE.tolist()
 
 
 def test_all_tensors_share_the_files_of_their_devices(tmp_path: Path) -> None:
     """Tensors that are not cut are on device 0; by default everything is in one file."""
     mesh = sv.Mesh((2, 2), ("dp", "tp"))
-    tensors = {"a": np.arange(8.0).reshape(4, 2), "b": np.arange(6), "step": np.array(3), "c": np.zeros((2, 4))}
+    tensors = {
+        "a": np.arange(8.0).reshape(4, 2),
+        "b": np.arange(6),
+        "step": np.array(3),
+        "c": np.zeros((2, 4)),
+    }
     cuts: dict[str, Any] = {
         "a": named_sharding((4, 2), mesh, (("tp", "dp"),)),
         "c": lambda shape, dtype: named_sharding(shape, mesh, (None, "tp")),
     }
     assert sv.save(tmp_path / "one", tensors, partition=cuts).num_files == 1
     report = sv.save(tmp_path / "four", tensors, partition=cuts, policy=sv.ShardByDevicePolicy())
-    # Device 0: 2 of a (16), all of b and step (56), half of c (32); device 1 has the other half of c.
+    # Device 0: 2 of a (16), all of b and step (56), half of c (32); device 1 has the other half of
+    # c.
     assert report.file_nbytes == (16 + 56 + 32, 16 + 32, 16, 16)
-    assert set(stored(tmp_path / "four", "b").values()) == set(stored(tmp_path / "four", "step").values())
+    assert set(stored(tmp_path / "four", "b").values()) == set(
+        stored(tmp_path / "four", "step").values()
+    )
     again = sv.reshard(
-        tmp_path / "four", tmp_path / "two", partition=parameter_servers((4, 2), sv.Mesh((2,))), filter="a"
+        tmp_path / "four",
+        tmp_path / "two",
+        partition=parameter_servers((4, 2), sv.Mesh((2,))),
+        filter="a",
     )
     assert (again.num_slices, again.num_files) == (2, 1)
     for path in ("one", "four"):
@@ -82,7 +101,9 @@ def test_all_tensors_share_the_files_of_their_devices(tmp_path: Path) -> None:
 
 def test_a_tensor_without_elements_is_kept(tmp_path: Path) -> None:
     layout = dtensor((0, 4), sv.Mesh((2,)), [Shard(0)])
-    sv.save(tmp_path / "x", {"x": np.zeros((0, 4))}, partition=layout, policy=sv.ShardByDevicePolicy())
+    sv.save(
+        tmp_path / "x", {"x": np.zeros((0, 4))}, partition=layout, policy=sv.ShardByDevicePolicy()
+    )
     assert sv.load(tmp_path / "x")["x"].shape == (0, 4)
 
 
@@ -95,7 +116,12 @@ def test_a_variable_is_cut_by_a_layout_of_rows() -> None:
 
 HOLE = Layout((4, 4), sv.Mesh((2,)), "half", np.array([0]), np.array([[0, 0]]), np.array([[2, 4]]))
 TWICE = Layout(
-    (4, 4), sv.Mesh((2,)), "overlap", np.array([0, 1]), np.array([[0, 0], [1, 0]]), np.array([[3, 4], [3, 4]])
+    (4, 4),
+    sv.Mesh((2,)),
+    "overlap",
+    np.array([0, 1]),
+    np.array([[0, 0], [1, 0]]),
+    np.array([[3, 4], [3, 4]]),
 )
 
 
@@ -103,12 +129,17 @@ TWICE = Layout(
     ("layout", "words"),
     [
         (dtensor((4, 4), sv.Mesh((2,)), [Partial()]), "terms"),
-        (dtensor((4, 5), sv.Mesh((2,)), [Shard(0)]), r"layout of \(4, 5\); the tensor has \(4, 4\)"),
+        (
+            dtensor((4, 5), sv.Mesh((2,)), [Shard(0)]),
+            r"layout of \(4, 5\); the tensor has \(4, 4\)",
+        ),
         (HOLE, "no part holds"),
         (TWICE, "overlap"),
     ],
 )
-def test_layouts_that_are_not_the_tensor_are_refused(tmp_path: Path, layout: Layout, words: str) -> None:
+def test_layouts_that_are_not_the_tensor_are_refused(
+    tmp_path: Path, layout: Layout, words: str
+) -> None:
     with pytest.raises(LayoutError, match=words):
         sv.save(tmp_path / "x", {"x": np.zeros((4, 4))}, partition=layout)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,5 @@
-"""Folders of many checkpoints: their order, the newest of them, and the folders that are searched."""
+"""Folders of many checkpoints: their order, the newest of them, and the folders that are
+searched."""
 
 import json
 import re
@@ -33,7 +34,10 @@ def newest_step(folder: Path) -> int:
     return int(sv.load(sv.newest_checkpoint(folder))["step"])
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, unique=True), st.sampled_from(["step-{}", "{}", "a{}b/c", "e=1-{}"]))
+@given(
+    st.lists(st.integers(0, 10**6), min_size=1, unique=True),
+    st.sampled_from(["step-{}", "{}", "a{}b/c", "e=1-{}"]),
+)
 def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str) -> None:
     names = [pattern.format(number) for number in numbers]
     expected = [pattern.format(number) for number in sorted(numbers)]
@@ -77,8 +81,12 @@ def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
         sv.newest_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize(("file", "text"), [("latest", "step-9"), ("latest_checkpointed_iteration.txt", "9\n")])
-def test_the_pointers_of_trainers_decide_before_the_numbers(file: str, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "text"), [("latest", "step-9"), ("latest_checkpointed_iteration.txt", "9\n")]
+)
+def test_the_pointers_of_trainers_decide_before_the_numbers(
+    file: str, text: str, tmp_path: Path
+) -> None:
     save_steps(tmp_path, "step-{}/model.npz")
     (tmp_path / file).write_text(text)
     assert newest_step(tmp_path) == 9
@@ -142,11 +150,19 @@ def test_the_only_checkpoint_is_the_newest_and_none_is_an_error(tmp_path: Path) 
     with pytest.raises(CheckpointNotFound):
         sv.newest_checkpoint(tmp_path)
     save_steps(tmp_path, "run/checkpoints/{}/model", (5,))
-    assert newest_step(tmp_path) == 5 == newest_step(tmp_path / "run") == int(sv.load(tmp_path)["step"])
+    assert (
+        newest_step(tmp_path)
+        == 5
+        == newest_step(tmp_path / "run")
+        == int(sv.load(tmp_path)["step"])
+    )
 
 
-def test_a_checkpoint_in_a_folder_hides_those_below_it_but_not_from_latest(tmp_path: Path, run: Run) -> None:
-    """The final model of a run is beside the folders of its steps: the folder means the model, its newest a step."""
+def test_a_checkpoint_in_a_folder_hides_those_below_it_but_not_from_latest(
+    tmp_path: Path, run: Run
+) -> None:
+    """The final model of a run is beside the folders of its steps: the folder means the model, its
+    newest a step."""
     sv.save(tmp_path / "model.safetensors", {"step": np.array(0)})
     for step in (9, 10):
         sv.save(tmp_path / f"checkpoint-{step}" / "model.safetensors", {"step": np.array(step)})
@@ -154,7 +170,9 @@ def test_a_checkpoint_in_a_folder_hides_those_below_it_but_not_from_latest(tmp_p
     assert int(sv.load(tmp_path)["step"]) == 0 == newest_step(tmp_path / "model.safetensors")
     outcome = run("show", tmp_path, "step", "--latest")
     assert outcome.out.splitlines()[-1] == "10"
-    assert outcome.err == f"note: the newest is {tmp_path / 'checkpoint-10' / 'model.safetensors'}\n"
+    assert (
+        outcome.err == f"note: the newest is {tmp_path / 'checkpoint-10' / 'model.safetensors'}\n"
+    )
 
 
 def test_folders_of_no_series_beside_a_checkpoint_are_not_its_steps(tmp_path: Path) -> None:
@@ -163,7 +181,11 @@ def test_folders_of_no_series_beside_a_checkpoint_are_not_its_steps(tmp_path: Pa
     for name in ("text_encoder", "text_encoder_2"):
         sv.save(tmp_path / "run" / name / "model.safetensors", {"step": np.array(4)})
     assert newest_step(tmp_path / "run") == 3
-    sv.save(tmp_path / "zarr", {"step": np.array(5), "w-1": np.ones(2), "w-2": np.ones(3)}, format="zarr")
+    sv.save(
+        tmp_path / "zarr",
+        {"step": np.array(5), "w-1": np.ones(2), "w-2": np.ones(3)},
+        format="zarr",
+    )
     assert newest_step(tmp_path / "zarr") == 5
 
 
@@ -173,26 +195,45 @@ def test_arrays_that_lost_the_file_of_their_group_are_named_as_that(
 ) -> None:
     """Their folder means several checkpoints then, and steps that are groups do not."""
     for step in (1, 2):
-        sv.save(tmp_path / "steps" / f"step-{step}", {"a": np.ones(2), "b": np.ones(3)}, format=form)
+        sv.save(
+            tmp_path / "steps" / f"step-{step}", {"a": np.ones(2), "b": np.ones(3)}, format=form
+        )
     sv.save(tmp_path / "m", {"a": np.ones(2), "b/c": np.ones(3)}, format=form)
     (tmp_path / "m" / lost).unlink()
-    with pytest.raises(AmbiguousPath, match="It is a folder of Zarr arrays without a group") as caught:
+    with pytest.raises(
+        AmbiguousPath, match="It is a folder of Zarr arrays without a group"
+    ) as caught:
         sv.load(tmp_path / "m")
-    assert lost in caught.value.remedy and caught.value.remedy.endswith(" Else give the path of one of them.")
-    assert run("inspect", tmp_path / "m").out.splitlines()[1].startswith("! This is a folder of Zarr arrays without a")
+    assert lost in caught.value.remedy and caught.value.remedy.endswith(
+        " Else give the path of one of them."
+    )
+    assert (
+        run("inspect", tmp_path / "m")
+        .out.splitlines()[1]
+        .startswith("! This is a folder of Zarr arrays without a")
+    )
     with pytest.raises(AmbiguousPath) as caught:
         sv.load(tmp_path / "steps")
-    assert "group" not in str(caught.value) and "group" not in run("inspect", tmp_path / "steps").out
+    assert (
+        "group" not in str(caught.value) and "group" not in run("inspect", tmp_path / "steps").out
+    )
 
 
-@pytest.mark.parametrize("companion", ["data.pt", "scheduler.bin", "rng_state_0.pth", "optimizer.pt", "sampler_1.bin"])
-def test_the_state_of_a_run_is_meant_only_where_there_is_nothing_else(companion: str, tmp_path: Path) -> None:
-    """It hides neither a model in the same folder nor checkpoints in folders below, as those of verl or Accelerate."""
+@pytest.mark.parametrize(
+    "companion", ["data.pt", "scheduler.bin", "rng_state_0.pth", "optimizer.pt", "sampler_1.bin"]
+)
+def test_the_state_of_a_run_is_meant_only_where_there_is_nothing_else(
+    companion: str, tmp_path: Path
+) -> None:
+    """It hides neither a model in the same folder nor checkpoints in folders below, as those of
+    verl or Accelerate."""
     sv.save(tmp_path / "run" / "step_9" / companion, {"step": np.array(9)}, format="pt")
     assert newest_step(tmp_path / "run") == int(sv.load(tmp_path / "run" / "step_9")["step"]) == 9
     for name in ("actor/model.npz", "critic/weights/model.pt"):
         sv.save(tmp_path / "run" / "step_9" / name, {"step": np.array(3)})
-    found = [Path(each.path).relative_to(tmp_path).as_posix() for each in find_below(tmp_path / "run")]
+    found = [
+        Path(each.path).relative_to(tmp_path).as_posix() for each in find_below(tmp_path / "run")
+    ]
     assert found == ["run/step_9/actor/model.npz", "run/step_9/critic/weights/model.pt"]
     sv.save(tmp_path / "run" / "step_9" / "model.pt", {"step": np.array(5)})
     assert newest_step(tmp_path / "run" / "step_9") == 5
@@ -207,7 +248,9 @@ def test_hidden_folders_links_and_deep_folders_are_not_searched(tmp_path: Path) 
     assert len(find_below(tmp_path / "link")) == 1
 
 
-def test_a_folder_of_too_many_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_too_many_folders_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(locate, "_MAX_FOLDERS", 5)
     for number in range(6):
         (tmp_path / str(number)).mkdir()
@@ -216,7 +259,9 @@ def test_a_folder_of_too_many_folders_is_refused(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "digest"])
-def test_commands_take_the_newest(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_take_the_newest(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_steps(tmp_path, "step-{}")
     assert main([command, str(tmp_path), "--latest"]) == 0
     assert "step-100" in capsys.readouterr().err
@@ -234,10 +279,16 @@ def test_a_step_of_orbax_is_one_checkpoint_whichever_path_leads_to_it(
     assert main(["inspect", str(tmp_path / path), "--latest"]) == 0
     assert main(["digest", str(tmp_path / path), "--write"]) == 0
     assert "default (orbax): 1 tensor" in capsys.readouterr().out
-    assert sv.verify(tmp_path / "run" / "7").outcomes["w"] == sv.verify(tmp_path / path).outcomes["w"] == "ok"
+    assert (
+        sv.verify(tmp_path / "run" / "7").outcomes["w"]
+        == sv.verify(tmp_path / path).outcomes["w"]
+        == "ok"
+    )
 
 
-def test_reshard_and_show_take_the_newest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reshard_and_show_take_the_newest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_steps(tmp_path / "runs", "step-{}")
     assert main(["reshard", str(tmp_path / "runs"), str(tmp_path / "out.npz"), "--latest"]) == 0
     assert int(sv.load(tmp_path / "out.npz")["step"]) == 100
@@ -257,9 +308,14 @@ def test_the_list_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ]
 
 
-def test_the_list_has_what_each_checkpoint_holds_and_says_which_is_broken(tmp_path: Path, run: Run) -> None:
+def test_the_list_has_what_each_checkpoint_holds_and_says_which_is_broken(
+    tmp_path: Path, run: Run
+) -> None:
     save_steps(tmp_path, "step-{}")
-    for path, size in ((tmp_path / "step-9.svindex", 30), (next(tmp_path.glob("step-10.svdata*")), 3)):
+    for path, size in (
+        (tmp_path / "step-9.svindex", 30),
+        (next(tmp_path.glob("step-10.svdata*")), 3),
+    ):
         path.write_bytes(path.read_bytes()[:size])
     rows = [line.split() for line in run("inspect", tmp_path).out.splitlines()[2:]]
     day = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
@@ -270,11 +326,18 @@ def test_the_list_has_what_each_checkpoint_holds_and_says_which_is_broken(tmp_pa
         ["shardvar", "1", "8", "B", "newest"],
     ]
     listed = run("inspect", tmp_path, "--json").json["checkpoints"]
-    assert [(each["num_tensors"], each["nbytes"]) for each in listed] == [(None, None), (1, 8), (1, 8)]
+    assert [(each["num_tensors"], each["nbytes"]) for each in listed] == [
+        (None, None),
+        (1, 8),
+        (1, 8),
+    ]
 
 
-def test_few_indexes_of_many_checkpoints_are_opened(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only those of the last ones, and none after a large one; the list of a pipe has all the others too."""
+def test_few_indexes_of_many_checkpoints_are_opened(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those of the last ones, and none after a large one; the list of a pipe has all the
+    others too."""
     save_steps(tmp_path, "step-{}", tuple(range(1, 31)))
     opened: list[str] = []
     reader = listing.Reader
@@ -316,4 +379,7 @@ def test_a_checkpoint_that_is_a_folder_is_named_by_the_folder(tmp_path: Path) ->
     with pytest.raises(AmbiguousPath) as caught:
         sv.load(tmp_path)
     assert ".metadata" not in caught.value.cause and str(tmp_path / "step-9") in caught.value.cause
-    assert sv.newest_checkpoint(tmp_path) == str(tmp_path / "step-100") and newest_step(tmp_path) == 100
+    assert (
+        sv.newest_checkpoint(tmp_path) == str(tmp_path / "step-100")
+        and newest_step(tmp_path) == 100
+    )

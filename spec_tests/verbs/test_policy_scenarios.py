@@ -49,7 +49,8 @@ def test_each_model_gets_its_own_file(scenarios: tuple[Path, dict[str, Any]]) ->
 def test_restoring_what_is_important_reads_its_file_and_no_other(
     scenarios: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RFC 001, Importance: "sharding important tensors separately so that they are loaded more quickly"."""
+    """RFC 001, Importance: "sharding important tensors separately so that they are loaded more
+    quickly"."""
     found = find_checkpoint(scenarios[0] / "important")
     source = found.open()
     read: dict[int, int] = {}
@@ -73,13 +74,18 @@ def test_restoring_what_is_important_reads_its_file_and_no_other(
     assert files_of(scenarios[0] / "important")[file] == {"x"}
 
 
-def test_values_that_a_callback_changes_are_those_that_are_stored(scenarios: tuple[Path, dict[str, Any]]) -> None:
-    """RFC 001, Normalize: "Note that not only can the sharding callback rearrange tensors, but also modify tensors."
+def test_values_that_a_callback_changes_are_those_that_are_stored(
+    scenarios: tuple[Path, dict[str, Any]],
+) -> None:
+    """RFC 001, Normalize: "Note that not only can the sharding callback rearrange tensors, but also
+    modify tensors."
 
     The same in a reshard, where tensors are read from the source as the callback asks for them.
     """
     directory, names = scenarios
-    report = sv.reshard(directory / "normalized", directory / "again", policy=names["NormalizePolicy"](-1.0, 1.0))
+    report = sv.reshard(
+        directory / "normalized", directory / "again", policy=names["NormalizePolicy"](-1.0, 1.0)
+    )
     assert sv.load(directory / "again")["x"].tolist() == [0.5, 0.75, 1.0]
     assert sv.load(directory / "again")["step"] == 7
     assert sv.verify(directory / "again").ok and report.num_empty_files == 1
@@ -94,7 +100,8 @@ def test_all_in_one_is_one_file(scenarios: tuple[Path, dict[str, Any]]) -> None:
 def test_composition_cuts_within_the_files_of_the_outer_policy(
     name: str, scenarios: tuple[Path, dict[str, Any]]
 ) -> None:
-    """RFC 001, Composition: "first separates tensors by the model they belong to, then shards those"."""
+    """RFC 001, Composition: "first separates tensors by the model they belong to, then shards
+    those"."""
     models = [{key.partition("/")[0] for key in keys} for keys in files_of(scenarios[0] / name)]
     assert all(len(model) == 1 for model in models)
     restored = sv.Checkpoint(first=scenarios[1]["MyModel"](), second=scenarios[1]["MyModel"]())

@@ -53,6 +53,18 @@ def test_a_model_is_listed_as_it_is_read(keys: list[str]) -> None:
 
 
 def test_names_that_no_table_has_are_in_natural_order() -> None:
-    """A projection or an embedding is a whole part of a key; what only resembles one is a name like others."""
-    keys = ["a/w10", "a/w9", "a/up", "a/q", "embedded/x", "header/x", "normal/x", "", "a//b", "9" * 5000]
+    """A projection or an embedding is a whole part of a key; what only resembles one is a name like
+    others."""
+    keys = [
+        "a/w10",
+        "a/w9",
+        "a/up",
+        "a/q",
+        "embedded/x",
+        "header/x",
+        "normal/x",
+        "",
+        "a//b",
+        "9" * 5000,
+    ]
     assert sorted(keys, key=reading_key) == sorted(keys, key=natural_key)

@@ -1,4 +1,5 @@
-"""What shardvar says about a path that means no checkpoint: what is there instead, and what to do."""
+"""What shardvar says about a path that means no checkpoint: what is there instead, and what to
+do."""
 
 import os
 from collections.abc import Callable
@@ -52,7 +53,9 @@ def test_a_file_is_named_for_what_it_is(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     raised = error_of(tmp_path / name)
-    assert type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
+    assert (
+        type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
+    )
 
 
 def put(*names: str) -> Callable[[Path], None]:
@@ -70,7 +73,11 @@ def put(*names: str) -> Callable[[Path], None]:
         (put(), CheckpointNotFound, "is empty"),
         (put("notes.md", "data.csv", "sub/"), CheckpointNotFound, "2 files and 1 folder"),
         (put("5.orbax-checkpoint-tmp-17/d/x"), IncompleteCheckpoint, "not finished"),
-        (put("iter_0000010/mp_rank_00/x", "iter_0000010/mp_rank_01/x"), CheckpointNotFound, "1 folder"),
+        (
+            put("iter_0000010/mp_rank_00/x", "iter_0000010/mp_rank_01/x"),
+            CheckpointNotFound,
+            "1 folder",
+        ),
         (put("mp_rank_00/x", "mp_rank_01/x"), UnsupportedError, "Megatron"),
         (put("saved_model.pb"), IncompleteCheckpoint, "SavedModel without"),
         (put("events.out.tfevents.17.host"), UnsupportedError, "TensorBoard"),
@@ -84,7 +91,9 @@ def test_a_folder_is_named_for_what_it_is(
     folder.mkdir()
     make(folder)
     raised = error_of(folder)
-    assert type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
+    assert (
+        type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
+    )
 
 
 def test_the_ranks_of_megatron_and_deepspeed_are_not_taken_for_the_whole(tmp_path: Path) -> None:
@@ -111,14 +120,18 @@ def test_there_is_no_checkpoint_where_nothing_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", ["model", "model.svindex", "data", "folder"])
 def test_data_files_without_their_index_are_told_from_nothing(named: str, tmp_path: Path) -> None:
-    """Neither is it a checkpoint of the same prefix, of which the index was lost or never written."""
+    """Neither is it a checkpoint of the same prefix, of which the index was lost or never
+    written."""
     sv.save(tmp_path / "model", {"w": [1.0]})
     (tmp_path / "model.svindex").unlink()
     (data,) = tmp_path.iterdir()
     path = {"data": data, "folder": tmp_path}.get(named, tmp_path / named)
     raised = error_of(path)
     assert type(raised) is CheckpointNotFound and "Copy the index" in raised.remedy
-    assert raised.cause == f"There is no checkpoint at {path}: model.svindex is missing, but its data files exist."
+    assert (
+        raised.cause
+        == f"There is no checkpoint at {path}: model.svindex is missing, but its data files exist."
+    )
     assert "data files" not in error_of(tmp_path / "mode").cause
 
 
@@ -139,11 +152,16 @@ def test_a_folder_of_pointers_says_how_to_fetch_the_files(tmp_path: Path) -> Non
         (tmp_path / name).write_text("{} some text\n" * 100)
     (tmp_path / "pytorch_model.bin").write_bytes(POINTER)
     raised = error_of(tmp_path)
-    assert type(raised) is MalformedCheckpoint and raised.remedy == "Fetch the content: `git lfs pull`."
+    assert (
+        type(raised) is MalformedCheckpoint
+        and raised.remedy == "Fetch the content: `git lfs pull`."
+    )
     assert "pytorch_model.bin is a Git LFS pointer" in raised.cause
 
 
-def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(50):
         (tmp_path / f"{number}.onnx").write_bytes(KINDS["an ONNX model"])
     opened: list[str] = []

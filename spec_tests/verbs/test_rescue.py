@@ -1,4 +1,5 @@
-"""A reshard that keeps going writes every tensor that is whole, says what is lost, and loses nothing else."""
+"""A reshard that keeps going writes every tensor that is whole, says what is lost, and loses
+nothing else."""
 
 import json
 import os
@@ -20,7 +21,8 @@ MODEL = {name: np.full(20_000, number, np.float32) for number, name in enumerate
 
 @pytest.fixture(params=["shardvar", "tensorflow"])
 def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return the path of a checkpoint in four files, of which one has a wrong byte and another is gone."""
+    """Return the path of a checkpoint in four files, of which one has a wrong byte and another is
+    gone."""
     sv.save(tmp_path / "m", MODEL, format=request.param, policy=BalancedPolicy(4))
     files = sorted(path for path in tmp_path.iterdir() if "-of-" in path.name)
     octets = bytearray(files[1].read_bytes())
@@ -46,7 +48,9 @@ def test_every_whole_tensor_is_written_and_every_other_is_named(broken: Path) ->
 def test_a_dry_run_says_what_would_be_lost_and_writes_nothing(broken: Path) -> None:
     report = sv.reshard(broken, broken.with_name("saved"), keep_going=True, dry_run=True)
     assert len(report.lost) == 2 and not list(broken.parent.glob("saved*"))
-    exists = {each.kind: (broken.parent / (each.file or "unknown")).exists() for each in report.lost}
+    exists = {
+        each.kind: (broken.parent / (each.file or "unknown")).exists() for each in report.lost
+    }
     assert exists == {"CorruptCheckpoint": True, "MissingFile": False}
 
 
@@ -59,7 +63,9 @@ OF_ONE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OF_ONE, ids=lambda options: next(iter(options)))
-def test_patterns_may_match_lost_tensors_alone_and_must_match_some(options: dict[str, Any], tmp_path: Path) -> None:
+def test_patterns_may_match_lost_tensors_alone_and_must_match_some(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     """A pattern that matches in the whole checkpoint is right for the rest of it."""
     sv.save(tmp_path / "m", {key: np.ones((2, 3)) for key in "ab"}, policy=BalancedPolicy(2))
     file = min(path for path in tmp_path.iterdir() if "-of-" in path.name)
@@ -78,7 +84,9 @@ def test_patterns_may_match_lost_tensors_alone_and_must_match_some(options: dict
 
 
 def test_two_tensors_may_not_get_one_name_even_if_one_of_them_is_lost(broken: Path) -> None:
-    lost = sv.reshard(broken, broken.with_name("x"), keep_going=True, dry_run=True).lost[0].key or ""
+    lost = (
+        sv.reshard(broken, broken.with_name("x"), keep_going=True, dry_run=True).lost[0].key or ""
+    )
     whole = next(key for key in MODEL if key != lost)
     with pytest.raises(ArgumentError, match="2 tensors would be named"):
         sv.reshard(broken, broken.with_name("saved"), keep_going=True, rename={lost: whole})
@@ -93,27 +101,50 @@ def test_a_checkpoint_without_damage_loses_nothing_and_is_not_marked(tmp_path: P
 
 
 def test_where_nothing_is_whole_nothing_is_written(broken: Path) -> None:
-    whole = {each.key for each in sv.reshard(broken, broken.with_name("x"), keep_going=True, dry_run=True).lost}
+    whole = {
+        each.key
+        for each in sv.reshard(broken, broken.with_name("x"), keep_going=True, dry_run=True).lost
+    }
     with pytest.raises(CorruptCheckpoint, match="No tensor of .* is whole"):
-        sv.reshard(broken, broken.with_name("saved"), filter=sorted(filter(None, whole)), keep_going=True)
+        sv.reshard(
+            broken, broken.with_name("saved"), filter=sorted(filter(None, whole)), keep_going=True
+        )
     assert not list(broken.parent.glob("saved*"))
 
 
 def test_a_tensor_with_a_hole_is_lost_and_not_read_as_zeros(tmp_path: Path) -> None:
     with pytest.raises(CorruptCheckpoint, match="No tensor of .* is whole"):
-        sv.reshard(paths.GOLDEN / "tensorflow" / "slices_with_hole" / "g", tmp_path / "saved", keep_going=True)
+        sv.reshard(
+            paths.GOLDEN / "tensorflow" / "slices_with_hole" / "g",
+            tmp_path / "saved",
+            keep_going=True,
+        )
 
 
 @pytest.mark.smoke
-def test_the_command_prints_what_is_lost_and_ends_with_1(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_is_lost_and_ends_with_1(
+    broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["reshard", str(broken), str(broken.with_name("saved")), "--keep-going"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("lost: ")]) == 2
     assert main(["verify", str(broken.with_name("saved"))]) == 0
-    assert main(["reshard", str(broken.with_name("saved")), str(broken.with_name("again")), "--keep-going"]) == 0
+    assert (
+        main(
+            [
+                "reshard",
+                str(broken.with_name("saved")),
+                str(broken.with_name("again")),
+                "--keep-going",
+            ]
+        )
+        == 0
+    )
 
 
-def test_a_lost_file_is_one_line_that_names_its_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_file_is_one_line_that_names_its_tensors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "m.safetensors"
     sv.save(path, {key: np.ones(4) for key in "abc"}, policy=sv.MaxShardSizePolicy(64))
     os.remove(tmp_path / "m-00001-of-00002.safetensors")

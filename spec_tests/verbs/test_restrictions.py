@@ -1,4 +1,5 @@
-"""What RFC 001 says of sharding callbacks, sentence by sentence: callbacks that keep to it, and some that do not.
+"""What RFC 001 says of sharding callbacks, sentence by sentence: callbacks that keep to it, and
+some that do not.
 
 Each is called by ``sv.Checkpoint``, as a user's would be.
 """
@@ -21,7 +22,8 @@ X = np.arange(12, dtype=np.float32).reshape(6, 2)
 
 
 class Callback(sv.ShardingCallback):
-    """A callback that answers with what a function makes of the tensors, and keeps what it was given."""
+    """A callback that answers with what a function makes of the tensors, and keeps what it was
+    given."""
 
     description = "does as it is told"
 
@@ -47,17 +49,26 @@ def with_x(*parts: tuple[str, Any]) -> Callable[[Any], Any]:
 
 
 def write(tmp_path: Path, policy: Any, **objects: Any) -> Any:
-    return sv.Checkpoint(**objects or {"x": sv.Variable(X)}).write(tmp_path / "model", policy=policy)
+    return sv.Checkpoint(**objects or {"x": sv.Variable(X)}).write(
+        tmp_path / "model", policy=policy
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "loss"),
     [
-        (lambda tensors: [{key: value for key, value in one_file(tensors).items() if key != KEY}], "lost"),
+        (
+            lambda tensors: [
+                {key: value for key, value in one_file(tensors).items() if key != KEY}
+            ],
+            "lost",
+        ),
         (with_x(("6 2 0,5:0,2", X[:5])), "lacks"),
     ],
 )
-def test_tensors_must_not_be_removed_nor_any_element(answer: Any, loss: str, tmp_path: Path) -> None:
+def test_tensors_must_not_be_removed_nor_any_element(
+    answer: Any, loss: str, tmp_path: Path
+) -> None:
     """R-POLICY-1 (RFC 001): "Tensors must not be removed from the checkpoint." """
     with pytest.raises(PolicyError, match=loss):
         write(tmp_path, Callback(answer))
@@ -65,10 +76,15 @@ def test_tensors_must_not_be_removed_nor_any_element(answer: Any, loss: str, tmp
 
 
 def test_a_slice_without_elements_is_stored_as_often_as_it_was_given(tmp_path: Path) -> None:
-    """R-POLICY-1 (RFC 001): it overlaps with nothing, so that nothing else would notice that there are two."""
+    """R-POLICY-1 (RFC 001): it overlaps with nothing, so that nothing else would notice that there
+    are two."""
     empty = sv.Variable(X[:0])
     with pytest.raises(PolicyError, match=r"stored .* of 'x/.*' once more"):
-        write(tmp_path, Callback(lambda tensors: [one_file(tensors), {KEY: {"0 2 0,0:0,2": X[:0]}}]), x=empty)
+        write(
+            tmp_path,
+            Callback(lambda tensors: [one_file(tensors), {KEY: {"0 2 0,0:0,2": X[:0]}}]),
+            x=empty,
+        )
     assert list(tmp_path.iterdir()) == []
     assert write(tmp_path, Callback(lambda tensors: [one_file(tensors)]), x=empty).num_tensors == 2
 
@@ -90,7 +106,8 @@ def test_dtypes_must_not_change(dtype: str, tmp_path: Path) -> None:
 
 
 def test_tensors_may_be_sliced_anew_and_are_restored_as_they_were(tmp_path: Path) -> None:
-    """R-POLICY-7 (RFC 001): "Tensor re-slicing in the callback is totally fine, though." Loading is none the wiser."""
+    """R-POLICY-7 (RFC 001): "Tensor re-slicing in the callback is totally fine, though." Loading is
+    none the wiser."""
     report = write(
         tmp_path,
         Callback(
@@ -115,7 +132,8 @@ def test_values_may_change(tmp_path: Path) -> None:
 
 
 def test_tensors_of_two_tasks_share_no_file(tmp_path: Path) -> None:
-    """R-POLICY-8 (RFC 001): "Tensors within a shard must belong to the same task"; two devices of one may share."""
+    """R-POLICY-8 (RFC 001): "Tensors within a shard must belong to the same task"; two devices of
+    one may share."""
     objects = {}
     for name, device in (
         ("a", "/job:ps/task:0/device:CPU:0"),
@@ -137,7 +155,8 @@ def test_tensors_of_two_tasks_share_no_file(tmp_path: Path) -> None:
 
 
 def test_a_file_a_task_is_the_default_and_a_file_a_device_is_to_be_had(tmp_path: Path) -> None:
-    """R-POLICY-10 (RFC 001): "sharding by task and sharding according to a maximum file size will be provided"."""
+    """R-POLICY-10 (RFC 001): "sharding by task and sharding according to a maximum file size will
+    be provided"."""
     with device_scope(Device("/job:ps/task:0/device:CPU:0")):
         a = sv.Variable(X)
     with device_scope(Device("/job:ps/task:0/device:CPU:1")):
@@ -153,20 +172,27 @@ def test_a_callback_is_told_all_of_a_tensor(tmp_path: Path) -> None:
         variable = sv.ShardedVariable([sv.Variable(X[:4]), sv.Variable(X[4:])])
     callback = Callback(
         lambda tensors: [
-            one_file([each for each in tensors if each.task == task]) for task in {t.task for t in tensors}
+            one_file([each for each in tensors if each.task == task])
+            for task in {t.task for t in tensors}
         ]
     )
     write(tmp_path, callback, x=variable)
     first, second = (each for each in callback.given[0] if each.checkpoint_key == KEY)
-    assert (first.shape, second.shape) == ((4, 2), (2, 2)) and first.dtype == second.dtype == np.float32
+    assert (first.shape, second.shape) == (
+        (4, 2),
+        (2, 2),
+    ) and first.dtype == second.dtype == np.float32
     assert (first.slice_spec, second.slice_spec) == ("6 2 0,4:0,2", "6 2 4,2:0,2")
     assert first.trackable is variable and "task:2" in first.device
     np.testing.assert_array_equal(np.asarray(second.tensor), X[4:])
 
 
-@pytest.mark.parametrize("answer", [None, 3, "files", [[X]], [{KEY: X}], [{3: {"": X}}], {KEY: {"": X}}])
+@pytest.mark.parametrize(
+    "answer", [None, 3, "files", [[X]], [{KEY: X}], [{3: {"": X}}], {KEY: {"": X}}]
+)
 def test_an_answer_is_a_list_of_dictionaries(answer: Any, tmp_path: Path) -> None:
-    """R-POLICY-12 (RFC 001): "which is a list of dictionaries"; anything else is refused before a byte is written."""
+    """R-POLICY-12 (RFC 001): "which is a list of dictionaries"; anything else is refused before a
+    byte is written."""
     with pytest.raises(PolicyError):
         write(tmp_path, Callback(lambda tensors: answer))
     assert list(tmp_path.iterdir()) == []
@@ -180,12 +206,16 @@ def test_a_callback_is_called_once_a_save_which_tells_what_came_of_it(tmp_path: 
     callback = Callback(lambda tensors: [one_file(tensors)])
     report = write(tmp_path, callback)
     assert len(callback.given) == 1
-    assert (report.description, report.num_files) == ("does as it is told", 1) and report.callback_seconds > 0
+    assert (report.description, report.num_files) == (
+        "does as it is told",
+        1,
+    ) and report.callback_seconds > 0
 
 
 @pytest.mark.parametrize("form", ["shardvar", "safetensors"])
 def test_the_description_is_saved_and_told_where_restoring_fails(form: str, tmp_path: Path) -> None:
-    """R-POLICY-6: "saved alongside the tensor data in the checkpoint, and can be used to assist with debugging"."""
+    """R-POLICY-6: "saved alongside the tensor data in the checkpoint, and can be used to assist
+    with debugging"."""
     callback = Callback(lambda tensors: [one_file(tensors)])
     sv.Checkpoint(x=sv.Variable(X)).write(tmp_path / "model", policy=callback, format=form)
     with sv.open_checkpoint(tmp_path / "model") as reader:
@@ -194,27 +224,39 @@ def test_the_description_is_saved_and_told_where_restoring_fails(form: str, tmp_
         sv.Checkpoint(x=sv.Variable(X[:2])).read(tmp_path / "model")
 
 
-def test_what_exceeds_the_limit_is_a_warning_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a warning." """
+def test_what_exceeds_the_limit_is_a_warning_that_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a
+    warning." """
     with caplog.at_level(logging.WARNING):
-        report = sv.save(tmp_path / "m", {"s": np.array([b"a long string"], object)}, policy=sv.MaxShardSizePolicy(4))
+        report = sv.save(
+            tmp_path / "m",
+            {"s": np.array([b"a long string"], object)},
+            policy=sv.MaxShardSizePolicy(4),
+        )
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "'s'" in caplog.text and len(report.exceeding) == 1
 
 
 def test_a_policy_works_within_the_files_of_another(tmp_path: Path) -> None:
-    """R-POLICY-17: "first separates tensors by the model they belong to, then shards those with a max shard size"."""
+    """R-POLICY-17: "first separates tensors by the model they belong to, then shards those with a
+    max shard size"."""
     tensors = {"a": X, "b": X}
     by_key = Callback(lambda given: [one_file([each]) for each in given])
     sv.save(tmp_path / "m", tensors, policy=sv.compose(by_key, sv.MaxShardSizePolicy(32)))
     with sv.open_checkpoint(tmp_path / "m") as reader:
         entries = reader.entries()
-        keys = [{entries.slices.key(row) for row in np.flatnonzero(entries.file == file)} for file in range(4)]
+        keys = [
+            {entries.slices.key(row) for row in np.flatnonzero(entries.file == file)}
+            for file in range(4)
+        ]
     assert keys == [{"a"}, {"a"}, {"b"}, {"b"}]
 
 
 def test_a_callback_moves_no_values(tmp_path: Path) -> None:
-    """R-POLICY-19 (RFC 001): it "doesn't actually move around GBs of data when sharding", and cutting reads nothing."""
+    """R-POLICY-19 (RFC 001): it "doesn't actually move around GBs of data when sharding", and
+    cutting reads nothing."""
     large = np.zeros((1 << 20, 8), np.float32)
     peaks = []
 
@@ -222,7 +264,10 @@ def test_a_callback_moves_no_values(tmp_path: Path) -> None:
         tracemalloc.start()
         try:
             [each] = tensors
-            return [{"x": {"1048576 8 0,9:0,8": each.tensor[:9]}}, {"x": {"1048576 8 9,1048567:0,8": each.tensor[9:]}}]
+            return [
+                {"x": {"1048576 8 0,9:0,8": each.tensor[:9]}},
+                {"x": {"1048576 8 9,1048567:0,8": each.tensor[9:]}},
+            ]
         finally:
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()

@@ -1,4 +1,5 @@
-"""Sharding callbacks (RFC 001): what they are given, what they may answer, and what each wrong answer is told."""
+"""Sharding callbacks (RFC 001): what they are given, what they may answer, and what each wrong
+answer is told."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, ArgumentTypeError, IncompleteCheckpoint, PolicyError, UnknownKey
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    IncompleteCheckpoint,
+    PolicyError,
+    UnknownKey,
+)
 from shardvar.planning.policies import ColumnarPolicy
 from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable
@@ -64,7 +71,10 @@ def recut(**parts: slice) -> Callable[[dict[str, Any]], Any]:
 
     def change(shard: dict[str, Any]) -> list[Any]:
         tensor = shard.pop(A)[""]
-        return [{A: {f"4 3 {name[1:].replace('_', ',')}:0,3": tensor[rows]}} for name, rows in parts.items()]
+        return [
+            {A: {f"4 3 {name[1:].replace('_', ',')}:0,3": tensor[rows]}}
+            for name, rows in parts.items()
+        ]
 
     return change
 
@@ -145,17 +155,29 @@ def test_a_bad_callback_is_one_clear_error_and_the_checkpoint_that_stood_there_s
         (changed(lambda shard: shard.update({A: {None: shard[A][""]}})), "None instead of by text"),
         (changed(lambda shard: shard.update({A: {}})), "lost 'a"),
         (changed(lambda shard: shard.update({A: {"": None}})), "invalid slice of .*NoneType"),
-        (changed(lambda shard: shard.update({A: {"": np.full((4, 3), b"x", object)}})), "from float32 to string"),
-        (changed(lambda shard: shard.update({B: {"": shard[B][""][None]}})), r"reshaped 'b/.*from \(\) to \(1,\)"),
+        (
+            changed(lambda shard: shard.update({A: {"": np.full((4, 3), b"x", object)}})),
+            "from float32 to string",
+        ),
+        (
+            changed(lambda shard: shard.update({B: {"": shard[B][""][None]}})),
+            r"reshaped 'b/.*from \(\) to \(1,\)",
+        ),
         (changed(recut(_0_2=slice(0, 2), _3_1=slice(3, 4))), r"lacks \[2:3, 0:3\]"),
         (lambda tensors: [], "lost 'a.*lost 'b.*lost '_CHECK"),
         (
-            changed(lambda shard: shard.update({A: {"": shard[A][""][:2]}, B: {"": np.float32(1)}, "c": {"": 1}})),
+            changed(
+                lambda shard: shard.update(
+                    {A: {"": shard[A][""][:2]}, B: {"": np.float32(1)}, "c": {"": 1}}
+                )
+            ),
             "added 'c'.*reshaped 'a.*changed the dtype of 'b",
         ),
     ],
 )
-def test_every_loss_is_listed_with_key_and_region(answer: Any, complaint: str, tmp_path: Path) -> None:
+def test_every_loss_is_listed_with_key_and_region(
+    answer: Any, complaint: str, tmp_path: Path
+) -> None:
     with pytest.raises(PolicyError, match=complaint):
         model().write(tmp_path / "m", policy=Answering(answer))
     assert list(tmp_path.iterdir()) == []
@@ -163,7 +185,9 @@ def test_every_loss_is_listed_with_key_and_region(answer: Any, complaint: str, t
 
 def test_strings_are_never_cut_and_keep_being_bytes(tmp_path: Path) -> None:
     tensors = {"s": np.array([b"x", b"yy"], object)}
-    cut = Answering(lambda given: [{"s": {f"2 {n},1": given[0].tensor[n : n + 1]}} for n in range(2)])
+    cut = Answering(
+        lambda given: [{"s": {f"2 {n},1": given[0].tensor[n : n + 1]}} for n in range(2)]
+    )
     with pytest.raises(PolicyError, match="cut 's', which is of dtype string"):
         sv.save(tmp_path / "m", tensors, policy=cut)
     wrong = Answering(lambda given: [{"s": {"": np.array([b"x", 3], object)}}])
@@ -199,11 +223,16 @@ def test_anything_that_can_be_called_and_says_what_it_does_is_a_policy(tmp_path:
     by_tensor.description = "A file a tensor."  # type: ignore[attr-defined]
     report = sv.save(tmp_path / "m", {"a": [1], "b": [2]}, policy=by_tensor)  # type: ignore[arg-type]
     assert (report.num_files, report.description) == (2, "A file a tensor.")
-    assert report.callback_seconds > 0 and report.to_json()["callback_seconds"] == report.callback_seconds
+    assert (
+        report.callback_seconds > 0
+        and report.to_json()["callback_seconds"] == report.callback_seconds
+    )
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_reshard_calls_once_and_reads_only_what_it_is_asked_for(dry_run: bool, tmp_path: Path) -> None:
+def test_a_reshard_calls_once_and_reads_only_what_it_is_asked_for(
+    dry_run: bool, tmp_path: Path
+) -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     sv.save(tmp_path / "a", {"x": x, "y": x}, partition=2)
     swapped = Answering(lambda given: [{"x": {"4 3 0,2:-": given[1].tensor, "4 3 2,2:-": given[0].tensor}},
@@ -220,12 +249,17 @@ def test_a_reshard_calls_once_and_reads_only_what_it_is_asked_for(dry_run: bool,
 def test_equal_input_gives_equal_bytes_whatever_time_the_callback_takes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        sv.save(tmp_path / name / "m.npz", {"x": np.arange(3)}, policy=Answering(lambda given: [all_in_one(given)]))
+        sv.save(
+            tmp_path / name / "m.npz",
+            {"x": np.arange(3)},
+            policy=Answering(lambda given: [all_in_one(given)]),
+        )
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_errors_of_reading_end_with_the_policy(tmp_path: Path) -> None:
-    """RFC 001: the description "can be used to assist with debugging during checkpoint restoration"."""
+    """RFC 001: the description "can be used to assist with debugging during checkpoint
+    restoration"."""
     model().write(tmp_path / "m", policy=Answering(lambda given: [all_in_one(given)]))
     told = "The checkpoint was written with the policy 'answers oddly'."
     with sv.open_checkpoint(tmp_path / "m") as reader:
@@ -256,7 +290,11 @@ def test_cutting_lazily_is_cutting(data: st.DataObject) -> None:
     for _ in range(2):
         index = data.draw(basic_indices(expected.shape, allow_newaxis=True, max_dims=6))
         lazy, expected = lazy[index], np.asarray(expected[index])
-        assert (lazy.shape, lazy.nbytes, lazy.dtype) == (expected.shape, expected.nbytes, expected.dtype)
+        assert (lazy.shape, lazy.nbytes, lazy.dtype) == (
+            expected.shape,
+            expected.nbytes,
+            expected.dtype,
+        )
         np.testing.assert_array_equal(np.asarray(lazy), expected)
         if lazy.region is not None:
             np.testing.assert_array_equal(np.asarray(lazy), x[(*lazy.region.slices, ...)])
@@ -290,21 +328,29 @@ def on_two_workers() -> sv.Checkpoint:
 
 def test_a_file_a_task_is_the_default_and_the_graph_is_the_coordinators(tmp_path: Path) -> None:
     """As recorded of TensorFlow: two workers' variables and the graph are three files."""
-    [recorded] = [case for case in RECORDED["multi_task"] if case["callback"] == "save_ShardByTask_2_workers"]
+    [recorded] = [
+        case for case in RECORDED["multi_task"] if case["callback"] == "save_ShardByTask_2_workers"
+    ]
     report = on_two_workers().write(tmp_path / "m")
     assert report.num_files == len(recorded["files"]) - 1 == 3
     assert on_two_workers().write(tmp_path / "m.npz").num_files == 1
 
 
-@pytest.mark.parametrize("policy", [sv.AllInOnePolicy(), Answering(lambda given: [all_in_one(given)])])
+@pytest.mark.parametrize(
+    "policy", [sv.AllInOnePolicy(), Answering(lambda given: [all_in_one(given)])]
+)
 def test_tensors_of_two_tasks_in_one_file_are_refused(policy: Any, tmp_path: Path) -> None:
     """RFC 001, Restrictions: "Tensors within a shard must belong to the same task." """
-    with pytest.raises(PolicyError, match=r"several tasks in file 0: 'v0.* of /job:worker.*'v1.* of /job:worker"):
+    with pytest.raises(
+        PolicyError, match=r"several tasks in file 0: 'v0.* of /job:worker.*'v1.* of /job:worker"
+    ):
         on_two_workers().write(tmp_path / "m", policy=policy)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("policy", [sv.ShardByDevicePolicy(), sv.MaxShardSizePolicy(8), sv.MaxShardSizePolicy(10**6)])
+@pytest.mark.parametrize(
+    "policy", [sv.ShardByDevicePolicy(), sv.MaxShardSizePolicy(8), sv.MaxShardSizePolicy(10**6)]
+)
 def test_the_other_policies_keep_tasks_apart(policy: Any, tmp_path: Path) -> None:
     report = on_two_workers().write(tmp_path / "m", policy=policy)
     assert report.num_files == (5 if policy == sv.MaxShardSizePolicy(8) else 3)
@@ -316,7 +362,9 @@ def test_the_other_policies_keep_tasks_apart(policy: Any, tmp_path: Path) -> Non
 
 def test_a_callback_is_told_task_device_name_and_trackable(tmp_path: Path) -> None:
     checkpoint, told = on_two_workers(), []
-    callback = Answering(lambda given: told.extend(given) or [{e.checkpoint_key: {"": e.tensor}} for e in given])
+    callback = Answering(
+        lambda given: told.extend(given) or [{e.checkpoint_key: {"": e.tensor}} for e in given]
+    )
     checkpoint.write(tmp_path / "m", policy=callback)
     assert [each.task for each in told[:2]] == [f"/job:worker/replica:0/task:{n}" for n in range(2)]
     assert [each.trackable for each in told] == [checkpoint.v0, checkpoint.v1, None]
@@ -333,19 +381,26 @@ def test_a_callback_is_told_task_device_name_and_trackable(tmp_path: Path) -> No
 policies = st.one_of(
     st.sampled_from([sv.AllInOnePolicy(), sv.ShardByTaskPolicy(), sv.ShardByDevicePolicy()]),
     st.integers(1, 200).map(sv.MaxShardSizePolicy),
-    st.integers(1, 200).map(lambda limit: sv.compose(sv.ShardByTaskPolicy(), sv.MaxShardSizePolicy(limit))),
+    st.integers(1, 200).map(
+        lambda limit: sv.compose(sv.ShardByTaskPolicy(), sv.MaxShardSizePolicy(limit))
+    ),
 )
 
 
 @given(slice_tables(), policies)
-def test_columns_and_callback_give_the_same_answer(slices: SliceTable, policy: ColumnarPolicy) -> None:
+def test_columns_and_callback_give_the_same_answer(
+    slices: SliceTable, policy: ColumnarPolicy
+) -> None:
     given = SliceSource(slices, None, None, {}).shardable_tensors()  # type: ignore[arg-type]
     shards = policy(given)
     columns = policy.assign(slices, HOLDS_ALL)
     expected: list[set[tuple[str, Any]]] = [set() for _ in range(columns.num_files)]
     for row, file in enumerate(columns.file.tolist()):
         expected[file].add((columns.slices.key(row), columns.slices.region(row)))
-    found = [{(key, value.region) for key, parts in shard.items() for value in parts.values()} for shard in shards]
+    found = [
+        {(key, value.region) for key, parts in shard.items() for value in parts.values()}
+        for shard in shards
+    ]
     assert found == [file for file in expected if file]
 
 
@@ -355,7 +410,8 @@ def test_a_composition_is_the_inner_policy_in_each_file_of_the_outer(tmp_path: P
     report = sv.save(tmp_path / "m", tensors, policy=sv.compose(outer, sv.MaxShardSizePolicy(24)))
     assert report.file_nbytes == (24, 8) * 3
     assert report.description == (
-        "answers oddly Then, in each of these: Fills files up to 24 bytes, cutting slices that do not fit."
+        "answers oddly Then, in each of these: Fills files up to 24 bytes, cutting slices that do "
+        "not fit."
     )
     inner = sv.compose(sv.MaxShardSizePolicy(48), Answering(lambda given: [all_in_one(given)]))
     assert sv.save(tmp_path / "m", tensors, policy=inner).file_nbytes == (48, 48)
@@ -363,15 +419,23 @@ def test_a_composition_is_the_inner_policy_in_each_file_of_the_outer(tmp_path: P
         sv.compose(outer, None)  # type: ignore[arg-type]
 
 
-def test_a_composition_asks_its_inner_callback_about_a_key_that_the_outer_added(tmp_path: Path) -> None:
-    """With what the value says of itself: it was given by nobody. What both make of it is refused like any answer."""
+def test_a_composition_asks_its_inner_callback_about_a_key_that_the_outer_added(
+    tmp_path: Path,
+) -> None:
+    """With what the value says of itself: it was given by nobody. What both make of it is refused
+    like any answer."""
     seen: list[Any] = []
     outer = Answering(changed(lambda shard: shard.update(new={" 2 0,2 ": np.zeros(2, np.int16)})))
     inner = Answering(lambda given: seen.extend(given) or [all_in_one(given)])
     with pytest.raises(PolicyError, match="added 'new', which it was not given"):
         sv.save(tmp_path / "m", {"a": np.arange(4.0)}, policy=sv.compose(outer, inner))
     (added,) = [each for each in seen if each.checkpoint_key == "new"]
-    assert (added.dtype, added.shape, added.slice_spec, added.device) == (np.int16, (2,), "2 0,2", "")
+    assert (added.dtype, added.shape, added.slice_spec, added.device) == (
+        np.int16,
+        (2,),
+        "2 0,2",
+        "",
+    )
 
 
 def test_a_lazy_scalar_has_no_length(tmp_path: Path) -> None:

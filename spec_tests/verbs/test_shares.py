@@ -1,4 +1,5 @@
-"""Many processes write one checkpoint: it is the one that a single save writes, or an error says whose fault it is."""
+"""Many processes write one checkpoint: it is the one that a single save writes, or an error says
+whose fault it is."""
 
 import os
 import re
@@ -27,7 +28,14 @@ from shardvar.errors import (
 )
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
-from spec_tests.helpers.shared_saves import Shares, demo_share, demo_tensors, divided, save_all, start_process
+from spec_tests.helpers.shared_saves import (
+    Shares,
+    demo_share,
+    demo_tensors,
+    divided,
+    save_all,
+    start_process,
+)
 
 FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
@@ -46,17 +54,23 @@ def test_any_division_over_processes_is_the_checkpoint_that_one_save_writes(
     sv.save(place / "one", tensors)
     assert sv.digest(place / "ck").tensors == sv.digest(place / "one").tensors
     assert sv.verify(place / "ck").ok
-    assert all(FINISHED.fullmatch(name) for name in os.listdir(place) if not name.startswith("one."))
+    assert all(
+        FINISHED.fullmatch(name) for name in os.listdir(place) if not name.startswith("one.")
+    )
 
 
 @pytest.mark.smoke
-def test_processes_that_only_share_a_directory_save_one_checkpoint_and_then_another(tmp_path: Path) -> None:
+def test_processes_that_only_share_a_directory_save_one_checkpoint_and_then_another(
+    tmp_path: Path,
+) -> None:
     for run in ("1", "2"):
         started = [start_process(tmp_path / "ck", run, process, 3) for process in (2, 0, 1)]
         printed = [process.communicate(timeout=120)[0] for process in started]
         assert printed == [f"{run}\n"] * 3
         read = sv.load(tmp_path / "ck")
-        assert all(np.array_equal(read[key], array) for key, array in demo_tensors(int(run)).items())
+        assert all(
+            np.array_equal(read[key], array) for key, array in demo_tensors(int(run)).items()
+        )
     assert all(FINISHED.fullmatch(name) for name in os.listdir(tmp_path))
 
 
@@ -65,16 +79,24 @@ def test_a_restored_process_reads_its_regions_and_no_others(tmp_path: Path) -> N
     table = demo_tensors(1)["table"]
     with sv.open_checkpoint(tmp_path / "ck") as reader:
         for start, stop in sv.div(13, 5):
-            assert np.array_equal(reader.read("table", sv.Region((start, 0), (stop - start, 4))), table[start:stop])
+            assert np.array_equal(
+                reader.read("table", sv.Region((start, 0), (stop - start, 4))), table[start:stop]
+            )
 
 
-@pytest.mark.parametrize(("form", "run_nbytes"), [("shardvar", 256 << 10), ("tensorflow", 1), ("torch", 1)])
+@pytest.mark.parametrize(
+    ("form", "run_nbytes"), [("shardvar", 256 << 10), ("tensorflow", 1), ("torch", 1)]
+)
 def test_each_of_other_processes_reads_the_bytes_of_its_rows_once(
     form: str, run_nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Saved by three processes and restored by five: in the native format up to the ends of runs, else exactly."""
+    """Saved by three processes and restored by five: in the native format up to the ends of runs,
+    else exactly."""
     table, path = np.random.default_rng(1).standard_normal((1000, 500)), tmp_path / "ck"
-    shares = [{"w": sv.LocalShard(table[start:stop], (start, 0), table.shape)} for start, stop in sv.div(1000, 3)]
+    shares = [
+        {"w": sv.LocalShard(table[start:stop], (start, 0), table.shape)}
+        for start, stop in sv.div(1000, 3)
+    ]
     save_all(path, shares, "1", format=form)
     read_into, reads = LocalReadableFile.read_into, list[tuple[str, int, int]]()
 
@@ -89,7 +111,9 @@ def test_each_of_other_processes_reads_the_bytes_of_its_rows_once(
             rows = reader.read("w", sv.Region((start, 0), (stop - start, 500)))
         assert np.array_equal(rows, table[start:stop])
         # The rows lie in one share or in two, each with a run at either end that others need too.
-        assert rows.nbytes <= sum(nbytes for *_, nbytes in reads) <= rows.nbytes + 4 * (run_nbytes - 1)
+        assert (
+            rows.nbytes <= sum(nbytes for *_, nbytes in reads) <= rows.nbytes + 4 * (run_nbytes - 1)
+        )
         ends = {name: 0 for name, *_ in reads}
         for name, first, nbytes in sorted(reads):
             assert first >= ends[name], "a byte is read once"
@@ -102,12 +126,16 @@ def test_the_old_checkpoint_is_there_until_the_last_share_is(tmp_path: Path) -> 
     shares = [demo_share(2, process, 3) for process in range(3)]
     for process in range(3):
         assert sv.load(path)["step"] == 1
-        sv.save_shards(path, shares[process], process=process, num_processes=3, run="2", commit=process == 2)
+        sv.save_shards(
+            path, shares[process], process=process, num_processes=3, run="2", commit=process == 2
+        )
     assert sv.load(path)["step"] == 2
 
 
 def test_a_first_save_that_is_not_committed_is_not_a_checkpoint(tmp_path: Path) -> None:
-    sv.save_shards(tmp_path / "ck", demo_share(1, 0, 2), process=0, num_processes=2, run="1", commit=False)
+    sv.save_shards(
+        tmp_path / "ck", demo_share(1, 0, 2), process=0, num_processes=2, run="1", commit=False
+    )
     for path in (tmp_path, tmp_path / "ck"):
         with pytest.raises(CheckpointNotFound):
             sv.load(path)
@@ -116,15 +144,21 @@ def test_a_first_save_that_is_not_committed_is_not_a_checkpoint(tmp_path: Path) 
 def test_processes_that_did_not_save_are_named(tmp_path: Path) -> None:
     for process in (0, 3):
         share = demo_share(1, process, 5)
-        sv.save_shards(tmp_path / "ck", share, process=process, num_processes=5, run="1", commit=False)
-    with pytest.raises(IncompleteCheckpoint, match=r"Processes 1, 2 and 4 of 5 did not save within 0.1 s"):
+        sv.save_shards(
+            tmp_path / "ck", share, process=process, num_processes=5, run="1", commit=False
+        )
+    with pytest.raises(
+        IncompleteCheckpoint, match=r"Processes 1, 2 and 4 of 5 did not save within 0.1 s"
+    ):
         sv.commit_shards(tmp_path / "ck", num_processes=5, run="1", timeout=0.1)
 
 
 def test_a_commit_may_be_asked_for_by_every_process(tmp_path: Path) -> None:
     for process in range(3):
         share = demo_share(1, process, 3)
-        sv.save_shards(tmp_path / "ck", share, process=process, num_processes=3, run="1", commit=False)
+        sv.save_shards(
+            tmp_path / "ck", share, process=process, num_processes=3, run="1", commit=False
+        )
     reports = [sv.commit_shards(tmp_path / "ck", num_processes=3, run="1") for _ in range(3)]
     assert {report.num_files for report in reports} == {3}
     assert {report.num_tensors for report in reports} == {4}
@@ -155,7 +189,9 @@ def test_shares_that_do_not_fit_together_are_refused_by_process_and_the_old_chec
     assert all(FINISHED.fullmatch(name) for name in os.listdir(tmp_path))
 
 
-def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(tmp_path: Path) -> None:
+def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(
+    tmp_path: Path,
+) -> None:
     shares: list[dict[str, Any]] = [{"w": np.full(3, process)} for process in range(3)]
     save_all(tmp_path / "ck", shares, "1", replicas="first")
     assert sv.load(tmp_path / "ck")["w"].tolist() == [0, 0, 0]
@@ -167,9 +203,14 @@ def test_a_process_number_that_is_given_twice_is_refused(tmp_path: Path) -> None
     path = tmp_path / "ck"
     options: dict[str, Any] = {"process": 1, "num_processes": 3, "run": "1", "commit": False}
     sv.save_shards(path, demo_share(1, 1, 3), **options)
-    sv.save_shards(path, demo_share(1, 1, 3), **options)  # the same values: a process that was started again
+    sv.save_shards(
+        path, demo_share(1, 1, 3), **options
+    )  # the same values: a process that was started again
     for other in (demo_share(1, 2, 3), demo_share(2, 1, 3), {}):
-        with pytest.raises(ArgumentError, match="Process 1 of the run '1' of .*ck has saved already, and other values"):
+        with pytest.raises(
+            ArgumentError,
+            match="Process 1 of the run '1' of .*ck has saved already, and other values",
+        ):
             sv.save_shards(path, other, **options)
 
 
@@ -180,15 +221,22 @@ def test_a_process_number_that_is_saving_is_refused(tmp_path: Path) -> None:
     (index,) = (name for name in os.listdir(tmp_path) if name.endswith(".svindex"))
     (tmp_path / index).unlink()
     held = LocalStorage(str(tmp_path)).lock(index.removesuffix(".svindex"))
-    with held, pytest.raises(ArgumentError, match="Process 1 of the run '1' of .*ck is saving already"):
+    with (
+        held,
+        pytest.raises(ArgumentError, match="Process 1 of the run '1' of .*ck is saving already"),
+    ):
         sv.save_shards(path, demo_share(1, 1, 3), **options)
 
 
-def test_processes_that_disagree_on_their_number_are_refused_before_they_write(tmp_path: Path) -> None:
+def test_processes_that_disagree_on_their_number_are_refused_before_they_write(
+    tmp_path: Path,
+) -> None:
     save = {"run": "1", "commit": False}
     sv.save_shards(tmp_path / "ck", demo_share(1, 0, 2), process=0, num_processes=2, **save)
     before = os.listdir(tmp_path)
-    with pytest.raises(ArgumentError, match=r"Process 0 of the run '1' of .*ck is one of 2, not 3\."):
+    with pytest.raises(
+        ArgumentError, match=r"Process 0 of the run '1' of .*ck is one of 2, not 3\."
+    ):
         sv.save_shards(tmp_path / "ck", demo_share(1, 1, 3), process=1, num_processes=3, **save)
     assert os.listdir(tmp_path) == before
 
@@ -197,12 +245,16 @@ def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(tmp_path: Path) -> 
     path = tmp_path / "ck"
     sv.save(path, demo_tensors(1))
     sv.save_shards(path, demo_share(2, 0, 2), process=0, num_processes=2, run="2", commit=False)
-    aside = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path) if "svshare" in name}
+    aside = {
+        name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path) if "svshare" in name
+    }
     sv.save(path, demo_tensors(3))
     assert not [name for name in os.listdir(tmp_path) if "svshare" in name]
     for name, octets in aside.items():  # as if the process had saved its share a moment later
         (tmp_path / name).write_bytes(octets)
-    with pytest.raises(StorageError, match="Process 0 of the run '2' began when another checkpoint was at"):
+    with pytest.raises(
+        StorageError, match="Process 0 of the run '2' began when another checkpoint was at"
+    ):
         sv.save_shards(path, demo_share(2, 1, 2), process=1, num_processes=2, run="2")
     assert sv.load(path)["step"] == 3
 
@@ -210,7 +262,8 @@ def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(tmp_path: Path) -> 
 def test_a_run_whose_share_another_writer_removes_while_it_is_written_loses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is that of a checkpoint that was replaced, and not that of the file that is gone."""
+    """The error is that of a checkpoint that was replaced, and not that of the file that is
+    gone."""
     path, rename = tmp_path / "ck", LocalStorage.rename
 
     def replace_first(storage: LocalStorage, old: str, new: str) -> None:
@@ -219,7 +272,10 @@ def test_a_run_whose_share_another_writer_removes_while_it_is_written_loses(
         rename(storage, old, new)
 
     monkeypatch.setattr(LocalStorage, "rename", replace_first)
-    with pytest.raises(StorageError, match="ck was replaced while the run '2' saved it. Save again, under a new run"):
+    with pytest.raises(
+        StorageError,
+        match="ck was replaced while the run '2' saved it. Save again, under a new run",
+    ):
         sv.save_shards(path, demo_share(2, 0, 2), process=0, num_processes=2, run="2")
     assert sv.verify(path).ok and not [name for name in os.listdir(tmp_path) if "svshare" in name]
 
@@ -235,7 +291,10 @@ def test_a_writer_that_holds_the_checkpoint_is_waited_for(tmp_path: Path) -> Non
     shares = [demo_share(1, process, 2) for process in range(2)]
     with (
         LocalStorage(str(tmp_path)).lock("ck"),
-        pytest.raises(LockHeld, match=r"ck is held for 0.1 s, by another writer or by a process that commits this run"),
+        pytest.raises(
+            LockHeld,
+            match=r"ck is held for 0.1 s, by another writer or by a process that commits this run",
+        ),
     ):
         save_all(tmp_path / "ck", shares, "1", timeout=0.1)
     assert sv.commit_shards(tmp_path / "ck", num_processes=2, run="1").num_tensors == 4
@@ -273,13 +332,22 @@ def test_a_share_whose_index_is_damaged_is_not_committed(tmp_path: Path) -> None
 def test_metadata_of_all_processes_are_kept_and_may_not_differ(tmp_path: Path) -> None:
     path = tmp_path / "ck"
     for process, metadata in enumerate([{"step": "7"}, {"step": "7", "loss": "0.5"}]):
-        options: dict[str, Any] = {"num_processes": 2, "run": "1", "metadata": metadata, "commit": process == 1}
+        options: dict[str, Any] = {
+            "num_processes": 2,
+            "run": "1",
+            "metadata": metadata,
+            "commit": process == 1,
+        }
         sv.save_shards(path, demo_share(1, process, 2), process=process, **options)
     with sv.open_checkpoint(path) as reader:
         assert reader.metadata.user == {"step": "7", "loss": "0.5"}
         assert reader.metadata.description == "One file for each process."
-    sv.save_shards(path, {}, process=0, num_processes=2, run="2", metadata={"step": "8"}, commit=False)
-    with pytest.raises(ArgumentError, match="The metadata 'step' are '8' in process 0 and '9' in process 1"):
+    sv.save_shards(
+        path, {}, process=0, num_processes=2, run="2", metadata={"step": "8"}, commit=False
+    )
+    with pytest.raises(
+        ArgumentError, match="The metadata 'step' are '8' in process 0 and '9' in process 1"
+    ):
         sv.save_shards(path, {}, process=1, num_processes=2, run="2", metadata={"step": "9"})
 
 

@@ -1,4 +1,5 @@
-"""Many processes write one checkpoint of any format that can adopt their files: each law of shares, on each format."""
+"""Many processes write one checkpoint of any format that can adopt their files: each law of shares,
+on each format."""
 
 import os
 import re
@@ -25,7 +26,12 @@ from shardvar.errors import (
 from shardvar.formats.table import all_formats, format_named
 from spec_tests.helpers.shared_saves import Shares, divided, save_all
 
-PATHS = {"shardvar": "ck", "tensorflow": "ck", "safetensors": "model.safetensors", "torch": "folder"}
+PATHS = {
+    "shardvar": "ck",
+    "tensorflow": "ck",
+    "safetensors": "model.safetensors",
+    "torch": "folder",
+}
 FINISHED = {
     "shardvar": r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}",
     "tensorflow": r"ck\.index|ck\.data-\d{5}-of-\d{5}",
@@ -38,11 +44,14 @@ each_format = pytest.mark.parametrize("form", PATHS)
 def tensors_of(seed: int) -> dict[str, Any]:
     """Tensors of which no two seeds have a value in common."""
     rng = np.random.default_rng(seed)
-    return {f"layer{number}": rng.standard_normal((6, 4)) for number in range(4)} | {"bias": np.full(3, seed)}
+    return {f"layer{number}": rng.standard_normal((6, 4)) for number in range(4)} | {
+        "bias": np.full(3, seed)
+    }
 
 
 def shares_of(form: str, seed: int, count: int) -> list[dict[str, Any]]:
-    """The arrays of each process: rows of every layer, or in formats without regions whole layers; and all the bias."""
+    """The arrays of each process: rows of every layer, or in formats without regions whole layers;
+    and all the bias."""
     tensors = tensors_of(seed)
     shares: list[dict[str, Any]] = []
     for process in range(count):
@@ -54,7 +63,9 @@ def shares_of(form: str, seed: int, count: int) -> list[dict[str, Any]]:
                 if key != "bias"
             }
         else:
-            mine = {f"layer{number}": tensors[f"layer{number}"] for number in range(process, 4, count)}
+            mine = {
+                f"layer{number}": tensors[f"layer{number}"] for number in range(process, 4, count)
+            }
         shares.append(mine | {"bias": tensors["bias"]})
     return shares
 
@@ -72,7 +83,9 @@ def assert_holds(folder: Path, form: str, seed: int) -> None:
     assert read.keys() == tensors.keys()
     assert all(np.array_equal(read[key], array) for key, array in tensors.items())
     assert not sv.verify(folder).damages
-    assert all(re.fullmatch(FINISHED[form], name) for name in os.listdir(folder)), os.listdir(folder)
+    assert all(re.fullmatch(FINISHED[form], name) for name in os.listdir(folder)), os.listdir(
+        folder
+    )
 
 
 def test_these_are_all_formats_that_can_adopt_files() -> None:
@@ -109,7 +122,9 @@ def test_any_division_over_processes_is_the_checkpoint_that_one_save_writes(
 
 
 @each_format
-@pytest.mark.parametrize("shares", [[{}], [{}, {}], [{}, {"w": np.ones(3)}], [{"e": np.zeros((0, 4))}] * 2])
+@pytest.mark.parametrize(
+    "shares", [[{}], [{}, {}], [{}, {"w": np.ones(3)}], [{"e": np.zeros((0, 4))}] * 2]
+)
 def test_processes_may_hold_nothing(form: str, shares: Shares, tmp_path: Path) -> None:
     path, folder = place(tmp_path, form)
     save_all(path, shares, "1", format=form)
@@ -117,7 +132,9 @@ def test_processes_may_hold_nothing(form: str, shares: Shares, tmp_path: Path) -
     assert not sv.verify(folder).damages
 
 
-def test_empty_regions_of_processes_that_got_no_rows_are_left_out_where_they_cannot_be_stored(tmp_path: Path) -> None:
+def test_empty_regions_of_processes_that_got_no_rows_are_left_out_where_they_cannot_be_stored(
+    tmp_path: Path,
+) -> None:
     rows = np.arange(8.0).reshape(2, 4)
     shares: list[dict[str, Any]] = [
         {"w": sv.LocalShard(rows[start:stop], (start, 0), (2, 4))} for start, stop in sv.div(2, 4)
@@ -128,7 +145,9 @@ def test_empty_regions_of_processes_that_got_no_rows_are_left_out_where_they_can
 
 
 @pytest.mark.parametrize("form", ["safetensors", "torch"])
-def test_a_file_whose_replicas_are_dropped_has_no_bytes_that_belong_to_no_tensor(form: str, tmp_path: Path) -> None:
+def test_a_file_whose_replicas_are_dropped_has_no_bytes_that_belong_to_no_tensor(
+    form: str, tmp_path: Path
+) -> None:
     path, folder = place(tmp_path, form)
     whole = {"a": np.arange(5), "b": np.arange(7.0), "c": np.ones((2, 3), np.int8)}
     save_all(path, [{"b": whole["b"]}, whole, whole], "1", format=form)
@@ -137,7 +156,10 @@ def test_a_file_whose_replicas_are_dropped_has_no_bytes_that_belong_to_no_tensor
     read = sv.load(folder)
     assert all(np.array_equal(read[key], array) for key, array in whole.items())
     nbytes = sum((folder / name).stat().st_size for name in os.listdir(folder))
-    assert len([name for name in os.listdir(folder) if "index" not in name and "metadata" not in name]) == 2
+    assert (
+        len([name for name in os.listdir(folder) if "index" not in name and "metadata" not in name])
+        == 2
+    )
     assert nbytes < 12_000
 
 
@@ -145,8 +167,16 @@ def test_a_file_whose_replicas_are_dropped_has_no_bytes_that_belong_to_no_tensor
 @pytest.mark.parametrize(
     ("shares", "error", "words"),
     [
-        ([{"w": np.zeros(3)}, {"w": np.ones(3)}], InconsistentTensor, r"'w' has other values in process 1 than in pro"),
-        ([{"w": np.zeros(3)}, {"w": np.zeros(4)}], InconsistentTensor, r"float64\[3\] in process 0 and float64\[4\]"),
+        (
+            [{"w": np.zeros(3)}, {"w": np.ones(3)}],
+            InconsistentTensor,
+            r"'w' has other values in process 1 than in pro",
+        ),
+        (
+            [{"w": np.zeros(3)}, {"w": np.zeros(4)}],
+            InconsistentTensor,
+            r"float64\[3\] in process 0 and float64\[4\]",
+        ),
         ([{"w": np.zeros(3)}, {"w": np.zeros(3, "f4")}], InconsistentTensor, "and float32"),
     ],
 )
@@ -184,9 +214,13 @@ def test_holes_and_overlaps_are_refused(
 
 
 @each_format
-def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(form: str, tmp_path: Path) -> None:
+def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(
+    form: str, tmp_path: Path
+) -> None:
     path, folder = place(tmp_path, form)
-    shares: list[dict[str, Any]] = [{"w": np.full(3, process), f"x{process}": np.ones(2)} for process in range(3)]
+    shares: list[dict[str, Any]] = [
+        {"w": np.full(3, process), f"x{process}": np.ones(2)} for process in range(3)
+    ]
     save_all(path, shares, "1", format=form, replicas="first")
     assert sv.load(folder)["w"].tolist() == [0, 0, 0]
     assert not sv.verify(folder).damages
@@ -199,7 +233,12 @@ def test_the_old_checkpoint_is_there_until_the_last_share_is(form: str, tmp_path
     shares = shares_of(form, 2, 3)
     for process in range(3):
         assert sv.load(folder)["bias"][0] == 1
-        options: dict[str, Any] = {"run": "2", "commit": process == 2, "format": form, "force": True}
+        options: dict[str, Any] = {
+            "run": "2",
+            "commit": process == 2,
+            "format": form,
+            "force": True,
+        }
         sv.save_shards(path, shares[process], process=process, num_processes=3, **options)
     assert_holds(folder, form, 2)
 
@@ -211,9 +250,13 @@ def test_a_run_is_committed_once_whoever_asks(form: str, tmp_path: Path) -> None
     for process in range(2):
         options: dict[str, Any] = {"run": "1", "commit": False, "format": form}
         sv.save_shards(path, shares[process], process=process, num_processes=2, **options)
-        sv.save_shards(path, shares[process], process=process, num_processes=2, **options)  # started again
+        sv.save_shards(
+            path, shares[process], process=process, num_processes=2, **options
+        )  # started again
         with pytest.raises(ArgumentError, match="has saved already, and other values"):
-            sv.save_shards(path, shares_of(form, 2, 2)[process], process=process, num_processes=2, **options)
+            sv.save_shards(
+                path, shares_of(form, 2, 2)[process], process=process, num_processes=2, **options
+            )
     reports = [sv.commit_shards(path, num_processes=2, run="1", format=form) for _ in range(2)]
     assert {(report.num_files, report.num_tensors) for report in reports} == {(2, 5)}
     assert_holds(folder, form, 1)
@@ -234,7 +277,9 @@ def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(form: str, tmp_path
     assert not [name for name in os.listdir(folder) if "svshare" in name]
     for name, octets in aside.items():
         (folder / name).write_bytes(octets)
-    with pytest.raises(StorageError, match="Process 0 of the run '2' began when another checkpoint was at"):
+    with pytest.raises(
+        StorageError, match="Process 0 of the run '2' began when another checkpoint was at"
+    ):
         sv.save_shards(path, shares[1], process=1, **options)
     assert sv.load(folder)["bias"][0] == 3
 
@@ -256,7 +301,9 @@ def test_a_share_whose_data_file_is_lost_is_not_committed(form: str, tmp_path: P
 @each_format
 def test_the_index_of_a_share_is_not_a_checkpoint(form: str, tmp_path: Path) -> None:
     path, folder = place(tmp_path, form)
-    sv.save_shards(path, {"w": np.ones(3)}, process=0, num_processes=2, run="1", commit=False, format=form)
+    sv.save_shards(
+        path, {"w": np.ones(3)}, process=0, num_processes=2, run="1", commit=False, format=form
+    )
     names = os.listdir(folder)
     assert len(names) == 2
     index = next(name for name in names if name.endswith(".svindex"))
@@ -265,10 +312,19 @@ def test_the_index_of_a_share_is_not_a_checkpoint(form: str, tmp_path: Path) -> 
             sv.load(folder / name)
 
 
-def test_a_format_that_holds_no_regions_refuses_them_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_format_that_holds_no_regions_refuses_them_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
     shard = sv.LocalShard(np.ones(2), (0,), (4,))
-    options: dict[str, Any] = {"process": 0, "num_processes": 2, "run": "1", "format": "safetensors"}
-    with pytest.raises(UnsupportedError, match=r"safetensors cannot hold the region \[0:2\] of 'w'. Give the whole"):
+    options: dict[str, Any] = {
+        "process": 0,
+        "num_processes": 2,
+        "run": "1",
+        "format": "safetensors",
+    }
+    with pytest.raises(
+        UnsupportedError, match=r"safetensors cannot hold the region \[0:2\] of 'w'. Give the whole"
+    ):
         sv.save_shards(tmp_path / "ck", {"w": shard}, **options)
     assert not os.listdir(tmp_path)
 
@@ -281,12 +337,17 @@ def test_a_set_of_safetensors_is_replaced_only_with_force(tmp_path: Path) -> Non
 
 
 def test_a_copy_of_a_checkpoint_of_many_processes_is_not_taken_for_it(tmp_path: Path) -> None:
-    """The generation stays behind, so that a checkpoint which is copied over another one is another one."""
+    """The generation stays behind, so that a checkpoint which is copied over another one is another
+    one."""
     for form, path in PATHS.items():
         source = tmp_path / form / path
         source.parent.mkdir()
         save_all(source, shares_of(form, 1, 2), "1", format=form)
-        sv.reshard(tmp_path / form if form != "torch" else source, tmp_path / f"{form}-copy", format="torch")
+        sv.reshard(
+            tmp_path / form if form != "torch" else source,
+            tmp_path / f"{form}-copy",
+            format="torch",
+        )
         with sv.open_checkpoint(tmp_path / f"{form}-copy") as reader:
             assert not reader.metadata.generation
             assert "shardvar.generation" not in reader.metadata.user
@@ -294,14 +355,27 @@ def test_a_copy_of_a_checkpoint_of_many_processes_is_not_taken_for_it(tmp_path: 
 
 @each_format
 @pytest.mark.parametrize("which", ["path", "folder"])
-def test_a_save_that_was_not_committed_is_said_to_be_that(form: str, which: str, tmp_path: Path) -> None:
-    """The error of a path without a checkpoint names the processes whose shares are missing, or the commit."""
+def test_a_save_that_was_not_committed_is_said_to_be_that(
+    form: str, which: str, tmp_path: Path
+) -> None:
+    """The error of a path without a checkpoint names the processes whose shares are missing, or the
+    commit."""
     path, folder = place(tmp_path, form)
     shares = shares_of(form, 1, 3)
 
     def said_after(process: int) -> str:
-        sv.save_shards(path, shares[process], process=process, num_processes=3, run="a", format=form, commit=False)
-        with pytest.raises(CheckpointNotFound, match="a save by 3 processes was not committed") as caught:
+        sv.save_shards(
+            path,
+            shares[process],
+            process=process,
+            num_processes=3,
+            run="a",
+            format=form,
+            commit=False,
+        )
+        with pytest.raises(
+            CheckpointNotFound, match="a save by 3 processes was not committed"
+        ) as caught:
             sv.load(path if which == "path" else folder)
         return str(caught.value)
 

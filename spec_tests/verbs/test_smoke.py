@@ -1,4 +1,5 @@
-"""The whole way through, in seconds: what must work before anything else is worth trying, in the tree and installed."""
+"""The whole way through, in seconds: what must work before anything else is worth trying, in the
+tree and installed."""
 
 from pathlib import Path
 
@@ -9,7 +10,12 @@ import shardvar as sv
 
 pytestmark = pytest.mark.smoke
 
-FORMATS = {"shardvar": "model", "tensorflow": "model", "safetensors": "model.safetensors", "npz": "model.npz"}
+FORMATS = {
+    "shardvar": "model",
+    "tensorflow": "model",
+    "safetensors": "model.safetensors",
+    "npz": "model.npz",
+}
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -38,11 +44,15 @@ def test_what_is_saved_is_loaded(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", FORMATS)
 @pytest.mark.parametrize("source", FORMATS)
-def test_a_checkpoint_of_any_format_is_resharded_into_any(source: str, target: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_any_format_is_resharded_into_any(
+    source: str, target: str, tmp_path: Path
+) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "to").mkdir()
     sv.save(tmp_path / "from" / FORMATS[source], arrays(), format=source)
-    sv.reshard(tmp_path / "from" / FORMATS[source], tmp_path / "to" / FORMATS[target], format=target)
+    sv.reshard(
+        tmp_path / "from" / FORMATS[source], tmp_path / "to" / FORMATS[target], format=target
+    )
     assert_same(sv.load(tmp_path / "to" / FORMATS[target]), arrays())
 
 
@@ -50,7 +60,9 @@ def test_three_shards_become_five_and_nothing_else_changes(tmp_path: Path) -> No
     sv.save(tmp_path / "three", arrays(), partition=3)
     sv.reshard(tmp_path / "three", tmp_path / "five", partition=5)
     with sv.open_checkpoint(tmp_path / "five") as reader:
-        assert [(r.offset[0], r.offset[0] + r.shape[0]) for r in regions(reader, "table")] == list(sv.div(13, 5))
+        assert [(r.offset[0], r.offset[0] + r.shape[0]) for r in regions(reader, "table")] == list(
+            sv.div(13, 5)
+        )
     assert_same(sv.load(tmp_path / "five"), arrays())
 
 

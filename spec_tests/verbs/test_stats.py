@@ -1,4 +1,5 @@
-"""Statistics: those of NumPy on the whole array, whatever the blocks that they were gathered from."""
+"""Statistics: those of NumPy on the whole array, whatever the blocks that they were gathered
+from."""
 
 from math import sqrt
 from pathlib import Path
@@ -18,14 +19,19 @@ from spec_tests.helpers.hypothesis_strategies import arrays, tensor_dicts
 
 
 def by_numpy(array: Any) -> tuple[Any, ...]:
-    """(count, finite, nan, inf, zero, minimum, maximum, mean, std), each by its own pass over the whole array."""
+    """(count, finite, nan, inf, zero, minimum, maximum, mean, std), each by its own pass over the
+    whole array."""
     flat = array.reshape(-1)
     with np.errstate(all="ignore"):
         wide = flat.astype(np.complex128) if flat.dtype.kind == "c" else flat.astype(np.float64)
         magnitude = np.abs(wide) if wide.dtype.kind == "c" else wide
         magnitude = np.where(np.isnan(wide), np.nan, magnitude)
         finite = magnitude[np.isfinite(magnitude)]
-        some = (finite.min(), finite.max(), finite.mean(), finite.std()) if len(finite) else (None,) * 4
+        some = (
+            (finite.min(), finite.max(), finite.mean(), finite.std())
+            if len(finite)
+            else (None,) * 4
+        )
     nan, infinite = int(np.isnan(magnitude).sum()), int(np.isinf(magnitude).sum())
     return len(flat), len(finite), nan, infinite, int((magnitude == 0).sum()), *some
 
@@ -83,7 +89,9 @@ def test_streamed_statistics_do_not_depend_on_the_layout(
     """Strings have none and are left out."""
     path = tmp_path_factory.mktemp("stats") / "a"
     sv.save(path, tensors, partition=parts)
-    in_blocks, in_stats = (patch.object(module, "BLOCK_NBYTES", nbytes) for module in (blocks, stats))
+    in_blocks, in_stats = (
+        patch.object(module, "BLOCK_NBYTES", nbytes) for module in (blocks, stats)
+    )
     with in_blocks, in_stats, sv.open_checkpoint(path) as reader:
         found = dict(measure(reader, reader.keys()))
     assert found.keys() == {key for key, array in tensors.items() if array.dtype != object}
@@ -110,7 +118,11 @@ def test_a_damaged_tensor_has_an_error_in_place_of_statistics(tmp_path: Path, ro
 @pytest.mark.parametrize("rows", [3, 2_000_000])
 def test_progress_counts_each_byte_once(tmp_path: Path, rows: int) -> None:
     """Of statistics and of histograms; strings, which have neither, are not counted."""
-    tensors = {"large": np.arange(rows), "small": np.ones(2, np.float32), "words": np.array([b"a"], object)}
+    tensors = {
+        "large": np.arange(rows),
+        "small": np.ones(2, np.float32),
+        "words": np.array([b"a"], object),
+    }
     sv.save(tmp_path / "a", tensors, partition={"large": 2, "*": 1})
     counted: list[int] = []
     with sv.open_checkpoint(tmp_path / "a") as reader:
@@ -136,6 +148,15 @@ def test_a_file_that_is_damaged_after_its_statistics_has_no_histogram(tmp_path: 
 
 def test_statistics_are_json_with_stable_keys() -> None:
     told = statistics(np.array([1.0, np.inf, 3.0])).to_json()
-    assert told == {"count": 3, "min": 1.0, "max": 3.0, "mean": 2.0, "std": 1.0, "nan": 0, "inf": 1, "zero": 0}
+    assert told == {
+        "count": 3,
+        "min": 1.0,
+        "max": 3.0,
+        "mean": 2.0,
+        "std": 1.0,
+        "nan": 0,
+        "inf": 1,
+        "zero": 0,
+    }
     assert sqrt(2) * told["std"] == pytest.approx(sqrt(2))
     assert set(statistics(np.zeros(0)).to_json().values()) == {0, None}

@@ -30,7 +30,9 @@ def test_elements_are_beyond_where_numpy_says_that_they_are_not_close(
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
-def test_integers_without_a_tolerance_are_the_same_only_if_they_are_equal(values: list[int]) -> None:
+def test_integers_without_a_tolerance_are_the_same_only_if_they_are_equal(
+    values: list[int],
+) -> None:
     a = np.array(values)
     assert not Tolerance(0.0, 0.0).beyond(a, a).any()
     assert Tolerance(0.0, 0.0).beyond(a, a ^ 1).all()
@@ -38,7 +40,12 @@ def test_integers_without_a_tolerance_are_the_same_only_if_they_are_equal(values
 
 @pytest.mark.parametrize(
     ("dtype", "near", "far"),
-    [("float32", 1e-6, 1e-4), ("float64", 1e-8, 1e-5), ("float16", 5e-4, 1e-2), (ml_dtypes.bfloat16, 8e-3, 0.1)],
+    [
+        ("float32", 1e-6, 1e-4),
+        ("float64", 1e-8, 1e-5),
+        ("float16", 5e-4, 1e-2),
+        (ml_dtypes.bfloat16, 8e-3, 0.1),
+    ],
 )
 def test_close_has_the_tolerances_of_pytorch(dtype: Any, near: float, far: float) -> None:
     one = np.array([1.0]).astype(dtype)
@@ -50,28 +57,50 @@ def test_close_has_the_tolerances_of_pytorch(dtype: Any, near: float, far: float
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     """Return two checkpoints that differ in a millionth, in a dtype, and in a prefix of keys."""
     values = np.linspace(1, 2, 2_000_000, dtype=np.float32)
-    sv.save(tmp_path / "a", {"m.large": values, "m.small": values[:5], "m.step": np.array(3)}, partition=3)
-    b = {"large": values * np.float32(1 + 1e-6), "small": values[:5].astype(np.float64), "step": np.array(3)}
+    sv.save(
+        tmp_path / "a",
+        {"m.large": values, "m.small": values[:5], "m.step": np.array(3)},
+        partition=3,
+    )
+    b = {
+        "large": values * np.float32(1 + 1e-6),
+        "small": values[:5].astype(np.float64),
+        "step": np.array(3),
+    }
     sv.save(tmp_path / "b.safetensors", b)
     return tmp_path / "a", tmp_path / "b.safetensors"
 
 
-def test_checkpoints_are_equal_under_the_names_tolerance_and_dtypes_that_are_asked_for(pair: tuple[Path, Path]) -> None:
+def test_checkpoints_are_equal_under_the_names_tolerance_and_dtypes_that_are_asked_for(
+    pair: tuple[Path, Path],
+) -> None:
     names = {"m.*": "*"}
     assert not sv.diff(*pair).equal
     strict = sv.diff(*pair, rename=names)
     assert [each.key for each in strict.differences] == ["large", "small"] and not strict.only_in_a
-    assert [each.key for each in sv.diff(*pair, rename=names, ignore_dtype=True).differences] == ["large"]
+    assert [each.key for each in sv.diff(*pair, rename=names, ignore_dtype=True).differences] == [
+        "large"
+    ]
     report = sv.diff(*pair, rename=names, ignore_dtype=True, close=True)
-    assert report.equal and report.num_equal == 3 and report.tolerance == "the tolerances of the dtypes"
+    assert (
+        report.equal
+        and report.num_equal == 3
+        and report.tolerance == "the tolerances of the dtypes"
+    )
     assert sv.diff(*pair, rename=names, exclude="small", rtol=1e-5).equal
     far = sv.diff(*pair, rename=names, filter="large", rtol=1e-7)
     assert not far.equal and far.tolerance == "rtol=1e-07, atol=0"
 
 
-def test_a_key_that_only_one_has_is_a_difference_whatever_the_tolerance_is(pair: tuple[Path, Path]) -> None:
+def test_a_key_that_only_one_has_is_a_difference_whatever_the_tolerance_is(
+    pair: tuple[Path, Path],
+) -> None:
     report = sv.diff(*pair, rename={"m.large": "large"}, atol=1e9, ignore_dtype=True)
-    assert report.only_in_a == ("m.small", "m.step") and report.only_in_b == ("small", "step") and not report.equal
+    assert (
+        report.only_in_a == ("m.small", "m.step")
+        and report.only_in_b == ("small", "step")
+        and not report.equal
+    )
 
 
 def test_strings_have_no_tolerance(tmp_path: Path) -> None:
@@ -81,7 +110,14 @@ def test_strings_have_no_tolerance(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rtol": -1.0}, {"atol": float("nan")}, {"atol": float("inf")}, {"rtol": "1"}, {"atol": 10**400}]
+    "wrong",
+    [
+        {"rtol": -1.0},
+        {"atol": float("nan")},
+        {"atol": float("inf")},
+        {"rtol": "1"},
+        {"atol": 10**400},
+    ],
 )
 def test_a_tolerance_is_a_number_from_0_on(wrong: dict[str, Any], pair: tuple[Path, Path]) -> None:
     with pytest.raises(ArgumentError, match="finite number >= 0"):
@@ -107,7 +143,9 @@ def test_a_name_that_is_no_text_is_refused_with_its_value(pair: tuple[Path, Path
 
 
 @pytest.mark.smoke
-def test_the_command_judges_within_the_tolerance(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_judges_within_the_tolerance(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     both = [str(path) for path in pair]
     assert main(["diff", *both, "--rename", "m.*=*", "--ignore-dtype", "--close"]) == 0
     assert "equal: 3 tensors in both, within the tolerances" in capsys.readouterr().out
@@ -159,10 +197,26 @@ def test_the_largest_change_comes_first(tmp_path: Path, capsys: pytest.CaptureFi
         "inf": x,
         "text": np.array([b"x"], object),
     }
-    b = a | {"little": x * 1.5, "zero": x * -0.0, "much": -x, "shape": x[1:], "cast": x.astype(np.float32)}
-    pair = files(tmp_path, a, b | {"inf": np.array([1, 2, 3, np.inf]), "text": np.array([b"y"], object)})
+    b = a | {
+        "little": x * 1.5,
+        "zero": x * -0.0,
+        "much": -x,
+        "shape": x[1:],
+        "cast": x.astype(np.float32),
+    }
+    pair = files(
+        tmp_path, a, b | {"inf": np.array([1, 2, 3, np.inf]), "text": np.array([b"y"], object)}
+    )
     report = sv.diff(*pair).by_change()
-    assert [each.key for each in report.differences] == ["inf", "shape", "text", "much", "little", "cast", "zero"]
+    assert [each.key for each in report.differences] == [
+        "inf",
+        "shape",
+        "text",
+        "much",
+        "little",
+        "cast",
+        "zero",
+    ]
     assert [each.change for each in report.differences][3:] == [2.0, pytest.approx(1 / 3), 0.0, 0.0]
     assert main(["diff", *map(str, pair), "--sort", "change", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)["differences"]
@@ -175,7 +229,8 @@ def test_the_largest_change_comes_first(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_figures_of_large_tensors_count_elements_that_are_the_same(tmp_path: Path) -> None:
-    """The first blocks are the same, then one element differs, then blocks that are the same again."""
+    """The first blocks are the same, then one element differs, then blocks that are the same
+    again."""
     rng = np.random.default_rng(0)
     a = rng.standard_normal((1500, 2100)).astype(np.float32)
     b = a.copy()

@@ -1,4 +1,5 @@
-"""The verbs, over every format: what is saved is loaded, what is resharded is equal, and nothing else is touched."""
+"""The verbs, over every format: what is saved is loaded, what is resharded is equal, and nothing
+else is touched."""
 
 import mmap
 import multiprocessing
@@ -40,7 +41,12 @@ from shardvar.layout.indexing import cut_steps, plan_region
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
-from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy, TablePolicy
+from shardvar.planning.policies import (
+    AllInOnePolicy,
+    BalancedPolicy,
+    MaxShardSizePolicy,
+    TablePolicy,
+)
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.load import load
@@ -62,8 +68,13 @@ from spec_tests.helpers.hypothesis_strategies import (
 
 FORMATS = [form.name for form in all_formats() if form.capabilities.dtypes]
 GRIDS = [form.name for form in all_formats() if form.capabilities.is_grid]
-"""Formats with a file for each slice: slices are of one shape, keys are folders, and no policy chooses files."""
-SLICED = [form.name for form in all_formats() if form.capabilities.slice_dtypes and not form.capabilities.is_grid]
+"""Formats with a file for each slice: slices are of one shape, keys are folders, and no policy
+chooses files."""
+SLICED = [
+    form.name
+    for form in all_formats()
+    if form.capabilities.slice_dtypes and not form.capabilities.is_grid
+]
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where the many small checkpoints go: every save waits for the disk, and these need none."""
 
@@ -79,13 +90,17 @@ def target(directory: str | Path, form: str, name: str = "model") -> str:
 
 
 def home(directory: str | Path, form: str) -> str:
-    """The path of a directory that means its only checkpoint: of a format of folders, the checkpoint itself."""
-    return target(directory, form) if format_named(form).capabilities.folder_index else str(directory)
+    """The path of a directory that means its only checkpoint: of a format of folders, the
+    checkpoint itself."""
+    return (
+        target(directory, form) if format_named(form).capabilities.folder_index else str(directory)
+    )
 
 
 @contextmanager
 def directory() -> Iterator[str]:
-    """Hypothesis runs a test many times in one ``tmp_path``; each example gets a directory of its own."""
+    """Hypothesis runs a test many times in one ``tmp_path``; each example gets a directory of its
+    own."""
     path = tempfile.mkdtemp(dir=MEMORY)
     try:
         yield path
@@ -111,16 +126,20 @@ def tensors_for(draw: st.DrawFn, *forms: str) -> dict[str, Array]:
 
 
 def may_hold(form: str, key: str) -> bool:
-    """npz refuses keys that would be files elsewhere if it were unpacked, safetensors the one word that it reserves."""
+    """npz refuses keys that would be files elsewhere if it were unpacked, safetensors the one word
+    that it reserves."""
     if form == "npz":
         return not (key.startswith(("/", "\\")) or ".." in key or ":" in key)
     return form != "safetensors" or key != "__metadata__"
 
 
 @pytest.mark.parametrize(
-    ("form", "key"), [("npz", "../x"), ("npz", "/x"), ("npz", "a/../../x"), ("safetensors", "__metadata__")]
+    ("form", "key"),
+    [("npz", "../x"), ("npz", "/x"), ("npz", "a/../../x"), ("safetensors", "__metadata__")],
 )
-def test_a_key_that_a_format_has_no_place_for_is_refused_by_name(form: str, key: str, tmp_path: Path) -> None:
+def test_a_key_that_a_format_has_no_place_for_is_refused_by_name(
+    form: str, key: str, tmp_path: Path
+) -> None:
     with pytest.raises(UnsupportedError, match="Rename") as caught:
         save(target(tmp_path, form), {"good": np.zeros(2), key: np.zeros(2)}, format=form)
     assert repr(key) in caught.value.cause
@@ -149,7 +168,9 @@ def files_of(path: str | Path) -> dict[str, tuple[bytes, int, int]]:
         for name in names:
             file = os.path.join(root, name)
             status = os.lstat(file)
-            content = os.readlink(file).encode() if os.path.islink(file) else Path(file).read_bytes()
+            content = (
+                os.readlink(file).encode() if os.path.islink(file) else Path(file).read_bytes()
+            )
             found[os.path.relpath(file, path)] = (content, status.st_mtime_ns, status.st_ino)
     return found
 
@@ -171,7 +192,8 @@ def table() -> dict[str, Array]:
 @SOME
 @given(data=st.data())
 def test_what_is_saved_is_loaded(form: str, data: st.DataObject) -> None:
-    """Any dtype, shape, strides, byte order, key, number of files and number of slices that the format has."""
+    """Any dtype, shape, strides, byte order, key, number of files and number of slices that the
+    format has."""
     tensors = data.draw(tensors_for(form))
     partition = data.draw(st.one_of(st.none(), st.integers(1, 5))) if form in SLICED else None
     with directory() as path:
@@ -185,7 +207,10 @@ def test_what_is_saved_is_loaded(form: str, data: st.DataObject) -> None:
             assert sorted(reader.keys()) == sorted(tensors)
             assert dict(reader.faults) == {}
             for key, array in tensors.items():
-                assert (reader[key].shape, reader[key].dtype) == (array.shape, dtype_name(array.dtype))
+                assert (reader[key].shape, reader[key].dtype) == (
+                    array.shape,
+                    dtype_name(array.dtype),
+                )
 
 
 @pytest.mark.parametrize("form", SLICED)
@@ -200,12 +225,21 @@ def test_a_tensor_cut_in_any_way_is_loaded(form: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_scalars_lists_and_numbers_are_arrays(form: str, tmp_path: Path) -> None:
-    save(target(tmp_path, form), {"a": 1.5, "b": [1, 2], "c": np.float32(3), "d": True}, format=form)
-    expected = {"a": np.asarray(1.5), "b": np.asarray([1, 2]), "c": np.asarray(np.float32(3)), "d": np.asarray(True)}
+    save(
+        target(tmp_path, form), {"a": 1.5, "b": [1, 2], "c": np.float32(3), "d": True}, format=form
+    )
+    expected = {
+        "a": np.asarray(1.5),
+        "b": np.asarray([1, 2]),
+        "c": np.asarray(np.float32(3)),
+        "d": np.asarray(True),
+    }
     check_same(load(target(tmp_path, form)), expected)
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS if "string" in format_named(form).capabilities.dtypes])
+@pytest.mark.parametrize(
+    "form", [form for form in FORMATS if "string" in format_named(form).capabilities.dtypes]
+)
 def test_bytes_keep_their_nuls(form: str, tmp_path: Path) -> None:
     save(target(tmp_path, form), {"one": b"a\0", "list": [b"\0", b"", b"b\0\0"], "S": np.array([b"ab", b"c"])},
          format=form)  # fmt: skip
@@ -241,7 +275,9 @@ def test_some_keys_are_loaded_in_the_order_asked_for(form: str, tmp_path: Path) 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_wrong_key_is_told_the_right_one(form: str, tmp_path: Path) -> None:
     save(target(tmp_path, form), table(), format=form)
-    with pytest.raises(UnknownKey, match=r"There is no tensor 'dense/kernl'. Did you mean 'dense/kernel'\?$"):
+    with pytest.raises(
+        UnknownKey, match=r"There is no tensor 'dense/kernl'. Did you mean 'dense/kernel'\?$"
+    ):
         load(target(tmp_path, form), ["dense/kernl"])
     with open_checkpoint(target(tmp_path, form)) as reader:
         assert "dense/kernel" in reader and "dense/kernl" not in reader
@@ -252,7 +288,12 @@ def test_a_wrong_key_is_told_the_right_one(form: str, tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_stored_are_refused_by_key(tmp_path: Path) -> None:
-    for value in (["text"], np.array(["2020-01-01"], "M8[D]"), np.zeros(2, "i4,f4"), np.zeros(2, np.longdouble)):
+    for value in (
+        ["text"],
+        np.array(["2020-01-01"], "M8[D]"),
+        np.zeros(2, "i4,f4"),
+        np.zeros(2, np.longdouble),
+    ):
         with pytest.raises(UnsupportedError, match="'dense/kernel'"):
             save(tmp_path / "m", {"dense/kernel": value})
     with pytest.raises(UnsupportedError, match="'m/k' is a masked array"):
@@ -273,7 +314,9 @@ def test_a_matrix_is_an_array(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(form: str, tmp_path: Path) -> None:
+def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
+    form: str, tmp_path: Path
+) -> None:
     dtypes = format_named(form).capabilities.dtypes
     samples = {"bfloat16": np.zeros(2, ml_dtypes.bfloat16), "string": np.array([b"a"], object),
                "complex128": np.zeros(2, np.complex128)}  # fmt: skip
@@ -281,7 +324,11 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(form: str, 
         if name not in dtypes:
             with pytest.raises(UnsupportedError) as caught:
                 save(target(tmp_path, form), {"good": np.zeros(2), "w/b": array}, format=form)
-            assert f"'w/b' ({name})" in str(caught.value) and form in str(caught.value) and caught.value.remedy
+            assert (
+                f"'w/b' ({name})" in str(caught.value)
+                and form in str(caught.value)
+                and caught.value.remedy
+            )
     if form not in SLICED and form not in GRIDS:
         with pytest.raises(ArgumentError, match=form):
             save(target(tmp_path, form), table(), format=form, partition=2)
@@ -312,7 +359,9 @@ def test_what_is_refused_leaves_no_new_folder(form: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_full_disk_leaves_no_new_folder(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_new_folder(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(LocalStorage, "free_nbytes", lambda _: 3)
     with pytest.raises(StorageError, match=r"has 3 B free\. Free .* there\."):
         save(target(tmp_path / "new", form), table(), format=form)
@@ -320,7 +369,9 @@ def test_a_full_disk_leaves_no_new_folder(form: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_saving_again_replaces_atomically_and_leaves_nothing_of_the_old(form: str, tmp_path: Path) -> None:
+def test_saving_again_replaces_atomically_and_leaves_nothing_of_the_old(
+    form: str, tmp_path: Path
+) -> None:
     save(target(tmp_path, form), table(), format=form)
     once = set(files_of(tmp_path))
     save(target(tmp_path, form), {"other": np.ones(5)}, format=form, force=form in GRIDS)
@@ -333,7 +384,10 @@ def test_the_same_input_is_the_same_bytes(tmp_path: Path) -> None:
         for name in "ab":
             (tmp_path / form / name).mkdir(parents=True)
             save(target(tmp_path / form / name, form), table(), format=form)
-        a, b = (sorted(content for content, _, _ in files_of(tmp_path / form / name).values()) for name in "ab")
+        a, b = (
+            sorted(content for content, _, _ in files_of(tmp_path / form / name).values())
+            for name in "ab"
+        )
         if form != "shardvar":
             assert a == b
         else:
@@ -345,13 +399,18 @@ def test_the_same_input_is_the_same_bytes(tmp_path: Path) -> None:
 
 
 def basic_indexes(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
-    """Any basic index of NumPy's that fits: integers, slices with any step, an ellipsis, new axes."""
+    """Any basic index of NumPy's that fits: integers, slices with any step, an ellipsis, new
+    axes."""
 
     def along(extent: int) -> st.SearchStrategy[Any]:
         bound = st.one_of(st.none(), st.integers(-extent - 2, extent + 2))
         step = st.one_of(st.none(), st.integers(-3, 3).filter(bool))
         slices = st.builds(slice, bound, bound, step)
-        return st.one_of(slices, slices, st.integers(-extent, extent - 1), st.just(np.int64(0))) if extent else slices
+        return (
+            st.one_of(slices, slices, st.integers(-extent, extent - 1), st.just(np.int64(0)))
+            if extent
+            else slices
+        )
 
     @st.composite
     def index(draw: st.DrawFn) -> Any:
@@ -369,13 +428,17 @@ def basic_indexes(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 
 
 @given(filled_shapes(max_rank=3, max_extent=9), st.integers(1, 40), st.data())
-def test_cutting_along_a_step_changes_nothing(shape: tuple[int, ...], most: int, data: st.DataObject) -> None:
+def test_cutting_along_a_step_changes_nothing(
+    shape: tuple[int, ...], most: int, data: st.DataObject
+) -> None:
     """What steps leave out is read a bounded number of elements at a time, or not at all."""
     array, index = np.arange(np.prod(shape)).reshape(shape), data.draw(basic_indexes(shape))
     region, pick = plan_region((None,) if index is None else index, shape)
     parts, axis = cut_steps(region, pick, most)
     picked = [np.asarray(array[part.slices][(*pick, ...)]) for part, pick in parts]
-    assert same(picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[index]))
+    assert same(
+        picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[index])
+    )
     assert len(parts) == 1 or all(part.size <= most or 1 in part.shape for part, _ in parts)
 
 
@@ -389,7 +452,9 @@ def test_a_part_is_what_numpy_indexes(form: str, data: st.DataObject) -> None:
         save(target(path, form), {"t": array}, format=form, partition=partition)
         with pytest.MonkeyPatch.context() as patch, open_checkpoint(home(path, form)) as reader:
             # The bytes above which what lies between long steps is left out.
-            patch.setattr("shardvar.verbs.reader.BLOCK_NBYTES", data.draw(st.sampled_from([8, 64, 1 << 22])))
+            patch.setattr(
+                "shardvar.verbs.reader.BLOCK_NBYTES", data.draw(st.sampled_from([8, 64, 1 << 22]))
+            )
             for _ in range(3):
                 index = data.draw(basic_indexes(array.shape))
                 expected = np.asarray(array[index])
@@ -408,7 +473,9 @@ def test_a_part_is_what_numpy_indexes(form: str, data: st.DataObject) -> None:
      (slice(0, 3, 0), ArgumentError), (slice(0.5, 3), ArgumentError), (Region((10, 0), (4, 4)), ArgumentError),
      (Region((0,), (4,)), ArgumentError)],
 )  # fmt: skip
-def test_what_is_no_basic_index_is_refused(index: Any, error: type[Exception], tmp_path: Path) -> None:
+def test_what_is_no_basic_index_is_refused(
+    index: Any, error: type[Exception], tmp_path: Path
+) -> None:
     save(tmp_path / "m", table())
     with open_checkpoint(tmp_path / "m") as reader, pytest.raises(error):
         reader.read("dense/kernel", index)
@@ -446,7 +513,9 @@ def test_a_flipped_byte_is_never_returned_unless_it_was_noted(form: str, tmp_pat
     """R-DAMAGE-1: safetensors and Orbax keep no checksums."""
     array = np.random.default_rng(2).integers(0, 255, (100, 30), np.uint8)
     save(target(tmp_path, form), {"t": array}, format=form)
-    (name,) = [name for name, (content, _, _) in files_of(tmp_path).items() if array.tobytes() in content]
+    (name,) = [
+        name for name, (content, _, _) in files_of(tmp_path).items() if array.tobytes() in content
+    ]
     file = tmp_path / name
     content = bytearray(file.read_bytes())
     content[content.index(array.tobytes()) + 1515] ^= 4  # row 50
@@ -482,7 +551,9 @@ def test_maps_equal_what_is_loaded_and_cannot_be_written(form: str, data: st.Dat
         mapped = load(target(path, form), mmap=True)
         check_same(mapped, tensors)
         for array in mapped.values():
-            if isinstance(array.base, mmap.mmap):  # mapped, not read; NumPy names what is behind the memoryview
+            if isinstance(
+                array.base, mmap.mmap
+            ):  # mapped, not read; NumPy names what is behind the memoryview
                 assert not array.flags.writeable
 
 
@@ -527,11 +598,18 @@ def test_by_way_of_anything_is_the_same_as_directly(data: st.DataObject) -> None
         a, b, c, d = (os.path.join(path, name, "m") for name in "abcd")
         save(a, tensors, partition=data.draw(st.integers(1, 4)))
         reshard(a, b, partition=data.draw(st.integers(1, 4)), policy=data.draw(policies))
-        last: dict[str, Any] = {"partition": data.draw(st.integers(1, 4)), "policy": data.draw(policies)}
+        last: dict[str, Any] = {
+            "partition": data.draw(st.integers(1, 4)),
+            "policy": data.draw(policies),
+        }
         reshard(b, c, **last)
         reshard(a, d, **last)
         contents = [
-            [content for name, (content, _, _) in sorted(files_of(os.path.dirname(each)).items()) if "svdata" in name]
+            [
+                content
+                for name, (content, _, _) in sorted(files_of(os.path.dirname(each)).items())
+                if "svdata" in name
+            ]
             for each in (c, d)
         ]
         assert contents[0] == contents[1]
@@ -540,13 +618,19 @@ def test_by_way_of_anything_is_the_same_as_directly(data: st.DataObject) -> None
 @SOME
 @given(data=st.data())
 def test_to_its_own_layout_is_a_copy(data: st.DataObject) -> None:
-    tensors = dict(sorted(data.draw(tensors_for("shardvar")).items(), key=lambda item: item[0].encode()))
+    tensors = dict(
+        sorted(data.draw(tensors_for("shardvar")).items(), key=lambda item: item[0].encode())
+    )
     with directory() as path:
         a, b = (os.path.join(path, name, "m") for name in "ab")
         save(a, tensors, partition=data.draw(st.integers(1, 4)))
         reshard(a, b)
         contents = [
-            [content for name, (content, _, _) in sorted(files_of(os.path.dirname(each)).items()) if "svdata" in name]
+            [
+                content
+                for name, (content, _, _) in sorted(files_of(os.path.dirname(each)).items())
+                if "svdata" in name
+            ]
             for each in (a, b)
         ]
         assert contents[0] == contents[1]
@@ -557,7 +641,10 @@ def test_slices_stay_as_they_are_unless_something_else_is_said(tmp_path: Path) -
     reshard(tmp_path / "a", tmp_path / "b")
     with open_checkpoint(tmp_path / "a") as a, open_checkpoint(tmp_path / "b") as b:
         for key in table():
-            rows = [[each.slices[row] for row in range(len(each))] for each in (a.find(key), b.find(key))]
+            rows = [
+                [each.slices[row] for row in range(len(each))]
+                for each in (a.find(key), b.find(key))
+            ]
             assert rows[0] == rows[1]
     reshard(tmp_path / "a", tmp_path / "c", partition={"*/kernel": 5})
     with open_checkpoint(tmp_path / "c") as c:
@@ -578,27 +665,49 @@ def test_a_filter_takes_what_matches(filter: Any, tmp_path: Path) -> None:
     save(tmp_path / "a", table())
     report = reshard(tmp_path / "a", tmp_path / "b", filter=filter)
     assert report.num_tensors == 2
-    check_same(load(tmp_path / "b"), {key: value for key, value in table().items() if key.startswith("dense/")})
+    check_same(
+        load(tmp_path / "b"),
+        {key: value for key, value in table().items() if key.startswith("dense/")},
+    )
 
 
 def test_names_are_changed_exactly_or_by_globs(tmp_path: Path) -> None:
     save(tmp_path / "a", table())
-    reshard(tmp_path / "a", tmp_path / "b", rename={"dense/*": "layers/*/0", "step": "zz", "none": "a"})
+    reshard(
+        tmp_path / "a", tmp_path / "b", rename={"dense/*": "layers/*/0", "step": "zz", "none": "a"}
+    )
     check_same(
         load(tmp_path / "b"),
         {"layers/kernel/0": table()["dense/kernel"], "layers/bias/0": table()["dense/bias"], "zz": table()["step"],
          "a": table()["none"]},
     )  # fmt: skip
     for form in FORMATS:
-        reshard(tmp_path / "a", target(tmp_path / "c", form, form), format=form, rename={"step": "a", "none": "zz"})
-        assert sorted(load(target(tmp_path / "c", form, form))) == ["a", "dense/bias", "dense/kernel", "zz"]
+        reshard(
+            tmp_path / "a",
+            target(tmp_path / "c", form, form),
+            format=form,
+            rename={"step": "a", "none": "zz"},
+        )
+        assert sorted(load(target(tmp_path / "c", form, form))) == [
+            "a",
+            "dense/bias",
+            "dense/kernel",
+            "zz",
+        ]
     reshard(tmp_path / "a", tmp_path / "d", rename={"step": "none", "none": "step"})
-    check_same(load(tmp_path / "d", ["none", "step"]), {"none": table()["step"], "step": table()["none"]})
+    check_same(
+        load(tmp_path / "d", ["none", "step"]), {"none": table()["step"], "step": table()["none"]}
+    )
 
 
 def test_dtypes_change_only_when_they_are_told_to(tmp_path: Path) -> None:
     save(tmp_path / "a", table())
-    reshard(tmp_path / "a", tmp_path / "b", cast={"*": "float64", "dense/kernel": "bfloat16"}, partition=2)
+    reshard(
+        tmp_path / "a",
+        tmp_path / "b",
+        cast={"*": "float64", "dense/kernel": "bfloat16"},
+        partition=2,
+    )
     expected = {key: value.astype(np.float64) for key, value in table().items()}
     expected["dense/kernel"] = table()["dense/kernel"].astype(ml_dtypes.bfloat16)
     check_same(load(tmp_path / "b"), expected)
@@ -609,16 +718,32 @@ def test_dtypes_change_only_when_they_are_told_to(tmp_path: Path) -> None:
     [
         ({"filter": "x*"}, ArgumentError, "No tensor matches x\\*"),
         ({"filter": []}, ArgumentError, "No tensor matches"),
-        ({"rename": {"x": "y"}}, ArgumentError, "No tensor is named 'x', so none is renamed to 'y'"),
+        (
+            {"rename": {"x": "y"}},
+            ArgumentError,
+            "No tensor is named 'x', so none is renamed to 'y'",
+        ),
         ({"rename": {"step": "none"}}, ArgumentError, "2 tensors would be named 'none'"),
         ({"rename": {"dense/*": "one"}}, ArgumentError, "2 tensors would be named 'one'"),
         ({"rename": {"step": "\ud800"}}, ArgumentError, "no file can hold"),
-        ({"cast": {"x*": "float64"}}, ArgumentError, "No tensor matches 'x\\*', so none is cast to float64"),
+        (
+            {"cast": {"x*": "float64"}},
+            ArgumentError,
+            "No tensor matches 'x\\*', so none is cast to float64",
+        ),
         ({"cast": {"step": "float33"}}, UnsupportedError, "'float33' is not known"),
-        ({"cast": {"dense/kernel": "int8"}}, UnsupportedError, "'dense/kernel' has no place in int8"),
+        (
+            {"cast": {"dense/kernel": "int8"}},
+            UnsupportedError,
+            "'dense/kernel' has no place in int8",
+        ),
         ({"partition": 0}, ArgumentError, "'dense/bias'|'dense/kernel'|'none'"),
         ({"partition": {"x": 3}}, ArgumentError, "No tensor matches 'x'"),
-        ({"format": "pickle"}, ArgumentError, "Unknown format 'pickle'. The formats are shardvar, tensorflow"),
+        (
+            {"format": "pickle"},
+            ArgumentError,
+            "Unknown format 'pickle'. The formats are shardvar, tensorflow",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_said_and_leaves_nothing(
@@ -645,7 +770,9 @@ def test_a_source_is_never_touched(form: str, tmp_path: Path) -> None:
     for other in FORMATS:
         reshard(target(source, form), target(tmp_path / other, other), format=other)
     with pytest.raises(UnsupportedError):
-        reshard(target(source, form), tmp_path / "bad", format="shardvar", cast={"dense/kernel": "int8"})
+        reshard(
+            target(source, form), tmp_path / "bad", format="shardvar", cast={"dense/kernel": "int8"}
+        )
     assert files_of(source) == before
 
 
@@ -687,15 +814,20 @@ def test_what_exists_is_not_replaced_unless_forced(form: str, tmp_path: Path) ->
     before = files_of(tmp_path)
     for dry_run in (False, True):
         with pytest.raises(TargetExists) as caught:
-            reshard(tmp_path / "source", target(tmp_path / "there", form), format=form, dry_run=dry_run)
-        assert target(tmp_path / "there", form) in str(caught.value) and "force" in caught.value.remedy
+            reshard(
+                tmp_path / "source", target(tmp_path / "there", form), format=form, dry_run=dry_run
+            )
+        assert (
+            target(tmp_path / "there", form) in str(caught.value) and "force" in caught.value.remedy
+        )
     assert files_of(tmp_path) == before
     reshard(tmp_path / "source", target(tmp_path / "there", form), format=form, force=True)
     check_same(load(target(tmp_path / "there", form)), table())
 
 
 def test_a_remedy_that_is_not_atomic_says_so(tmp_path: Path) -> None:
-    """A set in the place of a file is two steps, and only there the remedy warns of a crash in between."""
+    """A set in the place of a file is two steps, and only there the remedy warns of a crash in
+    between."""
     save(tmp_path / "source", table())
     save(tmp_path / "whole", table())
     save(tmp_path / "mixed.safetensors", table(), format="safetensors")
@@ -703,19 +835,38 @@ def test_a_remedy_that_is_not_atomic_says_so(tmp_path: Path) -> None:
         reshard(tmp_path / "source", tmp_path / "whole")
     with pytest.raises(TargetExists) as mixed:
         several = MaxShardSizePolicy(64)
-        reshard(tmp_path / "source", tmp_path / "mixed.safetensors", format="safetensors", policy=several)
-    assert "mixture" not in whole.value.remedy and "a crash in between leaves a mixture" in mixed.value.remedy
+        reshard(
+            tmp_path / "source",
+            tmp_path / "mixed.safetensors",
+            format="safetensors",
+            policy=several,
+        )
+    assert (
+        "mixture" not in whole.value.remedy
+        and "a crash in between leaves a mixture" in mixed.value.remedy
+    )
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_dry_run_touches_nothing_and_tells_what_would_be(form: str, tmp_path: Path) -> None:
     save(tmp_path / "a", table(), partition=2)
     before = files_of(tmp_path)
-    told = reshard(tmp_path / "a", target(tmp_path / "new" / "deep", form), format=form, dry_run=True)
+    told = reshard(
+        tmp_path / "a", target(tmp_path / "new" / "deep", form), format=form, dry_run=True
+    )
     assert files_of(tmp_path) == before and not (tmp_path / "new").exists()
     done = reshard(tmp_path / "a", target(tmp_path / "new" / "deep", form), format=form)
     assert told.dry_run and not done.dry_run
-    for name in ("path", "format", "num_tensors", "num_slices", "nbytes", "file_nbytes", "num_copies", "read_nbytes"):
+    for name in (
+        "path",
+        "format",
+        "num_tensors",
+        "num_slices",
+        "nbytes",
+        "file_nbytes",
+        "num_copies",
+        "read_nbytes",
+    ):
         assert getattr(told, name) == getattr(done, name)
     assert done.nbytes == sum(array.nbytes for array in table().values())
     assert told.to_json()["schema"] == 1 and told.to_json()["num_files"] == told.num_files
@@ -802,14 +953,22 @@ def _cut_string(slices: SliceTable, file: Any) -> Any:
     table = slices.take(rows)
     shape, offset = table.shape.copy(), table.offset.copy()
     shape[row, 0], shape[row + 1, 0], offset[row + 1, 0] = 1, 1, 1
-    return SliceTable(table.tensors, table.tensor, offset, shape, table.nbytes), np.zeros(len(rows), np.int64)
+    return SliceTable(table.tensors, table.tensor, offset, shape, table.nbytes), np.zeros(
+        len(rows), np.int64
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         (lambda slices, file: (slices.take(np.arange(1, len(slices))), file[1:]), "'a' lacks|lost"),
-        (lambda slices, file: (slices.take(np.append(np.arange(len(slices)), 0)), np.append(file, 0)), "overlap"),
+        (
+            lambda slices, file: (
+                slices.take(np.append(np.arange(len(slices)), 0)),
+                np.append(file, 0),
+            ),
+            "overlap",
+        ),
         (_doubled_for_lost, "overlap"),
         (lambda slices, file: (slices, file + 1), "files"),
         (lambda slices, file: (slices, file - 1), "files"),
@@ -836,11 +995,15 @@ def _run(task: Any, source: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_task_is_a_value_that_another_process_carries_out_to_the_same_bytes(form: str, tmp_path: Path) -> None:
+def test_a_task_is_a_value_that_another_process_carries_out_to_the_same_bytes(
+    form: str, tmp_path: Path
+) -> None:
     """Also after it was carried out before: the file is written anew."""
     source = source_of(table())
     goal = find_target(target(tmp_path / "here", form), form, form)
-    work = plan_checkpoint(goal, source.index.entries, policy=None, partition=None, metadata=Metadata(), force=False)
+    work = plan_checkpoint(
+        goal, source.index.entries, policy=None, partition=None, metadata=Metadata(), force=False
+    )
     contents, checksums = [], []
     for name in ("here", "there"):
         storage = LocalStorage(str(tmp_path / name))
@@ -857,7 +1020,9 @@ def test_a_task_is_a_value_that_another_process_carries_out_to_the_same_bytes(fo
                         for report in pool.starmap(run_task, [(task, source) for task in tasks])
                     ]
                 )
-        contents.append({key: content for key, (content, _, _) in files_of(tmp_path / name).items()})
+        contents.append(
+            {key: content for key, (content, _, _) in files_of(tmp_path / name).items()}
+        )
     assert checksums[0] == checksums[1]
     assert contents[0] == contents[1] != {}
 

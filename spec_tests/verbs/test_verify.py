@@ -1,4 +1,5 @@
-"""``verify``: nothing that is damaged passes, nothing that is whole is called damaged, and no damage hides another."""
+"""``verify``: nothing that is damaged passes, nothing that is whole is called damaged, and no
+damage hides another."""
 
 import json
 import os
@@ -21,14 +22,21 @@ from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 
 GOLDEN = paths.GOLDEN
-FORMATS = {"shardvar": "model", "tensorflow": "model", "safetensors": "model.safetensors", "npz": "model.npz"}
+FORMATS = {
+    "shardvar": "model",
+    "tensorflow": "model",
+    "safetensors": "model.safetensors",
+    "npz": "model.npz",
+}
 UNREADABLE = {"v1_format_legacy"}
 BREAK_A_LAW = {"slices_overlap": "OverlappingSlices", "slices_with_hole": "IncompleteCheckpoint"}
 
 
 def cases(form: str, *beginnings: str, others: bool = False) -> list[str]:
     names = sorted(path.parent.name for path in (GOLDEN / form).glob("*/expected.json"))
-    return [name for name in names if name.startswith(beginnings) != others and name not in UNREADABLE]
+    return [
+        name for name in names if name.startswith(beginnings) != others and name not in UNREADABLE
+    ]
 
 
 def tensors() -> dict[str, Any]:
@@ -80,14 +88,17 @@ def test_damage_in_the_index_is_a_report_of_one_damage(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "case"), [(form, case) for form in ("safetensors", "npz") for case in cases(form, others=True)]
+    ("form", "case"),
+    [(form, case) for form in ("safetensors", "npz") for case in cases(form, others=True)],
 )
 def test_other_formats_are_judged_as_a_careful_reader_would(form: str, case: str) -> None:
     expected = json.loads((GOLDEN / form / case / "expected.json").read_text(encoding="utf-8"))
     try:
         report = sv.verify(GOLDEN / form / case / expected["open"])
     except sv.errors.CheckpointNotFound:
-        assert expected["verdict"] == "refuse" and (GOLDEN / form / case / expected["open"]).is_dir()
+        assert (
+            expected["verdict"] == "refuse" and (GOLDEN / form / case / expected["open"]).is_dir()
+        )
         return
     match expected["verdict"]:
         case "accept":
@@ -138,7 +149,9 @@ def test_every_flipped_bit_of_a_payload_is_found(form: str, tmp_path: Path) -> N
 def test_a_file_that_was_cut_short_is_never_whole(form: str, tmp_path: Path) -> None:
     path = tmp_path / FORMATS[form]
     sv.save(path, tensors(), format=form)
-    for file in sorted(each for each in tmp_path.iterdir() if each.is_file() and not each.name.startswith(".")):
+    for file in sorted(
+        each for each in tmp_path.iterdir() if each.is_file() and not each.name.startswith(".")
+    ):
         data = file.read_bytes()
         for size in {0, 1, len(data) // 2, len(data) - 1}:
             file.write_bytes(data[:size])
@@ -152,11 +165,14 @@ def test_a_file_that_was_cut_short_is_never_whole(form: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rows", [5, 40_000, 1_200_000])
 def test_no_damage_hides_another(rows: int, tmp_path: Path) -> None:
-    """Small tensors that are read in one go, and large ones that are read in blocks: each keeps its own verdict."""
+    """Small tensors that are read in one go, and large ones that are read in blocks: each keeps its
+    own verdict."""
     path = tmp_path / "model"
     sv.save(path, {f"t{i}": np.full(rows, i, np.float64) for i in range(6)}, partition={"t1": 2})
     with sv.open_checkpoint(path) as reader:
-        last = {key: int(reader.find(key).start[-1]) + 8 * (rows // 4) for key in ("t1", "t2", "t4")}
+        last = {
+            key: int(reader.find(key).start[-1]) + 8 * (rows // 4) for key in ("t1", "t2", "t4")
+        }
     for offset in last.values():
         flip(data_files(tmp_path)[0], offset)
     assert kinds(sv.verify(path)) == {("CorruptCheckpoint", key) for key in last}
@@ -182,7 +198,9 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [2, 255])
-def test_a_bool_that_is_neither_0_nor_1_is_damage_though_nothing_guards_it(value: int, tmp_path: Path) -> None:
+def test_a_bool_that_is_neither_0_nor_1_is_damage_though_nothing_guards_it(
+    value: int, tmp_path: Path
+) -> None:
     path = tmp_path / "model.safetensors"
     sv.save(path, {"a": np.ones(3, bool), "b": np.ones(3, np.int8)})
     data = bytearray(path.read_bytes())
@@ -192,7 +210,8 @@ def test_a_bool_that_is_neither_0_nor_1_is_damage_though_nothing_guards_it(value
 
 
 def test_bytes_without_a_checksum_are_counted(tmp_path: Path) -> None:
-    """Safetensors keeps none, so a flipped bit cannot be seen; the report says that nothing guards them."""
+    """Safetensors keeps none, so a flipped bit cannot be seen; the report says that nothing guards
+    them."""
     path = tmp_path / "model.safetensors"
     sv.save(path, {"a": np.ones(100)})
     flip(path, path.stat().st_size - 1)
@@ -222,7 +241,11 @@ def test_a_member_that_is_not_supported_is_neither_ok_nor_damaged() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_all_bytes_are_told_to_whoever_watches(form: str, tmp_path: Path) -> None:
     path = tmp_path / FORMATS[form]
-    sv.save(path, {"small": np.ones(10), "large": np.ones(700_000), "flag": np.ones(9, bool)}, format=form)
+    sv.save(
+        path,
+        {"small": np.ones(10), "large": np.ones(700_000), "flag": np.ones(9, bool)},
+        format=form,
+    )
     told: list[int] = []
     report = sv.verify(path, progress=told.append)
     assert report.read_nbytes == 80 + 5_600_000 + 9 <= sum(told) <= report.read_nbytes + 4096
@@ -232,7 +255,10 @@ def test_a_report_is_json_with_stable_keys(tmp_path: Path) -> None:
     sv.save(tmp_path / "model", {"a": np.ones(3)})
     flip(data_files(tmp_path)[0], 1)
     told = sv.verify(tmp_path / "model").to_json()
-    keys = "schema ok path format damages notes num_tensors num_slices num_files read_nbytes unguarded_nbytes "
+    keys = (
+        "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
+        "unguarded_nbytes "
+    )
     keys += "unverified outcomes"
     assert list(told) == keys.split()
     assert list(told["damages"][0]) == "kind key file message cause remedy".split()
@@ -249,7 +275,9 @@ def test_a_bool_that_is_none_is_told_with_its_file_and_a_remedy(form: str, tmp_p
     data.write_bytes(octets)
     with sv.open_checkpoint(path) as reader:
         for index in (np.s_[150:250], ...):
-            with pytest.raises((InvalidCheckpoint, CorruptCheckpoint), match=re.escape(data.name)) as caught:
+            with pytest.raises(
+                (InvalidCheckpoint, CorruptCheckpoint), match=re.escape(data.name)
+            ) as caught:
                 reader["mask"][index]
             assert "mask" in caught.value.cause
             assert caught.value.remedy
@@ -260,7 +288,11 @@ def test_a_bool_that_is_none_is_told_with_its_file_and_a_remedy(form: str, tmp_p
 @pytest.mark.parametrize(
     ("first", "what", "remedy"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "Git LFS pointer", "git lfs pull"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
+            "Git LFS pointer",
+            "git lfs pull",
+        ),
         (b"<!DOCTYPE html><html><body>404" + b" " * 99, "web page", "download"),
         (b"\x1f\x8b\x08\x00" + bytes(99), "gzip", "gzip -d"),
         (b"", "empty", "Copy"),
@@ -284,8 +316,11 @@ def test_an_index_that_is_something_else_is_called_what_it_is(
 def test_all_faults_are_those_of_each_key_and_cost_one_scan(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of 100,000 tensors that was cut has as many faults: each look-up would decode an index, or read items."""
-    sv.save(tmp_path / "m", {f"w{number}": np.full(100, number) for number in range(8)}, format=form)
+    """A file of 100,000 tensors that was cut has as many faults: each look-up would decode an
+    index, or read items."""
+    sv.save(
+        tmp_path / "m", {f"w{number}": np.full(100, number) for number in range(8)}, format=form
+    )
     (data,) = [*tmp_path.glob("m.svdata-*"), *tmp_path.glob("m/*.distcp")]
     os.truncate(data, data.stat().st_size // 2)
     with sv.open_checkpoint(tmp_path / "m") as reader:

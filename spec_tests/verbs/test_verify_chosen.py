@@ -1,4 +1,5 @@
-"""``verify`` of chosen tensors: the same outcomes as of all, and nothing of the others but that they were left out."""
+"""``verify`` of chosen tensors: the same outcomes as of all, and nothing of the others but that
+they were left out."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def test_the_chosen_tensors_have_the_outcomes_that_all_have(
     whole, part = sv.verify(tmp_path / "m"), sv.verify(tmp_path / "m", **options)
     assert part.outcomes == {key: outcome for key, outcome in whole.outcomes.items() if key in keys}
     assert part.damages == tuple(each for each in whole.damages if each.key in keys)
-    assert part.num_tensors == len(keys) and part.num_slices == sum(2 if key.endswith(".w") else 1 for key in keys)
+    assert part.num_tensors == len(keys) and part.num_slices == sum(
+        2 if key.endswith(".w") else 1 for key in keys
+    )
     assert part.read_nbytes < whole.read_nbytes
     assert part.notes == (f"Not chosen, and not verified: {4 - len(keys)} of 4 tensors.",)
 
@@ -55,7 +58,10 @@ def test_the_command_reads_what_matches(tmp_path: Path, capsys: pytest.CaptureFi
     save_damaged(tmp_path / "m")
     assert main(["verify", str(tmp_path / "m"), "--filter", "c.*"]) == 0
     printed = capsys.readouterr().out
-    assert "note: Not chosen, and not verified: 3 of 4 tensors." in printed and ": 1 tensor, " in printed
+    assert (
+        "note: Not chosen, and not verified: 3 of 4 tensors." in printed
+        and ": 1 tensor, " in printed
+    )
     assert main(["verify", str(tmp_path / "m"), "--exclude", "c.*"]) == 1
     assert main(["verify", str(tmp_path / "m"), "--filter", "d.*"]) == 2
 

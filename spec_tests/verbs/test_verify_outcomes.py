@@ -1,4 +1,5 @@
-"""``verify`` has three outcomes for each tensor, and calls nothing ``ok`` that it did not compare."""
+"""``verify`` has three outcomes for each tensor, and calls nothing ``ok`` that it did not
+compare."""
 
 import io
 import struct
@@ -71,7 +72,12 @@ def test_what_was_compared_is_ok_by_key(form: str, tmp_path: Path) -> None:
     sv.save(tmp_path / "m", {"a": np.ones(5), "b": np.zeros((0, 2))}, format=form)
     report = sv.verify(tmp_path / ("m.npz" if form == "npz" else "m"))
     assert dict(report.outcomes) == {"a": "ok", "b": "ok"}
-    assert (report.ok, report.unverified, code_of_report(report), code_of_report(report, strict=True)) == (
+    assert (
+        report.ok,
+        report.unverified,
+        code_of_report(report),
+        code_of_report(report, strict=True),
+    ) == (
         True,
         (),
         0,
@@ -106,7 +112,12 @@ def test_an_array_whose_dtype_cannot_be_held_is_not_verifiable_and_its_bytes_are
     (unverified,) = report.unverified
     assert (unverified.key, unverified.guarded, unverified.kind) == ("x", True, "UnsupportedError")
     assert "agree with their checksum" in unverified.message
-    assert (report.ok, report.damages, code_of_report(report), report.read_nbytes) == (False, (), 3, 16)
+    assert (report.ok, report.damages, code_of_report(report), report.read_nbytes) == (
+        False,
+        (),
+        3,
+        16,
+    )
     assert printed(report).startswith("not verified: 1 of 2 tensors in ")
 
     start = 30 + len("x.npy")
@@ -135,12 +146,19 @@ def both(data: bytes, position: int, value: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize(("position", "value"), [(6, 1), (6, 1 | 1 << 6), (8, 9), (8, 12), (8, 93), (8, 99)])
-def test_what_is_encrypted_or_compressed_otherwise_is_not_verifiable(position: int, value: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("position", "value"), [(6, 1), (6, 1 | 1 << 6), (8, 9), (8, 12), (8, 93), (8, 99)]
+)
+def test_what_is_encrypted_or_compressed_otherwise_is_not_verifiable(
+    position: int, value: int, tmp_path: Path
+) -> None:
     """Where both headers say so; where only one does, the member is damaged."""
     data = archive({"x.npy": npy(np.ones(2)), "y.npy": npy(np.ones(2))}, DEFLATED)
     report = verified(tmp_path / "m.npz", both(data, position, value))
-    assert (dict(report.outcomes), code_of_report(report)) == ({"x": "not verifiable", "y": "ok"}, 3)
+    assert (dict(report.outcomes), code_of_report(report)) == (
+        {"x": "not verifiable", "y": "ok"},
+        3,
+    )
     alone = bytearray(data)
     struct.pack_into("<H", alone, alone.index(b"PK\x01\x02") + position + 2, value)
     report = verified(tmp_path / "m.npz", bytes(alone))
@@ -164,7 +182,9 @@ def test_a_member_that_is_not_an_array_is_noted_and_its_bytes_are_compared(tmp_p
         (("word/document.xml", "[Content_Types].xml"), "none of 2 members is an array"),
     ],
 )
-def test_the_archive_of_another_program_is_refused_by_name(names: tuple[str, ...], what: str, tmp_path: Path) -> None:
+def test_the_archive_of_another_program_is_refused_by_name(
+    names: tuple[str, ...], what: str, tmp_path: Path
+) -> None:
     """By every verb; it is not an empty checkpoint."""
     path = tmp_path / "m.npz"
     path.write_bytes(archive(dict.fromkeys(names, b"x" * 40)))
@@ -182,7 +202,8 @@ def test_the_archive_of_another_program_is_refused_by_name(names: tuple[str, ...
 
 
 def test_a_file_whose_ending_means_a_format_is_no_other_formats(tmp_path: Path) -> None:
-    """An archive of arrays under the name of torch.save, and the other way round: refused, and not ambiguous."""
+    """An archive of arrays under the name of torch.save, and the other way round: refused, and not
+    ambiguous."""
     for name, data in (
         ("m.pt", archive({"x.npy": npy(np.ones(2))})),
         ("m.npz", archive({"m/data.pkl": b"\x80\x02}.", "m/version": b"3\n"})),
@@ -205,7 +226,11 @@ def test_a_dtype_that_cannot_be_unpacked_is_named_and_was_not_read(tmp_path: Pat
     header = b'{"f":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
     report = sv.verify(path)
-    assert (dict(report.outcomes), report.read_nbytes, code_of_report(report)) == ({"f": "not verifiable"}, 0, 3)
+    assert (dict(report.outcomes), report.read_nbytes, code_of_report(report)) == (
+        {"f": "not verifiable"},
+        0,
+        3,
+    )
     assert "not verified: f: UnsupportedError: " in printed(report)
     assert "not verified: 1 of 1 tensor in " in printed(report)
     assert [each.kind for each in sv.diff(path, path).unreadable] == ["UnsupportedError"] * 2
@@ -216,7 +241,8 @@ def test_a_dtype_that_cannot_be_unpacked_is_named_and_was_not_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("form", "index"), [("shardvar", "m"), ("tensorflow", "m"), ("safetensors", "m.safetensors.index.json")]
+    ("form", "index"),
+    [("shardvar", "m"), ("tensorflow", "m"), ("safetensors", "m.safetensors.index.json")],
 )
 def test_a_missing_file_is_named_once(form: str, index: str, tmp_path: Path) -> None:
     """One line with the number of tensors, whatever the format; the report has every key."""
@@ -228,7 +254,9 @@ def test_a_missing_file_is_named_once(form: str, index: str, tmp_path: Path) -> 
     report = sv.verify(tmp_path / index)
     broken = [key for key, outcome in report.outcomes.items() if outcome == "damaged"]
     assert (
-        broken == [damage.key for damage in report.damages if damage.kind == "MissingFile"] == ["t4", "t5", "t6", "t7"]
+        broken
+        == [damage.key for damage in report.damages if damage.kind == "MissingFile"]
+        == ["t4", "t5", "t6", "t7"]
     )
     (line,) = [line for line in printed(report).splitlines() if lost in line]
     assert line.startswith("damaged: 4 tensors (t4, t5, t6, t7): MissingFile: ")
@@ -248,7 +276,10 @@ def test_many_problems_that_differ_in_numbers_alone_are_counted(tmp_path: Path) 
     assert len(report.damages) == 100
     lines = printed(report).splitlines()
     assert len(lines) == 2 and "99 more in this file" in lines[1]
-    faults = [Damage("MissingFile", f"t{number}", f"f{number}", f"f{number} is missing.") for number in range(100)]
+    faults = [
+        Damage("MissingFile", f"t{number}", f"f{number}", f"f{number} is missing.")
+        for number in range(100)
+    ]
     lines = list(lines_of_problems("", faults))
     assert len(lines) == 17 and "84 problems more like those above" in lines[16]
     assert len(list(lines_of_problems("", faults, everything=True))) == 100
@@ -268,7 +299,10 @@ class Mixed:
 
     @property
     def index(self) -> Any:
-        faults = {key: UnsupportedError(f"{key!r} is of a kind that is not read.") for key in self.unreadable}
+        faults = {
+            key: UnsupportedError(f"{key!r} is of a kind that is not read.")
+            for key in self.unreadable
+        }
         return replace(self.inner.index, faults=faults)
 
     def is_guarded(self, key: str) -> bool:
@@ -282,7 +316,8 @@ class Mixed:
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Iterator[Any]:
-    """Returns the report of a checkpoint with the keys a, b, compared and unknown, opened as ``Mixed``."""
+    """Returns the report of a checkpoint with the keys a, b, compared and unknown, opened as
+    ``Mixed``."""
     sv.save(tmp_path / "m.npz", {key: np.ones(3) for key in ("a", "b", "compared", "unknown")})
     found = find_checkpoint(tmp_path / "m.npz")
 
@@ -299,7 +334,12 @@ def mixed(tmp_path: Path) -> Iterator[Any]:
 def test_a_format_may_guard_some_keys_and_not_others(mixed: Any) -> None:
     report = mixed(bare=frozenset("b"))
     assert report.outcomes == {"a": "ok", "b": "not verifiable", "compared": "ok", "unknown": "ok"}
-    assert (report.ok, code_of_report(report), code_of_report(report, strict=True), report.unguarded_nbytes) == (
+    assert (
+        report.ok,
+        code_of_report(report),
+        code_of_report(report, strict=True),
+        report.unguarded_nbytes,
+    ) == (
         True,
         0,
         1,

@@ -1,4 +1,5 @@
-"""Messages: what errors, findings and logs say is safe to print, and short, whatever the keys of a file are."""
+"""Messages: what errors, findings and logs say is safe to print, and short, whatever the keys of a
+file are."""
 
 import ast
 import logging
@@ -45,7 +46,9 @@ def test_an_error_has_no_control_characters_and_a_bounded_length() -> None:
 
 def test_names_are_counted_and_the_middle_of_a_long_one_is_left_out() -> None:
     assert named(["a", "b\n"]) == r"'a', 'b\n'"
-    assert len(named([1000 * "a"] * 20)) < 9 * MAX_WORD_LENGTH and named([1000 * "a"] * 20).endswith(" and 12 more")
+    assert len(named([1000 * "a"] * 20)) < 9 * MAX_WORD_LENGTH and named(
+        [1000 * "a"] * 20
+    ).endswith(" and 12 more")
 
 
 def test_long_names_are_not_compared() -> None:
@@ -80,9 +83,15 @@ def test_a_key_of_thousands_of_characters_works_and_a_longer_one_than_any_format
 ) -> None:
     key = "layer/" * 500
     for form in ("shardvar", "tensorflow", "safetensors", "npz"):
-        sv.save(tmp_path / f"{form}.npz" if form == "npz" else tmp_path / form, {key: np.ones(2)}, format=form)
+        sv.save(
+            tmp_path / f"{form}.npz" if form == "npz" else tmp_path / form,
+            {key: np.ones(2)},
+            format=form,
+        )
         place = next(path for path in tmp_path.iterdir() if path.name.startswith(form))
-        assert list(sv.load(tmp_path / form if form in ("shardvar", "tensorflow") else place)) == [key]
+        assert list(sv.load(tmp_path / form if form in ("shardvar", "tensorflow") else place)) == [
+            key
+        ]
         with pytest.raises(UnsupportedError, match="65535 .MAX_KEY_NBYTES"):
             sv.save(tmp_path / "more", {"k" * 65_536: np.ones(2)}, format=form)
 
@@ -93,11 +102,16 @@ def test_every_line_of_a_log_goes_through_message() -> None:
         (path, node)
         for path in MODULES
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_LOG.", "logging.warn", "warnings.warn"))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).startswith(("_LOG.", "logging.warn", "warnings.warn"))
     ]
     assert len(calls) >= 5
     for path, node in calls:
-        shape = ast.unparse(node.args[0]), ast.unparse(node.args[1]).partition("(")[0], len(node.args)
+        shape = (
+            ast.unparse(node.args[0]),
+            ast.unparse(node.args[1]).partition("(")[0],
+            len(node.args),
+        )
         assert shape == ("'%s'", "message", 2), at(path, node.lineno)
 
 

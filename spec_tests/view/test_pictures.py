@@ -1,4 +1,5 @@
-"""What values show of themselves in a notebook: true, bounded, well formed, and no markup of a name's."""
+"""What values show of themselves in a notebook: true, bounded, well formed, and no markup of a
+name's."""
 
 import re
 from html.parser import HTMLParser
@@ -32,7 +33,8 @@ TAGS = set("div b table thead tbody tr th td svg rect text path span".split())
 
 
 class Outline(HTMLParser):
-    """The tags of some HTML, each closed in turn, and its text; anything but what a picture is made of is an error."""
+    """The tags of some HTML, each closed in turn, and its text; anything but what a picture is made
+    of is an error."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -44,12 +46,16 @@ class Outline(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert tag in TAGS and not any(name.startswith("on") or name in ("src", "href") for name, _ in attributes)
+        assert tag in TAGS and not any(
+            name.startswith("on") or name in ("src", "href") for name, _ in attributes
+        )
         self.open.append(tag)
         self.seen.append(tag)
 
     def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert tag in TAGS and not any(name.startswith("on") or name in ("src", "href") for name, _ in attributes)
+        assert tag in TAGS and not any(
+            name.startswith("on") or name in ("src", "href") for name, _ in attributes
+        )
         self.seen.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -72,7 +78,9 @@ def hostile(directory: Path, **options: object) -> Path:
 @given(st.one_of(st.sampled_from(HOSTILE_KEYS + ODD_KEYS), st.text()))
 def test_a_text_is_shown_as_text(text: str) -> None:
     outline = Outline(f"<div>{shown(text)}</div>")
-    assert outline.seen == ["div"] and all(character.isprintable() for character in "".join(outline.text))
+    assert outline.seen == ["div"] and all(
+        character.isprintable() for character in "".join(outline.text)
+    )
 
 
 def test_a_partition_draws_each_part_and_names_its_region() -> None:
@@ -104,9 +112,14 @@ def test_the_areas_of_a_drawing_are_those_of_the_parts() -> None:
     assert parts == pytest.approx([whole * part.size / 80 for part in partition], rel=1e-2)
 
 
-@pytest.mark.parametrize("placements", [(Shard(0), Shard(1)), (Shard(0), Replicate()), (StridedShard(0, 3), Partial())])
-def test_a_layout_draws_its_devices_and_what_they_hold(placements: tuple[DTensorPlacement, ...]) -> None:
-    """A rectangle for each device, one for each region of a group, and one for the shape; and all of it in words."""
+@pytest.mark.parametrize(
+    "placements", [(Shard(0), Shard(1)), (Shard(0), Replicate()), (StridedShard(0, 3), Partial())]
+)
+def test_a_layout_draws_its_devices_and_what_they_hold(
+    placements: tuple[DTensorPlacement, ...],
+) -> None:
+    """A rectangle for each device, one for each region of a group, and one for the shape; and all
+    of it in words."""
     layout = dtensor((7, 4), sv.Mesh((3, 2), ("dp", "tp")), placements)
     distinct = sum(len(layout.regions(group[0])) for group in layout.replicas)
     assert Outline(layout._repr_html_()).seen.count("rect") == 6 + 1 + distinct
@@ -140,15 +153,24 @@ def test_every_layout_shows_itself_within_bounds(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("placement", [Shard(1), Replicate(), Shard(0)])
-def test_a_redistribution_draws_a_band_for_each_pair_of_devices(placement: DTensorPlacement) -> None:
-    """What a device keeps is a band too, so what arrives at each device is all that it holds in the end."""
+def test_a_redistribution_draws_a_band_for_each_pair_of_devices(
+    placement: DTensorPlacement,
+) -> None:
+    """What a device keeps is a band too, so what arrives at each device is all that it holds in the
+    end."""
     source, target = (dtensor((6, 6), sv.Mesh((3,)), [each]) for each in (Shard(0), placement))
     plan = plan_redistribution(source, target)
     pairs = {(a, b) for a in range(3) for b in range(3) if a == b or placement != Shard(0)}
     assert Outline(plan._repr_html_()).seen.count("path") == len(pairs)
     text = said(plan)
-    assert f"{plan.sent().sum()} elements cross" in text and (plan.collective or "no single collective") in text
-    numbers = [list(map(str, row)) for row in zip(range(3), plan.sent(), plan.received(), plan.peak(), strict=True)]
+    assert (
+        f"{plan.sent().sum()} elements cross" in text
+        and (plan.collective or "no single collective") in text
+    )
+    numbers = [
+        list(map(str, row))
+        for row in zip(range(3), plan.sent(), plan.received(), plan.peak(), strict=True)
+    ]
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", plan._repr_html_())
     assert [cells[first : first + 4] for first in range(0, len(cells), 4)] == numbers
 
@@ -176,7 +198,10 @@ def test_a_ledger_shows_the_bytes_of_each_route() -> None:
         table.read_value()
     text = said(ledger)
     assert "208 bytes" in text and "3 messages" in text and len(ledger.transfers) == 3
-    assert all(f"ps:{server} localhost:0" in text for server in range(3)) and text.split().count("64") == 2
+    assert (
+        all(f"ps:{server} localhost:0" in text for server in range(3))
+        and text.split().count("64") == 2
+    )
     assert repr(ledger) == "<Ledger of 208 bytes in 3 messages>"
     with sv.track_transfers() as empty:
         pass
@@ -193,7 +218,9 @@ def test_a_plan_tells_what_moves_from_where_to_where() -> None:
     tables = []
     for number in (3, 5):
         parts = Partition.from_counts((13, 4), (number, 1)).parts
-        offset, shape = (np.array([getattr(part, name) for part in parts]) for name in ("offset", "shape"))
+        offset, shape = (
+            np.array([getattr(part, name) for part in parts]) for name in ("offset", "shape")
+        )
         tables.append(SliceTable.of(tensors, np.zeros(number, np.int64), offset, shape))
     plan = plan_copies(*tables)
     text = said(plan)
@@ -202,7 +229,11 @@ def test_a_plan_tells_what_moves_from_where_to_where() -> None:
 
 
 def test_a_reader_tells_its_tensors_and_what_it_cannot_read(tmp_path: Path) -> None:
-    sv.save(tmp_path / "model", {"table": np.ones((13, 4), np.float32), "step": np.array(7)}, partition=3)
+    sv.save(
+        tmp_path / "model",
+        {"table": np.ones((13, 4), np.float32), "step": np.array(7)},
+        partition=3,
+    )
     with sv.open_checkpoint(tmp_path / "model") as reader:
         text = said(reader)
         assert all(word in text for word in ("table", "[13, 4]", "208 B", "2 tensors", "4 slices"))

@@ -14,7 +14,11 @@ from spec_tests.helpers.view_pages import columns_of, keys_of, slices_of
 
 __all__ = ["run"]  # the fixture
 
-ARRAYS = {"a/w": np.arange(60.0).reshape(12, 5), "b": np.arange(7), "text": np.array([b"x", b"yy"], object)}
+ARRAYS = {
+    "a/w": np.arange(60.0).reshape(12, 5),
+    "b": np.arange(7),
+    "text": np.array([b"x", b"yy"], object),
+}
 
 
 @pytest.mark.parametrize(
@@ -29,10 +33,13 @@ ARRAYS = {"a/w": np.arange(60.0).reshape(12, 5), "b": np.arange(7), "text": np.a
 def test_the_page_of_a_dry_run_shows_what_its_command_writes(
     target: str, options: list[str], tmp_path: Path, run: Run
 ) -> None:
-    """Regions, files and first bytes are those of the checkpoint that the command on the page makes."""
+    """Regions, files and first bytes are those of the checkpoint that the command on the page
+    makes."""
     sv.save(tmp_path / "old", ARRAYS, partition={"a/w": 3})
     page = tmp_path / "plan.html"
-    outcome = run("reshard", tmp_path / "old", tmp_path / target, *options, "--dry-run", "--html", page)
+    outcome = run(
+        "reshard", tmp_path / "old", tmp_path / target, *options, "--dry-run", "--html", page
+    )
     assert outcome.code == 0 and not list(tmp_path.glob("new*")) and "wrote " in outcome.err
     columns = columns_of(page.read_text(encoding="utf-8"))
     old, new = columns["checkpoints"]
@@ -42,13 +49,16 @@ def test_the_page_of_a_dry_run_shows_what_its_command_writes(
     assert run(*words[1:]).code == 0
     with sv.open_checkpoint(tmp_path / target) as reader:
         files, entries = reader.index.files, reader.entries()
-        written = [(entries.entry(row, files), bool(entries.plain[row])) for row in range(len(entries))]
+        written = [
+            (entries.entry(row, files), bool(entries.plain[row])) for row in range(len(entries))
+        ]
     planned = sorted(
         (key, offset, shape, int(file.split()[1]), start, nbytes)
         for key, offset, shape, file, start, nbytes, _ in slices_of(new)
     )
     assert [each[:5] for each in planned] == sorted(
-        (e.slice.key, e.slice.region.offset, e.slice.region.shape, files.index(e.file), e.start) for e, _ in written
+        (e.slice.key, e.slice.region.offset, e.slice.region.shape, files.index(e.file), e.start)
+        for e, _ in written
     )
 
 
@@ -56,7 +66,15 @@ def test_a_plan_of_several_sources_shows_what_they_become(tmp_path: Path, run: R
     sv.save(tmp_path / "one", {"a": np.ones((2, 3))})
     sv.save(tmp_path / "two", {"a": np.ones((4, 3))})
     page = tmp_path / "plan.html"
-    words = ["reshard", tmp_path / "one", tmp_path / "two", tmp_path / "new", "--concat", "a=0", "--dry-run"]
+    words = [
+        "reshard",
+        tmp_path / "one",
+        tmp_path / "two",
+        tmp_path / "new",
+        "--concat",
+        "a=0",
+        "--dry-run",
+    ]
     assert run(*words, "--html", page).code == 0
     (new,) = columns_of(page.read_text(encoding="utf-8"))["checkpoints"]
     assert keys_of(new) == ["a"] and new["shapes"][new["shape"][0]] == [6, 3]
@@ -65,9 +83,21 @@ def test_a_plan_of_several_sources_shows_what_they_become(tmp_path: Path, run: R
 def test_a_page_of_a_plan_is_asked_for_with_a_dry_run(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "old", ARRAYS)
     outcome = run("reshard", tmp_path / "old", tmp_path / "new", "--html", tmp_path / "x.html")
-    assert outcome.code == 2 and "--dry-run" in outcome.err and not (tmp_path / "new.svindex").exists()
+    assert (
+        outcome.code == 2 and "--dry-run" in outcome.err and not (tmp_path / "new.svindex").exists()
+    )
     (tmp_path / "mine.html").write_text("mine")
-    assert run("reshard", tmp_path / "old", tmp_path / "new", "--dry-run", "--html", tmp_path / "mine.html").code == 3
+    assert (
+        run(
+            "reshard",
+            tmp_path / "old",
+            tmp_path / "new",
+            "--dry-run",
+            "--html",
+            tmp_path / "mine.html",
+        ).code
+        == 3
+    )
     assert (tmp_path / "mine.html").read_text() == "mine"
     with pytest.raises(ArgumentError, match="dry run"):
         describe_plan(sv.reshard(tmp_path / "old", tmp_path / "new"))
@@ -75,7 +105,9 @@ def test_a_page_of_a_plan_is_asked_for_with_a_dry_run(tmp_path: Path, run: Run) 
 
 def test_the_json_of_a_report_has_no_plan_in_it(tmp_path: Path) -> None:
     sv.save(tmp_path / "old", ARRAYS)
-    dry, done = (sv.reshard(tmp_path / "old", tmp_path / "new", dry_run=each) for each in (True, False))
+    dry, done = (
+        sv.reshard(tmp_path / "old", tmp_path / "new", dry_run=each) for each in (True, False)
+    )
     assert dry.planned is not None and done.planned is None
     differing = {"dry_run": False, "free_nbytes": 0, "callback_seconds": 0.0}
     assert dry.to_json() | differing == done.to_json() | differing

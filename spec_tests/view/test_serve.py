@@ -41,12 +41,17 @@ def serving(path: Path) -> Iterator[PageServer]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PageServer]:
-    sv.save(tmp_path / "model", {"a/w": ARRAY, "b": np.array([1.5, np.nan, np.inf]), "text": np.array([b"x"], object)})
+    sv.save(
+        tmp_path / "model",
+        {"a/w": ARRAY, "b": np.array([1.5, np.nan, np.inf]), "text": np.array([b"x"], object)},
+    )
     with serving(tmp_path / "model") as server:
         yield server
 
 
-def ask(server: PageServer, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+def ask(
+    server: PageServer, path: str, method: str = "GET", **headers: str
+) -> tuple[HTTPResponse, bytes]:
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
@@ -62,7 +67,9 @@ def answer(server: PageServer, what: str, **fields: object) -> dict[str, object]
     return told
 
 
-def test_the_address_has_the_loopback_and_a_token_of_its_own(server: PageServer, tmp_path: Path) -> None:
+def test_the_address_has_the_loopback_and_a_token_of_its_own(
+    server: PageServer, tmp_path: Path
+) -> None:
     address = urlsplit(server.url)
     assert address.hostname == "127.0.0.1" and server.server_address[0] == "127.0.0.1"
     assert address.path == f"/{server.token}/" and len(server.token) >= 32
@@ -72,7 +79,9 @@ def test_the_address_has_the_loopback_and_a_token_of_its_own(server: PageServer,
     assert (response.status, body) == (200, b"<p>page</p>")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{port}", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{port}", ""]
+)
 def test_another_host_is_refused(server: PageServer, host: str) -> None:
     """A name that an attacker makes resolve to this machine reaches it with that name in Host."""
     response, body = ask(server, f"/{server.token}/", Host=host.format(port=server.server_port))
@@ -80,7 +89,9 @@ def test_another_host_is_refused(server: PageServer, host: str) -> None:
     assert ask(server, f"/{server.token}/", Host=f"localhost:{server.server_port}")[0].status == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "X"])
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "X"]
+)
 def test_another_method_is_refused(server: PageServer, method: str) -> None:
     response, body = ask(server, f"/{server.token}/", method)
     assert response.status == 501 and b"page" not in body
@@ -118,16 +129,25 @@ def test_another_path_is_refused(server: PageServer) -> None:
 def test_every_response_forbids_to_keep_frame_guess_or_pass_on(server: PageServer) -> None:
     for path in ("/", f"/{server.token}/", f"/{server.token}/values?tensor=0"):
         headers = ask(server, path)[0].headers
-        assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
+        assert (
+            headers["Cache-Control"] == "no-store"
+            and headers["X-Content-Type-Options"] == "nosniff"
+        )
         assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
-        assert headers["Referrer-Policy"] == "no-referrer" and headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert (
+            headers["Referrer-Policy"] == "no-referrer"
+            and headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        )
         assert "Access-Control-Allow-Origin" not in headers
 
 
 def test_values_are_those_that_show_prints(server: PageServer, tmp_path: Path, run: Run) -> None:
     for index in ("", "1:3, ::2", "0, 0", "..., ::-1", "[1]"):
         told = answer(server, "values", tensor=0, index=index)
-        assert f"{told['heading']}\n{told['text']}\n" == run("show", tmp_path / "model", "a/w", index).out
+        assert (
+            f"{told['heading']}\n{told['text']}\n"
+            == run("show", tmp_path / "model", "a/w", index).out
+        )
         assert told["note"] == ""
 
 
@@ -135,7 +155,9 @@ def test_statistics_are_those_of_numpy(server: PageServer) -> None:
     told = answer(server, "statistics", tensor=0)
     assert (told["min"], told["max"], told["elements"], told["zero"]) == (0, 23, 24, 1)
     assert told["mean"] == pytest.approx(ARRAY.mean()) and told["std"] == pytest.approx(ARRAY.std())
-    assert answer(server, "statistics", tensor=1) | {"NaN": 1, "inf": 1} == answer(server, "statistics", tensor=1)
+    assert answer(server, "statistics", tensor=1) | {"NaN": 1, "inf": 1} == answer(
+        server, "statistics", tensor=1
+    )
 
 
 def test_a_wrong_question_gets_a_cause_and_a_remedy(server: PageServer) -> None:
@@ -171,7 +193,9 @@ def test_a_damaged_tensor_is_an_answer_and_the_others_are_still_read(tmp_path: P
 def test_a_slice_of_a_hundred_gibibytes_is_read_without_the_rest(tmp_path: Path) -> None:
     """The file is sparse: a server that read all of it would not end within the time of a test."""
     rows = 100 * 2**30 // 4096
-    header = json.dumps({"w": {"dtype": "F32", "shape": [rows, 1024], "data_offsets": [0, rows * 4096]}}).encode()
+    header = json.dumps(
+        {"w": {"dtype": "F32", "shape": [rows, 1024], "data_offsets": [0, rows * 4096]}}
+    ).encode()
     with open(tmp_path / "big.safetensors", "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.seek((rows - 1) * 4096, 1)
@@ -210,6 +234,10 @@ def test_the_command_prints_the_address_and_serves_the_page(
     outcome = run("view", tmp_path / "model", "--serve")
     assert outcome.code == 0 and outcome.out.startswith("serving http://127.0.0.1:")
     assert "fetch(" in pages[0] and "; connect-src 'self'\"" in pages[0]
-    assert run("view", tmp_path / "model", "--serve", "--json").json["url"].startswith("http://127.0.0.1:")
+    assert (
+        run("view", tmp_path / "model", "--serve", "--json")
+        .json["url"]
+        .startswith("http://127.0.0.1:")
+    )
     assert sorted(tmp_path.iterdir()) == before
     assert run("view", tmp_path / "model", "--serve", "-o", tmp_path / "x.html").code == 2

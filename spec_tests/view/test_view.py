@@ -1,4 +1,5 @@
-"""The page of ``shardvar view``: it says what the index says, trusts no name, and replaces no file but a page.
+"""The page of ``shardvar view``: it says what the index says, trusts no name, and replaces no file
+but a page.
 
 How it looks and answers in a browser is ``spec_tests/browser``'s to say.
 """
@@ -16,7 +17,15 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.verbs.compare.stats import NUM_BINS, Statistics, bin_counts
-from shardvar.view.collect import HEIGHTS, bar_heights, describe, front_coded, gaps, packed, unpacked
+from shardvar.view.collect import (
+    HEIGHTS,
+    bar_heights,
+    describe,
+    front_coded,
+    gaps,
+    packed,
+    unpacked,
+)
 from shardvar.view.page import MARK, embedded_json, make_page
 from spec_tests.helpers.command_line import Run, run, saved
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
@@ -41,17 +50,36 @@ def assert_says_what_the_index_says(page: str, path: Path) -> None:
         assert columns["files"] == list(reader.index.files)
         entries = reader.entries()
         tensors, slices = entries.slices.tensors, entries.slices
-        nbytes = {key: int(slices.nbytes[slices.tensor == row].sum()) for row, key in enumerate(tensors.keys)}
-        assert tensors_of(columns) == {
-            key: (tensors.dtype(row), tensors.shape(row), nbytes[key]) for row, key in enumerate(tensors.keys)
+        nbytes = {
+            key: int(slices.nbytes[slices.tensor == row].sum())
+            for row, key in enumerate(tensors.keys)
         }
-        listed = [(entries.entry(row, reader.index.files), bool(entries.plain[row])) for row in range(len(entries))]
+        assert tensors_of(columns) == {
+            key: (tensors.dtype(row), tensors.shape(row), nbytes[key])
+            for row, key in enumerate(tensors.keys)
+        }
+        listed = [
+            (entries.entry(row, reader.index.files), bool(entries.plain[row]))
+            for row in range(len(entries))
+        ]
         assert sorted(slices_of(columns)) == sorted(
-            (e.slice.key, e.slice.region.offset, e.slice.region.shape, e.file, e.start, e.slice.nbytes, plain)
+            (
+                e.slice.key,
+                e.slice.region.offset,
+                e.slice.region.shape,
+                e.file,
+                e.start,
+                e.slice.nbytes,
+                plain,
+            )
             for e, plain in listed
         )
-        faults = {keys_of(columns)[row]: (kind, message) for row, kind, message in columns["faults"]}
-        assert faults == {key: (type(error).__name__, str(error)) for key, error in reader.faults.items()}
+        faults = {
+            keys_of(columns)[row]: (kind, message) for row, kind, message in columns["faults"]
+        }
+        assert faults == {
+            key: (type(error).__name__, str(error)) for key, error in reader.faults.items()
+        }
 
 
 @pytest.mark.smoke
@@ -66,7 +94,9 @@ def test_the_page_says_what_the_index_says(form: str, tmp_path: Path, run: Run) 
     ["native/bad_overlap", "native/bad_hole", "native/bad_data_missing", "tensorflow/slices_overlap",
      "tensorflow/slices_with_hole", "tensorflow/bad_shard_missing", "tensorflow/keras_adam", "native/grid"],
 )  # fmt: skip
-def test_the_page_of_a_damaged_checkpoint_names_each_fault(case: str, tmp_path: Path, run: Run) -> None:
+def test_the_page_of_a_damaged_checkpoint_names_each_fault(
+    case: str, tmp_path: Path, run: Run
+) -> None:
     target = tmp_path / "out.html"
     assert run("view", GOLDEN / case, "-o", target).code == 0
     assert_says_what_the_index_says(target.read_text(encoding="utf-8"), GOLDEN / case)
@@ -102,7 +132,12 @@ def test_no_name_becomes_markup(tmp_path: Path, run: Run) -> None:
     names = {key: np.ones(3) for key in HOSTILE_KEYS}
     sv.save(tmp_path / "model", names, metadata={HOSTILE_KEYS[0]: HOSTILE_KEYS[1]})
     page = page_of(run, tmp_path / "model")
-    assert (page.count("<script"), page.count("</script>"), page.count("<style>"), page.count("</style>")) == (
+    assert (
+        page.count("<script"),
+        page.count("</script>"),
+        page.count("<style>"),
+        page.count("</style>"),
+    ) == (
         2,
         2,
         1,
@@ -124,10 +159,17 @@ def test_the_page_asks_for_nothing_over_a_network(tmp_path: Path, run: Run) -> N
     page = page_of(run, saved(tmp_path))
     assert set(re.findall(r"https?://[^\"'\s]*", page)) == {"http://www.w3.org/2000/svg"}
     assert re.search(r"\b(src|href|action)=(?!\"#)", page.split("<script", 1)[0]) is None
-    assert "fetch(" not in page and "import(" not in page and "innerHTML" not in page and "eval(" not in page
+    assert (
+        "fetch(" not in page
+        and "import(" not in page
+        and "innerHTML" not in page
+        and "eval(" not in page
+    )
 
 
-def test_the_policy_allows_the_script_and_the_style_of_the_page_alone(tmp_path: Path, run: Run) -> None:
+def test_the_policy_allows_the_script_and_the_style_of_the_page_alone(
+    tmp_path: Path, run: Run
+) -> None:
     page = page_of(run, saved(tmp_path))
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     for tag, rule in (("script", "script-src"), ("style", "style-src")):
@@ -139,7 +181,11 @@ def test_the_policy_allows_the_script_and_the_style_of_the_page_alone(tmp_path: 
 
 def test_statistics_and_histograms_are_those_of_numpy(tmp_path: Path, run: Run) -> None:
     rng = np.random.default_rng(3)
-    values = {"normal": rng.standard_normal(5000), "integers": rng.integers(-9, 9, (40, 7)), "same": np.full(8, 2.5)}
+    values = {
+        "normal": rng.standard_normal(5000),
+        "integers": rng.integers(-9, 9, (40, 7)),
+        "same": np.full(8, 2.5),
+    }
     odd = {"nothing": np.zeros((0, 2)), "nan": np.array([np.nan]), "text": np.array([b"x"], object)}
     sv.save(tmp_path / "model", values | odd)
     (columns,) = columns_of(page_of(run, tmp_path / "model", "--stats"))["checkpoints"]
@@ -147,7 +193,11 @@ def test_statistics_and_histograms_are_those_of_numpy(tmp_path: Path, run: Run) 
     place = {keys[row]: number for number, row in enumerate(stats["row"])}
     assert place.keys() == {*values, "nothing", "nan"}
     for key, array in values.items():
-        counts = np.histogram(array, NUM_BINS, range=(array.min(), array.max()))[0] if key != "same" else [8] + [0] * 23
+        counts = (
+            np.histogram(array, NUM_BINS, range=(array.min(), array.max()))[0]
+            if key != "same"
+            else [8] + [0] * 23
+        )
         assert stats["histogram"][place[key]] == bar_heights(np.asarray(counts))
         assert stats["peak"][place[key]] == max(counts)
         assert stats["mean"][place[key]] == pytest.approx(array.mean(), rel=1e-5)
@@ -170,7 +220,9 @@ def test_a_histogram_of_a_large_tensor_is_that_of_its_blocks(tmp_path: Path, run
     array = np.random.default_rng(5).standard_normal(1_500_000).astype(np.float32)
     sv.save(tmp_path / "model", {"large": array}, partition=3)
     (columns,) = columns_of(page_of(run, tmp_path / "model", "--stats"))["checkpoints"]
-    assert columns["stats"]["histogram"] == [bar_heights(bin_counts(array, float(array.min()), float(array.max())))]
+    assert columns["stats"]["histogram"] == [
+        bar_heights(bin_counts(array, float(array.min()), float(array.max())))
+    ]
 
 
 def test_only_an_empty_bin_has_no_height() -> None:
@@ -185,11 +237,15 @@ def test_a_filter_takes_what_it_matches(tmp_path: Path, run: Run) -> None:
     assert run("view", path, "-o", tmp_path / "out.html", "--filter", "zzz*").code == 2
 
 
-def test_the_page_stands_beside_the_checkpoint_where_nothing_else_is_said(tmp_path: Path, run: Run) -> None:
+def test_the_page_stands_beside_the_checkpoint_where_nothing_else_is_said(
+    tmp_path: Path, run: Run
+) -> None:
     for form, name in (("shardvar", "model"), ("safetensors", "weights.safetensors")):
         path = saved(tmp_path, form, name)
         page = tmp_path / f"{name.partition('.')[0]}.html"
-        assert run("view", path).out.startswith("wrote ") and page.read_text(encoding="utf-8").startswith(MARK)
+        assert run("view", path).out.startswith("wrote ") and page.read_text(
+            encoding="utf-8"
+        ).startswith(MARK)
     assert run("verify", tmp_path / "model").code == 0
 
 
@@ -198,7 +254,11 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
     mine = tmp_path / "mine.html"
     mine.write_text("<p>my own</p>")
     outcome = run("view", path, "-o", mine)
-    assert outcome.code == 3 and "not written by shardvar" in outcome.err and mine.read_text() == "<p>my own</p>"
+    assert (
+        outcome.code == 3
+        and "not written by shardvar" in outcome.err
+        and mine.read_text() == "<p>my own</p>"
+    )
     assert [run("view", path, "-o", tmp_path / "page.html").code for _ in range(2)] == [0, 0]
     assert run("view", path, "-o", tmp_path / "model.svindex").code == 2
     (tmp_path / "folder.html").mkdir()
@@ -206,7 +266,9 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".shardvar")]
 
 
-def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
     with pytest.raises(sv.errors.ArgumentError, match="--filter"):
         make_page([{"path": "model", "name": "model"}])
@@ -216,10 +278,16 @@ def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(monkeypatch: p
 def test_a_page_has_statistics_of_as_many_tensors_as_it_has_room_for(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    """Every share of the room gives a page within the limit; remarkable tensors come first, then the largest."""
+    """Every share of the room gives a page within the limit; remarkable tensors come first, then
+    the largest."""
     rng = np.random.default_rng(7)
     arrays = {f"w{n}": rng.standard_normal(n + 2) for n in range(300)}
-    arrays |= {"w3": np.full(5, np.nan), "w8": np.array([1.0, np.inf]), "w9": np.zeros(3), "w11": np.full(3, 2.0)}
+    arrays |= {
+        "w3": np.full(5, np.nan),
+        "w8": np.array([1.0, np.inf]),
+        "w9": np.zeros(3),
+        "w11": np.full(3, 2.0),
+    }
     sv.save(tmp_path / "model", arrays)
     plain, whole = (len(page_of(run, tmp_path / "model", *words)) for words in ((), ("--stats",)))
     limit = plain + int(share * (whole - plain)) + 500
@@ -228,12 +296,16 @@ def test_a_page_has_statistics_of_as_many_tensors_as_it_has_room_for(
     (columns,) = columns_of(page)["checkpoints"]
     keys, stats = keys_of(columns), columns["stats"]
     told = [keys[row] for row in (range(300) if stats["row"] is None else stats["row"])]
-    assert len(page) <= limit and stats["num_left_out"] == 300 - len(told) and (len(told) == 300) == (share > 1)
+    assert (
+        len(page) <= limit
+        and stats["num_left_out"] == 300 - len(told)
+        and (len(told) == 300) == (share > 1)
+    )
     plainest = sorted(arrays.keys() - {"w3", "w8", "w9", "w11"}, key=lambda key: -arrays[key].size)
     if share > 0.001:
-        assert set(told) == {"w3", "w8", "w9", "w11", *plainest[: len(told) - 4]} and len(page) >= min(
-            limit - 1500, whole
-        )
+        assert set(told) == {"w3", "w8", "w9", "w11", *plainest[: len(told) - 4]} and len(
+            page
+        ) >= min(limit - 1500, whole)
 
 
 def test_a_page_too_large_without_statistics_is_refused_before_a_value_is_read(
@@ -257,14 +329,19 @@ def test_a_page_of_two_too_large_is_refused_before_a_value_is_read(
     for file in tmp_path.glob("model.svdata-*"):
         file.write_bytes(b"")
     outcome = run("diff", path, path, "--html", tmp_path / "page.html", "--stats")
-    assert outcome.code == 2 and "The page would have" in outcome.err and "diff --filter" in outcome.err
+    assert (
+        outcome.code == 2
+        and "The page would have" in outcome.err
+        and "diff --filter" in outcome.err
+    )
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.4])
 def test_a_page_of_two_has_histograms_of_as_many_tensors_as_it_has_room_for(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    """Every share of the room gives a page within the limit; both sides have those of the same tensors."""
+    """Every share of the room gives a page within the limit; both sides have those of the same
+    tensors."""
     rng = np.random.default_rng(7)
     one = {f"w{n}": rng.standard_normal(n + 2) for n in range(200)}
     sv.save(tmp_path / "a", one)
@@ -285,7 +362,9 @@ def test_a_page_of_two_has_histograms_of_as_many_tensors_as_it_has_room_for(
     rows = [side["stats"]["row"] or list(range(200)) for side in sides]
     keys = [[keys_of(side)[row] for row in some] for side, some in zip(sides, rows, strict=True)]
     left = sides[0]["stats"]["num_left_out"]
-    assert len(text) <= limit and keys[0] == keys[1] and ("room" in told) == (left > 0) == (share < 1)
+    assert (
+        len(text) <= limit and keys[0] == keys[1] and ("room" in told) == (left > 0) == (share < 1)
+    )
     assert left == 200 - len(keys[0])
 
 
@@ -296,11 +375,16 @@ def test_one_cause_is_written_once_whatever_the_number_of_tensors(tmp_path: Path
     file.unlink()
     page = page_of(run, tmp_path / "model")
     (columns,) = columns_of(page)["checkpoints"]
-    assert len(columns["faults"]) == 200 and page.count("is missing. ") == len(columns["causes"]) == 1
+    assert (
+        len(columns["faults"]) == 200 and page.count("is missing. ") == len(columns["causes"]) == 1
+    )
 
 
 def test_a_hundred_thousand_tensors_fit_in_a_page(tmp_path: Path, run: Run) -> None:
-    names = {f"model/decoder/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2, np.int8) for i in range(100_000)}
+    names = {
+        f"model/decoder/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2, np.int8)
+        for i in range(100_000)
+    }
     sv.save(tmp_path / "many", names)
     page = page_of(run, tmp_path / "many")
     assert len(page) < 8_000_000
@@ -312,13 +396,26 @@ def test_the_page_of_a_comparison_of_some_tensors_has_only_those(tmp_path: Path,
     """A tensor that was left out of the comparison would look equal."""
     one = saved(tmp_path)
     assert (
-        run("diff", one, one, "--filter", "dense/*", "--exclude", "*bias", "--html", tmp_path / "some.html").code == 0
+        run(
+            "diff",
+            one,
+            one,
+            "--filter",
+            "dense/*",
+            "--exclude",
+            "*bias",
+            "--html",
+            tmp_path / "some.html",
+        ).code
+        == 0
     )
     for columns in columns_of((tmp_path / "some.html").read_text(encoding="utf-8"))["checkpoints"]:
         assert keys_of(columns) == ["dense/kernel"]
 
 
-def test_the_page_of_a_comparison_under_other_names_has_a_row_for_both(tmp_path: Path, run: Run) -> None:
+def test_the_page_of_a_comparison_under_other_names_has_a_row_for_both(
+    tmp_path: Path, run: Run
+) -> None:
     sv.save(tmp_path / "a", {"old/x": np.arange(6), "old/y": np.ones(3)})
     sv.save(tmp_path / "b", {"new/x": np.arange(6) + 1, "new/y": np.ones(3)})
     words = ("--rename", "old/*=new/*", "--html", tmp_path / "both.html")
@@ -330,18 +427,28 @@ def test_the_page_of_a_comparison_under_other_names_has_a_row_for_both(tmp_path:
 
 
 def test_statistics_of_a_hundred_thousand_tensors_fit_in_ten_megabytes(tmp_path: Path) -> None:
-    """Weights as models have them, with full histograms, on a sample: the page is linear in the tensors."""
+    """Weights as models have them, with full histograms, on a sample: the page is linear in the
+    tensors."""
     number = 2000
     keys = [f"model/decoder/block_{i // 100}/expert_{i % 100}/kernel" for i in range(number)]
     sv.save(tmp_path / "many", {key: np.zeros(2, np.int8) for key in keys})
-    one = Statistics(10**6, 10**6, minimum=-0.0314159265, maximum=0.0314159265, mean=-0.000271828182, m2=141.421356)
+    one = Statistics(
+        10**6,
+        10**6,
+        minimum=-0.0314159265,
+        maximum=0.0314159265,
+        mean=-0.000271828182,
+        m2=141.421356,
+    )
     counts = np.arange(1, NUM_BINS + 1)
     with sv.open_checkpoint(tmp_path / "many") as reader:
         columns = describe(reader, keys, [0], dict.fromkeys(keys, one), dict.fromkeys(keys, counts))
     assert len(embedded_json(columns)) / number * 100_000 < 10_000_000
 
 
-def test_open_shows_the_page_in_a_browser(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_shows_the_page_in_a_browser(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: bool(shown.append(address)))
     outcome = run("view", saved(tmp_path), "--open")
@@ -357,12 +464,19 @@ def test_view_tells_people_how_many_tensors_it_wrote(tmp_path: Path, run: Run) -
 def test_view_tells_programs_what_it_wrote(tmp_path: Path, run: Run) -> None:
     told = run("view", saved(tmp_path), "--json").json
     assert list(told) == "schema path num_tensors num_slices nbytes num_files".split()
-    assert (told["path"], told["num_tensors"], told["num_files"]) == (str(tmp_path / "model.html"), 4, 1)
+    assert (told["path"], told["num_tensors"], told["num_files"]) == (
+        str(tmp_path / "model.html"),
+        4,
+        1,
+    )
 
 
 def test_diff_writes_a_page_of_both_and_answers_as_without_it(tmp_path: Path, run: Run) -> None:
     one = saved(tmp_path)
-    changed = {"dense/kernel": np.zeros((8, 5), np.float32), "dense/bias": np.array([0.0, 1.0, np.nan], np.float32)}
+    changed = {
+        "dense/kernel": np.zeros((8, 5), np.float32),
+        "dense/bias": np.array([0.0, 1.0, np.nan], np.float32),
+    }
     sv.save(tmp_path / "two.npz", changed | {"new": np.ones(2)})
     plain = run("diff", one, tmp_path / "two.npz")
     page = tmp_path / "both.html"
@@ -377,19 +491,32 @@ def test_diff_writes_a_page_of_both_and_answers_as_without_it(tmp_path: Path, ru
     row, change, *values = columns["diff"]["differences"][0]
     told = dict(zip(columns["diff"]["fields"], values, strict=True))
     assert (keys_of(a)[row], change) == (difference.key, difference.change)
-    assert (told["count"], tuple(told["first"])) == (difference.values.count, difference.values.first)
-    assert (told["cosine"], told["norm"]) == (difference.values.cosine, difference.values.relative_norm)
+    assert (told["count"], tuple(told["first"])) == (
+        difference.values.count,
+        difference.values.first,
+    )
+    assert (told["cosine"], told["norm"]) == (
+        difference.values.cosine,
+        difference.values.relative_norm,
+    )
     assert columns["diff"]["num_equal"] == report.num_equal == 1
     assert run("diff", one, tmp_path / "two.npz", "--html", tmp_path / "two.npz").code == 2
 
 
-def test_a_page_has_the_path_as_it_was_typed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages are sent to others: no folder of this machine is in them unless it was typed, in messages neither."""
+def test_a_page_has_the_path_as_it_was_typed(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are sent to others: no folder of this machine is in them unless it was typed, in
+    messages neither."""
     saved(tmp_path, "shardvar")
     data = next(tmp_path.glob("model.svdata-*"))
     inside = tmp_path / "runs" / "deep"
     inside.mkdir(parents=True)
-    for cwd, path in ((tmp_path, "model"), (inside, "../../model"), (tmp_path, "./runs/../model.svindex")):
+    for cwd, path in (
+        (tmp_path, "model"),
+        (inside, "../../model"),
+        (tmp_path, "./runs/../model.svindex"),
+    ):
         monkeypatch.chdir(cwd)
         assert run("view", path, "-o", "out.html").code == 0
         page = Path("out.html").read_text(encoding="utf-8")
@@ -406,12 +533,23 @@ def test_a_page_has_the_path_as_it_was_typed(tmp_path: Path, run: Run, monkeypat
 
 
 def test_the_number_of_the_schema_stands_for_these_columns(tmp_path: Path, run: Run) -> None:
-    """Whoever takes a column away, or gives one another meaning, raises the number; programs read pages."""
+    """Whoever takes a column away, or gives one another meaning, raises the number; programs read
+    pages."""
     page = columns_of(page_of(run, saved(tmp_path, "shardvar", partition=3), "--stats"))
     assert page["schema"] == 4
     (columns,) = page["checkpoints"]
     assert columns.keys() >= {
-        *("path", "name", "format", "writer", "description", "metadata", "num_parameters", "files", "file_nbytes"),
+        *(
+            "path",
+            "name",
+            "format",
+            "writer",
+            "description",
+            "metadata",
+            "num_parameters",
+            "files",
+            "file_nbytes",
+        ),
         *(
             "faults",
             "causes",
@@ -429,7 +567,20 @@ def test_the_number_of_the_schema_stands_for_these_columns(tmp_path: Path, run: 
     }
     assert columns["slices"].keys() >= {"file", "gap", "nbytes", "encoded", "cut", "device"}
     assert columns["stats"].keys() >= {
-        *("row", "min", "max", "mean", "std", "count", "nan", "inf", "zero", "histogram", "bins", "peak")
+        *(
+            "row",
+            "min",
+            "max",
+            "mean",
+            "std",
+            "count",
+            "nan",
+            "inf",
+            "zero",
+            "histogram",
+            "bins",
+            "peak",
+        )
     }
 
 
@@ -448,7 +599,8 @@ def test_a_start_beyond_the_numbers_of_javascript_is_told_as_text() -> None:
 
 
 def test_histograms_of_both_sides_have_the_same_bins(tmp_path: Path, run: Run) -> None:
-    """The oracle is NumPy's histogram over the range of both; tensors that are equal are not read again."""
+    """The oracle is NumPy's histogram over the range of both; tensors that are equal are not read
+    again."""
     rng = np.random.default_rng(5)
     a = {"w": rng.standard_normal(900), "same": np.ones(4), "odd": np.array([np.nan, np.nan])}
     b = {"new": a["w"] * 3 + 1, "same": np.ones(4), "odd": np.array([1.0, 2.0])}
@@ -457,7 +609,10 @@ def test_histograms_of_both_sides_have_the_same_bins(tmp_path: Path, run: Run) -
     html = tmp_path / "d.html"
     words = ("--rename", "w=new", "--html", html)
     assert run("diff", tmp_path / "a", tmp_path / "b", *words).code == 1
-    assert all(each["stats"] is None for each in columns_of(html.read_text(encoding="utf-8"))["checkpoints"])
+    assert all(
+        each["stats"] is None
+        for each in columns_of(html.read_text(encoding="utf-8"))["checkpoints"]
+    )
     assert run("diff", tmp_path / "a", tmp_path / "b", *words, "--stats").code == 1
     both = [*a["w"], *b["new"]]
     for columns, values in zip(
@@ -467,7 +622,10 @@ def test_histograms_of_both_sides_have_the_same_bins(tmp_path: Path, run: Run) -
         place = {keys[row]: number for number, row in enumerate(stats["row"])}
         assert place.keys() == {"new", "odd"}
         counts = np.histogram(values, NUM_BINS, range=(min(both), max(both)))[0]
-        assert stats["histogram"][place["new"]] == bar_heights(counts) and stats["peak"][place["new"]] == counts.max()
+        assert (
+            stats["histogram"][place["new"]] == bar_heights(counts)
+            and stats["peak"][place["new"]] == counts.max()
+        )
         assert stats["min"][place["new"]] == pytest.approx(values.min(), rel=1e-5)
     refused = run("diff", tmp_path / "a", tmp_path / "b", "--stats")
     assert refused.code == 2 and "--html" in refused.err

@@ -1,4 +1,5 @@
-"""The small codecs: checksums, varints, protobuf's subset, ordered code, snappy. Each is a bijection, or refuses."""
+"""The small codecs: checksums, varints, protobuf's subset, ordered code, snappy. Each is a
+bijection, or refuses."""
 
 from typing import Any
 
@@ -13,7 +14,9 @@ from shardvar.wire.crc import CRC32, CRC32C, Checksum, mask, unmask
 from shardvar.wire.sstable import decompress_snappy
 from shardvar.wire.varint import decode_varint, decode_varints, encode_varint, encode_varints
 
-UINT64 = st.integers(0, 2**64 - 1) | st.sampled_from([2**k + d for k in range(1, 64) for d in (-1, 0)])
+UINT64 = st.integers(0, 2**64 - 1) | st.sampled_from(
+    [2**k + d for k in range(1, 64) for d in (-1, 0)]
+)
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
     [s * 2**k + d for k in range(63) for s in (1, -1) for d in (-1, 0)]
 )
@@ -39,7 +42,10 @@ def test_combining_is_concatenation(checksum: Checksum, first: bytes, second: by
 
 
 @checksums
-@given(pairs=st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))), nbytes=st.integers(0, 2**40))
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))),
+    nbytes=st.integers(0, 2**40),
+)
 def test_pairs_are_combined_together_as_one_by_one(
     checksum: Checksum, pairs: list[tuple[int, int]], nbytes: int
 ) -> None:
@@ -54,8 +60,11 @@ def test_pairs_are_combined_together_as_one_by_one(
     parts=st.lists(st.integers(0, 2**60), min_size=1, max_size=4),
     crc=st.integers(0, 2**32 - 1),
 )
-def test_combining_is_associative_at_any_length(checksum: Checksum, nbytes: int, parts: list[int], crc: int) -> None:
-    """Runs of zero bytes may be appended in one piece or in several; no bytes of that length are needed to show it."""
+def test_combining_is_associative_at_any_length(
+    checksum: Checksum, nbytes: int, parts: list[int], crc: int
+) -> None:
+    """Runs of zero bytes may be appended in one piece or in several; no bytes of that length are
+    needed to show it."""
     one = checksum.combine(checksum.combine(crc, 0, nbytes), 0, sum(parts))
     for part in [nbytes, *parts]:
         crc = checksum.combine(crc, 0, part)
@@ -70,7 +79,8 @@ def test_masks_come_off_from_integers_and_arrays_alike(crcs: list[int]) -> None:
 
 
 def test_masked_samples() -> None:
-    """TensorFlow stores 0xa282ead8 for a tensor without elements, and 0xb0a1f2c0 after its empty metaindex."""
+    """TensorFlow stores 0xa282ead8 for a tensor without elements, and 0xb0a1f2c0 after its empty
+    metaindex."""
     assert mask(0) == 0xA282EAD8
     assert mask(CRC32C.compute(bytes.fromhex("000000000100000000"))) == 0xB0A1F2C0
 
@@ -95,7 +105,8 @@ def test_varints_of_an_array_are_the_varints_of_its_values(values: list[int], af
 
 
 @given(
-    st.binary(max_size=30) | st.lists(st.sampled_from([0x80, 0xFF, 0x01, 0x02]), max_size=30).map(bytes),
+    st.binary(max_size=30)
+    | st.lists(st.sampled_from([0x80, 0xFF, 0x01, 0x02]), max_size=30).map(bytes),
     st.integers(0, 4),
 )
 def test_an_array_of_varints_is_read_as_one_after_the_other(data: bytes, count: int) -> None:
@@ -113,7 +124,9 @@ def test_an_array_of_varints_is_read_as_one_after_the_other(data: bytes, count: 
         assert (decoded.tolist(), decoded_stop) == (values, stop)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\xff" * 9 + b"\x02", b"\xff" * 10, b"\x80" * 1000])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80", b"\xff" * 9, b"\xff" * 9 + b"\x02", b"\xff" * 10, b"\x80" * 1000]
+)
 def test_a_varint_that_does_not_end_or_passes_64_bits_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedCheckpoint, match="offset 0"):
         decode_varint(data, 0)
@@ -121,7 +134,8 @@ def test_a_varint_that_does_not_end_or_passes_64_bits_is_malformed(data: bytes) 
 
 @pytest.mark.parametrize("tenth", range(256))
 def test_the_tenth_byte_of_a_varint_has_one_bit(tenth: int) -> None:
-    """64 bits are nine digits of seven, and one more: any other bit of the tenth byte is beyond them."""
+    """64 bits are nine digits of seven, and one more: any other bit of the tenth byte is beyond
+    them."""
     data = b"\x85" + b"\x80" * 8 + bytes([tenth]) + bytes(3)
     if tenth > 1:
         for decode in (lambda: decode_varint(data, 0), lambda: decode_varints(data, 2)):
@@ -157,7 +171,9 @@ WRITERS: dict[int, Any] = {
 @given(FIELDS)
 def test_fields_come_back_in_order(fields: list[tuple[int, int, Any]]) -> None:
     message = b"".join(WRITERS[wire_type](number, value) for number, wire_type, value in fields)
-    assert [(field.number, field.wire_type, field.value) for field in protobuf.decode_fields(message)] == fields
+    assert [
+        (field.number, field.wire_type, field.value) for field in protobuf.decode_fields(message)
+    ] == fields
 
 
 def spans_of(data: bytes, start: int, stop: int) -> list[tuple[int, Any]]:
@@ -175,12 +191,17 @@ def test_spans_are_the_fields_without_fixed_words(
     """Wherever the message is, and whatever follows it."""
     message = b"".join(WRITERS[wire_type](number, value) for number, wire_type, value in fields)
     expected = [
-        (number, value) for number, wire_type, value in fields if wire_type in (protobuf.VARINT, protobuf.BYTES)
+        (number, value)
+        for number, wire_type, value in fields
+        if wire_type in (protobuf.VARINT, protobuf.BYTES)
     ]
     assert spans_of(before + message + after, len(before), len(before) + len(message)) == expected
 
 
-@given(st.binary(max_size=40) | st.lists(st.sampled_from(b"\0\1\x08\x0a\x0d\x09\x80\x81"), max_size=12).map(bytes))
+@given(
+    st.binary(max_size=40)
+    | st.lists(st.sampled_from(b"\0\1\x08\x0a\x0d\x09\x80\x81"), max_size=12).map(bytes)
+)
 def test_spans_of_any_bytes_are_the_fields_or_malformed(junk: bytes) -> None:
     try:
         fields = list(protobuf.decode_fields(junk))
@@ -188,7 +209,11 @@ def test_spans_of_any_bytes_are_the_fields_or_malformed(junk: bytes) -> None:
         with pytest.raises(MalformedCheckpoint):
             spans_of(junk, 0, len(junk))
     else:
-        read = [(each.number, each.value) for each in fields if each.wire_type in (protobuf.VARINT, protobuf.BYTES)]
+        read = [
+            (each.number, each.value)
+            for each in fields
+            if each.wire_type in (protobuf.VARINT, protobuf.BYTES)
+        ]
         assert spans_of(junk, 0, len(junk)) == read
 
 
@@ -278,7 +303,9 @@ CODES = [
         st.binary() | st.lists(st.sampled_from([0, 1, 255])).map(bytes),
     ),
 ]
-codes = pytest.mark.parametrize(("encode", "decode", "values"), CODES, ids=["num", "signed", "string"])
+codes = pytest.mark.parametrize(
+    ("encode", "decode", "values"), CODES, ids=["num", "signed", "string"]
+)
 
 
 @codes
@@ -287,7 +314,10 @@ def test_ordered_code_round_trips_whatever_surrounds_it(
     encode: Any, decode: Any, values: Any, data: st.DataObject, before: bytes, after: bytes
 ) -> None:
     value = data.draw(values)
-    assert decode(before + encode(value) + after, len(before)) == (value, len(before) + len(encode(value)))
+    assert decode(before + encode(value) + after, len(before)) == (
+        value,
+        len(before) + len(encode(value)),
+    )
 
 
 def test_a_zero_may_be_followed_by_a_zero() -> None:
@@ -296,14 +326,21 @@ def test_a_zero_may_be_followed_by_a_zero() -> None:
 
 @codes
 @given(data=st.data())
-def test_ordered_code_sorts_as_its_values(encode: Any, decode: Any, values: Any, data: st.DataObject) -> None:
+def test_ordered_code_sorts_as_its_values(
+    encode: Any, decode: Any, values: Any, data: st.DataObject
+) -> None:
     first, second = data.draw(values), data.draw(values)
     assert (encode(first) < encode(second)) == (first < second)
 
 
 @codes
-@given(junk=st.binary(max_size=14) | st.lists(st.sampled_from([0, 1, 0x7F, 0x80, 0xC0, 255]), max_size=14).map(bytes))
-def test_ordered_code_accepts_only_what_it_writes(encode: Any, decode: Any, values: Any, junk: bytes) -> None:
+@given(
+    junk=st.binary(max_size=14)
+    | st.lists(st.sampled_from([0, 1, 0x7F, 0x80, 0xC0, 255]), max_size=14).map(bytes)
+)
+def test_ordered_code_accepts_only_what_it_writes(
+    encode: Any, decode: Any, values: Any, junk: bytes
+) -> None:
     try:
         value, stop = decode(junk, 0)
     except MalformedCheckpoint as error:
@@ -333,7 +370,9 @@ def copies(nbytes: int, distance: int) -> list[bytes]:
 def literal(data: bytes, width: int) -> bytes:
     """A literal whose length stands in its tag, or in ``width`` bytes after it."""
     size = len(data) - 1
-    return (bytes([59 + width << 2]) + size.to_bytes(width, "little") if width else bytes([size << 2])) + data
+    return (
+        bytes([59 + width << 2]) + size.to_bytes(width, "little") if width else bytes([size << 2])
+    ) + data
 
 
 @st.composite

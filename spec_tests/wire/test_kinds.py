@@ -1,4 +1,5 @@
-"""What a file is by its first bytes: the kinds that people mistake for checkpoints, and nothing of any other file."""
+"""What a file is by its first bytes: the kinds that people mistake for checkpoints, and nothing of
+any other file."""
 
 import io
 import pickle

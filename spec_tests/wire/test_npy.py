@@ -16,9 +16,20 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnsupportedError,
 )
-from shardvar.wire.npy import NPY_DTYPES, NPY_MAGIC, NpyHeader, build_preamble, parse_preamble, preamble_nbytes
+from shardvar.wire.npy import (
+    NPY_DTYPES,
+    NPY_MAGIC,
+    NpyHeader,
+    build_preamble,
+    parse_preamble,
+    preamble_nbytes,
+)
 
-DTYPES = [np.dtype(order + code) for order in "<>" for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()]
+DTYPES = [
+    np.dtype(order + code)
+    for order in "<>"
+    for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()
+]
 shapes = st.lists(st.integers(0, 6), max_size=5).map(tuple)
 
 
@@ -40,8 +51,12 @@ def parsed(text: str | bytes, version: bytes = b"\1\0") -> NpyHeader:
     return parse_preamble(header_of(text, version))
 
 
-@given(st.sampled_from(DTYPES), shapes, st.booleans(), st.sampled_from([None, (1, 0), (2, 0), (3, 0)]))
-def test_what_numpy_writes_is_read(dtype: Any, shape: tuple[int, ...], is_fortran: bool, version: Any) -> None:
+@given(
+    st.sampled_from(DTYPES), shapes, st.booleans(), st.sampled_from([None, (1, 0), (2, 0), (3, 0)])
+)
+def test_what_numpy_writes_is_read(
+    dtype: Any, shape: tuple[int, ...], is_fortran: bool, version: Any
+) -> None:
     array = np.zeros(shape, dtype, order="F" if is_fortran else "C")
     data = written(array, version)
     nbytes = preamble_nbytes(data[:12], len(data))

@@ -1,4 +1,5 @@
-"""Pickles that are written: Python reads the value from them, the inert reader reads it too, and bytes never vary."""
+"""Pickles that are written: Python reads the value from them, the inert reader reads it too, and
+bytes never vary."""
 
 import pickle
 from pathlib import PurePosixPath
@@ -17,7 +18,9 @@ VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=5).map(tuple)
-        | st.dictionaries(st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner, max_size=4)
+        | st.dictionaries(
+            st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner, max_size=4
+        )
     ),
     max_leaves=20,
 )
@@ -31,7 +34,10 @@ def test_plain_values_are_what_both_readers_read(value: Any, protocol: int) -> N
 
 
 powers = st.builds(
-    lambda sign, bits, step: sign * 2**bits + step, st.sampled_from([-1, 1]), st.integers(0, 70), st.integers(-1, 1)
+    lambda sign, bits, step: sign * 2**bits + step,
+    st.sampled_from([-1, 1]),
+    st.integers(0, 70),
+    st.integers(-1, 1),
 )
 
 
@@ -41,7 +47,9 @@ def test_an_integer_is_written_as_python_writes_it(number: int) -> None:
 
 
 def test_calls_instances_and_references_are_what_python_makes_of_them() -> None:
-    assert pickle.loads(build_pickle(Call("pathlib.PurePosixPath", ("a", "b")))) == PurePosixPath("a/b")
+    assert pickle.loads(build_pickle(Call("pathlib.PurePosixPath", ("a", "b")))) == PurePosixPath(
+        "a/b"
+    )
     assert pickle.loads(build_pickle(Global("builtins.complex"))) is complex
     made = pickle.loads(build_pickle([Instance(f"{__name__}.Attributes", {"size": (2, 3)})]))
     assert type(made[0]) is Attributes and vars(made[0]) == {"size": (2, 3)}
@@ -53,7 +61,9 @@ class Attributes:
 
 def test_calls_instances_and_references_are_read_as_nodes() -> None:
     made, _ = parse_pickle(
-        build_pickle([Call("a.b", (1, "t")), Instance("a.C", {"x": Global("a.d")}), Reference((2,))])
+        build_pickle(
+            [Call("a.b", (1, "t")), Instance("a.C", {"x": Global("a.d")}), Reference((2,))]
+        )
     )
     call, instance, reference = made
     assert type(call) is type(instance) is Node and type(reference) is Reference
@@ -62,19 +72,32 @@ def test_calls_instances_and_references_are_read_as_nodes() -> None:
 
 
 def test_texts_and_names_that_come_again_are_written_once() -> None:
-    """Also beyond the 256 that have short numbers; a text and a name of the same spelling are two things."""
+    """Also beyond the 256 that have short numbers; a text and a name of the same spelling are two
+    things."""
     texts = [f"text {number}" for number in range(300)]
     data = build_pickle([*texts, *texts, "a.b", Global("a.b"), Global("a.b")])
-    assert all(data.count(text.encode() + b"q") <= 1 for text in texts) and data.count(b"ca\nb\n") == 1
+    assert (
+        all(data.count(text.encode() + b"q") <= 1 for text in texts) and data.count(b"ca\nb\n") == 1
+    )
     value, _ = parse_pickle(data)
-    assert value[:600] == texts * 2 and value[600] == "a.b" and value[601].name == value[602].name == "a.b"
+    assert (
+        value[:600] == texts * 2
+        and value[600] == "a.b"
+        and value[601].name == value[602].name == "a.b"
+    )
 
 
 def test_protocol_4_writes_calls_and_names_once_too() -> None:
     """Python makes one object of them; the bytes of an index with many equal sizes stay few."""
-    data = build_pickle([Call("pathlib.PurePosixPath", ("a", "b"))] * 3 + [b"\xff", Global("builtins.int")], 4)
+    data = build_pickle(
+        [Call("pathlib.PurePosixPath", ("a", "b"))] * 3 + [b"\xff", Global("builtins.int")], 4
+    )
     first, second, third, octets, name = pickle.loads(data)
-    assert first is second is third and first == PurePosixPath("a/b") and (octets, name) == (b"\xff", int)
+    assert (
+        first is second is third
+        and first == PurePosixPath("a/b")
+        and (octets, name) == (b"\xff", int)
+    )
     assert data.count(b"PurePosixPath") == 1
 
 

@@ -1,4 +1,5 @@
-"""Pickles read as inert nodes: the same values as Python's reader gives, and nothing run, whatever a pickle says."""
+"""Pickles read as inert nodes: the same values as Python's reader gives, and nothing run, whatever
+a pickle says."""
 
 import collections
 import copyreg
@@ -19,13 +20,17 @@ from shardvar.wire.opcode_writer import Call, Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.paths import GOLDEN
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=5).map(tuple)
-        | st.dictionaries(st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner, max_size=4)
+        | st.dictionaries(
+            st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner, max_size=4
+        )
     ),
     max_leaves=20,
 )
@@ -62,25 +67,37 @@ class Constants:
 
 
 NUMBERS = st.integers(0, 300) | st.integers(-5, 2**47)
-FIELDS = NUMBERS | st.text(max_size=3) | st.just("é\x94") | st.lists(NUMBERS, max_size=5).map(Size) | st.none()
-INSTANCES = st.dictionaries(st.sampled_from(["fqn", "offset", "length", "x\x94"]), FIELDS, max_size=4).map(Slice)
+FIELDS = (
+    NUMBERS
+    | st.text(max_size=3)
+    | st.just("é\x94")
+    | st.lists(NUMBERS, max_size=5).map(Size)
+    | st.none()
+)
+INSTANCES = st.dictionaries(
+    st.sampled_from(["fqn", "offset", "length", "x\x94"]), FIELDS, max_size=4
+).map(Slice)
 
 
 def slices(*names: str) -> Any:
-    """A function from a tuple of values to an instance that has them, in order, under these names."""
+    """A function from a tuple of values to an instance that has them, in order, under these
+    names."""
     return lambda values: Slice(dict(zip(names, values, strict=True)))
 
 
 REGIONS = st.tuples(FIELDS, FIELDS).map(slices("offset", "fqn"))
 CONSTANTS = st.tuples(*[st.sampled_from([True, False, None, "fqn", Slice])] * 5).map(Constants)
-TENSORS = st.tuples(CONSTANTS, FIELDS, st.lists(REGIONS, min_size=1, max_size=2)).map(slices("x", "length", "parts"))
+TENSORS = st.tuples(CONSTANTS, FIELDS, st.lists(REGIONS, min_size=1, max_size=2)).map(
+    slices("x", "length", "parts")
+)
 
 
 def as_torch(data: bytes) -> bytes:
     """A pickle in which the stand-in for ``torch.Size`` has its name."""
     module, name = __name__.encode(), b"Size"
     return data.replace(
-        b"\x8c" + bytes([len(module)]) + module + b"\x94\x8c\x04" + name, b"\x8c\x05torch\x94\x8c\x04Size"
+        b"\x8c" + bytes([len(module)]) + module + b"\x94\x8c\x04" + name,
+        b"\x8c\x05torch\x94\x8c\x04Size",
     )
 
 
@@ -102,7 +119,9 @@ def shown(value: Any) -> Any:
     return type(value), value
 
 
-@given(st.lists(INSTANCES, max_size=8) | st.lists(TENSORS, min_size=3, max_size=6), st.integers(2, 5))
+@given(
+    st.lists(INSTANCES, max_size=8) | st.lists(TENSORS, min_size=3, max_size=6), st.integers(2, 5)
+)
 def test_the_fast_path_gives_what_the_opcodes_give(instances: list[Slice], protocol: int) -> None:
     """Repeated, so that classes, names and sizes are references to the memo, as in an index."""
     data = pickle.dumps([*instances, *instances[:2], [vars(each) for each in instances]], protocol)
@@ -113,16 +132,23 @@ def test_the_fast_path_gives_what_the_opcodes_give(instances: list[Slice], proto
 
 
 @given(st.lists(st.tuples(SIZES, SIZES), max_size=8))
-def test_sizes_that_are_one_value_are_read_alike_by_both_paths(pairs: list[tuple[Any, Any]]) -> None:
-    """As shardvar writes an index: a size that came before is a reference, also to one of the same instance."""
+def test_sizes_that_are_one_value_are_read_alike_by_both_paths(
+    pairs: list[tuple[Any, Any]],
+) -> None:
+    """As shardvar writes an index: a size that came before is a reference, also to one of the same
+    instance."""
     calls = [[Call("torch.Size", (size,)) for size in pair] for pair in pairs]
-    data = build_pickle([Instance("m.Slice", {"offsets": one, "sizes": other}) for one, other in calls], 4)
+    data = build_pickle(
+        [Instance("m.Slice", {"offsets": one, "sizes": other}) for one, other in calls], 4
+    )
     fast, slow = parse_pickle(data), parse_pickle(data, fast=False)
     assert shown(fast[0]) == shown(slow[0])
     assert [tuple(node.state.values()) for node in fast[0]] == pairs
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata")), ids=lambda path: path.parts[-3])
+@pytest.mark.parametrize(
+    "path", sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata")), ids=lambda path: path.parts[-3]
+)
 def test_an_index_by_torch_is_read_alike_by_both_paths(path: Path) -> None:
     data = path.read_bytes()
 
@@ -136,7 +162,9 @@ def test_an_index_by_torch_is_read_alike_by_both_paths(path: Path) -> None:
 
 
 @given(st.sampled_from(sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata"))), st.data())
-def test_a_changed_index_is_read_alike_by_both_paths_or_refused(path: Path, data: st.DataObject) -> None:
+def test_a_changed_index_is_read_alike_by_both_paths_or_refused(
+    path: Path, data: st.DataObject
+) -> None:
     """No error but shardvar's own, whatever byte changes."""
     octets = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
@@ -159,7 +187,11 @@ def test_what_would_be_called_is_a_node(tmp_path: Path, monkeypatch: pytest.Monk
 
     for protocol in range(2, 6):
         (node,), _ = parse_pickle(pickle.dumps([Runs()], protocol))
-        assert isinstance(node, Node) and str(node.name).endswith(".system") and node.args == ("touch SHARDVAR_MARKER",)
+        assert (
+            isinstance(node, Node)
+            and str(node.name).endswith(".system")
+            and node.args == ("touch SHARDVAR_MARKER",)
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -212,7 +244,8 @@ def test_a_damaged_or_unusual_pickle_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_what_python_takes_as_a_key_is_one(fast: bool) -> None:
-    """Names, calls and tuples of tuples too; one key that is unusual does not make a file unreadable."""
+    """Names, calls and tuples of tuples too; one key that is unusual does not make a file
+    unreadable."""
     (name,) = parse_pickle(b"\x80\x02}ctorch\nfloat32\nK\x01s.", fast=fast)[0]
     assert isinstance(name, Global) and name.name == "torch.float32"
     key = ((1, ("a", None)), b"b", 2.5, ())
@@ -239,6 +272,13 @@ def test_laughs_cost_nothing() -> None:
     """Fifty lists, each of which holds the one before it ten times."""
     data = b"\x80\x02]q\x00"
     for number in range(1, 50):
-        data += b"](" + b"h" + bytes([number - 1]) + (b"h" + bytes([number - 1])) * 9 + b"eq" + bytes([number])
+        data += (
+            b"]("
+            + b"h"
+            + bytes([number - 1])
+            + (b"h" + bytes([number - 1])) * 9
+            + b"eq"
+            + bytes([number])
+        )
     value, _ = parse_pickle(b"\x80\x02(" + data[2:] + b"l.")
     assert isinstance(value, list)

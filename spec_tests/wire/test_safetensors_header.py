@@ -32,7 +32,11 @@ F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 I8 = {"dtype": "I8", "shape": [3], "data_offsets": [8, 11]}
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
@@ -100,7 +104,9 @@ def test_brackets_within_strings_do_not_count_as_depth() -> None:
         (b"", MalformedCheckpoint),
     ],
 )
-def test_json_that_parsers_take_in_different_ways_is_refused(text: bytes, error: type[Exception]) -> None:
+def test_json_that_parsers_take_in_different_ways_is_refused(
+    text: bytes, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         parse_json(text, max_depth=9)
 
@@ -114,7 +120,14 @@ def test_a_header_says_what_it_was_built_from(rows: list[Any], metadata: dict[st
     assert len(built) % HEADER_ALIGNMENT == 0
     assert header.metadata == metadata
     start = np.cumsum([len(built), *nbytes])[:-1].tolist()
-    found = zip(header.keys, header.dtypes, header.shapes, header.start.tolist(), header.nbytes.tolist(), strict=True)
+    found = zip(
+        header.keys,
+        header.dtypes,
+        header.shapes,
+        header.start.tolist(),
+        header.nbytes.tolist(),
+        strict=True,
+    )
     expected = ((k, d, s, at, n) for (k, d, s), at, n in zip(rows, start, nbytes, strict=True))
     assert sorted(found) == sorted(expected)
 
@@ -132,7 +145,9 @@ def test_the_header_of_nothing_is_read() -> None:
 @pytest.mark.parametrize("text", sorted(STORED_DTYPES))
 def test_every_dtype_of_the_format_has_its_size(text: str) -> None:
     _, bits = STORED_DTYPES[text]
-    assert read({"a": {"dtype": text, "shape": [2, 4], "data_offsets": [0, bits]}}, bits).nbytes.tolist() == [bits]
+    assert read(
+        {"a": {"dtype": text, "shape": [2, 4], "data_offsets": [0, bits]}}, bits
+    ).nbytes.tolist() == [bits]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +214,9 @@ def test_a_hole_an_overlap_and_bytes_that_nobody_owns_are_invalid() -> None:
 
 
 def test_tensors_without_elements_may_share_an_offset_anywhere() -> None:
-    empties = {f"e{at}": {"dtype": "F64", "shape": [at, 0], "data_offsets": [at, at]} for at in (0, 8, 11)}
+    empties = {
+        f"e{at}": {"dtype": "F64", "shape": [at, 0], "data_offsets": [at, at]} for at in (0, 8, 11)
+    }
     assert read({"b": I8, **empties, "a": F32}, 11).keys == ["a", "b", "e0", "e11", "e8"]
 
 
@@ -217,7 +234,9 @@ def test_tensors_without_elements_may_share_an_offset_anywhere() -> None:
         (b"<!DOCTYPE html><html>", 999, MalformedCheckpoint, "web page"),
     ],
 )
-def test_what_is_no_safetensors_file_is_named(first: bytes, size: int, error: type[Exception], text: str) -> None:
+def test_what_is_no_safetensors_file_is_named(
+    first: bytes, size: int, error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         header_nbytes(first, size)
 

@@ -1,4 +1,5 @@
-"""The index of a set of files: what is accepted, what is refused, and that what is written is read."""
+"""The index of a set of files: what is accepted, what is refused, and that what is written is
+read."""
 
 import json
 from contextlib import suppress
@@ -12,7 +13,9 @@ from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.wire.set_index import build_set_index, read_set_index
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-_JSON = st.recursive(st.none() | st.integers() | _TEXT, lambda inner: st.lists(inner) | st.dictionaries(_TEXT, inner))
+_JSON = st.recursive(
+    st.none() | st.integers() | _TEXT, lambda inner: st.lists(inner) | st.dictionaries(_TEXT, inner)
+)
 
 
 def _read(text: bytes):

@@ -1,4 +1,5 @@
-"""Sorted tables: read and written back byte for byte as TensorFlow wrote them, and refused where they are damaged."""
+"""Sorted tables: read and written back byte for byte as TensorFlow wrote them, and refused where
+they are damaged."""
 
 import struct
 
@@ -6,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+)
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.sstable import (
     TABLE_BLOCK_NBYTES,
@@ -36,8 +42,12 @@ DAMAGED = {
 }
 INDEXES = {path.relative_to(GOLDEN).parts[0]: path for path in sorted(GOLDEN.rglob("*.index"))}
 
-KEYS = st.binary(max_size=12) | st.lists(st.sampled_from([0, 1, 2, 97, 98, 254, 255]), max_size=8).map(bytes)
-ENTRIES = st.dictionaries(KEYS, st.binary(max_size=300) | st.just(b"x" * 20_000)).map(lambda d: sorted(d.items()))
+KEYS = st.binary(max_size=12) | st.lists(
+    st.sampled_from([0, 1, 2, 97, 98, 254, 255]), max_size=8
+).map(bytes)
+ENTRIES = st.dictionaries(KEYS, st.binary(max_size=300) | st.just(b"x" * 20_000)).map(
+    lambda d: sorted(d.items())
+)
 
 
 def opened(data: bytes) -> SortedTable:
@@ -45,7 +55,9 @@ def opened(data: bytes) -> SortedTable:
 
 
 def entries_of(data: bytes) -> list[tuple[bytes, bytes]]:
-    return [entry for keys, values in opened(data).blocks() for entry in zip(keys, values, strict=True)]
+    return [
+        entry for keys, values in opened(data).blocks() for entry in zip(keys, values, strict=True)
+    ]
 
 
 def block(*entries: tuple[int, bytes, bytes], restarts: tuple[int, ...] = (0,)) -> bytes:
@@ -94,7 +106,11 @@ def test_tables_of_other_writers_are_read(name: str) -> None:
 def test_every_damaged_golden_index_is_refused_with_its_class(name: str) -> None:
     with pytest.raises(DAMAGED[name]) as caught:
         entries_of(INDEXES[name].read_bytes())
-    assert type(caught.value) is DAMAGED[name] and "offset" in caught.value.cause and caught.value.remedy
+    assert (
+        type(caught.value) is DAMAGED[name]
+        and "offset" in caught.value.cause
+        and caught.value.remedy
+    )
 
 
 @given(ENTRIES, KEYS)
@@ -108,7 +124,12 @@ def test_entries_round_trip_and_are_found(entries: list[tuple[bytes, bytes]], ot
 
 @given(
     st.lists(
-        st.tuples(KEYS, st.sampled_from([0, 10, TABLE_BLOCK_NBYTES // 2, TABLE_BLOCK_NBYTES, 2 * TABLE_BLOCK_NBYTES])),
+        st.tuples(
+            KEYS,
+            st.sampled_from(
+                [0, 10, TABLE_BLOCK_NBYTES // 2, TABLE_BLOCK_NBYTES, 2 * TABLE_BLOCK_NBYTES]
+            ),
+        ),
         max_size=12,
     )
 )
@@ -120,9 +141,12 @@ def test_tables_of_several_blocks_round_trip(sizes: list[tuple[bytes, int]]) -> 
 
 
 def test_a_block_is_closed_before_a_very_large_entry_and_after_a_full_one() -> None:
-    """TensorFlow's two rules: an entry of 2 * block_size starts a block; a block of block_size is closed."""
+    """TensorFlow's two rules: an entry of 2 * block_size starts a block; a block of block_size is
+    closed."""
     large = encode_table([(b"a", b""), (b"b", b"x" * (2 * TABLE_BLOCK_NBYTES - 1)), (b"c", b"")])
-    just_under = encode_table([(b"a", b""), (b"b", b"x" * (2 * TABLE_BLOCK_NBYTES - 2)), (b"c", b"")])
+    just_under = encode_table(
+        [(b"a", b""), (b"b", b"x" * (2 * TABLE_BLOCK_NBYTES - 2)), (b"c", b"")]
+    )
     assert [len(keys) for keys, _ in opened(large).blocks()] == [1, 1, 1]
     assert [len(keys) for keys, _ in opened(just_under).blocks()] == [2, 1]
 
@@ -149,22 +173,32 @@ def test_no_flipped_bit_goes_unnoticed_but_in_what_nobody_reads(
 
 
 @given(ENTRIES, st.data())
-def test_a_table_cut_short_is_malformed(entries: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+def test_a_table_cut_short_is_malformed(
+    entries: list[tuple[bytes, bytes]], data: st.DataObject
+) -> None:
     whole = encode_table(entries)
     with pytest.raises(MalformedCheckpoint):
         entries_of(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
 @given(st.binary(max_size=200), st.binary(max_size=40))
-def test_random_blocks_under_right_checksums_raise_nothing_but_checkpoint_errors(body: bytes, separator: bytes) -> None:
-    for data in (table((separator, body)), table((separator, body), compression=1), body + TABLE_MAGIC):
+def test_random_blocks_under_right_checksums_raise_nothing_but_checkpoint_errors(
+    body: bytes, separator: bytes
+) -> None:
+    for data in (
+        table((separator, body)),
+        table((separator, body), compression=1),
+        body + TABLE_MAGIC,
+    ):
         try:
             assert isinstance(entries_of(data), list)
         except CheckpointError as error:
             assert error.cause and error.remedy
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=3), st.binary(max_size=3)), max_size=5))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=3), st.binary(max_size=3)), max_size=5)
+)
 def test_a_block_that_is_read_has_rising_keys(entries: list[tuple[int, bytes, bytes]]) -> None:
     try:
         keys, values = decode_table_block(block(*entries), 0)
@@ -176,7 +210,10 @@ def test_a_block_that_is_read_has_rising_keys(entries: list[tuple[int, bytes, by
 
 GOOD = block((0, b"b", b"1"), (0, b"d", b"2"))
 HOSTILE = {
-    "an entry longer than its block": (b"d", block((0, b"b", b"1"))[:2] + b"\x70" + block((0, b"b", b"1"))[3:]),
+    "an entry longer than its block": (
+        b"d",
+        block((0, b"b", b"1"))[:2] + b"\x70" + block((0, b"b", b"1"))[3:],
+    ),
     "a length of 2**64 - 1": (b"d", b"\x00\x01" + b"\xff" * 9 + b"\x01" + b"a" + block()),
     "no restarts": (b"d", b"\x00\x01\x00b" + b"\x00\x00\x00\x00"),
     "4 billion restarts": (b"d", GOOD[:-4] + b"\xff\xff\xff\xff"),
@@ -196,17 +233,24 @@ def test_a_hostile_block_is_malformed(name: str) -> None:
 def test_a_block_that_the_index_block_gives_other_keys_is_invalid() -> None:
     """A key would be listed and not found, or found in two blocks."""
     later = block((0, b"e", b"3"))
-    for blocks in ([(b"c", GOOD)], [(b"d", GOOD), (b"e", GOOD)], [(b"d", GOOD), (b"x", later), (b"y", later)]):
+    for blocks in (
+        [(b"c", GOOD)],
+        [(b"d", GOOD), (b"e", GOOD)],
+        [(b"d", GOOD), (b"x", later), (b"y", later)],
+    ):
         with pytest.raises(InvalidCheckpoint, match=r"block [012]"):
             entries_of(table(*blocks))
     assert entries_of(table((b"d", GOOD), (b"e", later)))[-1] == (b"e", b"3")
 
 
 def test_an_index_that_names_one_block_many_times_does_not_multiply_it() -> None:
-    """A small file must not make a large answer: the second time the keys do not rise, and reading stops."""
+    """A small file must not make a large answer: the second time the keys do not rise, and reading
+    stops."""
     data = table(*[(b"d%05d" % i, GOOD) for i in range(1000)])
     reads = []
-    opened_table = open_table(lambda start, nbytes: reads.append(start) or data[start : start + nbytes], len(data))
+    opened_table = open_table(
+        lambda start, nbytes: reads.append(start) or data[start : start + nbytes], len(data)
+    )
     with pytest.raises(InvalidCheckpoint):
         list(opened_table.blocks())
     assert len(reads) == 4

@@ -9,14 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import ArgumentError, CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    CorruptCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+)
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.varint import encode_varint
 from spec_tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "tensorflow"
-ELEMENTS = st.lists(st.binary(max_size=200) | st.just(b"") | st.binary(min_size=128, max_size=128), max_size=6)
+ELEMENTS = st.lists(
+    st.binary(max_size=200) | st.just(b"") | st.binary(min_size=128, max_size=128), max_size=6
+)
 
 
 def array(elements: list[bytes]) -> Any:
@@ -29,7 +37,9 @@ def plain(elements: list[bytes], byteorder: str = "<") -> tuple[bytes, int]:
     """The payload and its checksum, from the definition."""
     lengths = b"".join(struct.pack(byteorder + "I", len(element)) for element in elements)
     word = struct.pack(byteorder + "I", mask(CRC32C.compute(lengths)))
-    payload = b"".join(encode_varint(len(element)) for element in elements) + word + b"".join(elements)
+    payload = (
+        b"".join(encode_varint(len(element)) for element in elements) + word + b"".join(elements)
+    )
     return payload, CRC32C.compute(lengths + word + b"".join(elements))
 
 
@@ -59,7 +69,9 @@ def test_any_shape_comes_back_in_c_order(shape: tuple[int, ...]) -> None:
     elements = [b"%d" % i for i in range(int(np.prod(shape)))]
     whole = array(elements).reshape(shape)
     decoded = strings.decode(strings.encode(np.asfortranarray(whole)), shape)
-    assert decoded.shape == shape and decoded.dtype == object and decoded.ravel().tolist() == elements
+    assert (
+        decoded.shape == shape and decoded.dtype == object and decoded.ravel().tolist() == elements
+    )
 
 
 def test_no_bytes_stand_for_no_elements() -> None:
@@ -68,11 +80,17 @@ def test_no_bytes_stand_for_no_elements() -> None:
 
 
 @pytest.mark.parametrize("name", ["strings", "keras_adam", "iterator_variant"])
-def test_the_checksums_of_the_golden_strings_and_variants_are_what_tensorflow_stored(name: str) -> None:
+def test_the_checksums_of_the_golden_strings_and_variants_are_what_tensorflow_stored(
+    name: str,
+) -> None:
     expected = json.loads((GOLDEN / name / "expected.json").read_text())
     entries = [entry for entry in expected["index_entries"] if entry["dtype"] in (7, 21)]
     for entry in entries:
-        path = GOLDEN / name / f"{expected['prefix']}.data-{entry['shard_id']:05}-of-{expected['num_shards']:05}"
+        path = (
+            GOLDEN
+            / name
+            / f"{expected['prefix']}.data-{entry['shard_id']:05}-of-{expected['num_shards']:05}"
+        )
         payload = path.read_bytes()[entry["offset"] : entry["offset"] + entry["size"]]
         checksum = strings.bundle_checksum if entry["dtype"] == 7 else strings.variant_checksum
         count = int(np.prod(entry["shape"], dtype=int))
@@ -82,7 +100,9 @@ def test_the_checksums_of_the_golden_strings_and_variants_are_what_tensorflow_st
 
 def test_lengths_beyond_32_bits_are_words_of_64_in_their_checksum() -> None:
     lengths = np.array([1, 2**32, 5], np.uint64)
-    assert strings._lengths_checksum(lengths, ">") == CRC32C.compute(struct.pack(">IQI", 1, 2**32, 5))
+    assert strings._lengths_checksum(lengths, ">") == CRC32C.compute(
+        struct.pack(">IQI", 1, 2**32, 5)
+    )
 
 
 def test_a_damaged_length_is_seen_before_the_strings_are_cut() -> None:
@@ -95,7 +115,11 @@ def test_a_damaged_length_is_seen_before_the_strings_are_cut() -> None:
 def claiming(lengths: list[int], rest: bytes) -> bytes:
     """A payload whose lengths have the right checksum, whatever they are."""
     words = b"".join(struct.pack("<Q" if length >> 32 else "<I", length) for length in lengths)
-    return b"".join(map(encode_varint, lengths)) + struct.pack("<I", mask(CRC32C.compute(words))) + rest
+    return (
+        b"".join(map(encode_varint, lengths))
+        + struct.pack("<I", mask(CRC32C.compute(words)))
+        + rest
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +165,9 @@ def test_random_bytes_raise_nothing_but_checkpoint_errors(junk: bytes, count: in
 
 
 @given(ELEMENTS.filter(bool), st.data())
-def test_every_flipped_bit_changes_the_checksum_or_is_refused(elements: list[bytes], data: st.DataObject) -> None:
+def test_every_flipped_bit_changes_the_checksum_or_is_refused(
+    elements: list[bytes], data: st.DataObject
+) -> None:
     payload, checksum = plain(elements)
     damaged = bytearray(payload)
     damaged[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -152,6 +178,10 @@ def test_every_flipped_bit_changes_the_checksum_or_is_refused(elements: list[byt
 
 
 @pytest.mark.parametrize(("count", "payload"), [(1, b""), (6, b"12345"), (2**62, b"1")])
-def test_more_variants_than_bytes_are_refused_before_the_first_is_read(count: int, payload: bytes) -> None:
-    with pytest.raises(MalformedCheckpoint, match=f"{count} variants cannot be in {len(payload)} bytes"):
+def test_more_variants_than_bytes_are_refused_before_the_first_is_read(
+    count: int, payload: bytes
+) -> None:
+    with pytest.raises(
+        MalformedCheckpoint, match=f"{count} variants cannot be in {len(payload)} bytes"
+    ):
         strings.variant_checksum(payload, count)

@@ -1,4 +1,5 @@
-"""The records of a zip archive, field by field: each that contradicts another is refused, and what agrees is not."""
+"""The records of a zip archive, field by field: each that contradicts another is refused, and what
+agrees is not."""
 
 import struct
 from itertools import pairwise
@@ -7,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import CheckpointError, InvalidCheckpoint, MalformedCheckpoint, UnsupportedError
+from shardvar.errors import (
+    CheckpointError,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    UnsupportedError,
+)
 from shardvar.wire.zip import (
     CENTRAL,
     END,
@@ -37,20 +43,44 @@ from shardvar.wire.zip import (
 START, NBYTES, COUNT = 1000, 46, 1
 
 
-def end_of(disk: int = 0, first: int = 0, here: int = COUNT, count: int = COUNT, comment: bytes = b"") -> bytes:
+def end_of(
+    disk: int = 0, first: int = 0, here: int = COUNT, count: int = COUNT, comment: bytes = b""
+) -> bytes:
     return END.pack(END_MAGIC, disk, first, here, count, NBYTES, START, len(comment)) + comment
 
 
 def end64_of(*, record: int = START + NBYTES, start: int = START, **changes: int) -> bytes:
     """The three records of zip64, of which the last agrees with the first."""
     wide = {"size": END64.size - 12, "disk": 0, "first": 0, "here": COUNT, "count": COUNT} | {
-        name: number for name, number in changes.items() if name in ("size", "disk", "first", "here", "count")
+        name: number
+        for name, number in changes.items()
+        if name in ("size", "disk", "first", "here", "count")
     }
     first = END64.pack(
-        END64_MAGIC, wide["size"], 45, 45, wide["disk"], wide["first"], wide["here"], wide["count"], NBYTES, start
+        END64_MAGIC,
+        wide["size"],
+        45,
+        45,
+        wide["disk"],
+        wide["first"],
+        wide["here"],
+        wide["count"],
+        NBYTES,
+        start,
     )
-    locator = LOCATOR.pack(LOCATOR_MAGIC, changes.get("locator_disk", 0), record, changes.get("disks", 1))
-    short = END.pack(END_MAGIC, 0, 0, changes.get("narrow_here", COUNT), changes.get("narrow", COUNT), NBYTES, START, 0)
+    locator = LOCATOR.pack(
+        LOCATOR_MAGIC, changes.get("locator_disk", 0), record, changes.get("disks", 1)
+    )
+    short = END.pack(
+        END_MAGIC,
+        0,
+        0,
+        changes.get("narrow_here", COUNT),
+        changes.get("narrow", COUNT),
+        NBYTES,
+        START,
+        0,
+    )
     return first + locator + short
 
 
@@ -59,9 +89,12 @@ def found(tail: bytes) -> DirectoryPlace:
     return find_directory(bytes(START + NBYTES) + tail, START + NBYTES + len(tail))
 
 
-@pytest.mark.parametrize("tail", [end_of(), end_of(comment=b"PK\x05\x06" * 9), end64_of(), end64_of(narrow=ONES_16)])
+@pytest.mark.parametrize(
+    "tail", [end_of(), end_of(comment=b"PK\x05\x06" * 9), end64_of(), end64_of(narrow=ONES_16)]
+)
 def test_records_that_agree_give_the_directory(tail: bytes) -> None:
-    """Each number of the short record is the wide one or all ones; a comment may look like a record."""
+    """Each number of the short record is the wide one or all ones; a comment may look like a
+    record."""
     assert found(tail) == DirectoryPlace(START, NBYTES, COUNT)
 
 
@@ -93,7 +126,8 @@ def test_records_that_contradict_each_other_are_refused(tail: bytes, cause: str)
 
 
 def test_a_tail_in_which_the_records_do_not_begin_is_refused() -> None:
-    """The bytes before the tail are not there to be read: a record before them is no record, even at their edge."""
+    """The bytes before the tail are not there to be read: a record before them is no record, even
+    at their edge."""
     tail = end64_of()
     with pytest.raises(MalformedCheckpoint, match="not a zip64 end record"):
         find_directory(tail[1:], START + NBYTES + len(tail))
@@ -104,7 +138,8 @@ def test_a_tail_in_which_the_records_do_not_begin_is_refused() -> None:
 @pytest.mark.parametrize("start", [0, ONES_32 - 1, ONES_32, ONES_32 + 1])
 @pytest.mark.parametrize("nbytes", [0, ONES_32 - 1, ONES_32, ONES_32 + 1])
 def test_the_end_that_is_written_is_found(count: int, start: int, nbytes: int) -> None:
-    """All ones in a short record say that the wide one counts: such a number is itself written wide."""
+    """All ones in a short record say that the wide one counts: such a number is itself written
+    wide."""
     tail = build_end(start, nbytes, count)
     assert find_directory(tail, start + nbytes + len(tail)) == DirectoryPlace(start, nbytes, count)
     assert (len(tail) > END.size) == (count >= ONES_16 or start >= ONES_32 or nbytes >= ONES_32)
@@ -116,18 +151,23 @@ SIZES = st.sampled_from([0, 1, 64, ONES_32 - 1, ONES_32, ONES_32 + 1, 1 << 40])
 @given(st.lists(st.tuples(st.text(max_size=70), SIZES, SIZES, st.integers(0, ONES_32)), max_size=4))
 def test_members_that_are_written_are_read(members: list[tuple[str, int, int, int]]) -> None:
     """Their local headers agree with the directory, and end at a multiple of 64."""
-    directory = b"".join(build_central(start, name.encode(), crc, nbytes) for name, start, nbytes, crc in members)
+    directory = b"".join(
+        build_central(start, name.encode(), crc, nbytes) for name, start, nbytes, crc in members
+    )
     read = parse_directory(directory, len(members))
-    assert [(each.name, each.start, each.stored_nbytes, each.nbytes, each.crc) for each in read] == [
-        (name, start, nbytes, nbytes, crc) for name, start, nbytes, crc in members
-    ]
+    assert [
+        (each.name, each.start, each.stored_nbytes, each.nbytes, each.crc) for each in read
+    ] == [(name, start, nbytes, nbytes, crc) for name, start, nbytes, crc in members]
     for each, (_, start, nbytes, crc) in zip(read, members, strict=True):
         size = plan_local_nbytes(start, each.raw_name, nbytes)
         local = build_local(size, each.raw_name, crc, nbytes)
         assert len(local) == size == local_nbytes(local[: LOCAL.size])
-        assert (start + size) % MEMBER_ALIGNMENT == 0 and size < LOCAL.size + len(each.raw_name) + 20 + 70
+        assert (start + size) % MEMBER_ALIGNMENT == 0 and size < LOCAL.size + len(
+            each.raw_name
+        ) + 20 + 70
         check_local(local, each)
-        # A reader is told that it needs zip64, 4.5, where a number is too large for 32 bits, and 2.0 elsewhere.
+        # A reader is told that it needs zip64, 4.5, where a number is too large for 32 bits, and
+        # 2.0 elsewhere.
         assert LOCAL.unpack_from(local)[1] == (45 if nbytes >= ONES_32 else 20)
         central = CENTRAL.unpack_from(build_central(start, each.raw_name, crc, nbytes))
         assert central[1] & 0xFF == central[2] == (45 if max(nbytes, start) >= ONES_32 else 20)
@@ -135,7 +175,13 @@ def test_members_that_are_written_are_read(members: list[tuple[str, int, int, in
 
 def test_a_directory_that_lists_fewer_or_more_than_it_says_is_refused() -> None:
     directory = build_central(0, b"a", 0, 1) + build_central(64, b"b", 0, 1)
-    for data, count in ((directory, 1), (directory, 3), (directory[:-1], 2), (directory + b"x", 2), (directory, 0)):
+    for data, count in (
+        (directory, 1),
+        (directory, 3),
+        (directory[:-1], 2),
+        (directory + b"x", 2),
+        (directory, 0),
+    ):
         with pytest.raises(MalformedCheckpoint):
             parse_directory(data, count)
     other = bytearray(directory)
@@ -149,10 +195,19 @@ MEMBER = Member("a", b"a", 0, 0, 7, 5, 5, 0)
 
 @pytest.mark.parametrize(
     "changes",
-    [{"raw_name": b"b"}, {"flags": 2}, {"method": 8}, {"crc": 8}, {"stored_nbytes": 6}, {"nbytes": 6}],
+    [
+        {"raw_name": b"b"},
+        {"flags": 2},
+        {"method": 8},
+        {"crc": 8},
+        {"stored_nbytes": 6},
+        {"nbytes": 6},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_a_local_header_that_differs_from_the_directory_is_refused(changes: dict[str, object]) -> None:
+def test_a_local_header_that_differs_from_the_directory_is_refused(
+    changes: dict[str, object],
+) -> None:
     local = build_local(plan_local_nbytes(0, b"a", 5), b"a", 7, 5)
     check_local(local, MEMBER)
     with pytest.raises(InvalidCheckpoint):
@@ -161,7 +216,8 @@ def test_a_local_header_that_differs_from_the_directory_is_refused(changes: dict
 
 @pytest.mark.parametrize("known", [{}, {"crc": 7}, {"stored": 5}, {"nbytes": 5}], ids="".join)
 def test_a_stream_knows_nothing_of_what_follows_or_the_truth(known: dict[str, int]) -> None:
-    """Its header has three zeros. With any of the three it must have them all, or it is another member's."""
+    """Its header has three zeros. With any of the three it must have them all, or it is another
+    member's."""
     numbers = [known.get(name, 0) for name in ("crc", "stored", "nbytes")]
     local = LOCAL.pack(b"PK\3\4", 20, 8, 0, 0, 0, *numbers, 1, 0) + b"a"
     if known:
@@ -173,7 +229,13 @@ def test_a_stream_knows_nothing_of_what_follows_or_the_truth(known: dict[str, in
 
 @pytest.mark.parametrize(
     "changes",
-    [{"flags": 1 << 5}, {"name": ""}, {"name": "a\0"}, {"nbytes": 6}, {"method": 8, "nbytes": 5 * 1032 + 1}],
+    [
+        {"flags": 1 << 5},
+        {"name": ""},
+        {"name": "a\0"},
+        {"nbytes": 6},
+        {"method": 8, "nbytes": 5 * 1032 + 1},
+    ],
 )
 def test_a_member_that_breaks_the_standard_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises((InvalidCheckpoint, ValueError)):
@@ -182,8 +244,12 @@ def test_a_member_that_breaks_the_standard_is_refused(changes: dict[str, object]
     check_member(MEMBER._replace(method=8, nbytes=5 * 1032))
 
 
-@pytest.mark.parametrize("changes", [{"flags": 1}, {"flags": 1 << 6}, {"flags": 1 << 13}, {"method": 12}])
-def test_a_member_that_is_encrypted_or_compressed_in_another_way_is_not_supported(changes: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"flags": 1}, {"flags": 1 << 6}, {"flags": 1 << 13}, {"method": 12}]
+)
+def test_a_member_that_is_encrypted_or_compressed_in_another_way_is_not_supported(
+    changes: dict[str, int],
+) -> None:
     """It is not damaged: its size and its headers are checked like those of any other."""
     member = MEMBER._replace(**changes)
     check_member(member)
@@ -198,6 +264,7 @@ def test_the_sizes_of_the_records_are_those_of_the_standard() -> None:
 
 
 def test_a_member_is_a_regular_file_that_its_owner_may_read_and_write() -> None:
-    """As `unzip` makes it: mode 0600 in the high half of the attributes, of a system that is Unix."""
+    """As `unzip` makes it: mode 0600 in the high half of the attributes, of a system that is
+    Unix."""
     fields = CENTRAL.unpack_from(build_central(0, b"a", 0, 1))
     assert fields[-2] >> 16 == 0o600 and fields[1] >> 8 == 3

@@ -1,8 +1,9 @@
 """An adapter of DTensor's meshes and placements, on ranks that are simulated in one process.
 
-Where ranks exchange values, PyTorch's own ``LocalTensorMode`` runs every operation once a rank. What a rank computes
-alone (offsets, shards of FSDP, strided shards, for which that mode takes one rank's places for those of all) is asked
-of each rank in turn, in a process group that sends nothing.
+Where ranks exchange values, PyTorch's own ``LocalTensorMode`` runs every operation once a rank.
+What a rank computes alone (offsets, shards of FSDP, strided shards, for which that mode takes one
+rank's places for those of all) is asked of each rank in turn, in a process group that sends
+nothing.
 """
 
 import logging
@@ -37,7 +38,9 @@ class SimulatedRanks:
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         # A DeviceMesh wants a process group; the fake one answers without a network.
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("fake", rank=0, world_size=_MOST_RANKS, store=FakeStore())
+            torch.distributed.init_process_group(
+                "fake", rank=0, world_size=_MOST_RANKS, store=FakeStore()
+            )
         self._simulation = LocalTensorMode
         self._modes: dict[int, Any] = {}
         self._meshes: dict[tuple[int, ...], Any] = {}
@@ -45,7 +48,11 @@ class SimulatedRanks:
 
     def _ranks(self, handle: Any) -> AbstractContextManager[Any]:
         """Return the context in which operations on a variable run on each rank of its mesh."""
-        return self._modes[handle.device_mesh.size()] if hasattr(handle, "device_mesh") else nullcontext()
+        return (
+            self._modes[handle.device_mesh.size()]
+            if hasattr(handle, "device_mesh")
+            else nullcontext()
+        )
 
     def _mesh(self, counts: tuple[int, ...]) -> Any:
         """Return the mesh with some number of ranks along each axis; its mode must be entered."""
@@ -72,26 +79,43 @@ class SimulatedRanks:
 
         return [one(placement) for placement in placements]
 
-    def _distributed(self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]) -> Any:
+    def _distributed(
+        self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]
+    ) -> Any:
         """Return a DTensor; its mode must be entered."""
         tensor = self._torch.from_numpy(np.array(value))
         parts = self._torch.distributed.tensor
         return parts.distribute_tensor(tensor, self._mesh(mesh), self._placements(placements))
 
     def _from_ranks(
-        self, parts: Sequence[Array], mesh: tuple[int, ...], placements: Sequence[Any], shape: Sequence[int]
+        self,
+        parts: Sequence[Array],
+        mesh: tuple[int, ...],
+        placements: Sequence[Any],
+        shape: Sequence[int],
     ) -> Any:
         """Return the DTensor of which each rank brings its part; its mode must be entered."""
         from torch.distributed._local_tensor import LocalTensor
 
         torch = self._torch
-        local = LocalTensor({rank: torch.from_numpy(np.array(part)) for rank, part in enumerate(parts)})
+        local = LocalTensor(
+            {rank: torch.from_numpy(np.array(part)) for rank, part in enumerate(parts)}
+        )
         # Without the shape DTensor takes all parts to be as large as its own.
         stride = torch.empty(tuple(shape)).stride()
         build = torch.distributed.tensor.DTensor.from_local
-        return build(local, self._mesh(mesh), placements, run_check=False, shape=torch.Size(shape), stride=stride)
+        return build(
+            local,
+            self._mesh(mesh),
+            placements,
+            run_check=False,
+            shape=torch.Size(shape),
+            stride=stride,
+        )
 
-    def _each_rank(self, mesh: tuple[int, ...], ask: Callable[[Any], Any], names: tuple[str, ...] | None = None) -> Any:
+    def _each_rank(
+        self, mesh: tuple[int, ...], ask: Callable[[Any], Any], names: tuple[str, ...] | None = None
+    ) -> Any:
         """Return the answers of each rank of a mesh, asked one after the other."""
         torch = self._torch
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -111,18 +135,24 @@ class SimulatedRanks:
             del self.__dict__["_torch"]
         return answers
 
-    def mesh_parts(self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]) -> list[Array]:
+    def mesh_parts(
+        self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]
+    ) -> list[Array]:
         if any(isinstance(placement, tuple) for placement in placements):
             return self._strided_parts(value, mesh, placements)
         with self._mode(int(np.prod(mesh))):
             return self._held(self._distributed(value, mesh, placements), mesh)
 
-    def _strided_parts(self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]) -> list[Array]:
+    def _strided_parts(
+        self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]
+    ) -> list[Array]:
         def ask(device_mesh: Any) -> Array:
             parts, tensor = self._torch.distributed.tensor, self._torch.from_numpy(np.array(value))
             cut = self._placements(placements)
             # Each rank takes its part of the copy that it has: nothing is sent.
-            return np.array(parts.distribute_tensor(tensor, device_mesh, cut, src_data_rank=None).to_local())
+            return np.array(
+                parts.distribute_tensor(tensor, device_mesh, cut, src_data_rank=None).to_local()
+            )
 
         answers: list[Array] = self._each_rank(mesh, ask)
         return answers
@@ -131,20 +161,30 @@ class SimulatedRanks:
         """Return the local tensor of each rank; the mode must be entered."""
         local = tensor.to_local()
         # A tensor that was only copied is one for all ranks.
-        tensors = getattr(local, "_local_tensors", None) or dict.fromkeys(range(int(np.prod(mesh))), local)
+        tensors = getattr(local, "_local_tensors", None) or dict.fromkeys(
+            range(int(np.prod(mesh))), local
+        )
         return [tensors[rank].numpy() for rank in range(int(np.prod(mesh)))]
 
-    def mesh_slices(self, shape: Sequence[int], mesh: tuple[int, ...], placements: Sequence[RankPlacement]) -> Any:
+    def mesh_slices(
+        self, shape: Sequence[int], mesh: tuple[int, ...], placements: Sequence[RankPlacement]
+    ) -> Any:
         def ask(device_mesh: Any) -> Any:
             from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-            local, offset = compute_local_shape_and_global_offset(shape, device_mesh, self._placements(placements))
+            local, offset = compute_local_shape_and_global_offset(
+                shape, device_mesh, self._placements(placements)
+            )
             return tuple(offset), tuple(local)
 
         return self._each_rank(mesh, ask)
 
     def mesh_gather(
-        self, parts: Sequence[Array], shape: Sequence[int], mesh: tuple[int, ...], placements: Sequence[RankPlacement]
+        self,
+        parts: Sequence[Array],
+        shape: Sequence[int],
+        mesh: tuple[int, ...],
+        placements: Sequence[RankPlacement],
     ) -> Array:
         _check_simulated(placements)
         with self._mode(int(np.prod(mesh))):
@@ -152,7 +192,11 @@ class SimulatedRanks:
         return _common([one.numpy() for one in whole._local_tensors.values()])
 
     def mesh_move(
-        self, value: Array, mesh: tuple[int, ...], source: Sequence[RankPlacement], target: Sequence[RankPlacement]
+        self,
+        value: Array,
+        mesh: tuple[int, ...],
+        source: Sequence[RankPlacement],
+        target: Sequence[RankPlacement],
     ) -> list[Array]:
         _check_simulated((*source, *target))
         with self._mode(int(np.prod(mesh))):
@@ -160,7 +204,11 @@ class SimulatedRanks:
             return self._held(tensor.redistribute(placements=self._placements(target)), mesh)
 
     def mesh_move_joined(
-        self, value: Array, mesh: tuple[int, ...], source: Sequence[RankPlacement], target: Sequence[RankPlacement]
+        self,
+        value: Array,
+        mesh: tuple[int, ...],
+        source: Sequence[RankPlacement],
+        target: Sequence[RankPlacement],
     ) -> list[Array]:
         torch = self._torch
         names = tuple(f"axis{axis}" for axis in range(len(mesh)))
@@ -169,22 +217,34 @@ class SimulatedRanks:
             joined = torch.distributed.tensor.DeviceMesh("cpu", ranks, mesh_dim_names=names)
             joined._flatten("joined")
             tensor = torch.from_numpy(np.array(value))
-            placed = torch.distributed.tensor.distribute_tensor(tensor, joined, self._placements(source))
+            placed = torch.distributed.tensor.distribute_tensor(
+                tensor, joined, self._placements(source)
+            )
             return self._held(placed.redistribute(placements=self._placements(target)), mesh)
 
     def mesh_reduce(
-        self, terms: Sequence[Array], mesh: tuple[int, ...], axis: int, op: str, placements: Sequence[RankPlacement]
+        self,
+        terms: Sequence[Array],
+        mesh: tuple[int, ...],
+        axis: int,
+        op: str,
+        placements: Sequence[RankPlacement],
     ) -> list[Array]:
         parts = self._torch.distributed.tensor
         held = [terms[coordinate[axis]] for coordinate in np.ndindex(*mesh)]
-        pending = [parts.Partial(op) if number == axis else parts.Replicate() for number in range(len(mesh))]
+        pending = [
+            parts.Partial(op) if number == axis else parts.Replicate()
+            for number in range(len(mesh))
+        ]
         with self._mode(int(np.prod(mesh))):
             tensor = self._from_ranks(held, mesh, pending, terms[0].shape)
             return self._held(tensor.redistribute(placements=self._placements(placements)), mesh)
 
     def fsdp_parts(self, value: Array, mesh: tuple[int, ...]) -> list[Array]:
         answers: list[Array] = self._each_rank(
-            mesh, lambda device_mesh: self._weight(value, device_mesh).to_local().detach().numpy(), ("dp", "tp")
+            mesh,
+            lambda device_mesh: self._weight(value, device_mesh).to_local().detach().numpy(),
+            ("dp", "tp"),
         )
         return answers
 
@@ -192,23 +252,32 @@ class SimulatedRanks:
         def ask(device_mesh: Any) -> tuple[int, ...]:
             from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-            # The same call describes a tensor in a distributed checkpoint. The mesh of the weight is one that PyTorch
-            # keeps from the first rank that was asked, so it does not know the rank; the given one is equal to it.
+            # The same call describes a tensor in a distributed checkpoint. The mesh of the weight
+            # is one that PyTorch keeps from the first rank that was asked, so it does not know the
+            # rank; the given one is equal to it.
             weight = self._weight(np.zeros(shape, np.float32), device_mesh)
-            return tuple(compute_local_shape_and_global_offset(weight.shape, device_mesh, weight.placements)[0])
+            return tuple(
+                compute_local_shape_and_global_offset(weight.shape, device_mesh, weight.placements)[
+                    0
+                ]
+            )
 
         answers: list[tuple[int, ...]] = self._each_rank(mesh, ask, ("dp", "tp"))
         return answers
 
     def _weight(self, value: Array, device_mesh: Any) -> Any:
-        """Return the weight of a layer that tensor parallelism cuts along axis 0, under ``fully_shard``."""
+        """Return the weight of a layer that tensor parallelism cuts along axis 0, under
+        ``fully_shard``."""
         from torch.distributed.fsdp import fully_shard
 
         torch = self._torch
         parts = torch.distributed.tensor
         layer = torch.nn.Linear(value.shape[1], len(value), bias=False)
         cut = parts.distribute_tensor(
-            torch.from_numpy(np.array(value)), device_mesh["tp"], [parts.Shard(0)], src_data_rank=None
+            torch.from_numpy(np.array(value)),
+            device_mesh["tp"],
+            [parts.Shard(0)],
+            src_data_rank=None,
         )
         layer.weight = torch.nn.Parameter(cut)
         fully_shard(layer, mesh=device_mesh["dp"])

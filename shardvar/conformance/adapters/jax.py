@@ -1,7 +1,9 @@
-"""An adapter of JAX: arrays under a ``NamedSharding`` over simulated CPU devices, and Orbax for checkpoints.
+"""An adapter of JAX: arrays under a ``NamedSharding`` over simulated CPU devices, and Orbax for
+checkpoints.
 
-It calls JAX as its users do. Arrays are never changed in place: a write returns a new one. ``NamedSharding`` refuses
-rows that the devices do not divide: such variables are not claimed, and checkpoints hold them replicated, as is usual.
+It calls JAX as its users do. Arrays are never changed in place: a write returns a new one.
+``NamedSharding`` refuses rows that the devices do not divide: such variables are not claimed, and
+checkpoints hold them replicated, as is usual.
 """
 
 import os
@@ -15,8 +17,8 @@ from shardvar.layout.dtypes import Array
 
 _Gradient = Array | tuple[Array, Array]
 
-# Sixteen devices, for a grid of 4 x 4 parts, the largest that a rule asks for. Without optimization, since compiling
-# takes much longer than computing with such small arrays.
+# Sixteen devices, for a grid of 4 x 4 parts, the largest that a rule asks for. Without
+# optimization, since compiling takes much longer than computing with such small arrays.
 _XLA_FLAGS = "--xla_force_host_platform_device_count=16 --xla_backend_optimization_level=0"
 # JAX's names of operations on ``.at[ids]``, where they differ from the kit's.
 _SCATTERS = {"sub": "subtract", "mul": "multiply", "div": "divide", "update": "set"}
@@ -32,7 +34,8 @@ class Adapter:
         import jax.example_libraries.optimizers
 
         jax.config.update("jax_platforms", "cpu")
-        # Without x64 JAX computes in 32 bits, so float64 tables and int64 ids would come back in other dtypes.
+        # Without x64 JAX computes in 32 bits, so float64 tables and int64 ids would come back in
+        # other dtypes.
         jax.config.update("jax_enable_x64", True)
         return jax
 
@@ -51,7 +54,9 @@ class Adapter:
         """Return the sharding over a mesh with some number of devices along each axis."""
         jax = self._jax
         names = tuple(f"axis{axis}" for axis in range(len(counts)))
-        mesh = jax.make_mesh(tuple(counts), names, axis_types=(jax.sharding.AxisType.Auto,) * len(counts))
+        mesh = jax.make_mesh(
+            tuple(counts), names, axis_types=(jax.sharding.AxisType.Auto,) * len(counts)
+        )
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
 
     def _divided(self, shape: Sequence[int], num_shards: int) -> Any:
@@ -60,9 +65,14 @@ class Adapter:
         return self._sharding([num_shards])
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
-        return [rows.indices(length)[:2] for (rows,) in self._indices((length,), self._divided((length,), num_shards))]
+        return [
+            rows.indices(length)[:2]
+            for (rows,) in self._indices((length,), self._divided((length,), num_shards))
+        ]
 
-    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def regions(
+        self, shape: Sequence[int], counts: Sequence[int]
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         if any(extent % count for extent, count in zip(shape, counts, strict=True)):
             raise NotImplementedError("axes that the parts do not divide")
         regions = []
@@ -96,7 +106,8 @@ class Adapter:
         return np.asarray(left @ handle)
 
     def lookup(self, handle: Any, ids: Array) -> Array:
-        # ``take`` and indexing do not raise for rows outside. The adapter adds no check, since the kit judges JAX.
+        # ``take`` and indexing do not raise for rows outside. The adapter adds no check, since the
+        # kit judges JAX.
         return np.asarray(self._jax.numpy.take(handle, ids, axis=0))
 
     def sparse_read(self, handle: Any, ids: Array) -> Array:
@@ -127,7 +138,9 @@ class Adapter:
             raise NotImplementedError("at[...].set of repeated rows")
         return getattr(handle.at[ids], _SCATTERS.get(op, op))(rows)
 
-    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
+    def initialize(
+        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
+    ) -> list[Array]:
         jax = self._jax
         draws: dict[str, Callable[..., Any]] = {
             "zeros": jax.nn.initializers.zeros,
@@ -139,30 +152,47 @@ class Adapter:
             "glorot_uniform": jax.nn.initializers.glorot_uniform(),
         }
         drawn = partial(draws[kind], shape=tuple(shape), dtype=dtype)
-        return self.shards(jax.jit(drawn, out_shardings=self._divided(shape, num_shards))(jax.random.key(seed)))
+        return self.shards(
+            jax.jit(drawn, out_shardings=self._divided(shape, num_shards))(jax.random.key(seed))
+        )
 
-    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+    def initialize_whole(
+        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
         sharding = self._divided(shape, num_shards)
         return self.shards(self._jax.device_put(function(tuple(shape), dtype), sharding))
 
-    def initialize_parts(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+    def initialize_parts(
+        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
         def part(index: Any) -> Any:
             bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
-            return function(tuple(shape), dtype, tuple(b - a for a, b, _ in bounds), tuple(a for a, _, _ in bounds))
+            return function(
+                tuple(shape),
+                dtype,
+                tuple(b - a for a, b, _ in bounds),
+                tuple(a for a, _, _ in bounds),
+            )
 
         sharding = self._divided(shape, num_shards)
         return self.shards(self._jax.make_array_from_callback(tuple(shape), sharding, part))
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Array:
+    def optimize(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> Array:
         state, get_params = self._trained(kind, value, num_shards, gradients)
         return np.asarray(get_params(state))
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
+    def slots(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> dict[str, list[Array]]:
         state, _ = self._trained(kind, value, num_shards, gradients)
         leaves = self._jax.tree.leaves(state)[1:]  # the first one is the variable
         return {f"slot{number}": self.shards(leaf) for number, leaf in enumerate(leaves)}
 
-    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
+    def _trained(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> Any:
         jax, handle = self._jax, self.create(value, num_shards)
         library = jax.example_libraries.optimizers
         made = {
@@ -178,7 +208,9 @@ class Adapter:
             state = update(step, _gradient(jax, gradient, get_params(state)), state)
         return state, get_params
 
-    def _named(self, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any], explicit: bool = False) -> Any:
+    def _named(
+        self, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any], explicit: bool = False
+    ) -> Any:
         """Return the sharding of a spec on a mesh."""
         sharding = self._jax.sharding
         kind = sharding.AxisType.Explicit if explicit else sharding.AxisType.Auto
@@ -186,25 +218,38 @@ class Adapter:
         made = sharding.Mesh(devices, tuple(names), axis_types=(kind,) * len(mesh))
         return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))
 
-    def _by_placements(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Any:
+    def _by_placements(
+        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+    ) -> Any:
         """Return the sharding of placements on a mesh, of which JAX knows those that divide."""
         names = [f"axis{axis}" for axis in range(len(mesh))]
         if len(placements) != len(mesh):
-            raise NotImplementedError("placements for other axes: a spec has an entry for each axis of the tensor")
+            raise NotImplementedError(
+                "placements for other axes: a spec has an entry for each axis of the tensor"
+            )
         if any(isinstance(placement, tuple) for placement in placements):
             raise NotImplementedError("strided shards")
         rank = max([len(shape), *(one + 1 for one in placements if one is not None)])
         # Names in the order of the mesh: the last one varies fastest, as the last cut does.
-        spec = [tuple(n for n, one in zip(names, placements, strict=True) if one == axis) for axis in range(rank)]
+        spec = [
+            tuple(n for n, one in zip(names, placements, strict=True) if one == axis)
+            for axis in range(rank)
+        ]
         cuts = [np.prod([mesh[names.index(name)] for name in entry], dtype=int) for entry in spec]
         if any(extent % count for extent, count in zip(shape, cuts, strict=False)):
             raise NotImplementedError("axes that the parts do not divide")
         return self._named(mesh, names, spec)
 
-    def mesh_parts(self, value: Array, mesh: Sequence[int], placements: Sequence[Any]) -> list[Array]:
-        return self.shards(self._jax.device_put(value, self._by_placements(value.shape, mesh, placements)))
+    def mesh_parts(
+        self, value: Array, mesh: Sequence[int], placements: Sequence[Any]
+    ) -> list[Array]:
+        return self.shards(
+            self._jax.device_put(value, self._by_placements(value.shape, mesh, placements))
+        )
 
-    def mesh_slices(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Any:
+    def mesh_slices(
+        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+    ) -> Any:
         slices = []
         for index in self._indices(tuple(shape), self._by_placements(shape, mesh, placements)):
             bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
@@ -212,18 +257,32 @@ class Adapter:
         return slices
 
     def mesh_gather(
-        self, parts: Sequence[Array], shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+        self,
+        parts: Sequence[Array],
+        shape: Sequence[int],
+        mesh: Sequence[int],
+        placements: Sequence[Any],
     ) -> Array:
         jax, sharding = self._jax, self._by_placements(shape, mesh, placements)
-        arrays = [jax.device_put(part, device) for part, device in zip(parts, sharding.mesh.devices.flat, strict=True)]
+        arrays = [
+            jax.device_put(part, device)
+            for part, device in zip(parts, sharding.mesh.devices.flat, strict=True)
+        ]
         return np.asarray(jax.make_array_from_single_device_arrays(tuple(shape), sharding, arrays))
 
-    def mesh_move(self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]) -> list[Array]:
+    def mesh_move(
+        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
+    ) -> list[Array]:
         before, after = (self._by_placements(value.shape, mesh, each) for each in (source, target))
         return self.shards(self._jax.device_put(self._jax.device_put(value, before), after))
 
     def mesh_reduce(
-        self, terms: Sequence[Array], mesh: Sequence[int], axis: int, op: str, placements: Sequence[Any]
+        self,
+        terms: Sequence[Array],
+        mesh: Sequence[int],
+        axis: int,
+        op: str,
+        placements: Sequence[Any],
     ) -> list[Array]:
         if op != "sum":
             raise NotImplementedError(f"unreduced axes of {op}")
@@ -233,22 +292,30 @@ class Adapter:
         pending = self._named(mesh, names, (), explicit=True)
         pending = pending.update(spec=jax.sharding.PartitionSpec(unreduced={names[axis]}))
         held = [terms[coordinate[axis]] for coordinate in np.ndindex(*mesh)]
-        arrays = [jax.device_put(part, device) for part, device in zip(held, pending.mesh.devices.flat, strict=True)]
+        arrays = [
+            jax.device_put(part, device)
+            for part, device in zip(held, pending.mesh.devices.flat, strict=True)
+        ]
         unreduced = jax.make_array_from_single_device_arrays(terms[0].shape, pending, arrays)
         with jax.set_mesh(pending.mesh):
             return self.shards(jax.sharding.reshard(unreduced, target.spec))
 
-    def spec_parts(self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]) -> list[Array]:
+    def spec_parts(
+        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
+    ) -> list[Array]:
         return self.shards(self._jax.device_put(value, self._named(mesh, names, spec)))
 
     def spec_constrained(
         self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
     ) -> list[Array]:
         sharding = self._named(mesh, names, spec)
-        return self.shards(self._jax.jit(lambda one: self._jax.lax.with_sharding_constraint(one, sharding))(value))
+        return self.shards(
+            self._jax.jit(lambda one: self._jax.lax.with_sharding_constraint(one, sharding))(value)
+        )
 
     def _placed(self, shape: tuple[int, ...], num_shards: int) -> Any:
-        """Return the sharding of a checkpoint's array: in shards if these divide its rows, else replicated."""
+        """Return the sharding of a checkpoint's array: in shards if these divide its rows, else
+        replicated."""
         if shape and shape[0] % num_shards == 0:
             return self._sharding([num_shards])
         mesh = self._sharding([num_shards]).mesh
@@ -258,13 +325,23 @@ class Adapter:
         if any(value.dtype == object for value in tensors.values()):
             raise NotImplementedError("strings")
         # JAX has no dtypes of the other byte order.
-        native = {key: value.astype(value.dtype.newbyteorder("="), copy=False) for key, value in tensors.items()}
-        arrays = {key: self._jax.device_put(one, self._placed(one.shape, num_shards)) for key, one in native.items()}
+        native = {
+            key: value.astype(value.dtype.newbyteorder("="), copy=False)
+            for key, value in tensors.items()
+        }
+        arrays = {
+            key: self._jax.device_put(one, self._placed(one.shape, num_shards))
+            for key, one in native.items()
+        }
         self._checkpointer.save(path, args=self._orbax.args.StandardSave(arrays))
 
-    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+    def restore(
+        self, path: str, templates: Mapping[str, Array], num_shards: int
+    ) -> dict[str, Array]:
         wanted = {
-            key: self._jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=self._placed(one.shape, num_shards))
+            key: self._jax.ShapeDtypeStruct(
+                one.shape, one.dtype, sharding=self._placed(one.shape, num_shards)
+            )
             for key, one in templates.items()
         }
         restored = self._checkpointer.restore(path, args=self._orbax.args.StandardRestore(wanted))
@@ -276,7 +353,8 @@ class Adapter:
 
 
 def _gradient(jax: Any, gradient: _Gradient, value: Any) -> Any:
-    """Return a gradient laid out like the variable; for (ids, rows) it is the derivative of their lookup."""
+    """Return a gradient laid out like the variable; for (ids, rows) it is the derivative of their
+    lookup."""
     if not isinstance(gradient, tuple):
         return jax.device_put(gradient, value.sharding)
     ids, rows = gradient

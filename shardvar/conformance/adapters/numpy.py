@@ -1,7 +1,8 @@
-"""An adapter of a minimal implementation: a sharded variable is a list of arrays, a checkpoint an npz file.
+"""An adapter of a minimal implementation: a sharded variable is a list of arrays, a checkpoint an
+npz file.
 
-It is an example to copy from, and says what the kit costs: a few lines a method. What such a list has not, such as
-policies, it does not claim.
+It is an example to copy from, and says what the kit costs: a few lines a method. What such a list
+has not, such as policies, it does not claim.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,24 +24,29 @@ class Adapter:
     """Lists of arrays."""
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
-        stops = np.cumsum([len(part) for part in np.array_split(np.arange(length), num_shards)]).tolist()
+        stops = np.cumsum(
+            [len(part) for part in np.array_split(np.arange(length), num_shards)]
+        ).tolist()
         return list(zip([0, *stops[:-1]], stops, strict=True))
 
     def owner(self, ids: Array, length: int, num_shards: int) -> tuple[Array, Array]:
         starts = np.array([start for start, stop in self.div(length, num_shards) if start < stop])
-        # The shard is the last whose start is not above the id: starts 0 and 3 and id 4 give shard 1, row 4 - 3 = 1.
+        # The shard is the last whose start is not above the id: starts 0 and 3 and id 4 give shard
+        # 1, row 4 - 3 = 1.
         shard = np.searchsorted(starts, ids, side="right") - 1
         return shard, ids - starts[shard]
 
     def create(self, value: Array, num_shards: int) -> _Shards:
-        # ``array_split`` returns views, through which a later change of the caller's array would show.
+        # ``array_split`` returns views, through which a later change of the caller's array would
+        # show.
         return [part.copy() for part in np.array_split(value, num_shards)]
 
     def create_uneven(self, value: Array, sizes: Sequence[int]) -> _Shards:
         return [part.copy() for part in np.split(value, np.cumsum(sizes)[:-1])]
 
     def read(self, handle: _Shards) -> Array:
-        # A copy, so that a value that was read stays as it is when the variable is written (R-READ-2).
+        # A copy, so that a value that was read stays as it is when the variable is written
+        # (R-READ-2).
         return np.concatenate(handle)
 
     def shards(self, handle: _Shards) -> _Shards:
@@ -64,7 +70,8 @@ class Adapter:
         return self.lookup(handle, ids)
 
     def assign(self, handle: _Shards, value: Array) -> _Shards:
-        # ``np.split`` at the ends of the old shards would put surplus rows into the last shard without an error.
+        # ``np.split`` at the ends of the old shards would put surplus rows into the last shard
+        # without an error.
         shape = (sum(map(len, handle)), *handle[0].shape[1:])
         if value.shape != shape:
             raise ValueError(f"A value of the shape {value.shape} does not fit {shape}.")
@@ -82,30 +89,40 @@ class Adapter:
         if op == "update":
             whole[ids] = rows
         else:
-            # ``whole[ids] += rows`` would count a repeated id once; ``ufunc.at`` applies every operand.
+            # ``whole[ids] += rows`` would count a repeated id once; ``ufunc.at`` applies every
+            # operand.
             _SCATTERS[op].at(whole, ids, rows)
         return self.assign(handle, whole)
 
-    def initialize(self, kind: str, shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int, seed: int) -> _Shards:
+    def initialize(
+        self, kind: str, shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int, seed: int
+    ) -> _Shards:
         if kind not in ("zeros", "ones", "random_uniform"):
             raise NotImplementedError(kind)
         shards = []
         for start, stop in self.div(shape[0], num_shards):
             part = (stop - start, *shape[1:])
-            # The first row is part of the seed, so shards differ (R-INIT-5) and a second call gives the same values.
+            # The first row is part of the seed, so shards differ (R-INIT-5) and a second call gives
+            # the same values.
             drawn = np.random.default_rng([seed, start]).uniform(-0.05, 0.05, part)
             shards.append(np.full(part, {"zeros": 0, "ones": 1}.get(kind, drawn), dtype))
         return shards
 
     def initialize_whole(
-        self, function: Callable[..., Array], shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int
+        self,
+        function: Callable[..., Array],
+        shape: Sequence[int],
+        dtype: npt.DTypeLike,
+        num_shards: int,
     ) -> _Shards:
         return np.array_split(function(shape, dtype), num_shards)
 
     def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:
         return self._trained(kind, self.create(value, num_shards), gradients)
 
-    def optimize_uneven(self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[Any]) -> Array:
+    def optimize_uneven(
+        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[Any]
+    ) -> Array:
         return self._trained(kind, self.create_uneven(value, sizes), gradients)
 
     def _trained(self, kind: str, handle: _Shards, gradients: Sequence[Any]) -> Array:
@@ -121,17 +138,22 @@ class Adapter:
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         shards: dict[str, Any] = {}
         for key, value in tensors.items():
-            # An npz holds objects by pickle only, and bfloat16 and its like as raw bytes without their name.
+            # An npz holds objects by pickle only, and bfloat16 and its like as raw bytes without
+            # their name.
             if value.dtype.kind in "OV":
                 raise NotImplementedError(f"{value.dtype} in an npz")
             parts = np.array_split(value, num_shards) if value.ndim else [value]
             shards |= {f"{key}#{number}": part for number, part in enumerate(parts)}
         np.savez(path + ".npz", allow_pickle=False, **shards)
 
-    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+    def restore(
+        self, path: str, templates: Mapping[str, Array], num_shards: int
+    ) -> dict[str, Array]:
         return self._restored(path, templates, lambda value: self.create(value, num_shards))
 
-    def restore_uneven(self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]) -> dict[str, Array]:
+    def restore_uneven(
+        self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
+    ) -> dict[str, Array]:
         return self._restored(path, templates, lambda value: self.create_uneven(value, sizes))
 
     def _restored(
@@ -140,7 +162,8 @@ class Adapter:
         restored = {}
         with open(path + ".npz", "rb") as file, np.load(file) as saved:
             for key, template in templates.items():
-                # ``rpartition``, since a key may hold a ``#`` itself. Parts come in the order of writing.
+                # ``rpartition``, since a key may hold a ``#`` itself. Parts come in the order of
+                # writing.
                 parts = [saved[name] for name in saved.files if name.rpartition("#")[0] == key]
                 value = np.concatenate(parts) if template.ndim else parts[0]
                 if value.shape != template.shape or value.dtype != template.dtype:
@@ -150,6 +173,7 @@ class Adapter:
 
 
 def _check(ids: Array, length: int) -> None:
-    """Raise ``IndexError`` for ids outside the rows; NumPy would count negative ones from the end."""
+    """Raise ``IndexError`` for ids outside the rows; NumPy would count negative ones from the
+    end."""
     if ((ids < 0) | (ids >= length)).any():
         raise IndexError(f"{ids.tolist()} are not all in [0, {length}).")

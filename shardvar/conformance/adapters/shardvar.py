@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
-from shardvar.layout import Partition
+from shardvar.layout import Partition, meshes
 from shardvar.layout.dtypes import Array, dtype_name
-from shardvar.layout import meshes
 from shardvar.layout.meshes import Layout
 from shardvar.layout.region import format_slice_text
 from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
@@ -44,7 +43,9 @@ class _Callback(sv.ShardingCallback):
     def description(self) -> str:
         return self._description
 
-    def __call__(self, shardable_tensors: Sequence[sv.ShardableTensor]) -> list[dict[str, dict[str, Any]]]:
+    def __call__(
+        self, shardable_tensors: Sequence[sv.ShardableTensor]
+    ) -> list[dict[str, dict[str, Any]]]:
         given = {tensor.checkpoint_key: np.asarray(tensor.tensor) for tensor in shardable_tensors}
         answer = []
         for file in self._callback(given):
@@ -55,7 +56,8 @@ class _Callback(sv.ShardingCallback):
         return answer
 
     def _slice_text(self, shape: tuple[int, ...], first: int, rows: Array) -> str:
-        """Return the slice text of some rows, such as ``"13 4 3,2:0,4"``; empty for all rows and for other shapes."""
+        """Return the slice text of some rows, such as ``"13 4 3,2:0,4"``; empty for all rows and
+        for other shapes."""
         if rows.shape == shape or rows.ndim != len(shape):
             return ""
         return format_slice_text(shape, sv.Region([first, *(0 for _ in shape[1:])], rows.shape))
@@ -76,10 +78,14 @@ class Adapter:
     def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
         return sv.FixedShardsPartitioner(num_shards)(shape, dtype)
 
-    def min_size(self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int) -> Any:
+    def min_size(
+        self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int
+    ) -> Any:
         return sv.MinSizePartitioner(min_shard_bytes, max_shards)(shape, dtype)
 
-    def max_size(self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int) -> Any:
+    def max_size(
+        self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int
+    ) -> Any:
         return sv.MaxSizePartitioner(max_shard_bytes, max_shards)(shape, dtype)
 
     def create(self, value: Array, num_shards: int) -> Any:
@@ -115,7 +121,9 @@ class Adapter:
 
     def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
         given = None if weights is None else sv.nn.SparseTensor.from_rows(weights, np.float32)
-        return sv.nn.embedding_lookup_sparse(handle, sv.nn.SparseTensor.from_rows(bags, np.int64), given, combiner)
+        return sv.nn.embedding_lookup_sparse(
+            handle, sv.nn.SparseTensor.from_rows(bags, np.int64), given, combiner
+        )
 
     def assign(self, handle: Any, value: Array) -> None:
         handle.assign(value)
@@ -129,51 +137,82 @@ class Adapter:
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
         getattr(handle, f"scatter_{op}")(sv.IndexedSlices(rows, ids))
 
-    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
+    def initialize(
+        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
+    ) -> list[Array]:
         made = _INITIALIZERS[kind](seed)
 
         def initial(shape: Any = tuple(shape), dtype: Any = dtype, partition: Any = None) -> Any:
             return made(shape, dtype, partition)
 
-        return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
+        return self.shards(
+            create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype)
+        )
 
-    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
-        # Without a parameter ``partition`` the library calls it for the whole value and slices that (R-INIT-2).
+    def initialize_whole(
+        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
+        # Without a parameter ``partition`` the library calls it for the whole value and slices that
+        # (R-INIT-2).
         def initial(shape: Any = tuple(shape), dtype: Any = dtype) -> Any:
             return function(shape, dtype)
 
-        return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
+        return self.shards(
+            create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype)
+        )
 
-    def initialize_parts(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+    def initialize_parts(
+        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
         def initial(shape: Any = tuple(shape), dtype: Any = dtype, partition: Any = None) -> Any:
             if partition is None:
                 return function(shape, dtype)
             return function(shape, dtype, partition.shape, partition.offset)
 
-        return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
+        return self.shards(
+            create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype)
+        )
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
+    def optimize(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> Any:
         return self._trained(kind, self.create(value, num_shards), gradients)[0].numpy()
 
-    def optimize_uneven(self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]) -> Any:
+    def optimize_uneven(
+        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
+    ) -> Any:
         return self._trained(kind, self.create_uneven(value, sizes), gradients)[0].numpy()
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
+    def slots(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> dict[str, list[Array]]:
         variable, optimizer = self._trained(kind, self.create(value, num_shards), gradients)
-        return {name: self.shards(optimizer.get_slot(variable, name)) for name in optimizer.get_slot_names()}
+        return {
+            name: self.shards(optimizer.get_slot(variable, name))
+            for name in optimizer.get_slot_names()
+        }
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         sv.save(path, tensors, partition=num_shards)
 
-    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+    def restore(
+        self, path: str, templates: Mapping[str, Array], num_shards: int
+    ) -> dict[str, Array]:
         return self._restored(path, templates, lambda rows: sv.div(rows, num_shards))
 
-    def restore_uneven(self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]) -> dict[str, Array]:
+    def restore_uneven(
+        self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
+    ) -> dict[str, Array]:
         stops = np.cumsum(sizes).tolist()
-        return self._restored(path, templates, lambda _rows: list(zip([0, *stops[:-1]], stops, strict=True)))
+        return self._restored(
+            path, templates, lambda _rows: list(zip([0, *stops[:-1]], stops, strict=True))
+        )
 
     def _restored(
-        self, path: str, templates: Mapping[str, Array], intervals: Callable[[int], Sequence[tuple[int, int]]]
+        self,
+        path: str,
+        templates: Mapping[str, Array],
+        intervals: Callable[[int], Sequence[tuple[int, int]]],
     ) -> dict[str, Array]:
         restored = {}
         with sv.open_checkpoint(path) as checkpoint:
@@ -183,7 +222,8 @@ class Adapter:
                 if (saved.shape, saved.dtype) != (template.shape, dtype_name(template.dtype)):
                     raise ValueError(f"{key} is saved as {saved.dtype}{list(saved.shape)}.")
                 if saved.shape:
-                    # One read for each target shard, as an elastic restore makes, whichever slices hold the rows.
+                    # One read for each target shard, as an elastic restore makes, whichever slices
+                    # hold the rows.
                     restored[key] = np.concatenate([saved[a:b] for a, b in intervals(len(saved))])
                 else:
                     restored[key] = saved[()]
@@ -197,7 +237,9 @@ class Adapter:
         with sv.open_checkpoint(path) as checkpoint:
             return checkpoint[key][start:stop]
 
-    def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
+    def save_parts(
+        self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
+    ) -> None:
         regions = [sv.Region(offset, part.shape) for offset, part in parts]
         partition = sv.Partition(tuple(shape), tuple(regions))  # refuses holes and overlaps
         value = np.empty(shape, dtype)
@@ -205,23 +247,30 @@ class Adapter:
             value[region.slices] = part
         sv.save(path, {key: value}, partition=partition)
 
-    def save_limited(self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int) -> None:
+    def save_limited(
+        self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int
+    ) -> None:
         sv.save(path, tensors, partition=num_shards, policy=sv.MaxShardSizePolicy(max_nbytes))
 
     def file_nbytes(self, path: str) -> list[int]:
         with sv.open_checkpoint(path) as checkpoint:
             entries = checkpoint.entries()
-            # ``bincount`` sums the slices of each file in float64, which is exact below 2**53 bytes.
+            # ``bincount`` sums the slices of each file in float64, which is exact below 2**53
+            # bytes.
             return [int(n) for n in np.bincount(entries.file, weights=entries.slices.nbytes)]
 
-    def save_by_callback(self, path: str, tensors: Mapping[str, Array], callback: Any, description: str) -> None:
+    def save_by_callback(
+        self, path: str, tensors: Mapping[str, Array], callback: Any, description: str
+    ) -> None:
         sv.save(path, tensors, policy=_Callback(callback, description))
 
     def description(self, path: str) -> str:
         with sv.open_checkpoint(path) as checkpoint:
             return checkpoint.metadata.description
 
-    def _trained(self, kind: str, variable: Any, gradients: Sequence[_Gradient]) -> tuple[Any, Optimizer]:
+    def _trained(
+        self, kind: str, variable: Any, gradients: Sequence[_Gradient]
+    ) -> tuple[Any, Optimizer]:
         optimizer = _OPTIMIZERS[kind]()
         for gradient in gradients:
             if isinstance(gradient, tuple):
@@ -230,40 +279,64 @@ class Adapter:
                 optimizer.apply_gradients(dense_gradients(variable, gradient))
         return variable, optimizer
 
-    def mesh_parts(self, value: Array, mesh: Sequence[int], placements: Sequence[Any]) -> list[Array]:
+    def mesh_parts(
+        self, value: Array, mesh: Sequence[int], placements: Sequence[Any]
+    ) -> list[Array]:
         return _held(value, _layout(value.shape, mesh, placements))
 
-    def mesh_slices(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Any:
+    def mesh_slices(
+        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+    ) -> Any:
         return [
-            _stated(layout, device) for layout in [_layout(shape, mesh, placements)] for device in layout.mesh.devices
+            _stated(layout, device)
+            for layout in [_layout(shape, mesh, placements)]
+            for device in layout.mesh.devices
         ]
 
     def mesh_gather(
-        self, parts: Sequence[Array], shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+        self,
+        parts: Sequence[Array],
+        shape: Sequence[int],
+        mesh: Sequence[int],
+        placements: Sequence[Any],
     ) -> Array:
         layout = _layout(shape, mesh, placements)
         whole = meshes.named_sharding(shape, sv.Mesh((1,)), ())
         return _moved(parts, layout, whole)[0]
 
-    def mesh_move(self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]) -> list[Array]:
+    def mesh_move(
+        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
+    ) -> list[Array]:
         before, after = (_layout(value.shape, mesh, each) for each in (source, target))
         return _moved(_held(value, before), before, after)
 
     def mesh_move_joined(
         self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
     ) -> list[Array]:
-        return self.mesh_move(value, mesh, source, target)  # a plan does not depend on which axes were joined
+        return self.mesh_move(
+            value, mesh, source, target
+        )  # a plan does not depend on which axes were joined
 
     def mesh_reduce(
-        self, terms: Sequence[Array], mesh: Sequence[int], axis: int, op: str, placements: Sequence[Any]
+        self,
+        terms: Sequence[Array],
+        mesh: Sequence[int],
+        axis: int,
+        op: str,
+        placements: Sequence[Any],
     ) -> list[Array]:
         made, shape = sv.Mesh(mesh), terms[0].shape
-        pending = [meshes.Partial(op) if number == axis else meshes.Replicate() for number in range(len(mesh))]
+        pending = [
+            meshes.Partial(op) if number == axis else meshes.Replicate()
+            for number in range(len(mesh))
+        ]
         source = meshes.dtensor(shape, made, pending)
         parts = [terms[made.coordinate(device)[axis]] for device in made.devices]
         return _moved(parts, source, _layout(shape, mesh, placements), reduce=op)
 
-    def spec_parts(self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]) -> list[Array]:
+    def spec_parts(
+        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
+    ) -> list[Array]:
         return _held(value, meshes.named_sharding(value.shape, sv.Mesh(mesh, names), spec))
 
     # A layout is the same wherever it is asked for.
@@ -277,7 +350,8 @@ class Adapter:
         return [_stated(layout, device)[1] for device in layout.mesh.devices]
 
 
-# Layouts. A device may hold several regions, of which each is an array; the kit joins the runs of a strided shard.
+# Layouts. A device may hold several regions, of which each is an array; the kit joins the runs of a
+# strided shard.
 
 
 def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Layout:
@@ -290,19 +364,29 @@ def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
 
 
 def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the offset and shape of a device's region; of several only the first, as frameworks state it."""
+    """Return the offset and shape of a device's region; of several only the first, as frameworks
+    state it."""
     regions = layout.regions(device)
-    return (regions[0].offset, regions[0].shape) if regions else ((0,) * len(layout.shape), (0,) * len(layout.shape))
+    return (
+        (regions[0].offset, regions[0].shape)
+        if regions
+        else ((0,) * len(layout.shape), (0,) * len(layout.shape))
+    )
 
 
 def _held(value: Array, layout: Layout) -> list[Array]:
     """Return what each device holds, its regions joined along axis 0."""
     empty = np.zeros((0, *value.shape[1:]), value.dtype)
-    held = [[value[region.slices] for region in layout.regions(device)] for device in layout.mesh.devices]
+    held = [
+        [value[region.slices] for region in layout.regions(device)]
+        for device in layout.mesh.devices
+    ]
     return [arrays[0] if len(arrays) == 1 else np.concatenate([empty, *arrays]) for arrays in held]
 
 
-def _moved(parts: Sequence[Array], source: Layout, target: Layout, reduce: str | None = None) -> list[Array]:
+def _moved(
+    parts: Sequence[Array], source: Layout, target: Layout, reduce: str | None = None
+) -> list[Array]:
     """Return what each device holds after a redistribution, its regions joined along axis 0."""
     given = []
     for device, part in enumerate(parts):

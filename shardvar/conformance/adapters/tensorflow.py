@@ -1,8 +1,10 @@
-"""An adapter of TensorFlow: variables under a ``ParameterServerStrategy``, ``tf.train.Checkpoint``, Keras's optimizers.
+"""An adapter of TensorFlow: variables under a ``ParameterServerStrategy``, ``tf.train.Checkpoint``,
+Keras's optimizers.
 
-What a user of TensorFlow would write, on a cluster of two parameter servers and a worker in this process, at ports of
-the loopback interface that the system chose. ``tf.Variable`` under the strategy's scope makes the sharded variables;
-TensorFlow has no public name for their class, which is asked for only where shards of given sizes are put together.
+What a user of TensorFlow would write, on a cluster of two parameter servers and a worker in this
+process, at ports of the loopback interface that the system chose. ``tf.Variable`` under the
+strategy's scope makes the sharded variables; TensorFlow has no public name for their class, which
+is asked for only where shards of given sizes are put together.
 """
 
 import os
@@ -42,7 +44,8 @@ class Adapter:
 
     @cached_property
     def _tf(self) -> Any:
-        # Level 3 hides the log of the C++ runtime, which would drown the table. It is read when TensorFlow is imported.
+        # Level 3 hides the log of the C++ runtime, which would drown the table. It is read when
+        # TensorFlow is imported.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         import tensorflow
 
@@ -55,10 +58,16 @@ class Adapter:
         self._servers = []
         for job in ("worker", "ps", "ps"):
             task = len(addresses[job])
-            # The port is unknown until the server has started at port 0 and names its address in ``target``. So each
-            # server knows only those that started before it, and the strategy gets the whole list.
-            alone = {name: [*some, *(["localhost:0"] if name == job else [])] for name, some in addresses.items()}
-            server = tf.distribute.Server({job: alone[job]}, job_name=job, task_index=task, protocol="grpc")
+            # The port is unknown until the server has started at port 0 and names its address in
+            # ``target``. So each server knows only those that started before it, and the strategy
+            # gets the whole list.
+            alone = {
+                name: [*some, *(["localhost:0"] if name == job else [])]
+                for name, some in addresses.items()
+            }
+            server = tf.distribute.Server(
+                {job: alone[job]}, job_name=job, task_index=task, protocol="grpc"
+            )
             addresses[job].append(server.target.removeprefix("grpc://"))
             self._servers.append(server)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -67,7 +76,8 @@ class Adapter:
         return tf.distribute.ParameterServerStrategy(resolver, self._partition)
 
     def _partition(self, shape: Any, dtype: Any) -> Any:
-        """Partition as the variable that is being created asks; a strategy has one partitioner for all."""
+        """Partition as the variable that is being created asks; a strategy has one partitioner for
+        all."""
         return self._partitioner(shape, dtype)
 
     def _variable(self, initial: Any, partitioner: Callable[..., Any], **options: Any) -> Any:
@@ -83,26 +93,43 @@ class Adapter:
         # TensorFlow's partitioner answers with fewer shards then, so the pairs would be too few.
         if length < num_shards:
             raise NotImplementedError("shards without rows")
-        stops = np.cumsum([len(shard) for shard in self.shards(self.create(np.zeros(length), num_shards))]).tolist()
+        stops = np.cumsum(
+            [len(shard) for shard in self.shards(self.create(np.zeros(length), num_shards))]
+        ).tolist()
         return list(zip([0, *stops[:-1]], stops, strict=True))
 
-    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> list[tuple[list[int], tuple[int, ...]]]:
+    def regions(
+        self, shape: Sequence[int], counts: Sequence[int]
+    ) -> list[tuple[list[int], tuple[int, ...]]]:
         if any(count > 1 for count in counts[1:]):
             raise NotImplementedError("only the first axis is cut")
-        shapes = [shard.shape for shard in self.shards(self.create_partitioned(np.zeros(shape), counts))]
+        shapes = [
+            shard.shape for shard in self.shards(self.create_partitioned(np.zeros(shape), counts))
+        ]
         starts = np.cumsum([0, *(rows for rows, *_ in shapes)]).tolist()
         # The last of ``starts`` is the number of rows, where no part begins; ``zip`` drops it.
-        return [([start, *[0] * (len(shape) - 1)], part) for start, part in zip(starts, shapes, strict=False)]
+        return [
+            ([start, *[0] * (len(shape) - 1)], part)
+            for start, part in zip(starts, shapes, strict=False)
+        ]
 
     def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
         return self._fixed(num_shards)(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
 
-    def min_size(self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int) -> Any:
-        made = self._tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes, max_shards)
+    def min_size(
+        self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int
+    ) -> Any:
+        made = self._tf.distribute.experimental.partitioners.MinSizePartitioner(
+            min_shard_bytes, max_shards
+        )
         return made(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
 
-    def max_size(self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int) -> Any:
-        made = self._tf.distribute.experimental.partitioners.MaxSizePartitioner(max_shard_bytes, max_shards)
+    def max_size(
+        self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int
+    ) -> Any:
+        made = self._tf.distribute.experimental.partitioners.MaxSizePartitioner(
+            max_shard_bytes, max_shards
+        )
         return made(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
 
     def create(self, value: Array, num_shards: int) -> Any:
@@ -111,7 +138,9 @@ class Adapter:
     def create_uneven(self, value: Array, sizes: Sequence[int]) -> Any:
         from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
-        return ShardedVariable([self._tf.Variable(part) for part in np.split(value, np.cumsum(sizes)[:-1])])
+        return ShardedVariable(
+            [self._tf.Variable(part) for part in np.split(value, np.cumsum(sizes)[:-1])]
+        )
 
     def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
         return self._variable(value, lambda shape, dtype: list(counts))
@@ -163,29 +192,47 @@ class Adapter:
         slices = self._tf.IndexedSlices(self._tf.constant(rows), self._tf.constant(ids))
         getattr(handle, f"scatter_{op}")(slices)
 
-    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
+    def initialize(
+        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
+    ) -> list[Array]:
         made = _INITIALIZERS[kind](self._tf, seed)
-        return self._initialized(lambda **partition: made(tuple(shape), dtype, **partition), shape, dtype, num_shards)
+        return self._initialized(
+            lambda **partition: made(tuple(shape), dtype, **partition), shape, dtype, num_shards
+        )
 
-    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+    def initialize_whole(
+        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
         return self._initialized(lambda: function(tuple(shape), dtype), shape, dtype, num_shards)
 
-    def initialize_parts(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+    def initialize_parts(
+        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
         def initial(partition_shape: Any = None, partition_offset: Any = None) -> Any:
             return function(tuple(shape), dtype, partition_shape, partition_offset)
 
         return self._initialized(initial, shape, dtype, num_shards)
 
-    def _initialized(self, initial: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
-        return self.shards(self._variable(initial, self._fixed(num_shards), shape=tuple(shape), dtype=dtype))
+    def _initialized(
+        self, initial: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
+        return self.shards(
+            self._variable(initial, self._fixed(num_shards), shape=tuple(shape), dtype=dtype)
+        )
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
+    def optimize(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> Any:
         return self.read(self._trained(kind, self.create(value, num_shards), gradients)[0])
 
-    def optimize_uneven(self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]) -> Any:
+    def optimize_uneven(
+        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
+    ) -> Any:
         return self.read(self._trained(kind, self.create_uneven(value, sizes), gradients)[0])
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
+    def slots(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> dict[str, list[Array]]:
         _, optimizer = self._trained(kind, self.create(value, num_shards), gradients)
         slots: dict[str, list[Array]] = {}
         for variable in optimizer.variables:
@@ -207,17 +254,27 @@ class Adapter:
             optimizer.apply_gradients(zip(tape.gradient(loss, components), components, strict=True))
         return handle, optimizer
 
-    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int, callback: Any = None) -> None:
+    def save(
+        self, path: str, tensors: Mapping[str, Array], num_shards: int, callback: Any = None
+    ) -> None:
         variables = {key: self.create(value, num_shards) for key, value in tensors.items()}
         options = self._tf.train.CheckpointOptions(experimental_sharding_callback=callback)
         # ``write`` uses the path as it is; ``save`` would append a number.
         self._tf.train.Checkpoint(**variables).write(path, options)
 
-    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
-        return self._restored(path, {key: self.create(value, num_shards) for key, value in templates.items()})
+    def restore(
+        self, path: str, templates: Mapping[str, Array], num_shards: int
+    ) -> dict[str, Array]:
+        return self._restored(
+            path, {key: self.create(value, num_shards) for key, value in templates.items()}
+        )
 
-    def restore_uneven(self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]) -> dict[str, Array]:
-        return self._restored(path, {key: self.create_uneven(value, sizes) for key, value in templates.items()})
+    def restore_uneven(
+        self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
+    ) -> dict[str, Array]:
+        return self._restored(
+            path, {key: self.create_uneven(value, sizes) for key, value in templates.items()}
+        )
 
     def _restored(self, path: str, variables: dict[str, Any]) -> dict[str, Array]:
         # Without the assertion a variable that the checkpoint lacks would silently keep its junk.
@@ -234,17 +291,26 @@ class Adapter:
         }
 
     def read_rows(self, path: str, key: str, start: int, stop: int) -> Any:
-        # Dots first, since the escape of a slash brings a dot: a.b/c becomes a..b/c and then a..b.Sc.
+        # Dots first, since the escape of a slash brings a dot: a.b/c becomes a..b/c and then
+        # a..b.Sc.
         name = key.replace(".", "..").replace("/", ".S") + _SUFFIX
         return self._tf.train.load_variable(path, name)[start:stop]
 
-    def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
+    def save_parts(
+        self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
+    ) -> None:
         # The zeros only announce the shape and dtype; the values come from the callback.
         rows = [(key, offset[0], part) for offset, part in parts]
-        self.save_by_callback(path, {key: np.zeros(shape, dtype)}, lambda _tensors: [rows], "the given parts")
+        self.save_by_callback(
+            path, {key: np.zeros(shape, dtype)}, lambda _tensors: [rows], "the given parts"
+        )
 
-    def save_limited(self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int) -> None:
-        self.save(path, tensors, num_shards, self._tf.train.experimental.MaxShardSizePolicy(max_nbytes))
+    def save_limited(
+        self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int
+    ) -> None:
+        self.save(
+            path, tensors, num_shards, self._tf.train.experimental.MaxShardSizePolicy(max_nbytes)
+        )
 
     def file_nbytes(self, path: str) -> list[int]:
         # TensorFlow does not say which file holds a tensor; its index, read by shardvar, does.
@@ -257,16 +323,26 @@ class Adapter:
                 nbytes[file] += stored.nbytes * stored.key.endswith(_SUFFIX)
         return list(nbytes.values())
 
-    def save_by_callback(self, path: str, tensors: Mapping[str, Array], callback: Any, description: str) -> None:
-        # On servers a callback is given symbols, not values; the kit's want values, which variables of one host have.
+    def save_by_callback(
+        self, path: str, tensors: Mapping[str, Array], callback: Any, description: str
+    ) -> None:
+        # On servers a callback is given symbols, not values; the kit's want values, which variables
+        # of one host have.
         tf = self._tf
-        options = tf.train.CheckpointOptions(experimental_sharding_callback=_callback(tf, callback, description))
-        tf.train.Checkpoint(**{key: tf.Variable(value) for key, value in tensors.items()}).write(path, options)
+        options = tf.train.CheckpointOptions(
+            experimental_sharding_callback=_callback(tf, callback, description)
+        )
+        tf.train.Checkpoint(**{key: tf.Variable(value) for key, value in tensors.items()}).write(
+            path, options
+        )
 
 
 def _key(name: str) -> str:
-    """Return the key of a tensor; ``tf.train.Checkpoint`` escapes the separators in the names of objects."""
-    return re.sub(r"\.(.)", lambda found: "/" if found[1] == "S" else found[1], name.removesuffix(_SUFFIX))
+    """Return the key of a tensor; ``tf.train.Checkpoint`` escapes the separators in the names of
+    objects."""
+    return re.sub(
+        r"\.(.)", lambda found: "/" if found[1] == "S" else found[1], name.removesuffix(_SUFFIX)
+    )
 
 
 def _callback(tf: Any, callback: Callable[[dict[str, Array]], _Files], description: str) -> Any:
@@ -276,7 +352,9 @@ def _callback(tf: Any, callback: Callable[[dict[str, Array]], _Files], descripti
         return {given.checkpoint_key: {given.slice_spec: given.tensor}}
 
     def files(tensors: Sequence[Any]) -> Iterator[dict[str, dict[Any, Any]]]:
-        variables = {_key(one.checkpoint_key): one for one in tensors if one.checkpoint_key.endswith(_SUFFIX)}
+        variables = {
+            _key(one.checkpoint_key): one for one in tensors if one.checkpoint_key.endswith(_SUFFIX)
+        }
         yield from (whole(one) for one in tensors if not one.checkpoint_key.endswith(_SUFFIX))
         for parts in callback({key: one.tensor.numpy() for key, one in variables.items()}):
             file: dict[str, dict[Any, Any]] = {}
@@ -292,7 +370,9 @@ def _callback(tf: Any, callback: Callable[[dict[str, Array]], _Files], descripti
                 ).spec
                 # An empty text is TensorFlow's slice spec of a whole tensor.
                 is_whole = part.shape == tuple(given.shape)
-                file.setdefault(given.checkpoint_key, {})["" if is_whole else slice_spec] = tf.constant(part)
+                file.setdefault(given.checkpoint_key, {})["" if is_whole else slice_spec] = (
+                    tf.constant(part)
+                )
             yield file
 
     # Defined here, since its base class exists only once TensorFlow is imported.

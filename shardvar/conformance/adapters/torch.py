@@ -1,9 +1,10 @@
 """An adapter of PyTorch: DTensor, ``torch.optim`` and ``torch.distributed.checkpoint``.
 
-It calls PyTorch as its users do, but launches no processes. Several ranks are simulated in one process by PyTorch's own
-``LocalTensorMode``: every operation runs once a rank, collectives move values between ranks, and ranks that come to
-differ are an error. A variable in one shard is a plain tensor. Checkpoints are written and read with ``no_dist=True``,
-by planners (PyTorch's plans of which slices to move) for the slices of as many ranks.
+It calls PyTorch as its users do, but launches no processes. Several ranks are simulated in one
+process by PyTorch's own ``LocalTensorMode``: every operation runs once a rank, collectives move
+values between ranks, and ranks that come to differ are an error. A variable in one shard is a plain
+tensor. Checkpoints are written and read with ``no_dist=True``, by planners (PyTorch's plans of
+which slices to move) for the slices of as many ranks.
 """
 
 import dataclasses
@@ -38,7 +39,9 @@ class Adapter(SimulatedRanks):
         """Return a tensor in shards like those of a variable."""
         if not hasattr(handle, "device_mesh"):
             return value
-        return self._torch.distributed.tensor.distribute_tensor(value, handle.device_mesh, handle.placements)
+        return self._torch.distributed.tensor.distribute_tensor(
+            value, handle.device_mesh, handle.placements
+        )
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
         # One byte a row, since only the number of rows matters.
@@ -73,7 +76,9 @@ class Adapter(SimulatedRanks):
         ranks = [_array(self._torch, one) for one in whole._local_tensors.values()]
         # By their bits, since a NaN differs from itself.
         if len({(one.shape, one.tobytes()) for one in ranks}) > 1:
-            raise ValueError(f"The ranks read different values: {'; '.join(str(one.tolist()) for one in ranks)}.")
+            raise ValueError(
+                f"The ranks read different values: {'; '.join(str(one.tolist()) for one in ranks)}."
+            )
         return ranks[0]
 
     def shards(self, handle: Any) -> list[Array]:
@@ -110,7 +115,11 @@ class Adapter(SimulatedRanks):
 
     def sparse_read(self, handle: Any, ids: Array) -> Array:
         with self._ranks(handle):
-            return self._array(self._torch.index_select(handle, 0, self._replicated(handle, _tensor(self._torch, ids))))
+            return self._array(
+                self._torch.index_select(
+                    handle, 0, self._replicated(handle, _tensor(self._torch, ids))
+                )
+            )
 
     def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
         if combiner == "sqrtn" or (weights is not None and combiner != "sum"):
@@ -148,7 +157,9 @@ class Adapter(SimulatedRanks):
         if op == "update" and len(np.unique(ids)) < len(ids):
             raise NotImplementedError("index_copy_ of repeated rows")
         with self._ranks(handle):
-            where, what = (self._replicated(handle, _tensor(self._torch, one)) for one in (ids, rows))
+            where, what = (
+                self._replicated(handle, _tensor(self._torch, one)) for one in (ids, rows)
+            )
             if op in _REDUCTIONS:
                 handle.index_reduce_(0, where, what, _REDUCTIONS[op])
             elif op == "update":
@@ -156,9 +167,15 @@ class Adapter(SimulatedRanks):
             else:
                 handle.index_add_(0, where, what, alpha=1 if op == "add" else -1)
 
-    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
-        if kind == "truncated_normal" and shape[0] % num_shards:  # a limit of the simulation, not of DTensor
-            raise NotImplementedError("truncated_normal in shards of several sizes, on simulated ranks")
+    def initialize(
+        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
+    ) -> list[Array]:
+        if (
+            kind == "truncated_normal" and shape[0] % num_shards
+        ):  # a limit of the simulation, not of DTensor
+            raise NotImplementedError(
+                "truncated_normal in shards of several sizes, on simulated ranks"
+            )
         torch, handle = self._torch, self.create(np.empty(shape, dtype), num_shards)
         initializers = {
             "zeros": torch.nn.init.zeros_,
@@ -173,18 +190,30 @@ class Adapter(SimulatedRanks):
             initializers[kind](handle)
         return self.shards(handle)
 
-    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+    def initialize_whole(
+        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    ) -> list[Array]:
         return self.shards(self.create(function(tuple(shape), dtype), num_shards))
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Array:
+    def optimize(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> Array:
         return self.read(self._trained(kind, value, num_shards, gradients)[0])
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
+    def slots(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> dict[str, list[Array]]:
         parameter, optimizer = self._trained(kind, value, num_shards, gradients)
         # The step counter of Adam is a scalar in the state, and not a slot.
-        return {name: self.shards(slot) for name, slot in optimizer.state[parameter].items() if slot.ndim}
+        return {
+            name: self.shards(slot)
+            for name, slot in optimizer.state[parameter].items()
+            if slot.ndim
+        }
 
-    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
+    def _trained(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
+    ) -> tuple[Any, Any]:
         torch, handle = self._torch, self.create(value, num_shards)
         made = {
             "sgd": lambda given: torch.optim.SGD(given, 0.1),
@@ -207,23 +236,42 @@ class Adapter(SimulatedRanks):
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         state = {key: _value(self._torch, value) for key, value in tensors.items()}
-        parts = {key: _slices_of(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")}
+        parts = {
+            key: _slices_of(value, num_shards)
+            for key, value in state.items()
+            if hasattr(value, "chunk")
+        }
         _save_slices(path, state, parts)
 
-    def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
-        tensors = [(tuple(offset), _tensor(self._torch, np.asarray(part))) for offset, part in parts]
+    def save_parts(
+        self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
+    ) -> None:
+        tensors = [
+            (tuple(offset), _tensor(self._torch, np.asarray(part))) for offset, part in parts
+        ]
         _save_slices(path, {key: _tensor(self._torch, np.empty(shape, dtype))}, {key: tensors})
 
-    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+    def restore(
+        self, path: str, templates: Mapping[str, Array], num_shards: int
+    ) -> dict[str, Array]:
         state = {key: _value(self._torch, value) for key, value in templates.items()}
-        parts = {key: _slices_of(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")}
+        parts = {
+            key: _slices_of(value, num_shards)
+            for key, value in state.items()
+            if hasattr(value, "chunk")
+        }
         _load_slices(path, state, parts)
         return {key: _array(self._torch, value) for key, value in state.items()}
 
     def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
-        metadata = self._torch.distributed.checkpoint.FileSystemReader(path).read_metadata().state_dict_metadata
+        metadata = (
+            self._torch.distributed.checkpoint.FileSystemReader(path)
+            .read_metadata()
+            .state_dict_metadata
+        )
         return {
-            key: (tuple(one.size), str(one.properties.dtype).removeprefix("torch.")) for key, one in metadata.items()
+            key: (tuple(one.size), str(one.properties.dtype).removeprefix("torch."))
+            for key, one in metadata.items()
         }
 
     def read_rows(self, path: str, key: str, start: int, stop: int) -> Array:
@@ -236,10 +284,13 @@ class Adapter(SimulatedRanks):
 
 
 def _tensor(torch: Any, value: Array) -> Any:
-    """Return an array as a tensor, on the same memory where PyTorch supports its strides and byte order."""
+    """Return an array as a tensor, on the same memory where PyTorch supports its strides and byte
+    order."""
     array = np.asarray(value)
     # ``from_numpy`` refuses other byte orders and negative strides.
-    array = array.astype(array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides))
+    array = array.astype(
+        array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides)
+    )
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -257,23 +308,30 @@ def _array(torch: Any, value: Any) -> Array:
         array[:] = value
         return array
     is_bfloat16 = value.dtype == torch.bfloat16
-    values: Array = value.view(torch.int16).numpy().view(_BFLOAT16) if is_bfloat16 else value.numpy()
+    values: Array = (
+        value.view(torch.int16).numpy().view(_BFLOAT16) if is_bfloat16 else value.numpy()
+    )
     return values
 
 
-# Slices in checkpoints. ``torch.distributed.checkpoint`` asks a planner which slices a rank has; these planners name
-# the slices of several ranks at once, so that one process saves and loads them. ``parts`` holds, by key, the
-# ``(offset, tensor)`` pairs of the slices; a key without parts is saved and loaded whole. The classes are made in
-# functions because PyTorch, from which they inherit, is imported only when it is used.
+# Slices in checkpoints. ``torch.distributed.checkpoint`` asks a planner which slices a rank has;
+# these planners name the slices of several ranks at once, so that one process saves and loads them.
+# ``parts`` holds, by key, the ``(offset, tensor)`` pairs of the slices; a key without parts is
+# saved and loaded whole. The classes are made in functions because PyTorch, from which they
+# inherit, is imported only when it is used.
 
 
 def _slices_of(tensor: Any, num_shards: int) -> list[tuple[tuple[int, ...], Any]]:
-    """Return the slices of a tensor in ``num_shards`` shards, by the rule of DTensor; they are views of it."""
+    """Return the slices of a tensor in ``num_shards`` shards, by the rule of DTensor; they are
+    views of it."""
     if not tensor.ndim or not len(tensor):
         return [((0,) * tensor.ndim, tensor)]
     # All slices but the last have the same rows: 5 rows in 3 are 2, 2, 1, which begin at 0, 2, 4.
     slices = tensor.chunk(num_shards)
-    return [((number * len(slices[0]), *[0] * (tensor.ndim - 1)), one) for number, one in enumerate(slices)]
+    return [
+        ((number * len(slices[0]), *[0] * (tensor.ndim - 1)), one)
+        for number, one in enumerate(slices)
+    ]
 
 
 def _save_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
@@ -312,7 +370,9 @@ def _save_planner() -> Any:
 
         def create_local_plan(self) -> Any:
             plan = super().create_local_plan()
-            return dataclasses.replace(plan, items=[one for item in plan.items for one in self._sliced(item)])
+            return dataclasses.replace(
+                plan, items=[one for item in plan.items for one in self._sliced(item)]
+            )
 
         def _sliced(self, item: Any) -> list[Any]:
             if item.index.fqn not in self._parts:
@@ -322,7 +382,9 @@ def _save_planner() -> Any:
                     item,
                     type=WriteItemType.SHARD,
                     index=MetadataIndex(item.index.fqn, offset),
-                    tensor_data=dataclasses.replace(item.tensor_data, chunk=_metadata_of(offset, tensor)),
+                    tensor_data=dataclasses.replace(
+                        item.tensor_data, chunk=_metadata_of(offset, tensor)
+                    ),
                 )
                 for offset, tensor in self._parts[item.index.fqn]
             ]
@@ -347,10 +409,16 @@ def _load_planner() -> Any:
             self._parts = parts
 
         def create_local_plan(self) -> Any:
-            items = [one for one in super().create_local_plan().items if one.dest_index.fqn not in self._parts]
+            items = [
+                one
+                for one in super().create_local_plan().items
+                if one.dest_index.fqn not in self._parts
+            ]
             for key, parts in self._parts.items():
                 wanted = [_metadata_of(offset, tensor) for offset, tensor in parts]
-                items += create_read_items_for_chunk_list(key, self.metadata.state_dict_metadata[key], wanted)
+                items += create_read_items_for_chunk_list(
+                    key, self.metadata.state_dict_metadata[key], wanted
+                )
             return LoadPlan(items)
 
         def lookup_tensor(self, index: Any) -> Any:

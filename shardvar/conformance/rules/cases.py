@@ -1,4 +1,5 @@
-"""Cases that several levels share: tables and numbers of shards, and the means to bring an adapter to them."""
+"""Cases that several levels share: tables and numbers of shards, and the means to bring an adapter
+to them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,10 @@ LaidOutCase = tuple[Array, ShardSizes]
 # Tables of one, two and three axes: implementations often assume two.
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))
 
-FULL = "With above, users' model code doesn't need to change w.r.t whether the variable is sharded or not."
+FULL = (
+    "With above, users' model code doesn't need to change w.r.t whether the variable is sharded or "
+    "not."
+)
 """RFC 000: the sentence behind every rule whose oracle is NumPy on the whole array."""
 
 
@@ -35,13 +39,16 @@ def tables(
 ) -> TableCase:
     """An array and a number of shards that is not above its number of rows."""
     num_shards = draw(st.integers(min_shards, max_shards))
-    # A row for each shard at least. Empty shards have separate rules, so that their lack breaks only those.
+    # A row for each shard at least. Empty shards have separate rules, so that their lack breaks
+    # only those.
     rows = num_shards + draw(st.integers(0, max_more))
     return counting((rows, *draw(st.sampled_from(list(row_shapes)))), dtype), num_shards
 
 
 @st.composite
-def few_rows(draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ((), (2,)), min_rows: int = 0) -> TableCase:
+def few_rows(
+    draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ((), (2,)), min_rows: int = 0
+) -> TableCase:
     """An array with fewer rows than there are shards, perhaps none."""
     num_shards = draw(st.integers(min_rows + 1, 4))
     rows = draw(st.integers(min_rows, num_shards - 1))
@@ -58,8 +65,11 @@ def uneven_tables(
 
 
 @st.composite
-def hollow_tables(draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> tuple[Array, list[int]]:
-    """An array and the rows of each shard, of which the first, the last or some between have none."""
+def hollow_tables(
+    draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES
+) -> tuple[Array, list[int]]:
+    """An array and the rows of each shard, of which the first, the last or some between have
+    none."""
     value, sizes = draw(uneven_tables(row_shapes))
     for _ in range(draw(st.integers(1, 3))):
         sizes.insert(draw(st.integers(0, len(sizes))), 0)
@@ -71,13 +81,18 @@ ORDINARY = tables()
 
 
 def many_shards(row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> st.SearchStrategy[TableCase]:
-    """Return arrays in more than ten shards: sorted as text, the name of shard 10 comes before that of shard 2."""
+    """Return arrays in more than ten shards: sorted as text, the name of shard 10 comes before that
+    of shard 2."""
     return tables(13, row_shapes, 11, 3)
 
 
 def made(adapter: Calls, value: Array, layout: ShardSizes) -> Any:
     """Return the handle of a variable in this layout."""
-    return adapter.create_uneven(value, layout) if isinstance(layout, list) else adapter.create(value, layout)
+    return (
+        adapter.create_uneven(value, layout)
+        if isinstance(layout, list)
+        else adapter.create(value, layout)
+    )
 
 
 def pairs(value: Any) -> list[tuple[int, int]]:

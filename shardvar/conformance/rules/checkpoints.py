@@ -11,19 +11,30 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Broken, Calls, expect, expect_equal, text
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import few_rows, hollow_tables, many_shards, tables, uneven_tables
+from shardvar.conformance.rules.cases import (
+    few_rows,
+    hollow_tables,
+    many_shards,
+    tables,
+    uneven_tables,
+)
 from shardvar.layout.dtypes import Array
 from shardvar.testing import arrays, counting
 from shardvar.testing.arrays import bits
 
-ELASTIC = "being able to save sharded variable to a checkpoint, and restore it to possibly a different number of shards"
+ELASTIC = (
+    "being able to save sharded variable to a checkpoint, and restore it to possibly a different "
+    "number of shards"
+)
 PRESENT = (
-    "When loading a checkpoint, the general expectation is that all variables present before saving will be available "
+    "When loading a checkpoint, the general expectation is that all variables present before "
+    "saving will be available "
     "for loading and restoration."
 )
 SHAPES = "The user expects the tensor's shape to stay consistent between saving/loading."
 DTYPES = (
-    "loading a tensor with an altered dtype, when expecting the original dtype, would result in confusion and hard "
+    "loading a tensor with an altered dtype, when expecting the original dtype, would result in "
+    "confusion and hard "
     "debugging"
 )
 RESLICING = "Tensor re-slicing in the callback is totally fine, though."
@@ -53,7 +64,8 @@ def junk(array: Array) -> Array:
         filled = np.empty(array.shape, object)
         filled[...] = b"junk"
         return filled
-    # 85 is exact in every dtype of NUMBERS, int8 and bfloat16 included; zeros would look like a hole.
+    # 85 is exact in every dtype of NUMBERS, int8 and bfloat16 included; zeros would look like a
+    # hole.
     return np.full(array.shape, 1 if array.dtype == np.bool else 85, array.dtype.newbyteorder("="))
 
 
@@ -97,7 +109,8 @@ def elastic(draw: st.DrawFn) -> SavedCase:
     first = counting((rows, *draw(st.sampled_from([(), (2,), (2, 2)]))))
     tensors = {"w": first}
     if draw(st.booleans()):
-        # A slash in the key, which a naive writer takes for a directory; negative, so that mixed-up tensors show.
+        # A slash in the key, which a naive writer takes for a directory; negative, so that mixed-up
+        # tensors show.
         tensors["dense/bias"] = -counting((max(before, after) + 1,))
     return tensors, before, after
 
@@ -117,7 +130,8 @@ def elastic_many(draw: st.DrawFn) -> SavedCase:
 
 @rule("R-CKPT-1-many", 6, "000", ELASTIC, "save restore", elastic_many())
 def many_shards_are_saved(adapter: Calls, case: SavedCase) -> None:
-    """A tensor saved in more than ten shards is restored; the name of shard 10 sorts before that of shard 2."""
+    """A tensor saved in more than ten shards is restored; the name of shard 10 sorts before that of
+    shard 2."""
     check_elastic(adapter, case)
 
 
@@ -126,7 +140,9 @@ def check_uneven(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> N
     (value, sizes), before = case
     with checkpoint_path(adapter) as path:
         adapter.save(path, {"w": value}, before)
-        expect_tensors(adapter.restore_uneven(path, templates_of({"w": value}), sizes), {"w": value})
+        expect_tensors(
+            adapter.restore_uneven(path, templates_of({"w": value}), sizes), {"w": value}
+        )
 
 
 @rule(
@@ -143,7 +159,12 @@ def uneven_shards_are_restored(adapter: Calls, case: tuple[tuple[Array, list[int
 
 
 @rule(
-    "R-CKPT-1-empty-shards", 6, "000", ELASTIC, "save restore_uneven", st.tuples(hollow_tables(((), (2,))), st.just(1))
+    "R-CKPT-1-empty-shards",
+    6,
+    "000",
+    ELASTIC,
+    "save restore_uneven",
+    st.tuples(hollow_tables(((), (2,))), st.just(1)),
 )
 def empty_shards_are_restored(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> None:
     """A saved tensor is restored into a variable of whose shards some are empty."""
@@ -187,7 +208,9 @@ def dtypes_are_saved(adapter: Calls, case: SavedCase) -> None:
     check_elastic(adapter, case)
 
 
-texts = st.lists(st.binary(max_size=5) | st.sampled_from([b"", b"a\0", b"\0"]), min_size=4, max_size=4)
+texts = st.lists(
+    st.binary(max_size=5) | st.sampled_from([b"", b"a\0", b"\0"]), min_size=4, max_size=4
+)
 
 
 @rule("R-CKPT-1-strings", 6, "000", ELASTIC, "save restore",
@@ -201,20 +224,25 @@ def strings_are_saved(adapter: Calls, case: SavedCase) -> None:
       st.tuples(arrays(["float32", "int64"], 2, 4).filter(lambda a: a.ndim > 0 and a.size > 0), shards).map(
           lambda drawn: ({"w": drawn[0]}, 1, min(drawn[1], len(drawn[0])))))  # fmt: skip
 def values_are_saved_not_memory(adapter: Calls, case: SavedCase) -> None:
-    """Saving keeps the values of an array, however it lies in memory: transposed, reversed, big-endian."""
+    """Saving keeps the values of an array, however it lies in memory: transposed, reversed,
+    big-endian."""
     check_elastic(adapter, case)
 
 
 @rule("R-CKPT-1-again", 6, "000", ELASTIC, "save restore", elastic())
 def a_second_save_replaces(adapter: Calls, case: SavedCase) -> None:
-    """A second save at the same path replaces the first one whole, or is refused and leaves it whole."""
+    """A second save at the same path replaces the first one whole, or is refused and leaves it
+    whole."""
     tensors, before, after = case
     second = {key: array * 2 for key, array in tensors.items()}
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, before)
-        # Mostly in another number of shards, so that files that the first save left behind would be found.
+        # Mostly in another number of shards, so that files that the first save left behind would be
+        # found.
         refused = adapter.attempt("save", path, second, after) is REFUSED
-        expect_tensors(adapter.restore(path, templates_of(tensors), before), tensors if refused else second)
+        expect_tensors(
+            adapter.restore(path, templates_of(tensors), before), tensors if refused else second
+        )
 
 
 def _refuses_restore(adapter: Calls, case: SavedCase, templates: NamedArrays) -> None:
@@ -230,12 +258,20 @@ def absent_tensors_are_refused(adapter: Calls, case: SavedCase) -> None:
     _refuses_restore(adapter, case, templates_of(case[0]) | {"absent": junk(case[0]["w"])})
 
 
-@rule("R-POLICY-2-restore", 6, "001", SHAPES, "save restore", st.tuples(elastic(), st.sampled_from([-1, 1])))
+@rule(
+    "R-POLICY-2-restore",
+    6,
+    "001",
+    SHAPES,
+    "save restore",
+    st.tuples(elastic(), st.sampled_from([-1, 1])),
+)
 def other_shapes_are_refused(adapter: Calls, case: tuple[SavedCase, int]) -> None:
     """Restoring into a variable with more or fewer rows is refused, not cropped and not padded."""
     (tensors, before, _), more = case
     w = tensors["w"]
-    # From a single row, one fewer would leave an empty variable: 1 - 1 + 2 = 2 rows are asked for instead.
+    # From a single row, one fewer would leave an empty variable: 1 - 1 + 2 = 2 rows are asked for
+    # instead.
     other = counting((len(w) + more + (len(w) < 2) * 2, *w.shape[1:]))
     _refuses_restore(adapter, (tensors, before, 1), templates_of(tensors) | {"w": other})
 
@@ -243,7 +279,8 @@ def other_shapes_are_refused(adapter: Calls, case: tuple[SavedCase, int]) -> Non
 @rule("R-POLICY-3-restore", 6, "001", DTYPES, "save restore",
       st.tuples(elastic(), st.sampled_from(["float64", "int32", "float16"])))  # fmt: skip
 def other_dtypes_are_refused(adapter: Calls, case: tuple[SavedCase, str]) -> None:
-    """Restoring into a variable of another dtype is refused, or gives the dtype that was saved: no silent cast."""
+    """Restoring into a variable of another dtype is refused, or gives the dtype that was saved: no
+    silent cast."""
     (tensors, before, after), name = case
     # Halves, so that a silent cast to int32 would change the values too.
     fraction = {"w": tensors["w"] + np.float32(0.5)}
@@ -262,11 +299,25 @@ def tensors_are_listed(adapter: Calls, case: SavedCase) -> None:
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, before)
         listed = adapter.list_tensors(path)
-        came = {key: (tuple(map(int, shape)), str(np.dtype(dtype))) for key, (shape, dtype) in listed.items()}
-        expect({key: came.get(key) for key in must} == must, f"It gave {came}.", f"It must give {must}.")
+        came = {
+            key: (tuple(map(int, shape)), str(np.dtype(dtype)))
+            for key, (shape, dtype) in listed.items()
+        }
+        expect(
+            {key: came.get(key) for key in must} == must,
+            f"It gave {came}.",
+            f"It must give {must}.",
+        )
 
 
-@rule("R-CKPT-1-rows", 6, "000", ELASTIC, "save read_rows", st.tuples(tables(), st.integers(0, 8), st.integers(0, 8)))
+@rule(
+    "R-CKPT-1-rows",
+    6,
+    "000",
+    ELASTIC,
+    "save read_rows",
+    st.tuples(tables(), st.integers(0, 8), st.integers(0, 8)),
+)
 def rows_are_read(adapter: Calls, case: tuple[tuple[Array, int], int, int]) -> None:
     """Some rows of a tensor are those rows, whichever slices hold them."""
     (value, num_shards), one, other = case
@@ -281,13 +332,16 @@ SavedParts = tuple[Array, list[tuple[int, int]]]
 
 def _parts_of(cuts: Callable[[int, int], list[tuple[int, int]]]) -> st.SearchStrategy[SavedParts]:
     """A table and row ranges: what ``cuts`` makes of its length and a row."""
-    sizes = st.integers(2, 6).flatmap(lambda rows: st.tuples(st.just(rows), st.integers(1, rows - 1)))
+    sizes = st.integers(2, 6).flatmap(
+        lambda rows: st.tuples(st.just(rows), st.integers(1, rows - 1))
+    )
     return sizes.map(lambda drawn: (counting((drawn[0], 2)), cuts(*drawn)))
 
 
 def _save_parts(adapter: Calls, path: str, case: SavedParts, bias: float = 0) -> Any:
     value, ranges = case
-    # Part n is shifted by ``bias * n``, so overlapping parts disagree and no order of writing is right.
+    # Part n is shifted by ``bias * n``, so overlapping parts disagree and no order of writing is
+    # right.
     parts = [((a, 0), value[a:b] + np.float32(bias * n)) for n, (a, b) in enumerate(ranges)]
     return adapter.attempt("save_parts", path, "w", value.shape, value.dtype, parts)
 
@@ -297,7 +351,9 @@ def _save_parts(adapter: Calls, path: str, case: SavedParts, bias: float = 0) ->
 def parts_are_joined(adapter: Calls, case: SavedParts) -> None:
     """A tensor that is saved in parts, in any order, is restored as one."""
     with checkpoint_path(adapter) as path:
-        expect(_save_parts(adapter, path, case) is not REFUSED, "It refused to save.", "It must save.")
+        expect(
+            _save_parts(adapter, path, case) is not REFUSED, "It refused to save.", "It must save."
+        )
         expect_tensors(adapter.restore(path, templates_of({"w": case[0]}), 1), {"w": case[0]})
 
 
@@ -307,8 +363,14 @@ def check_parts(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     stops = np.cumsum(sizes).tolist()
     ranges = list(zip([0, *stops[:-1]], stops, strict=True))
     with checkpoint_path(adapter) as path:
-        expect(_save_parts(adapter, path, (value, ranges)) is not REFUSED, "It refused to save.", "It must save.")
-        expect_tensors(adapter.restore(path, templates_of({"w": value}), min(2, len(value))), {"w": value})
+        expect(
+            _save_parts(adapter, path, (value, ranges)) is not REFUSED,
+            "It refused to save.",
+            "It must save.",
+        )
+        expect_tensors(
+            adapter.restore(path, templates_of({"w": value}), min(2, len(value))), {"w": value}
+        )
 
 
 @rule("R-POLICY-7-uneven", 6, "001", RESLICING, "save_parts restore", uneven_tables(((2,),), 2))
@@ -332,7 +394,8 @@ def _never_made_up(adapter: Calls, case: SavedParts, bias: float = 0) -> None:
 @rule("R-POLICY-1-holes", 6, "001", PRESENT, "save_parts restore",
       _parts_of(lambda _rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]))  # fmt: skip
 def holes_are_refused(adapter: Calls, case: SavedParts) -> None:
-    """A tensor of which some rows were never saved is refused when it is saved or restored: no zeros, no old values."""
+    """A tensor of which some rows were never saved is refused when it is saved or restored: no
+    zeros, no old values."""
     _never_made_up(adapter, case)
 
 

@@ -1,8 +1,9 @@
 """Level 8: a damaged checkpoint is refused or gives the right values, never silently wrong ones.
 
-The kit damages a checkpoint of two float32 tables, so that a breach of level 6 for scalars or strings is not counted
-again here. It knows nothing of the format: it damages any of the files that ``save`` wrote. ``restore`` runs in another
-process, since a reader may also end, hang or exhaust its process.
+The kit damages a checkpoint of two float32 tables, so that a breach of level 6 for scalars or
+strings is not counted again here. It knows nothing of the format: it damages any of the files that
+``save`` wrote. ``restore`` runs in another process, since a reader may also end, hang or exhaust
+its process.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,13 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.checkpoints import PRESENT, NamedArrays, checkpoint_path, expect_tensors, templates_of
+from shardvar.conformance.rules.checkpoints import (
+    PRESENT,
+    NamedArrays,
+    checkpoint_path,
+    expect_tensors,
+    templates_of,
+)
 from shardvar.testing import counting
 
 # Places are fractions of a length: in another run a file may be some bytes longer or shorter.
@@ -24,20 +31,31 @@ WORK = "add or reduce the number of parameter servers without losing previous tr
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """The place of a damage in a checkpoint; every number is taken modulo its bound, so that any number is valid."""
+    """The place of a damage in a checkpoint; every number is taken modulo its bound, so that any
+    number is valid."""
 
     file: int
     """The number of the file, in the order of ``files_of``."""
     place: int
     """The position in the file, in ten-thousandths of its length."""
     extra: int
-    """The bit that is flipped, the number of bytes that are zeroed, or the other file of an exchange."""
+    """The bit that is flipped, the number of bytes that are zeroed, or the other file of an
+    exchange."""
 
 
 def files_of(directory: str) -> list[Path]:
-    """Return the files that are not empty, by directory, size and content, since their names may be random."""
+    """Return the files that are not empty, by directory, size and content, since their names may be
+    random."""
     files = [path for path in Path(directory).rglob("*") if path.is_file() and path.stat().st_size]
-    return sorted(files, key=lambda path: (path.parent, path.stat().st_size, sha256(path.read_bytes()).digest(), path))
+    return sorted(
+        files,
+        key=lambda path: (
+            path.parent,
+            path.stat().st_size,
+            sha256(path.read_bytes()).digest(),
+            path,
+        ),
+    )
 
 
 def flip(directory: str, file: int, place: int, extra: int) -> None:
@@ -90,24 +108,37 @@ def _opened(directory: str, file: int, place: int) -> tuple[Path, bytearray, int
 DamageCase = tuple[NamedArrays, int, FileDamage]
 
 damages = st.builds(FileDamage, st.integers(0, 9), st.integers(0, PLACES - 1), st.integers(0, 63))
-# Payloads of 96 and of 3,840 bytes: damage hits mostly headers and indexes in the one, mostly values in the other.
+# Payloads of 96 and of 3,840 bytes: damage hits mostly headers and indexes in the one, mostly
+# values in the other.
 cases = st.tuples(
-    st.sampled_from([(6, 4), (60, 16)]).map(lambda shape: {"w": counting(shape), "b": -counting((5,))}),
+    st.sampled_from([(6, 4), (60, 16)]).map(
+        lambda shape: {"w": counting(shape), "b": -counting((5,))}
+    ),
     st.integers(1, 3),
     damages,
 )
 
 
-def check_damage(adapter: Calls, case: DamageCase, harm: Callable[[str, int, int, int], None]) -> None:
+def check_damage(
+    adapter: Calls, case: DamageCase, harm: Callable[[str, int, int, int], None]
+) -> None:
     tensors, num_shards, damage = case
     with checkpoint_path(adapter) as path:
         # Save. In one to three shards, in whatever files the format makes of them.
         adapter.save(path, tensors, num_shards)
         directory = str(Path(path).parent)
-        expect(bool(files_of(directory)), "It wrote no files.", "It must write the checkpoint under its path.")
-        # Damage. The program repeats it: the function can be imported, and it finds files by number, not by name.
+        expect(
+            bool(files_of(directory)),
+            "It wrote no files.",
+            "It must write the checkpoint under its path.",
+        )
+        # Damage. The program repeats it: the function can be imported, and it finds files by
+        # number, not by name.
         adapter.note(f"from shardvar.conformance.rules.damage import {harm.__name__}")
-        adapter.note(f'{harm.__name__}(path[: -len("/model")], {damage.file}, {damage.place}, {damage.extra})')
+        adapter.note(
+            f'{harm.__name__}(path[: -len("/model")], {damage.file}, {damage.place}, '
+            f"{damage.extra})"
+        )
         harm(directory, damage.file, damage.place, damage.extra)
         # Restore. In two shards, so that the slices of one and of three shards are divided anew.
         came = adapter.attempt("restore", path, templates_of(tensors), 2)
@@ -117,7 +148,8 @@ def check_damage(adapter: Calls, case: DamageCase, harm: Callable[[str, int, int
 
 @rule("R-DAMAGE-1-remove", 8, "001", PRESENT, "save restore", cases, isolated=True)
 def lost_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After the loss of a file, restoring is refused or right: nothing comes back as zeros or as the values before."""
+    """After the loss of a file, restoring is refused or right: nothing comes back as zeros or as
+    the values before."""
     check_damage(adapter, case, remove)
 
 

@@ -14,13 +14,19 @@ from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
 SEEDS = (
-    "For seeded initializers, the seed must be changed deterministically for each shard, otherwise each shard will use "
+    "For seeded initializers, the seed must be changed deterministically for each shard, "
+    "otherwise each shard will use "
     "the same values."
 )
 FULL_SHAPE = "`shape` is the full combined shape"
 PARTITION = "`__call__(shape, dtype, partition)` returns the initial value of the partition."
-WHOLE = "If not, this initializer is not partition aware and we will go ahead creating the entire value and do slicing"
-NOT_WHOLE = "being able to initialize sharded variable without needing to create the entire initial value"
+WHOLE = (
+    "If not, this initializer is not partition aware and we will go ahead creating the entire "
+    "value and do slicing"
+)
+NOT_WHOLE = (
+    "being able to initialize sharded variable without needing to create the entire initial value"
+)
 RANDOM = ("random_uniform", "random_normal", "truncated_normal", "glorot_uniform")
 FLOAT32 = np.dtype(np.float32)
 
@@ -47,7 +53,13 @@ def draws(draw: st.DrawFn, kinds: tuple[str, ...] = RANDOM, min_shards: int = 1)
     num_shards = draw(st.integers(min_shards, 4))
     # Two rows of two columns for each shard at least: four random floats do not coincide by chance.
     rows = num_shards * draw(st.integers(2, 4)) + draw(st.integers(0, num_shards - 1))
-    return draw(st.sampled_from(kinds)), (rows, draw(st.integers(2, 4))), FLOAT32, num_shards, draw(st.integers(0, 99))
+    return (
+        draw(st.sampled_from(kinds)),
+        (rows, draw(st.integers(2, 4))),
+        FLOAT32,
+        num_shards,
+        draw(st.integers(0, 99)),
+    )
 
 
 @rule("R-INIT-5", 4, "000", SEEDS, "initialize", draws(min_shards=2))
@@ -56,10 +68,15 @@ def shards_differ(adapter: Calls, case: InitialCase) -> None:
     shards = [np.asarray(shard) for shard in adapter.initialize(*case)]
     for number, shard in enumerate(shards):
         for earlier, other in enumerate(shards[:number]):
-            # Shards may differ by one row; a seed that is used twice shows in the rows that both have.
+            # Shards may differ by one row; a seed that is used twice shows in the rows that both
+            # have.
             rows = min(len(shard), len(other))
             same = rows > 0 and np.array_equal(shard[:rows], other[:rows])
-            expect(not same, f"Shards {earlier} and {number} both hold {shard[:rows].tolist()}.", "They must differ.")
+            expect(
+                not same,
+                f"Shards {earlier} and {number} both hold {shard[:rows].tolist()}.",
+                "They must differ.",
+            )
 
 
 @rule("R-INIT-5-again", 4, "000", SEEDS, "initialize", draws())
@@ -71,12 +88,15 @@ def seeds_are_deterministic(adapter: Calls, case: InitialCase) -> None:
 
 @rule("R-INIT-4", 4, "000", PARTITION, "initialize", draws(("zeros", "ones", *RANDOM)))
 def parts_make_the_shape(adapter: Calls, case: InitialCase) -> None:
-    """The values of the shards have together the shape and the dtype that were asked for, and are finite."""
+    """The values of the shards have together the shape and the dtype that were asked for, and are
+    finite."""
     value = concatenated(adapter.initialize(*case))
     asked = (case[1], str(case[2]))
     came = (value.shape, str(value.dtype))
     expect(came == asked, f"It gave shape and dtype {came}.", f"It must give {asked}.")
-    expect(bool(np.isfinite(value).all()), f"It gave {value.tolist()}.", "All of it must be finite.")
+    expect(
+        bool(np.isfinite(value).all()), f"It gave {value.tolist()}.", "All of it must be finite."
+    )
 
 
 @rule("R-INIT-4-constants", 4, "000", PARTITION, "initialize", draws(("zeros", "ones")))
@@ -92,17 +112,23 @@ def uniform_is_in_range(adapter: Calls, case: InitialCase) -> None:
     """Uniform values lie between -0.05 and 0.05, and are not all the same."""
     value = concatenated(adapter.initialize(*case))
     inside = bool(((value >= -0.05) & (value <= 0.05)).all() and np.unique(value).size > 1)
-    expect(inside, f"It gave {value.tolist()}.", "It must give different values from -0.05 to 0.05.")
+    expect(
+        inside, f"It gave {value.tolist()}.", "It must give different values from -0.05 to 0.05."
+    )
 
 
 @rule("R-INIT-6", 4, "000", FULL_SHAPE, "initialize",
       st.tuples(st.integers(1, 4), st.sampled_from([64, 96]), st.integers(0, 9)))  # fmt: skip
 def fans_are_of_the_whole(adapter: Calls, case: tuple[int, int, int]) -> None:
-    """Glorot's limit, sqrt(6 / (rows + columns)), is that of the whole shape, however many shards there are."""
+    """Glorot's limit, sqrt(6 / (rows + columns)), is that of the whole shape, however many shards
+    there are."""
     num_shards, rows, seed = case
-    value = concatenated(adapter.initialize("glorot_uniform", (rows, 32), FLOAT32, num_shards, seed))
-    # At least 64 * 32 = 2,048 values: the chance that all lie below 0.9 of the limit is 0.9**2048, under 1e-93. The
-    # mistake, the fans of one shard, shows: two shards of 32 rows give sqrt(6 / 64), 22 % above sqrt(6 / 96).
+    value = concatenated(
+        adapter.initialize("glorot_uniform", (rows, 32), FLOAT32, num_shards, seed)
+    )
+    # At least 64 * 32 = 2,048 values: the chance that all lie below 0.9 of the limit is 0.9**2048,
+    # under 1e-93. The mistake, the fans of one shard, shows: two shards of 32 rows give sqrt(6 /
+    # 64), 22 % above sqrt(6 / 96).
     limit, came = float(np.sqrt(6 / (rows + 32))), float(np.abs(value).max())
     expect(
         0.9 * limit < came <= limit * (1 + 1e-6),
@@ -118,25 +144,31 @@ Shaped = tuple[tuple[int, ...], int]
 def shaped(draw: st.DrawFn, min_shards: int = 1) -> Shaped:
     """A shape and a number of shards that is not above its rows."""
     num_shards = draw(st.integers(min_shards, 4))
-    return (num_shards + draw(st.integers(0, 4)), *draw(st.sampled_from([(), (2,), (2, 3)]))), num_shards
+    return (
+        num_shards + draw(st.integers(0, 4)),
+        *draw(st.sampled_from([(), (2,), (2, 3)])),
+    ), num_shards
 
 
 @rule("R-INIT-2", 4, "000", WHOLE, "initialize_whole", shaped())
 def the_whole_is_sliced(adapter: Calls, case: Shaped) -> None:
-    """An initializer that knows no partitions is called for the whole, and the shards are slices of one answer."""
+    """An initializer that knows no partitions is called for the whole, and the shards are slices of
+    one answer."""
     shape, num_shards = case
     calls: list[tuple[int, ...]] = []
 
     def whole(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         calls.append(tuple(map(int, shape)))
-        # Each call adds another 1,000, so that shards which come from different calls do not fit together.
+        # Each call adds another 1,000, so that shards which come from different calls do not fit
+        # together.
         value: Array = counting(calls[-1], dtype) + np.asarray(1000 * (len(calls) - 1), dtype)
         return value
 
     _define(adapter, whole, WHOLE_SOURCE)
     value = concatenated(adapter.initialize_whole(whole, shape, FLOAT32, num_shards))
     expect(value.shape == shape, f"It gave the shape {value.shape}.", f"It must give {shape}.")
-    # Any one call may be the one that is used: 2,001 // 1,000 = 2 names it, and its offset is taken off.
+    # Any one call may be the one that is used: 2,001 // 1,000 = 2 names it, and its offset is taken
+    # off.
     expect_equal(value - 1000 * (value.flat[0] // 1000), counting(shape))
 
 
@@ -145,27 +177,40 @@ def parts_are_asked_for(adapter: Calls, case: Shaped) -> None:
     """A partition-aware initializer is given parts whose values, put together, are the whole."""
     shape, num_shards = case
     part, _ = _part_of(adapter)
-    expect_equal(concatenated(adapter.initialize_parts(part, shape, FLOAT32, num_shards)), counting(shape))
+    expect_equal(
+        concatenated(adapter.initialize_parts(part, shape, FLOAT32, num_shards)), counting(shape)
+    )
 
 
 @rule("R-INIT-2-parts", 4, "000", NOT_WHOLE, "initialize_parts", shaped(min_shards=2))
 def the_whole_is_never_made(adapter: Calls, case: Shaped) -> None:
-    """A partition-aware initializer is never asked for the whole value where there are several shards."""
+    """A partition-aware initializer is never asked for the whole value where there are several
+    shards."""
     shape, num_shards = case
     part, calls = _part_of(adapter)
     adapter.initialize_parts(part, shape, FLOAT32, num_shards)
-    expect(shape not in calls, f"It was asked for values of the shapes {calls}.", f"It must not be asked for {shape}.")
+    expect(
+        shape not in calls,
+        f"It was asked for values of the shapes {calls}.",
+        f"It must not be asked for {shape}.",
+    )
 
 
 def _part_of(adapter: Calls) -> tuple[Callable[..., Array], list[tuple[int, ...]]]:
     """A partition-aware initializer of counting numbers, and the shapes that it was asked for."""
     calls: list[tuple[int, ...]] = []
 
-    def part(shape: Any, dtype: Any = np.float32, part_shape: Any = None, part_offset: Any = None) -> Array:
+    def part(
+        shape: Any, dtype: Any = np.float32, part_shape: Any = None, part_offset: Any = None
+    ) -> Array:
         extents = [int(extent) for extent in (shape if part_shape is None else part_shape)]
-        offset = [int(start) for start in (part_offset if part_offset is not None else [0] * len(extents))]
+        offset = [
+            int(start) for start in (part_offset if part_offset is not None else [0] * len(extents))
+        ]
         calls.append(tuple(extents))
-        region = tuple(slice(start, start + extent) for start, extent in zip(offset, extents, strict=True))
+        region = tuple(
+            slice(start, start + extent) for start, extent in zip(offset, extents, strict=True)
+        )
         value: Array = counting([int(extent) for extent in shape], dtype)[region]
         return value
 

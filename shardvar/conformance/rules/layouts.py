@@ -1,8 +1,9 @@
 """Levels 2 and 3 once more, of variables in other layouts and of other dtypes.
 
-The other modules ask for tables with a row a shard at least, divided by the div rule. An implementation that finds a
-shard by that rule, whatever the layout, keeps all their rules. Here the same checks are made of shards of uneven sizes,
-of empty shards in any place, of fewer rows than shards, and of more shards than ten.
+The other modules ask for tables with a row a shard at least, divided by the div rule. An
+implementation that finds a shard by that rule, whatever the layout, keeps all their rules. Here the
+same checks are made of shards of uneven sizes, of empty shards in any place, of fewer rows than
+shards, and of more shards than ten.
 """
 
 from collections.abc import Callable
@@ -75,9 +76,16 @@ class OtherLayout:
 
 
 LAYOUTS = (
-    OtherLayout("uneven", "in shards of uneven sizes", "create_uneven", lambda rows: uneven_tables(rows, 2)),
+    OtherLayout(
+        "uneven", "in shards of uneven sizes", "create_uneven", lambda rows: uneven_tables(rows, 2)
+    ),
     OtherLayout("empty-shards", "where some shards are empty", "create_uneven", hollow_tables),
-    OtherLayout("few-rows", "where there are fewer rows than shards", "create", lambda rows: few_rows(rows, 1)),
+    OtherLayout(
+        "few-rows",
+        "where there are fewer rows than shards",
+        "create",
+        lambda rows: few_rows(rows, 1),
+    ),
     OtherLayout("many", "in more than ten shards", "create", many_shards),
 )
 
@@ -110,11 +118,16 @@ class Law:
 
 @st.composite
 def edge_rows(draw: st.DrawFn, start: Start) -> Indexed:
-    """The first or the last row of a shard, counted from the beginning or from the end of the variable."""
-    # Most wrong layouts show at the edges of shards: in shards of 1 and 3 rows, a reader that takes them for 2 and 2
-    # finds row 1 at the wrong place, and row 0 at the right one.
+    """The first or the last row of a shard, counted from the beginning or from the end of the
+    variable."""
+    # Most wrong layouts show at the edges of shards: in shards of 1 and 3 rows, a reader that takes
+    # them for 2 and 2 finds row 1 at the wrong place, and row 0 at the right one.
     value, layout = draw(start)
-    sizes = layout if isinstance(layout, list) else [stop - begin for begin, stop in by_division(len(value), layout)]
+    sizes = (
+        layout
+        if isinstance(layout, list)
+        else [stop - begin for begin, stop in by_division(len(value), layout)]
+    )
     last = [stop - 1 for stop, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True) if size]
     row = draw(st.sampled_from(sorted({*last, 0, *(row + 1 for row in last[:-1])})))
     return value, layout, (row - draw(st.sampled_from([0, len(value)])),)
@@ -123,7 +136,9 @@ def edge_rows(draw: st.DrawFn, start: Start) -> Indexed:
 def _any_index(start: Start) -> st.SearchStrategy[Any]:
     rows = edge_rows(start)
     # Twice, so that half of the cases are of single rows.
-    return st.one_of(rows, rows.map(tuple), inner_slices((None, 1), start), inner_slices((2, 3, -1, -2), start))
+    return st.one_of(
+        rows, rows.map(tuple), inner_slices((None, 1), start), inner_slices((2, 3, -1, -2), start)
+    )
 
 
 def _any_scatter(start: Start) -> st.SearchStrategy[Any]:
@@ -178,7 +193,8 @@ DTYPES = "float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split(
 
 @st.composite
 def typed_lookups(draw: st.DrawFn) -> Lookup:
-    """A table of any bits of some dtype, and all of its ids, so that an odd element is among the answers."""
+    """A table of any bits of some dtype, and all of its ids, so that an odd element is among the
+    answers."""
     value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     return draw(bits(dtype, value.shape)), num_shards, np.arange(len(value))[::-1].copy()
@@ -186,13 +202,15 @@ def typed_lookups(draw: st.DrawFn) -> Lookup:
 
 @rule("R-LOOKUP-2-dtypes", 3, "000", LOOKUP, "create lookup", typed_lookups())
 def lookups_keep_dtypes(adapter: Calls, case: Lookup) -> None:
-    """A lookup gives rows of every dtype in that dtype, and a NaN in one row does not reach another."""
+    """A lookup gives rows of every dtype in that dtype, and a NaN in one row does not reach
+    another."""
     check_lookup("lookup")(adapter, case)
 
 
 @rule("R-READ-1-dtypes", 3, "000", FULL, "create sparse_read", typed_lookups())
 def sparse_reads_keep_dtypes(adapter: Calls, case: Lookup) -> None:
-    """A sparse read gives rows of every dtype in that dtype, and a NaN in one row does not reach another."""
+    """A sparse read gives rows of every dtype in that dtype, and a NaN in one row does not reach
+    another."""
     check_lookup("sparse_read")(adapter, case)
 
 
@@ -208,7 +226,8 @@ def typed_updates(draw: st.DrawFn) -> Any:
 
 @rule("R-SV-3-scatter-dtypes", 3, "000", WRITES, "create scatter read", typed_updates())
 def updates_keep_dtypes(adapter: Calls, case: Any) -> None:
-    """A `scatter` of update writes rows of every dtype as they are, NaNs and the largest integers too."""
+    """A `scatter` of update writes rows of every dtype as they are, NaNs and the largest integers
+    too."""
     check_scatter(adapter, case)
 
 

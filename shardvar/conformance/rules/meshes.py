@@ -1,7 +1,9 @@
-"""Level 9: what the devices of a mesh hold, what they are said to hold, and what moves between two layouts.
+"""Level 9: what the devices of a mesh hold, what they are said to hold, and what moves between two
+layouts.
 
-The oracle of each rule cuts lists of indices (``rules.placements``), so that it depends on nothing else here. The
-sentences are those of docs/layouts.md, where frameworks are compared; where they differ, the rule says whose it is.
+The oracle of each rule cuts lists of indices (``rules.placements``), so that it depends on nothing
+else here. The sentences are those of docs/layouts.md, where frameworks are compared; where they
+differ, the rule says whose it is.
 """
 
 from typing import Any
@@ -32,8 +34,14 @@ from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
 PAGE = "docs/layouts.md"
-EQUAL = "A mesh axis that cuts a tensor axis gives its devices equal parts in the order of their coordinates."
-ORDER = "Mesh axes that cut the same tensor axis are applied in their order, each to what the one before it left."
+EQUAL = (
+    "A mesh axis that cuts a tensor axis gives its devices equal parts in the order of their "
+    "coordinates."
+)
+ORDER = (
+    "Mesh axes that cut the same tensor axis are applied in their order, each to what the one "
+    "before it left."
+)
 UNEVEN = "Where an extent does not divide, `torch.chunk` decides, or the layout is refused."
 STRIDED = "A strided shard has its part of each of `split_factor` ranges."
 STATED = "The offset and the shape that are stated for a device are those of what it holds."
@@ -41,7 +49,10 @@ WHOLE = "The parts of all devices make the tensor again."
 MOVES = "A redistribution changes where an element is, and never its value."
 TERMS = "The value of a pending tensor is the reduction of the terms along the pending axis."
 REFUSED = "A layout that cannot exist is refused."
-SPEC = "The mesh axes that an entry of a spec names cut its tensor axis together, the last name fastest."
+SPEC = (
+    "The mesh axes that an entry of a spec names cut its tensor axis together, the last name "
+    "fastest."
+)
 FSDP = "FSDP cuts what tensor parallelism left."
 
 SEVERAL_AXES = tuple(mesh for mesh in MESHES if len(mesh) > 1)
@@ -54,7 +65,8 @@ def check_mesh_parts(adapter: Calls, case: Placed) -> None:
 
 @rule("V-MESH-1", 9, PAGE, EQUAL, "mesh_parts", even())
 def devices_hold_their_parts(adapter: Calls, case: Placed) -> None:
-    """Each device holds the part of its coordinate along the mesh axes that cut, and a copy along the others."""
+    """Each device holds the part of its coordinate along the mesh axes that cut, and a copy along
+    the others."""
     check_mesh_parts(adapter, case)
 
 
@@ -66,7 +78,8 @@ def scalars_are_copied(adapter: Calls, mesh: MeshShape) -> None:
 
 @rule("V-MESH-2", 9, PAGE, ORDER, "mesh_parts", even(SEVERAL_AXES, is_stacked=True))
 def mesh_axes_cut_in_order(adapter: Calls, case: Placed) -> None:
-    """Two mesh axes that cut the same tensor axis cut it one after the other, the first one first."""
+    """Two mesh axes that cut the same tensor axis cut it one after the other, the first one
+    first."""
     check_mesh_parts(adapter, case)
 
 
@@ -78,7 +91,8 @@ def uneven_parts_are_cut(adapter: Calls, case: Placed) -> None:
 
 @rule("V-MESH-3-order", 9, PAGE, UNEVEN, "mesh_parts", uneven(SEVERAL_AXES, is_stacked=True))
 def uneven_parts_are_cut_in_order(adapter: Calls, case: Placed) -> None:
-    """The parts of an extent that does not divide are those of `torch.chunk`, one mesh axis after the other."""
+    """The parts of an extent that does not divide are those of `torch.chunk`, one mesh axis after
+    the other."""
     check_mesh_parts(adapter, case)
 
 
@@ -96,26 +110,40 @@ def strided_shards_are_runs(adapter: Calls, case: Placed) -> None:
 
 @rule("V-STRIDED-1-uneven", 9, PAGE, STRIDED, "mesh_parts", strided(is_even=False))
 def uneven_strided_shards_are_runs(adapter: Calls, case: Placed) -> None:
-    """A strided shard holds a run of each range, by `torch.chunk`, where the extent does not divide."""
+    """A strided shard holds a run of each range, by `torch.chunk`, where the extent does not
+    divide."""
     check_mesh_parts(adapter, case)
 
 
 def check_stated_slices(adapter: Calls, case: Placed) -> None:
-    """Compare the offset and the shape that are stated with what the definition gives each device."""
+    """Compare the offset and the shape that are stated with what the definition gives each
+    device."""
     value, mesh, placements = case
-    came = [(tuple(map(int, o)), tuple(map(int, s))) for o, s in adapter.mesh_slices(value.shape, mesh, placements)]
+    came = [
+        (tuple(map(int, o)), tuple(map(int, s)))
+        for o, s in adapter.mesh_slices(value.shape, mesh, placements)
+    ]
     expect_stated(came, indices_of(value.shape, mesh, placements))
 
 
-def expect_stated(came: list[tuple[tuple[int, ...], tuple[int, ...]]], held: list[list[list[int]]]) -> None:
-    """``Broken`` unless each (offset, shape) is that of the indices held; of nothing, the shape has a zero."""
-    expect(len(came) == len(held), f"It gave {came}.", f"It must give a pair for each of {len(held)} devices.")
+def expect_stated(
+    came: list[tuple[tuple[int, ...], tuple[int, ...]]], held: list[list[list[int]]]
+) -> None:
+    """``Broken`` unless each (offset, shape) is that of the indices held; of nothing, the shape has
+    a zero."""
+    expect(
+        len(came) == len(held),
+        f"It gave {came}.",
+        f"It must give a pair for each of {len(held)} devices.",
+    )
     for device, ((offset, shape), axes) in enumerate(zip(came, held, strict=True)):
         lengths = tuple(map(len, axes))
         must = (tuple(axis[0] for axis in axes), lengths) if all(lengths) else None
         is_stated = 0 in shape if must is None else (offset, shape) == must
         wanted = "an empty shape" if must is None else str(must)
-        expect(is_stated, f"It gave {(offset, shape)} for device {device}.", f"It must give {wanted}.")
+        expect(
+            is_stated, f"It gave {(offset, shape)} for device {device}.", f"It must give {wanted}."
+        )
 
 
 @rule("V-STATED-1", 9, PAGE, STATED, "mesh_slices", even(is_stacked=True))
@@ -184,7 +212,9 @@ def stacked_moves_keep_values(adapter: Calls, case: Moved) -> None:
     check_redistribution(adapter, case)
 
 
-@rule("V-MOVE-1-uneven", 9, PAGE, MOVES, "mesh_move", moves(uneven(is_stacked=True), is_stacked=True))
+@rule(
+    "V-MOVE-1-uneven", 9, PAGE, MOVES, "mesh_move", moves(uneven(is_stacked=True), is_stacked=True)
+)
 def uneven_moves_keep_values(adapter: Calls, case: Moved) -> None:
     """The same, where extents do not divide."""
     check_redistribution(adapter, case)
@@ -204,7 +234,8 @@ def strided_moves_keep_values(adapter: Calls, case: Moved) -> None:
 
 @rule("V-MOVE-1-joined", 9, PAGE, MOVES, "mesh_move_joined", rows_on_both())
 def moves_on_joined_axes_keep_values(adapter: Calls, case: Placed) -> None:
-    """The same, from rows that both axes of a mesh cut to copies, where the axes were joined into one before."""
+    """The same, from rows that both axes of a mesh cut to copies, where the axes were joined into
+    one before."""
     check_redistribution(adapter, (*case, (None, None)), "mesh_move_joined")
 
 
@@ -213,13 +244,18 @@ Reduced = tuple[list[Array], MeshShape, int, str, tuple[Any, ...]]
 
 
 @st.composite
-def reductions(draw: st.DrawFn, ops: tuple[str, ...] = ("sum",), is_cut: bool = False, is_even: bool = True) -> Reduced:
+def reductions(
+    draw: st.DrawFn, ops: tuple[str, ...] = ("sum",), is_cut: bool = False, is_even: bool = True
+) -> Reduced:
     """Terms of whole numbers, small enough that no order of adding them rounds."""
     mesh = draw(st.sampled_from([(2,), (3,), (4,), (2, 2), (3, 2)]))
     axis = draw(st.integers(0, len(mesh) - 1))
     size = int(np.prod(mesh))
     shape = (size if is_even else draw(st.integers(1, 2 * size)), 2)
-    terms = [counting(shape) * np.float32(draw(st.sampled_from([1, 2, -1, 4])) * mesh[axis]) for _ in range(mesh[axis])]
+    terms = [
+        counting(shape) * np.float32(draw(st.sampled_from([1, 2, -1, 4])) * mesh[axis])
+        for _ in range(mesh[axis])
+    ]
     placements = draw(placements_on(mesh, 1, is_stacked=True)) if is_cut else (None,) * len(mesh)
     return terms, mesh, axis, draw(st.sampled_from(ops)), placements
 
@@ -247,7 +283,8 @@ def added_terms_are_cut(adapter: Calls, case: Reduced) -> None:
 
 @rule("V-TERM-1-uneven", 9, PAGE, TERMS, "mesh_reduce", reductions(is_cut=True, is_even=False))
 def added_terms_are_cut_unevenly(adapter: Calls, case: Reduced) -> None:
-    """Every device holds its part of the sum, where extents do not divide or devices hold nothing."""
+    """Every device holds its part of the sum, where extents do not divide or devices hold
+    nothing."""
     check_reduced_terms(adapter, case)
 
 
@@ -268,7 +305,9 @@ def axes_that_are_missing_are_refused(adapter: Calls, case: tuple[Placed, int]) 
 def other_numbers_of_placements_are_refused(adapter: Calls, case: tuple[Placed, bool]) -> None:
     """Placements that are more or fewer than the mesh's axes are refused."""
     (value, mesh, placements), is_longer = case
-    adapter.refuses("mesh_parts", value, mesh, (*placements, None) if is_longer else placements[:-1])
+    adapter.refuses(
+        "mesh_parts", value, mesh, (*placements, None) if is_longer else placements[:-1]
+    )
 
 
 # Specs: an entry for each axis of the tensor.
@@ -279,7 +318,8 @@ NAMES = ("x", "y", "z")
 
 @st.composite
 def specified(draw: st.DrawFn, add: int = 0) -> Specified:
-    """A tensor and a spec in which names stand in any order; with ``add``, an extent that its cuts do not divide."""
+    """A tensor and a spec in which names stand in any order; with ``add``, an extent that its cuts
+    do not divide."""
     mesh = draw(st.sampled_from([mesh for mesh in MESHES if not add or max(mesh) > 1]))
     names = NAMES[: len(mesh)]
     # An axis of several devices must cut something, or every extent would divide.
@@ -304,7 +344,8 @@ def by_spec(case: Specified) -> list[Array]:
         at, extents = (dict(zip(names, each, strict=True)) for each in (coordinate, mesh))
         slices = []
         for entry, length in zip(spec, value.shape, strict=True):
-            # The number of the part and of all parts, as digits of a number: the last name is the last digit.
+            # The number of the part and of all parts, as digits of a number: the last name is the
+            # last digit.
             part = count = 0
             for name in entry:
                 part, count = part * extents[name] + at[name], max(count, 1) * extents[name]
@@ -316,7 +357,8 @@ def by_spec(case: Specified) -> list[Array]:
 
 @rule("V-SPEC-1", 9, PAGE, SPEC, "spec_parts", specified())
 def specs_place_parts(adapter: Calls, case: Specified) -> None:
-    """Each device holds the part of its coordinates on the axes that the spec names, in the order of the names."""
+    """Each device holds the part of its coordinates on the axes that the spec names, in the order
+    of the names."""
     expect_parts(adapter.spec_parts(*case), by_spec(case))
 
 
@@ -338,13 +380,22 @@ def uneven_constraints_are_refused(adapter: Calls, case: Specified) -> None:
     adapter.refuses("spec_constrained", *case)
 
 
-@rule("V-REFUSE-2-names", 9, PAGE, REFUSED, "spec_parts", st.tuples(st.sampled_from(MESHES), st.booleans()))
+@rule(
+    "V-REFUSE-2-names",
+    9,
+    PAGE,
+    REFUSED,
+    "spec_parts",
+    st.tuples(st.sampled_from(MESHES), st.booleans()),
+)
 def names_that_are_wrong_are_refused(adapter: Calls, case: tuple[MeshShape, bool]) -> None:
     """A spec that names a mesh axis twice, or one that the mesh does not have, is refused."""
     mesh, is_twice = case
     names = NAMES[: len(mesh)]
     value = counting((int(np.prod(mesh)) ** 2, int(np.prod(mesh))))
-    adapter.refuses("spec_parts", value, mesh, names, (("x",), ("x",)) if is_twice else (("w",), ()))
+    adapter.refuses(
+        "spec_parts", value, mesh, names, (("x",), ("x",)) if is_twice else (("w",), ())
+    )
 
 
 # FSDP over tensor parallelism, on a mesh (dp, tp): both cut the first axis.
@@ -358,7 +409,8 @@ def weights(draw: st.DrawFn) -> tuple[Array, MeshShape]:
 
 
 def under_fsdp(shape: tuple[int, ...], mesh: MeshShape) -> list[list[list[int]]]:
-    """The indices that each device holds: tensor parallelism cuts first, so the mesh is read from the right."""
+    """The indices that each device holds: tensor parallelism cuts first, so the mesh is read from
+    the right."""
     dp, tp = mesh
     by_tp_first = indices_of(shape, (tp, dp), (0, 0))
     return [by_tp_first[t * dp + d] for d in range(dp) for t in range(tp)]
@@ -366,17 +418,29 @@ def under_fsdp(shape: tuple[int, ...], mesh: MeshShape) -> list[list[list[int]]]
 
 @rule("V-FSDP-1", 9, PAGE, FSDP, "fsdp_parts", weights())
 def fsdp_cuts_last(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
-    """Tensor parallelism cuts a weight, and FSDP cuts what each of its ranks has, also where they do not divide."""
+    """Tensor parallelism cuts a weight, and FSDP cuts what each of its ranks has, also where they
+    do not divide."""
     value, mesh = case
-    expect_parts(adapter.fsdp_parts(value, mesh), [value[np.ix_(*axes)] for axes in under_fsdp(value.shape, mesh)])
+    expect_parts(
+        adapter.fsdp_parts(value, mesh),
+        [value[np.ix_(*axes)] for axes in under_fsdp(value.shape, mesh)],
+    )
 
 
 @rule("V-FSDP-1-stated", 9, PAGE, STATED, "fsdp_parts fsdp_shapes", weights())
 def fsdp_states_what_it_holds(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
-    """The shape that is stated for a weight under FSDP and tensor parallelism is that of what the device holds."""
+    """The shape that is stated for a weight under FSDP and tensor parallelism is that of what the
+    device holds."""
     value, mesh = case
     held = [np.asarray(part) for part in adapter.fsdp_parts(value, mesh)]
     stated = [tuple(map(int, shape)) for shape in adapter.fsdp_shapes(value.shape, mesh)]
     # An array without elements may have any shape that says so.
-    came, must = ([shape if all(shape) else "empty" for shape in each] for each in (stated, [p.shape for p in held]))
-    expect(came == must, f"It gave the shapes {came}.", f"The devices hold arrays of the shapes {must}.")
+    came, must = (
+        [shape if all(shape) else "empty" for shape in each]
+        for each in (stated, [p.shape for p in held])
+    )
+    expect(
+        came == must,
+        f"It gave the shapes {came}.",
+        f"The devices hold arrays of the shapes {must}.",
+    )

@@ -1,8 +1,10 @@
-"""Level 5: steps follow their formulas, on shards as on the whole, and slots lie as their variables do.
+"""Level 5: steps follow their formulas, on shards as on the whole, and slots lie as their variables
+do.
 
-The formulas are written out here, in float64 and on the whole array, as those of the published vectors are. Libraries
-differ in two constants: Adagrad's squares begin at 0 or at 0.1, and an epsilon of at most 1e-7 keeps a root from being
-zero. Either beginning is accepted, and gradients are so large that such an epsilon stays below the tolerance.
+The formulas are written out here, in float64 and on the whole array, as those of the published
+vectors are. Libraries differ in two constants: Adagrad's squares begin at 0 or at 0.1, and an
+epsilon of at most 1e-7 keeps a root from being zero. Either beginning is accepted, and gradients
+are so large that such an epsilon stays below the tolerance.
 """
 
 from collections.abc import Sequence
@@ -39,9 +41,16 @@ FIRST_SQUARES = (0.0, 0.1)
 """The values at which Adagrad's squares may begin: PyTorch's and JAX's, and TensorFlow's."""
 
 
-def formula(kind: str, value: Array, gradients: Sequence[Array], first_square: float = 0.0) -> Array:
-    """Return the value after a step a gradient, in float64; momentum is 0.9, Adam's betas are 0.9 and 0.999."""
-    after, mean, square = value.astype(np.float64), np.zeros(value.shape), np.full(value.shape, first_square)
+def formula(
+    kind: str, value: Array, gradients: Sequence[Array], first_square: float = 0.0
+) -> Array:
+    """Return the value after a step a gradient, in float64; momentum is 0.9, Adam's betas are 0.9
+    and 0.999."""
+    after, mean, square = (
+        value.astype(np.float64),
+        np.zeros(value.shape),
+        np.full(value.shape, first_square),
+    )
     for step, gradient in enumerate(gradients, 1):
         g = gradient.astype(np.float64)
         match kind:
@@ -55,7 +64,8 @@ def formula(kind: str, value: Array, gradients: Sequence[Array], first_square: f
                 after = after - RATE * _quotient(g, np.sqrt(square))
             case _:
                 mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g * g
-                # Both averages begin at 0; the divisors take that bias off: after one step 0.1 * g / 0.1 is g.
+                # Both averages begin at 0; the divisors take that bias off: after one step 0.1 * g
+                # / 0.1 is g.
                 unbiased = mean / (1 - 0.9**step), square / (1 - 0.999**step)
                 after = after - RATE * _quotient(unbiased[0], np.sqrt(unbiased[1]))
     return after
@@ -70,14 +80,21 @@ def _quotient(one: Array, other: Array) -> Array:
 def expect_formula(came: Any, kind: str, value: Array, gradients: Sequence[_Gradient]) -> None:
     """``Broken`` unless a value is what the formula gives, from any of the first squares."""
     steps = [dense(gradient, value.shape) for gradient in gradients]
-    answers = [formula(kind, value, steps, first) for first in (FIRST_SQUARES if kind == "adagrad" else (0.0,))]
+    answers = [
+        formula(kind, value, steps, first)
+        for first in (FIRST_SQUARES if kind == "adagrad" else (0.0,))
+    ]
     if not any(is_close(came, must) for must in answers):
-        raise Broken(f"It gave {text(np.asarray(came))}.", f"It must give {' or '.join(map(text, answers))}.")
+        raise Broken(
+            f"It gave {text(np.asarray(came))}.", f"It must give {' or '.join(map(text, answers))}."
+        )
 
 
 def is_close(came: Any, must: Array) -> bool:
-    """Return True if two arrays agree to 1e-5: libraries order and fuse the same arithmetic differently."""
-    # The absolute tolerance is for values near 0, where a relative one would demand more than float32 has.
+    """Return True if two arrays agree to 1e-5: libraries order and fuse the same arithmetic
+    differently."""
+    # The absolute tolerance is for values near 0, where a relative one would demand more than
+    # float32 has.
     array = np.asarray(came)
     return array.shape == must.shape and np.allclose(array, must, rtol=1e-5, atol=1e-6)
 
@@ -99,7 +116,11 @@ def steps(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _FEW_MORE) ->
     value, layout = draw(start)
     # Quarters are exact in float32, and the steps differ, so that momentum and averages matter.
     quarters = counting(value.shape) / np.float32(4)
-    return value, layout, [quarters * np.float32(n + 1) - np.float32(1) for n in range(draw(st.integers(1, 3)))]
+    return (
+        value,
+        layout,
+        [quarters * np.float32(n + 1) - np.float32(1) for n in range(draw(st.integers(1, 3)))],
+    )
 
 
 @st.composite
@@ -131,7 +152,8 @@ def _register_kinds() -> None:
         # ``kind`` is bound as a default; else all checks would use the last kind of the loop.
         def sharded(adapter: Calls, case: StepsCase, kind: str = kind) -> None:
             value, num_shards, gradients = case
-            # To the last bits where one shard and several take the same constants, whatever these are.
+            # To the last bits where one shard and several take the same constants, whatever these
+            # are.
             must = np.asarray(adapter.optimize(kind, value, 1, gradients))
             expect_close(adapter.optimize(kind, value, num_shards, gradients), must)
 
@@ -150,15 +172,27 @@ def _register_kinds() -> None:
 _register_kinds()
 
 
-@rule("R-OPT-5-small-adam", 5, "000", COMPONENTS, "optimize", st.tuples(tables(row_shapes=ROWS), st.integers(1, 2)))
+@rule(
+    "R-OPT-5-small-adam",
+    5,
+    "000",
+    COMPONENTS,
+    "optimize",
+    st.tuples(tables(row_shapes=ROWS), st.integers(1, 2)),
+)
 def small_gradients_move_as_far(adapter: Calls, case: tuple[tuple[Array, int], int]) -> None:
-    """Adam moves as far by small gradients as by large ones: its epsilon is added to the root, not below it."""
+    """Adam moves as far by small gradients as by large ones: its epsilon is added to the root, not
+    below it."""
     (value, num_shards), count = case
-    # Squared and times 0.001, 2**-6 is 2.4e-7. An epsilon of 1e-7 beside that would shorten the first step by 16 %;
-    # beside the root, which is 4.9e-4, by 0.02 %. From zeros, so that the steps are all that there is.
+    # Squared and times 0.001, 2**-6 is 2.4e-7. An epsilon of 1e-7 beside that would shorten the
+    # first step by 16 %; beside the root, which is 4.9e-4, by 0.02 %. From zeros, so that the steps
+    # are all that there is.
     small = [np.full(value.shape, 2.0**-6, np.float32)] * count
     zeros = np.zeros_like(value)
-    came, must = np.asarray(adapter.optimize("adam", zeros, num_shards, small)), formula("adam", zeros, small)
+    came, must = (
+        np.asarray(adapter.optimize("adam", zeros, num_shards, small)),
+        formula("adam", zeros, small),
+    )
     if came.shape != must.shape or not np.allclose(came, must, rtol=1e-3, atol=0):
         raise Broken(f"It gave {text(came)}.", f"It must give {text(must)}, to a thousandth.")
 
@@ -176,9 +210,14 @@ def _register_layouts() -> None:
             check_formula(adapter, *case)
 
         follows.__doc__ = f"Each step of an optimizer is that of its formula, {phrase}"
-        rule(f"R-OPT-5-{suffix}", 5, "000", COMPONENTS, method, st.tuples(st.sampled_from(KINDS), steps(start)))(
-            follows
-        )
+        rule(
+            f"R-OPT-5-{suffix}",
+            5,
+            "000",
+            COMPONENTS,
+            method,
+            st.tuples(st.sampled_from(KINDS), steps(start)),
+        )(follows)
 
 
 _register_layouts()
@@ -196,7 +235,8 @@ def sparse_is_dense(adapter: Calls, case: StepsCase) -> None:
 def duplicates_are_summed(adapter: Calls, case: StepsCase) -> None:
     """In a sparse step of adagrad a row that comes several times is summed before it is squared."""
     value, num_shards, gradients = case
-    # Row by row, gradients 1 and 2 add 1**2 + 2**2 = 5 to the accumulator; summed first, (1 + 2)**2 = 9.
+    # Row by row, gradients 1 and 2 add 1**2 + 2**2 = 5 to the accumulator; summed first, (1 + 2)**2
+    # = 9.
     rows = np.unique(gradients[0][0])
     once: list[_Gradient] = [(rows, dense(gradients[0], value.shape)[rows])]
     must = np.asarray(adapter.optimize("adagrad", value, num_shards, once))
@@ -207,11 +247,13 @@ def _register_sparse() -> None:
     for kind in ("momentum", "adagrad", "adam"):
 
         def sparse(adapter: Calls, case: StepsCase, kind: str = kind) -> None:
-            # One step, and from new slots: whether rows without a gradient move later is the library's choice.
+            # One step, and from new slots: whether rows without a gradient move later is the
+            # library's choice.
             check_formula(adapter, kind, case)
 
         sparse.__doc__ = (
-            f"A first sparse step of {kind} is that of the formula for the sums of the rows that come several times"
+            f"A first sparse step of {kind} is that of the formula for the sums of the rows that "
+            "come several times"
         )
         rule(f"R-OPT-1-{kind}", 5, "002", SPARSE, "optimize", sparse_steps())(sparse)
 
@@ -224,20 +266,30 @@ SLOT_CASES = st.tuples(steps(), st.sampled_from(["momentum", "adagrad", "adam"])
 
 @rule("R-SLOT-1", 5, "000", SLOTS, "slots shards create", SLOT_CASES)
 def slots_lie_as_their_variable(adapter: Calls, case: tuple[StepsCase, str]) -> None:
-    """Every slot of a shape other than a scalar has as many shards as the variable, each of its shape."""
+    """Every slot of a shape other than a scalar has as many shards as the variable, each of its
+    shape."""
     (value, num_shards, gradients), kind = case
     must = [np.asarray(shard).shape for shard in adapter.shards(adapter.create(value, num_shards))]
     slots = adapter.slots(kind, value, num_shards, gradients)
     least = 2 if kind == "adam" else 1
-    expect(len(slots) >= least, f"There are the slots {sorted(slots)}.", f"{kind} must have {least} at least.")
+    expect(
+        len(slots) >= least,
+        f"There are the slots {sorted(slots)}.",
+        f"{kind} must have {least} at least.",
+    )
     for name, shards in slots.items():
         came = [np.asarray(shard).shape for shard in shards]
-        expect(came == must, f"The shards of the slot {name!r} have the shapes {came}.", f"They must have {must}.")
+        expect(
+            came == must,
+            f"The shards of the slot {name!r} have the shapes {came}.",
+            f"They must have {must}.",
+        )
 
 
 @rule("R-SLOT-1-values", 5, "000", SLOTS, "slots", SLOT_CASES)
 def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: tuple[StepsCase, str]) -> None:
-    """The shards of every slot are together what the slot of one shard is, and not all of it is zero."""
+    """The shards of every slot are together what the slot of one shard is, and not all of it is
+    zero."""
     (value, num_shards, gradients), kind = case
     whole = adapter.slots(kind, value, 1, gradients)
     slots = adapter.slots(kind, value, num_shards, gradients)

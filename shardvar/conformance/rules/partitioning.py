@@ -11,10 +11,13 @@ from shardvar.conformance.registry import rule
 from shardvar.conformance.rules.cases import pairs
 
 DIV = (
-    "If the ids do not evenly divide the number of shards, each of the first several shards will be assigned one more "
+    "If the ids do not evenly divide the number of shards, each of the first several shards will "
+    "be assigned one more "
     "id."
 )
-SIGNATURE = "`num_partitions` is a list/tuple representing the number of partitions on each dimension"
+SIGNATURE = (
+    "`num_partitions` is a list/tuple representing the number of partitions on each dimension"
+)
 AT_LEAST = "Create a partitioner that allocates at least 64MB for each partition."
 AT_MOST = "The max number of such partitions (upper bound) is the 10."
 
@@ -49,7 +52,9 @@ def owned(draw: st.DrawFn) -> tuple[list[int], int, int]:
     return draw(st.lists(st.integers(0, length - 1), max_size=6)), length, draw(counts)
 
 
-@rule("R-DIV-1-owner", 1, "000", "ids are assigned to shards in a contiguous manner", "owner", owned())
+@rule(
+    "R-DIV-1-owner", 1, "000", "ids are assigned to shards in a contiguous manner", "owner", owned()
+)
 def ids_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
     """`owner` gives for every id the shard of the div rule and the row there."""
     ids, length, num_shards = case
@@ -82,8 +87,14 @@ def counts_make_a_grid(adapter: Calls, case: tuple[tuple[int, ...], list[int]]) 
 def rows_only(answer: Any, shape: tuple[int, ...]) -> int:
     """Return the number of parts of the first axis; ``Broken`` unless the other axes are whole."""
     came = [int(count) for count in answer]
-    is_first_axis = len(came) == len(shape) and came[0] >= 1 and all(count == 1 for count in came[1:])
-    expect(is_first_axis, f"It gave {came}.", f"It must give a count for each of {len(shape)} axes, 1 but for axis 0.")
+    is_first_axis = (
+        len(came) == len(shape) and came[0] >= 1 and all(count == 1 for count in came[1:])
+    )
+    expect(
+        is_first_axis,
+        f"It gave {came}.",
+        f"It must give a count for each of {len(shape)} axes, 1 but for axis 0.",
+    )
     return came[0]
 
 
@@ -127,22 +138,29 @@ def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
 
 @rule("R-PART-3-upper", 1, "000", AT_MOST, "min_size", sized)
 def no_more_parts(adapter: Calls, case: Sized) -> None:
-    """`min_size` never answers with more parts than the maximum, nor with fewer than would hold the minimum."""
+    """`min_size` never answers with more parts than the maximum, nor with fewer than would hold the
+    minimum."""
     shape, dtype, minimum, most = case
     parts = rows_only(adapter.min_size(*case), shape)
     expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
     # Otherwise a partitioner that always answers 1 would keep the rule.
     more = parts + 1
-    possible = more <= min(most, shape[0]) and shape[0] // more * row_nbytes(shape, dtype) >= minimum
-    expect(not possible, f"It gave {parts} parts.", f"{more} parts would hold {minimum} bytes each.")
+    possible = (
+        more <= min(most, shape[0]) and shape[0] // more * row_nbytes(shape, dtype) >= minimum
+    )
+    expect(
+        not possible, f"It gave {parts} parts.", f"{more} parts would hold {minimum} bytes each."
+    )
 
 
 @rule("R-PART-1-max", 1, "000",
-      "Existing partitioners like `min_max_variable_partitioner`, `variable_axis_size_partitioner` and "
+      "Existing partitioners like `min_max_variable_partitioner`, "
+      "`variable_axis_size_partitioner` and "
       "`fixed_size_partitioner` conform to the required signature so they can be directly used.",
       "max_size", sized)  # fmt: skip
 def no_part_is_larger(adapter: Calls, case: Sized) -> None:
-    """`max_size` answers with parts of at most the maximum, except at one row a part or at the most parts."""
+    """`max_size` answers with parts of at most the maximum, except at one row a part or at the most
+    parts."""
     shape, dtype, maximum, most = case
     parts = rows_only(adapter.max_size(*case), shape)
     # The first part is the largest, rounded up: 10 rows in 4 parts give it -(-10 // 4) = 3.

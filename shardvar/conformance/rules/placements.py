@@ -1,7 +1,8 @@
-"""Meshes and placements of the kit's cases, and the definition of what they mean, on lists of indices.
+"""Meshes and placements of the kit's cases, and the definition of what they mean, on lists of
+indices.
 
-A placement says what one mesh axis does to a tensor: the number of the tensor's axis that it cuts, None for copies, or
-``("strided", axis, factor)``. Devices are counted in C order over the mesh.
+A placement says what one mesh axis does to a tensor: the number of the tensor's axis that it cuts,
+None for copies, or ``("strided", axis, factor)``. Devices are counted in C order over the mesh.
 """
 
 from collections.abc import Sequence
@@ -21,11 +22,13 @@ Placed = tuple[Array, MeshShape, tuple[MeshPlacement, ...]]
 """A value, a mesh and a placement for each of its axes."""
 
 MESHES: tuple[MeshShape, ...] = ((1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (1, 3), (2, 2, 2))
-"""Meshes of one to three axes, with an axis of one device; few, since frameworks compile something for each."""
+"""Meshes of one to three axes, with an axis of one device; few, since frameworks compile something
+for each."""
 
 
 def equal_ranges(indices: Sequence[int], count: int) -> list[list[int]]:
-    """The definition of ``torch.chunk``, filled up with empty parts: all parts are as long as the first, to the end.
+    """The definition of ``torch.chunk``, filled up with empty parts: all parts are as long as the
+    first, to the end.
 
     >>> equal_ranges(range(5), 4)
     [[0, 1], [2, 3], [4], []]
@@ -34,7 +37,9 @@ def equal_ranges(indices: Sequence[int], count: int) -> list[list[int]]:
     return [list(indices[number * size : (number + 1) * size]) for number in range(count)]
 
 
-def indices_of(shape: Sequence[int], mesh: MeshShape, placements: Sequence[MeshPlacement]) -> list[list[list[int]]]:
+def indices_of(
+    shape: Sequence[int], mesh: MeshShape, placements: Sequence[MeshPlacement]
+) -> list[list[list[int]]]:
     """For each device, the indices that it holds along each axis of the tensor."""
     held = []
     for coordinate in np.ndindex(*mesh):
@@ -43,7 +48,9 @@ def indices_of(shape: Sequence[int], mesh: MeshShape, placements: Sequence[MeshP
             if isinstance(placement, tuple):
                 _, axis, factor = placement
                 axes[axis] = [
-                    index for run in equal_ranges(axes[axis], factor) for index in equal_ranges(run, count)[part]
+                    index
+                    for run in equal_ranges(axes[axis], factor)
+                    for index in equal_ranges(run, count)[part]
                 ]
             elif placement is not None:
                 axes[placement] = equal_ranges(axes[placement], count)[part]
@@ -53,25 +60,37 @@ def indices_of(shape: Sequence[int], mesh: MeshShape, placements: Sequence[MeshP
 
 def held_parts(value: Array, mesh: MeshShape, placements: Sequence[MeshPlacement]) -> list[Array]:
     """The array of each device, by NumPy on the whole array."""
-    return [value[np.ix_(*axes)] if axes else value for axes in indices_of(value.shape, mesh, placements)]
+    return [
+        value[np.ix_(*axes)] if axes else value
+        for axes in indices_of(value.shape, mesh, placements)
+    ]
 
 
 def expect_parts(came: Any, must: Sequence[Array]) -> None:
-    """``Broken`` unless the answer is an array for each device with these values; empty ones may have any shape."""
+    """``Broken`` unless the answer is an array for each device with these values; empty ones may
+    have any shape."""
     arrays = [np.asarray(part) for part in came]
-    expect(len(arrays) == len(must), f"It gave {len(arrays)} arrays.", f"It must give one for each of {len(must)}.")
+    expect(
+        len(arrays) == len(must),
+        f"It gave {len(arrays)} arrays.",
+        f"It must give one for each of {len(must)}.",
+    )
     for device, (array, wanted) in enumerate(zip(arrays, must, strict=True)):
         is_same = array.size == wanted.size and (not wanted.size or np.array_equal(array, wanted))
         if not is_same or (wanted.size and array.dtype != wanted.dtype):
             raise Broken(f"Device {device} holds {text(array)}.", f"It must hold {text(wanted)}.")
 
 
-# Cases. Ordinary ones divide: a mesh axis cuts a tensor axis that no other cuts, into equal parts with elements.
+# Cases. Ordinary ones divide: a mesh axis cuts a tensor axis that no other cuts, into equal parts
+# with elements.
 
 
 @st.composite
-def placements_on(draw: st.DrawFn, mesh: MeshShape, rank: int, is_stacked: bool = False) -> tuple[MeshPlacement, ...]:
-    """A placement for each mesh axis; two of them cut the same tensor axis only if they may be stacked."""
+def placements_on(
+    draw: st.DrawFn, mesh: MeshShape, rank: int, is_stacked: bool = False
+) -> tuple[MeshPlacement, ...]:
+    """A placement for each mesh axis; two of them cut the same tensor axis only if they may be
+    stacked."""
     free = list(range(rank))
     chosen: list[MeshPlacement] = []
     for _ in mesh:
@@ -84,21 +103,29 @@ def placements_on(draw: st.DrawFn, mesh: MeshShape, rank: int, is_stacked: bool 
 
 def number_of_cuts(mesh: MeshShape, placements: Sequence[MeshPlacement], axis: int) -> int:
     """The number of parts that a tensor axis is cut into."""
-    return prod(count for count, placement in zip(mesh, placements, strict=True) if placement == axis)
+    return prod(
+        count for count, placement in zip(mesh, placements, strict=True) if placement == axis
+    )
 
 
 @st.composite
-def even(draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False, most: int = 2) -> Placed:
+def even(
+    draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False, most: int = 2
+) -> Placed:
     """A tensor whose extents divide."""
     mesh = draw(st.sampled_from(list(meshes)))
     rank = draw(st.integers(1, 2))
     placements = draw(placements_on(mesh, rank, is_stacked))
-    shape = [number_of_cuts(mesh, placements, axis) * draw(st.integers(1, most)) for axis in range(rank)]
+    shape = [
+        number_of_cuts(mesh, placements, axis) * draw(st.integers(1, most)) for axis in range(rank)
+    ]
     return counting(shape), mesh, placements
 
 
 @st.composite
-def uneven(draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False) -> Placed:
+def uneven(
+    draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False
+) -> Placed:
     """A tensor of any extents from the number of parts on."""
     mesh = draw(st.sampled_from(list(meshes)))
     rank = draw(st.integers(1, 2))
@@ -113,7 +140,11 @@ def few(draw: st.DrawFn) -> Placed:
     mesh = draw(st.sampled_from([(2,), (3,), (4,), (3, 2), (2, 3)]))
     axis = draw(st.integers(0, len(mesh) - 1))
     placements = tuple(0 if each == axis else None for each in range(len(mesh)))
-    return counting((draw(st.integers(1, mesh[axis] - 1)), draw(st.integers(1, 2)))), mesh, placements
+    return (
+        counting((draw(st.integers(1, mesh[axis] - 1)), draw(st.integers(1, 2)))),
+        mesh,
+        placements,
+    )
 
 
 @st.composite
@@ -129,7 +160,11 @@ def strided(draw: st.DrawFn, is_even: bool = True) -> Placed:
 def rows_on_both(draw: st.DrawFn) -> Placed:
     """Rows that both axes of a mesh cut; they rarely divide."""
     mesh = draw(st.sampled_from([(2, 2), (3, 2)]))
-    return counting((draw(st.integers(prod(mesh), 2 * prod(mesh) + 1)), draw(st.integers(1, 2)))), mesh, (0, 0)
+    return (
+        counting((draw(st.integers(prod(mesh), 2 * prod(mesh) + 1)), draw(st.integers(1, 2)))),
+        mesh,
+        (0, 0),
+    )
 
 
 Moved = tuple[Array, MeshShape, tuple[MeshPlacement, ...], tuple[MeshPlacement, ...]]
@@ -138,7 +173,8 @@ Moved = tuple[Array, MeshShape, tuple[MeshPlacement, ...], tuple[MeshPlacement, 
 
 @st.composite
 def moves(draw: st.DrawFn, start: st.SearchStrategy[Placed], is_stacked: bool = False) -> Moved:
-    """A tensor that is redistributed on its mesh; its extents divide by any placements, or by none."""
+    """A tensor that is redistributed on its mesh; its extents divide by any placements, or by
+    none."""
     value, mesh, source = draw(start)
     target = draw(placements_on(mesh, value.ndim, is_stacked))
     return value, mesh, source, target

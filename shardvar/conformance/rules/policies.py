@@ -1,4 +1,5 @@
-"""Level 7: what decides which file holds what may re-slice tensors, and may not lose, reshape or cast them."""
+"""Level 7: what decides which file holds what may re-slice tensors, and may not lose, reshape or
+cast them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +9,20 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.checkpoints import RESLICING, NamedArrays, checkpoint_path, expect_tensors, templates_of
+from shardvar.conformance.rules.checkpoints import (
+    RESLICING,
+    NamedArrays,
+    checkpoint_path,
+    expect_tensors,
+    templates_of,
+)
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
-LIMIT = "Every shard on the right has a maximum size of 500MB, so some tensors are split among multiple shards."
+LIMIT = (
+    "Every shard on the right has a maximum size of 500MB, so some tensors are split among "
+    "multiple shards."
+)
 REMOVED = "Tensors must not be removed from the checkpoint."
 RESHAPED = "Tensors must not be reshaped."
 CAST = "Tensor dtypes must not change."
@@ -27,7 +37,10 @@ Limited = tuple[NamedArrays, int, int]
 def models(draw: st.DrawFn) -> NamedArrays:
     """A few tensors."""
     # At least two rows of ``w``, so that a callback can drop one and keep one.
-    tensors = {"w": counting((draw(st.integers(2, 9)), 2)), "bias": -counting((draw(st.integers(1, 4)),))}
+    tensors = {
+        "w": counting((draw(st.integers(2, 9)), 2)),
+        "bias": -counting((draw(st.integers(1, 4)),)),
+    }
     if draw(st.booleans()):
         tensors["step"] = np.array(7, np.int64)
     return tensors
@@ -41,7 +54,14 @@ def check_limited(adapter: Calls, case: Limited) -> None:
 
 
 # From 16 bytes on every limit can be kept: a row of ``w`` takes 8 bytes, and so does ``step``.
-@rule("R-POLICY-4", 7, "001", LIMIT, "save_limited restore", st.tuples(models(), st.just(1), st.integers(16, 100)))
+@rule(
+    "R-POLICY-4",
+    7,
+    "001",
+    LIMIT,
+    "save_limited restore",
+    st.tuples(models(), st.just(1), st.integers(16, 100)),
+)
 def limited_files_hold_everything(adapter: Calls, case: Limited) -> None:
     """A checkpoint saved in files of limited size is restored bit for bit."""
     check_limited(adapter, case)
@@ -50,7 +70,8 @@ def limited_files_hold_everything(adapter: Calls, case: Limited) -> None:
 @rule("R-POLICY-4-shards", 7, "001", LIMIT, "save_limited restore",
       st.tuples(models(), st.just(2), st.integers(16, 100)))  # fmt: skip
 def slices_are_sliced_again(adapter: Calls, case: Limited) -> None:
-    """A variable that is sharded already is saved in files of limited size and restored bit for bit."""
+    """A variable that is sharded already is saved in files of limited size and restored bit for
+    bit."""
     check_limited(adapter, case)
 
 
@@ -73,7 +94,11 @@ def limits_are_kept(adapter: Calls, case: Limited) -> None:
     with checkpoint_path(adapter) as path:
         adapter.save_limited(path, tensors, num_shards, limit)
         came = [int(nbytes) for nbytes in adapter.file_nbytes(path)]
-        expect(max(came, default=0) <= limit, f"Files hold {came} bytes.", f"None must hold more than {limit}.")
+        expect(
+            max(came, default=0) <= limit,
+            f"Files hold {came} bytes.",
+            f"None must hold more than {limit}.",
+        )
         # A list that leaves out files would keep any limit.
         total = sum(array.nbytes for array in tensors.values())
         expect(sum(came) >= total, f"Files hold {came} bytes.", f"Together they must hold {total}.")
@@ -110,27 +135,42 @@ def rows_removed(tensors: NamedArrays) -> Files:
 
 def reshaped(tensors: NamedArrays) -> Files:
     """``w`` flattened."""
-    return [[(key, 0, array.ravel() if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
+    return [
+        [(key, 0, array.ravel() if key == "w" else array)] for [(key, _, array)] in whole(tensors)
+    ]
 
 
 def cast(tensors: NamedArrays) -> Files:
     """``w`` as float64."""
-    return [[(key, 0, array.astype(np.float64) if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
+    return [
+        [(key, 0, array.astype(np.float64) if key == "w" else array)]
+        for [(key, _, array)] in whole(tensors)
+    ]
 
 
-def _save(adapter: Calls, path: str, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]) -> Any:
+def _save(
+    adapter: Calls, path: str, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
+) -> Any:
     # Callbacks are functions of this module, so that the program can import them.
     adapter.note(f"from shardvar.conformance.rules.policies import {callback.__name__}")
     return adapter.attempt("save_by_callback", path, tensors, callback, "By the kit.")
 
 
-def check_callback(adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]) -> None:
+def check_callback(
+    adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
+) -> None:
     with checkpoint_path(adapter) as path:
-        expect(_save(adapter, path, tensors, callback) is not REFUSED, "It refused to save.", "It must save.")
+        expect(
+            _save(adapter, path, tensors, callback) is not REFUSED,
+            "It refused to save.",
+            "It must save.",
+        )
         expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
 
 
-def check_restriction(adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]) -> None:
+def check_restriction(
+    adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
+) -> None:
     with checkpoint_path(adapter) as path:
         if _save(adapter, path, tensors, callback) is not REFUSED:
             expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
@@ -138,7 +178,8 @@ def check_restriction(adapter: Calls, tensors: NamedArrays, callback: Callable[[
 
 @rule("R-POLICY-7-callback", 7, "001", RESLICING, "save_by_callback restore", models())
 def callbacks_may_slice(adapter: Calls, case: NamedArrays) -> None:
-    """A callback that puts halves of tensors in different files is obeyed, and everything is restored."""
+    """A callback that puts halves of tensors in different files is obeyed, and everything is
+    restored."""
     check_callback(adapter, case, halved)
 
 
@@ -150,7 +191,8 @@ def callbacks_may_not_remove(adapter: Calls, case: NamedArrays) -> None:
 
 @rule("R-POLICY-1-rows", 7, "001", REMOVED, "save_by_callback restore", models())
 def callbacks_may_not_remove_rows(adapter: Calls, case: NamedArrays) -> None:
-    """If a callback drops rows of a tensor, saving is refused or the rows are saved all the same."""
+    """If a callback drops rows of a tensor, saving is refused or the rows are saved all the
+    same."""
     check_restriction(adapter, case, rows_removed)
 
 
@@ -176,9 +218,16 @@ def callbacks_are_called_once(adapter: Calls, case: NamedArrays) -> None:
         return whole(tensors)
 
     with checkpoint_path(adapter) as path:
-        adapter.note("from shardvar.conformance.rules.policies import whole as counted  # and count the calls")
+        adapter.note(
+            "from shardvar.conformance.rules.policies import whole as counted  # and count the "
+            "calls"
+        )
         adapter.save_by_callback(path, case, counted, "By the kit.")
-    expect(seen == [sorted(case)], f"It was called with {seen}.", f"It must be called once, with {sorted(case)}.")
+    expect(
+        seen == [sorted(case)],
+        f"It was called with {seen}.",
+        f"It must be called once, with {sorted(case)}.",
+    )
 
 
 @rule("R-POLICY-6", 7, "001", DESCRIBED, "save_by_callback description", models())

@@ -1,4 +1,5 @@
-"""Level 3: lookups give the rows of the ids in their order; writes change the rows that they name and no others."""
+"""Level 3: lookups give the rows of the ids in their order; writes change the rows that they name
+and no others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,13 @@ from shardvar.testing import SparseIds, Update, clipped, counting, ids, sparse_i
 
 LOOKUP = (
     "Python ops that have well defined partitioned behavior (e.g, `tf.nn.embedding_lookup`, "
-    "`tf.nn.sampled_softmax_loss`) will treat sharded variable as a list of variables for parallel operations"
+    "`tf.nn.sampled_softmax_loss`) will treat sharded variable as a list of variables for "
+    "parallel operations"
 )
-WRITES = "`ShardedVariable` will support read and update functions like `read_value`, `assign_add` and `scatter_add`."
+WRITES = (
+    "`ShardedVariable` will support read and update functions like `read_value`, `assign_add` and "
+    "`scatter_add`."
+)
 COMPOSE = "that list of variables compose a larger variable"
 IDS = "Assuming we assign consecutive integer ids along the first axis of the variable"
 Lookup = tuple[Array, ShardSizes, Array]
@@ -92,7 +97,8 @@ def ids_outside(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINAR
 
 @rule("R-ID-1", 3, "000", IDS, "create lookup", ids_outside())
 def lookups_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A lookup of an id that is negative or too large is refused, not clamped, wrapped or made up."""
+    """A lookup of an id that is negative or too large is refused, not clamped, wrapped or made
+    up."""
     value, layout, wanted = case
     handle = made(adapter, value, layout)
     adapter.refuses("lookup", handle, wanted)
@@ -120,7 +126,14 @@ def norms_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
     expect_equal(adapter.lookup_clipped(made(adapter, value, layout), wanted, most), must, ulps=16)
 
 
-@rule("R-LOOKUP-4-zero", 3, "002", CLIPPED, "create lookup_clipped", st.tuples(lookups(), st.sampled_from(NORMS)))
+@rule(
+    "R-LOOKUP-4-zero",
+    3,
+    "002",
+    CLIPPED,
+    "create lookup_clipped",
+    st.tuples(lookups(), st.sampled_from(NORMS)),
+)
 def rows_of_zeros_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
     """Clipping leaves a row of zeros as it is; its norm does not divide anything."""
     (value, layout, wanted), most = case
@@ -142,14 +155,17 @@ def bags(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _VECTORS) -> B
 
 @rule("R-LOOKUP-2-bags", 3, "000", LOOKUP, "create lookup_bags", bags())
 def bags_are_combined(adapter: Calls, case: BagsCase) -> None:
-    """A bag of ids is the weighted sum of its rows, divided by the weights' sum (mean) or l2 norm (sqrtn)."""
+    """A bag of ids is the weighted sum of its rows, divided by the weights' sum (mean) or l2 norm
+    (sqrtn)."""
     value, layout, some, combiner = case
     must = np.zeros((len(some.bags), 2))
     for number, bag in enumerate(some.bags):
         if not bag:
             continue
         weights = np.ones(len(bag)) if some.weights is None else np.array(some.weights[number])
-        divisor = {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[combiner]
+        divisor = {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[
+            combiner
+        ]
         must[number] = (value[bag] * weights[:, None]).sum(axis=0) / divisor
     handle = made(adapter, value, layout)
     came = adapter.lookup_bags(handle, some.bags, some.weights, combiner)
@@ -194,25 +210,33 @@ def assignments_replace(adapter: Calls, case: DenseCase) -> None:
 def additions_add(adapter: Calls, case: DenseCase) -> None:
     """After `assign_add` the variable reads as the sum."""
     value, num_shards, other = case
-    expect_equal(adapter.read(adapter.assign_add(adapter.create(value, num_shards), other)), value + other)
+    expect_equal(
+        adapter.read(adapter.assign_add(adapter.create(value, num_shards), other)), value + other
+    )
 
 
 @rule("R-SV-3-assign-sub", 3, "000", WRITES, "create assign_sub read", dense_writes())
 def subtractions_subtract(adapter: Calls, case: DenseCase) -> None:
     """After `assign_sub` the variable reads as the difference."""
     value, num_shards, other = case
-    expect_equal(adapter.read(adapter.assign_sub(adapter.create(value, num_shards), other)), value - other)
+    expect_equal(
+        adapter.read(adapter.assign_sub(adapter.create(value, num_shards), other)), value - other
+    )
 
 
 def check_refused_assignment(adapter: Calls, case: tuple[TableCase, int]) -> None:
     (value, num_shards), more = case
     handle = adapter.create(value, num_shards)
     # The old values stay below 100, so a shard that was written before the refusal can be seen.
-    adapter.refuses("assign", handle, counting((len(value) + more, *value.shape[1:])) + np.float32(100))
+    adapter.refuses(
+        "assign", handle, counting((len(value) + more, *value.shape[1:])) + np.float32(100)
+    )
     must_be_unchanged(adapter, handle, value)
 
 
-@rule("R-VAR-2-large", 3, "000", COMPOSE, "create assign read", st.tuples(tables(), st.integers(1, 3)))
+@rule(
+    "R-VAR-2-large", 3, "000", COMPOSE, "create assign read", st.tuples(tables(), st.integers(1, 3))
+)
 def values_too_large_are_refused(adapter: Calls, case: tuple[TableCase, int]) -> None:
     """A value with too many rows is refused, not cropped, and the variable stays as it was."""
     check_refused_assignment(adapter, case)
@@ -221,7 +245,8 @@ def values_too_large_are_refused(adapter: Calls, case: tuple[TableCase, int]) ->
 @rule("R-VAR-2-small", 3, "000", COMPOSE, "create assign read",
       st.tuples(tables(min_shards=2), st.just(-1)))  # fmt: skip
 def values_too_small_are_refused(adapter: Calls, case: tuple[TableCase, int]) -> None:
-    """A value with too few rows is refused, not broadcast, and no shard is written before that is noticed."""
+    """A value with too few rows is refused, not broadcast, and no shard is written before that is
+    noticed."""
     check_refused_assignment(adapter, case)
 
 
@@ -239,17 +264,28 @@ Scatter = tuple[Array, ShardSizes, Update]
 
 @st.composite
 def scatters(draw: st.DrawFn, op: str, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Scatter:
-    """A table and rows to write, ids unsorted and duplicated; operands are such that no order of them rounds."""
+    """A table and rows to write, ids unsorted and duplicated; operands are such that no order of
+    them rounds."""
     value, layout = draw(start)
     rows = draw(ids(len(value), max_size=6))
     if op == "update":
-        # Each id once, in the order of first appearance, since either of two operands might win: 3, 1, 3 becomes 3, 1.
+        # Each id once, in the order of first appearance, since either of two operands might win: 3,
+        # 1, 3 becomes 3, 1.
         rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
     shape = (len(rows), *value.shape[1:])
     powers = np.array([2.0, 4.0, 0.5, 8.0], np.float32)
-    operands = powers[np.arange(np.prod(shape, dtype=int)) % 4].reshape(shape) if op in ("mul", "div") else None
-    # 0, 5, -1, 4, -2, 3 and so on: neither the first nor the last operand of a row is always the least or the greatest.
-    return value, layout, Update(op, rows, counting(shape) * 5 % 11 - 5 if operands is None else operands)
+    operands = (
+        powers[np.arange(np.prod(shape, dtype=int)) % 4].reshape(shape)
+        if op in ("mul", "div")
+        else None
+    )
+    # 0, 5, -1, 4, -2, 3 and so on: neither the first nor the last operand of a row is always the
+    # least or the greatest.
+    return (
+        value,
+        layout,
+        Update(op, rows, counting(shape) * 5 % 11 - 5 if operands is None else operands),
+    )
 
 
 def check_scatter(adapter: Calls, case: Scatter) -> None:
@@ -286,11 +322,15 @@ def repeated_updates(draw: st.DrawFn) -> Scatter:
     value, num_shards = draw(tables())
     rows = draw(st.lists(st.integers(0, len(value) - 1), min_size=1, max_size=4))
     rows.insert(draw(st.integers(0, len(rows))), rows[0])
-    return value, num_shards, Update("update", np.array(rows, np.int64), counting((len(rows), *value.shape[1:])) + 100)
+    return (
+        value,
+        num_shards,
+        Update("update", np.array(rows, np.int64), counting((len(rows), *value.shape[1:])) + 100),
+    )
 
 
-# One rule for repeated ids, here, in ``shardvar.testing`` (``updated``) and in the vectors. TensorFlow applies the
-# operands of one row one after the other, so the last one stays.
+# One rule for repeated ids, here, in ``shardvar.testing`` (``updated``) and in the vectors.
+# TensorFlow applies the operands of one row one after the other, so the last one stays.
 @rule("R-SV-3-scatter-update-last", 3, "000", WRITES, "create scatter read", repeated_updates())
 def the_last_update_stays(adapter: Calls, case: Scatter) -> None:
     """Of several operands of one row in a `scatter` of update, the last one stays."""
@@ -299,19 +339,25 @@ def the_last_update_stays(adapter: Calls, case: Scatter) -> None:
 
 @rule("R-ID-1-scatter", 3, "000", IDS, "create scatter read", ids_outside())
 def scatters_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A scatter to an id that is negative or too large is refused, and no row is written before that is noticed."""
+    """A scatter to an id that is negative or too large is refused, and no row is written before
+    that is noticed."""
     value, layout, wanted = case
     handle = made(adapter, value, layout)
-    adapter.refuses("scatter", handle, "add", wanted, np.ones((len(wanted), *value.shape[1:]), np.float32))
+    adapter.refuses(
+        "scatter", handle, "add", wanted, np.ones((len(wanted), *value.shape[1:]), np.float32)
+    )
     must_be_unchanged(adapter, handle, value)
 
 
 @rule("R-ID-1-scatter-update", 3, "000", IDS, "create scatter read", ids_outside())
 def updates_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A `scatter` of update to an id that is not there is refused, and no row is written before that is noticed."""
+    """A `scatter` of update to an id that is not there is refused, and no row is written before
+    that is noticed."""
     value, layout, wanted = case
     handle = made(adapter, value, layout)
-    adapter.refuses("scatter", handle, "update", wanted, np.zeros((len(wanted), *value.shape[1:]), np.float32))
+    adapter.refuses(
+        "scatter", handle, "update", wanted, np.zeros((len(wanted), *value.shape[1:]), np.float32)
+    )
     must_be_unchanged(adapter, handle, value)
 
 
@@ -336,7 +382,8 @@ def sequences(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _PLAIN) -
 
 @rule("R-SV-3", 3, "000", WRITES, "create read", sequences())
 def writes_follow_one_another(adapter: Calls, case: WritesCase) -> None:
-    """After any writes that are claimed, one after another, the variable reads as the whole array would."""
+    """After any writes that are claimed, one after another, the variable reads as the whole array
+    would."""
     value, layout, writes = case
     handle = made(adapter, value, layout)
     for write in writes:

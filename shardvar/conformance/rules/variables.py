@@ -24,9 +24,14 @@ from shardvar.conformance.rules.partitioning import by_division
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
-CONCAT = "ShardedVariable will register a tensor conversion function that concats shards to the full value."
+CONCAT = (
+    "ShardedVariable will register a tensor conversion function that concats shards to the full "
+    "value."
+)
 LIST = "that list of variables compose a larger variable"
-PRODUCT = "For example, `tf.matmul` will concat the sharded variable and then do the multiplication."
+PRODUCT = (
+    "For example, `tf.matmul` will concat the sharded variable and then do the multiplication."
+)
 LAYOUT = "Exception will raised if the partitioner returns an unsupported partitioning layout."
 Indexed = tuple[Array, ShardSizes, tuple[Any, ...]]
 
@@ -40,7 +45,8 @@ def the_whole_is_read(adapter: Calls, case: TableCase) -> None:
 
 @rule("R-CONCAT-1-few", 2, "000", FULL, "create read", few_rows())
 def few_rows_are_read(adapter: Calls, case: TableCase) -> None:
-    """A variable with fewer rows than shards, or with none, reads as the value that it was created with."""
+    """A variable with fewer rows than shards, or with none, reads as the value that it was created
+    with."""
     the_whole_is_read(adapter, case)
 
 
@@ -59,7 +65,11 @@ def shards_compose_the_whole(adapter: Calls, case: TableCase) -> None:
     """There are as many shards as were asked for, and one after another they are the whole."""
     value, num_shards = case
     shards = adapter.shards(adapter.create(value, num_shards))
-    expect(len(shards) == num_shards, f"There are {len(shards)} shards.", f"There must be {num_shards}.")
+    expect(
+        len(shards) == num_shards,
+        f"There are {len(shards)} shards.",
+        f"There must be {num_shards}.",
+    )
     expect_equal(concatenated(shards), value)
 
 
@@ -87,7 +97,8 @@ def sizes_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
 @rule("R-SPEC-1-empty-shards", 2, "002", "indicating how each dimension can be splitted, allowing uneven sharding",
       "create_uneven shards read", hollow_tables(((), (2,))))  # fmt: skip
 def empty_shards_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
-    """A variable in shards of given sizes, of which some are zero, has these shards, and reads as the whole."""
+    """A variable in shards of given sizes, of which some are zero, has these shards, and reads as
+    the whole."""
     sizes_are_obeyed(adapter, case)
 
 
@@ -106,7 +117,14 @@ def nonsense_is_refused(adapter: Calls, case: list[int]) -> None:
     adapter.refuses("create_partitioned", counting((4, 4)), case)
 
 
-@rule("R-PART-4-rank", 2, "000", LAYOUT, "create_partitioned", st.sampled_from([[2, 1, 1], [2, 1, 2], [1, 1, 2]]))
+@rule(
+    "R-PART-4-rank",
+    2,
+    "000",
+    LAYOUT,
+    "create_partitioned",
+    st.sampled_from([[2, 1, 1], [2, 1, 2], [1, 1, 2]]),
+)
 def axes_too_many_are_refused(adapter: Calls, case: list[int]) -> None:
     """A partitioner's answer with more counts than the variable has axes is refused."""
     adapter.refuses("create_partitioned", counting((4, 4)), case)
@@ -116,7 +134,8 @@ def axes_too_many_are_refused(adapter: Calls, case: list[int]) -> None:
       "We are only going to support partitioning on the first / outermost axis at the moment.",
       "create_partitioned read", st.sampled_from([[1, 2], [2, 2], [1, 4]]))  # fmt: skip
 def other_axes_are_refused_or_right(adapter: Calls, case: list[int]) -> None:
-    """A partitioner's answer that cuts another axis is refused, or gives a variable that reads as the whole."""
+    """A partitioner's answer that cuts another axis is refused, or gives a variable that reads as
+    the whole."""
     value = counting((4, 4))
     handle = adapter.attempt("create_partitioned", value, case)
     if handle is not REFUSED:
@@ -134,7 +153,11 @@ def integers(draw: st.DrawFn) -> Indexed:
     """Integers for the first axis and perhaps the next, negative ones among them."""
     value, num_shards = draw(tables())
     rank = draw(st.integers(1, value.ndim))
-    return value, num_shards, tuple(draw(st.integers(-extent, extent - 1)) for extent in value.shape[:rank])
+    return (
+        value,
+        num_shards,
+        tuple(draw(st.integers(-extent, extent - 1)) for extent in value.shape[:rank]),
+    )
 
 
 @rule("R-VAR-1-integers", 2, "000", FULL, "create index", integers())
@@ -154,7 +177,8 @@ def inner_slices(
         step = draw(st.sampled_from(steps))
         low, high = sorted((draw(st.integers(0, extent)), draw(st.integers(0, extent))))
         backwards = step is not None and step < 0
-        # Backwards from the last row of the range, without ``low``: 1 and 4 become 3:1:-1, which is rows 3 and 2.
+        # Backwards from the last row of the range, without ``low``: 1 and 4 become 3:1:-1, which is
+        # rows 3 and 2.
         first, stop = (max(high - 1, 0), low) if backwards else (min(low, extent - 1), high)
         key.append(slice(draw(st.none() | st.just(first)), draw(st.none() | st.just(stop)), step))
     return value, layout, tuple(key)
@@ -179,7 +203,11 @@ def outer_slices(draw: st.DrawFn) -> Indexed:
     more = st.integers(1, 3)
     beyond = more.map(lambda more: len(value) + more) | more.map(lambda more: -len(value) - more)
     stop = st.none() | st.integers(-len(value), len(value)) | beyond
-    return value, num_shards, (slice(draw(beyond), draw(stop), draw(st.sampled_from([None, 1, 2, 3, -1, -2]))),)
+    return (
+        value,
+        num_shards,
+        (slice(draw(beyond), draw(stop), draw(st.sampled_from([None, 1, 2, 3, -1, -2]))),),
+    )
 
 
 @rule("R-VAR-1-bounds", 2, "000", FULL, "create index", outer_slices())
@@ -194,7 +222,8 @@ def with_ellipsis(draw: st.DrawFn) -> Indexed:
     value, num_shards = draw(tables(row_shapes=((2,), (2, 2))))
     one = st.sampled_from([0, -1, slice(None), slice(1, None)])
     key: list[Any] = [draw(one) for _ in range(draw(st.integers(0, value.ndim)))]
-    # Where integers and slices name every axis, the ellipsis stands for nothing, which NumPy allows.
+    # Where integers and slices name every axis, the ellipsis stands for nothing, which NumPy
+    # allows.
     key.insert(draw(st.integers(0, len(key))), ...)
     return value, num_shards, tuple(key)
 
@@ -209,7 +238,10 @@ def ellipsis_indexes(adapter: Calls, case: Indexed) -> None:
 def with_new_axis(draw: st.DrawFn) -> Indexed:
     """A new axis before, between or after the others."""
     value, num_shards = draw(tables(row_shapes=((2,),)))
-    key: list[Any] = [draw(st.sampled_from([0, slice(None), slice(1, None)])) for _ in range(draw(st.integers(0, 2)))]
+    key: list[Any] = [
+        draw(st.sampled_from([0, slice(None), slice(1, None)]))
+        for _ in range(draw(st.integers(0, 2)))
+    ]
     key.insert(draw(st.integers(0, len(key))), None)
     return value, num_shards, tuple(key)
 
@@ -225,7 +257,11 @@ def outside(draw: st.DrawFn) -> Indexed:
     """A row that is not there."""
     value, num_shards = draw(tables())
     beyond = draw(st.integers(0, 2))
-    return value, num_shards, (draw(st.sampled_from([len(value) + beyond, -len(value) - 1 - beyond])),)
+    return (
+        value,
+        num_shards,
+        (draw(st.sampled_from([len(value) + beyond, -len(value) - 1 - beyond])),),
+    )
 
 
 @rule("R-VAR-1-outside", 2, "000", FULL, "create index", outside())
@@ -240,6 +276,7 @@ def rows_outside_are_refused(adapter: Calls, case: Indexed) -> None:
 def products_are_of_the_whole(adapter: Calls, case: LaidOutCase) -> None:
     """A product with the variable is the product with the whole."""
     value, layout = case
-    # Small integers: every product and sum is exact in float32, in whatever order shards are multiplied.
+    # Small integers: every product and sum is exact in float32, in whatever order shards are
+    # multiplied.
     left = counting((2, len(value)))
     expect_equal(adapter.matmul(left, made(adapter, value, layout)), left @ value)

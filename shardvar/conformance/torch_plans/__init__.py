@@ -1,7 +1,8 @@
-"""Plans of PyTorch 2.13 itself: the steps of its redistributions, the plans of its distributed checkpoints.
+"""Plans of PyTorch 2.13 itself: the steps of its redistributions, the plans of its distributed
+checkpoints.
 
-These modules repeat choices inside one version of one framework, so they belong to the kit and not to the geometry of
-``shardvar.layout.meshes``. `shardvar.layouts` has their public names.
+These modules repeat choices inside one version of one framework, so they belong to the kit and not
+to the geometry of ``shardvar.layout.meshes``. `shardvar.layouts` has their public names.
 """
 
 from shardvar.conformance.torch_plans.save_plans import (

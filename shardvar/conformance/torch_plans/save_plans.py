@@ -1,13 +1,15 @@
-"""Plans of checkpoints: the regions that each rank writes and reads, as torch's libraries plan them.
+"""Plans of checkpoints: the regions that each rank writes and reads, as torch's libraries plan
+them.
 
-**torch.distributed.checkpoint** (torch 2.13.0, ``DefaultSavePlanner``, ``DefaultLoadPlanner``). Each rank plans an item
-for each DTensor: the local shape and the global offset that the placements say, also where they are empty. Items with
-the same key and offset are the same to it, and one rank keeps each: "only the smallest SavePlan in terms of planned
-storage keeps the entry", or the lowest rank. It counts the bytes of the whole tensor for each of its items, so that
-ranks are not balanced by what they write. A rank reads from each saved region what overlaps its own.
+**torch.distributed.checkpoint** (torch 2.13.0, ``DefaultSavePlanner``, ``DefaultLoadPlanner``).
+Each rank plans an item for each DTensor: the local shape and the global offset that the placements
+say, also where they are empty. Items with the same key and offset are the same to it, and one rank
+keeps each: "only the smallest SavePlan in terms of planned storage keeps the entry", or the lowest
+rank. It counts the bytes of the whole tensor for each of its items, so that ranks are not balanced
+by what they write. A rank reads from each saved region what overlaps its own.
 
-**torchsnapshot** (0.1.0). A shard is written in regions of at most 512 MiB, cut along the dimension that is sharded. A
-tensor that is not sharded is cut by ``torch.chunk`` along its first dimension.
+**torchsnapshot** (0.1.0). A shard is written in regions of at most 512 MiB, cut along the dimension
+that is sharded. A tensor that is not sharded is cut by ``torch.chunk`` along its first dimension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,7 +81,8 @@ def dcp_save_plan(
     Returns
     -------
     tuple of tuples of WriteItem
-        The items of each rank. The checkpoint's metadata lists the regions of a key in the order of ranks.
+        The items of each rank. The checkpoint's metadata lists the regions of a key in the order of
+        ranks.
 
     Examples
     --------
@@ -93,7 +96,8 @@ def dcp_save_plan(
     ['table[3:5, 0:2]']
     """
     planned = _planned(tensors, mesh)
-    # Sets as torch has them: of several ranks with the least to write, it takes the first that the set gives.
+    # Sets as torch has them: of several ranks with the least to write, it takes the first that the
+    # set gives.
     ranks: dict[tuple[str, tuple[int, ...]], set[int]] = {}
     for rank, items in enumerate(planned):
         for item in items:
@@ -103,7 +107,8 @@ def dcp_save_plan(
     for index, holders in ranks.items():
         chosen = min(holders) if dedup_save_to_lowest_rank else min(holders, key=nbytes.__getitem__)
         writer[index] = chosen
-        # The bytes of the whole tensor, whatever the item has of it; 1 for a tensor without elements.
+        # The bytes of the whole tensor, whatever the item has of it; 1 for a tensor without
+        # elements.
         nbytes[chosen] += prod(tensors[index[0]].shape) * tensors[index[0]].itemsize or 1
     return tuple(
         tuple(item for item in items if writer[item.key, item.region.offset] == rank)
@@ -140,12 +145,16 @@ def dcp_load_plan(saved: Sequence[Region], wanted: Region) -> tuple[ReadItem, ..
     """
     rank = len(wanted.shape)
     if any(len(region.shape) != rank for region in saved):
-        raise ArgumentError(f"Regions of other ranks than {rank} were saved.", "Give the regions of one tensor.")
+        raise ArgumentError(
+            f"Regions of other ranks than {rank} were saved.", "Give the regions of one tensor."
+        )
     starts, extents = (
         np.array([getattr(region, name) for region in saved], np.int64).reshape(len(saved), rank)
         for name in ("offset", "shape")
     )
-    offset, extent = intersect(np.array(wanted.offset, np.int64), np.array(wanted.shape, np.int64), starts, extents)
+    offset, extent = intersect(
+        np.array(wanted.offset, np.int64), np.array(wanted.shape, np.int64), starts, extents
+    )
     rows = np.flatnonzero((extent > 0).all(axis=1))
     return tuple(
         ReadItem(
@@ -192,13 +201,18 @@ def torchsnapshot_shards(
     dim = read_dim(dim, region.shape)
     _check_sizes(itemsize, max_nbytes)
     if not prod(region.shape):
-        raise ArgumentError(f"The shard {region} has no elements.", "torchsnapshot writes shards with elements alone.")
+        raise ArgumentError(
+            f"The shard {region} has no elements.",
+            "torchsnapshot writes shards with elements alone.",
+        )
     row = prod(region.shape) // region.shape[dim] * itemsize
     step = max(max_nbytes // row, 1)
     return tuple(_part(region, dim, start, step) for start in range(0, region.shape[dim], step))
 
 
-def torchsnapshot_tensor(shape: Sequence[int], itemsize: int = 4, max_nbytes: int = _MOST_NBYTES) -> tuple[Region, ...]:
+def torchsnapshot_tensor(
+    shape: Sequence[int], itemsize: int = 4, max_nbytes: int = _MOST_NBYTES
+) -> tuple[Region, ...]:
     """Return the regions in which torchsnapshot writes a tensor that is not sharded.
 
     Parameters
@@ -229,9 +243,13 @@ def torchsnapshot_tensor(shape: Sequence[int], itemsize: int = 4, max_nbytes: in
     _check_sizes(itemsize, max_nbytes)
     count = -(-prod(extents) * itemsize // max_nbytes)
     if not count:
-        raise ArgumentError(f"A tensor of shape {extents} has no elements.", "torchsnapshot writes none of it.")
+        raise ArgumentError(
+            f"A tensor of shape {extents} has no elements.", "torchsnapshot writes none of it."
+        )
     # torch.chunk gives no empty parts.
-    rows = [(start, stop) for start, stop in chunk(extents[0], min(count, extents[0])) if start < stop]
+    rows = [
+        (start, stop) for start, stop in chunk(extents[0], min(count, extents[0])) if start < stop
+    ]
     whole = Region((0,) * len(extents), extents)
     return tuple(_part(whole, 0, start, stop - start) for start, stop in rows)
 
@@ -247,7 +265,8 @@ def _planned(tensors: Mapping[str, SavedTensor], mesh: Mesh) -> list[list[WriteI
 
 
 def _part(region: Region, dim: int, start: int, count: int) -> Region:
-    """The part of a region from ``start``, counted in the region, of at most ``count`` indices along a dimension."""
+    """The part of a region from ``start``, counted in the region, of at most ``count`` indices
+    along a dimension."""
     offset, shape = list(region.offset), list(region.shape)
     shape[dim] = min(count, shape[dim] - start)
     offset[dim] += start
@@ -256,4 +275,6 @@ def _part(region: Region, dim: int, start: int, count: int) -> Region:
 
 def _check_sizes(itemsize: int, most: int) -> None:
     if itemsize < 1 or most < 1:
-        raise ArgumentError(f"Elements have {itemsize} bytes, objects at most {most}.", "Give numbers from 1 on.")
+        raise ArgumentError(
+            f"Elements have {itemsize} bytes, objects at most {most}.", "Give numbers from 1 on."
+        )

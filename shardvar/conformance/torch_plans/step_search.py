@@ -1,14 +1,20 @@
-"""The search by which DTensor redistributes strided shards (torch 2.13.0): the steps that it estimates to be fastest.
+"""The search by which DTensor redistributes strided shards (torch 2.13.0): the steps that it
+estimates to be fastest.
 
-A strided shard stands for an order: the mesh axes that cut a dimension, which otherwise do so from the first to the
-last. With the placements ``[StridedShard(0, 2), Shard(0)]`` on a mesh of (4, 2), axis 1 cuts first, then axis 0.
+A strided shard stands for an order: the mesh axes that cut a dimension, which otherwise do so from
+the first to the last. With the placements ``[StridedShard(0, 2), Shard(0)]`` on a mesh of (4, 2),
+axis 1 cuts first, then axis 0.
 
-1. ``read_orders`` finds the order that the placements stand for. Not every ``split_factor`` stands for one.
-2. A step changes one mesh axis. Only the last axis that cuts a dimension may leave it, and one that joins is the last.
-3. ``search_changes`` finds the steps from one order to the other whose estimated times have the least sum. Of equal
-   sums it takes the one found first, so the order of ``_possible_changes`` is a part of the rule.
+1. ``read_orders`` finds the order that the placements stand for. Not every ``split_factor`` stands
+   for one.
+2. A step changes one mesh axis. Only the last axis that cuts a dimension may leave it, and one that
+   joins is the last.
+3. ``search_changes`` finds the steps from one order to the other whose estimated times have the
+   least sum. Of equal sums it takes the one found first, so the order of ``_possible_changes`` is a
+   part of the rule.
 
-The times are torch's, of rings of GPUs: they depend on the bytes of the tensor, and on the number of devices of a host.
+The times are torch's, of rings of GPUs: they depend on the bytes of the tensor, and on the number
+of devices of a host.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +31,8 @@ from shardvar.layout.meshes.mesh import Mesh
 Change = tuple[int, DTensorPlacement]
 """A mesh axis and its next placement."""
 
-# Of torch's estimate: microseconds of each collective, of each hop within and between hosts, and gigabytes (of 1024**3
-# bytes) a second within a host; between hosts 0.22 of these.
+# Of torch's estimate: microseconds of each collective, of each hop within and between hosts, and
+# gigabytes (of 1024**3 bytes) a second within a host; between hosts 0.22 of these.
 _START, _HOP, _HOP_BETWEEN_HOSTS = 6.6, 0.6, 2.7
 _BANDWIDTH, _BETWEEN_HOSTS = 87.7, 0.22
 _ALL_TO_ALL_PENALTY = 1.0
@@ -48,13 +54,19 @@ class OrderedPlacements:
             orders[before.dim] = tuple(each for each in orders[before.dim] if each != axis)
         if isinstance(after, Shard | StridedShard):
             orders[after.dim] = (*orders[after.dim], axis)
-        return OrderedPlacements((*self.placements[:axis], after, *self.placements[axis + 1 :]), tuple(orders))
+        return OrderedPlacements(
+            (*self.placements[:axis], after, *self.placements[axis + 1 :]), tuple(orders)
+        )
 
 
-def read_orders(placements: Sequence[DTensorPlacement], mesh: Mesh, rank: int) -> OrderedPlacements | None:
-    """Return the order that placements stand for, with ``Shard`` for strided ones, or None if they stand for none.
+def read_orders(
+    placements: Sequence[DTensorPlacement], mesh: Mesh, rank: int
+) -> OrderedPlacements | None:
+    """Return the order that placements stand for, with ``Shard`` for strided ones, or None if they
+    stand for none.
 
-    An axis with ``split_factor=f`` follows later axes of the mesh that cut the dimension into ``f`` parts together.
+    An axis with ``split_factor=f`` follows later axes of the mesh that cut the dimension into ``f``
+    parts together.
 
     >>> read_orders([StridedShard(0, 2), Shard(0)], Mesh((4, 2)), 1).orders
     ((1, 0),)
@@ -76,13 +88,20 @@ def read_orders(placements: Sequence[DTensorPlacement], mesh: Mesh, rank: int) -
 
 
 def search_changes(
-    source: OrderedPlacements, target: OrderedPlacements, mesh: Mesh, nbytes: int, devices_per_host: int
+    source: OrderedPlacements,
+    target: OrderedPlacements,
+    mesh: Mesh,
+    nbytes: int,
+    devices_per_host: int,
 ) -> list[Change]:
-    """Return the changes from one to the other with the least estimated time; ``nbytes`` is of the whole tensor."""
+    """Return the changes from one to the other with the least estimated time; ``nbytes`` is of the
+    whole tensor."""
     reductions = sorted({each.op for each in source.placements if isinstance(each, Partial)})
     estimate = partial(_microseconds, mesh, nbytes, _is_between_hosts(mesh, devices_per_host))
     found, visited = count(), set()
-    heap: list[tuple[float, int, OrderedPlacements, tuple[Change, ...]]] = [(0.0, next(found), source, ())]
+    heap: list[tuple[float, int, OrderedPlacements, tuple[Change, ...]]] = [
+        (0.0, next(found), source, ())
+    ]
     while True:  # each state can become replicas, and these each target whose terms the source has
         time, _, state, path = heappop(heap)
         if state == target:
@@ -93,7 +112,12 @@ def search_changes(
         for axis, after in _possible_changes(state, reductions):
             following = state.change(axis, after)
             if following not in visited:
-                step = (time + estimate(state.placements, axis, after), next(found), following, (*path, (axis, after)))
+                step = (
+                    time + estimate(state.placements, axis, after),
+                    next(found),
+                    following,
+                    (*path, (axis, after)),
+                )
                 heappush(heap, step)
 
 
@@ -102,7 +126,8 @@ def _possible_changes(state: OrderedPlacements, reductions: Sequence[str]) -> It
     dims = range(len(state.orders))
     last = [(dim, order[-1]) for dim, order in enumerate(state.orders) if order]
     terms, copies = (
-        [axis for axis, each in enumerate(state.placements) if isinstance(each, kind)] for kind in (Partial, Replicate)
+        [axis for axis, each in enumerate(state.placements) if isinstance(each, kind)]
+        for kind in (Partial, Replicate)
     )
     yield from ((axis, Shard(other)) for (dim, axis), other in product(last, dims) if other != dim)
     yield from ((axis, Replicate()) for _, axis in last)
@@ -125,11 +150,14 @@ def _microseconds(
     axis: int,
     after: DTensorPlacement,
 ) -> float:
-    """The estimated time of a step. Operations are in torch's order, because the last bits decide between equals."""
+    """The estimated time of a step. Operations are in torch's order, because the last bits decide
+    between equals."""
     before, size = placements[axis], mesh.shape[axis]
     if isinstance(before, Replicate):
         return 0.0
-    shards = prod(mesh.shape[other] for other, each in enumerate(placements) if isinstance(each, Shard))
+    shards = prod(
+        mesh.shape[other] for other, each in enumerate(placements) if isinstance(each, Shard)
+    )
     gigabytes = nbytes / shards / 1024 / 1024 / 1024
     hops, penalty = size - 1, 0.0
     if isinstance(before, Shard) and isinstance(after, Replicate):

@@ -1,4 +1,5 @@
-"""The steps by which DTensor itself redistributes (torch 2.13.0), to be compared with the copies that are needed.
+"""The steps by which DTensor itself redistributes (torch 2.13.0), to be compared with the copies
+that are needed.
 
 DTensor changes the placement of one mesh axis at a time, by one collective along that axis:
 
@@ -9,19 +10,21 @@ DTensor changes the placement of one mesh axis at a time, by one collective alon
     Partial     Shard       reduce_scatter
     Replicate   Shard       none, a local cut
 
-1. From the last axis to the first, an axis gets its target. Where the target is ``Shard(d)``, and the axes before it do
-   not cut ``d`` alike in what is and what is wanted, the axis is made ``Replicate`` first. This is left out where
-   nothing is cut.
+1. From the last axis to the first, an axis gets its target. Where the target is ``Shard(d)``, and
+   the axes before it do not cut ``d`` alike in what is and what is wanted, the axis is made
+   ``Replicate`` first. This is left out where nothing is cut.
 2. From the first axis to the last, the others get their targets.
 
-Where a strided shard is in what is or what is wanted, and all of them stand for orders of mesh axes, torch searches the
-steps instead: see ``layouts.step_search``. Strided shards that stand for no order follow the rule above, and an
-all_gather and a local cut replace their all_to_all everywhere.
+Where a strided shard is in what is or what is wanted, and all of them stand for orders of mesh
+axes, torch searches the steps instead: see ``layouts.step_search``. Strided shards that stand for
+no order follow the rule above, and an all_gather and a local cut replace their all_to_all
+everywhere.
 
-Collectives need equal sizes, so shards are padded along the dimension to the rounded up quotient of its extent and the
-number of devices; padding is sent like elements. Not described here: meshes that were flattened, on which torch joins
-steps; and strided shards of no order on a dimension that another mesh axis cuts. torch 2.13 plans these as if that axis
-did not cut it, and then many moves fail or leave wrong values.
+Collectives need equal sizes, so shards are padded along the dimension to the rounded up quotient of
+its extent and the number of devices; padding is sent like elements. Not described here: meshes that
+were flattened, on which torch joins steps; and strided shards of no order on a dimension that
+another mesh axis cuts. torch 2.13 plans these as if that axis did not cut it, and then many moves
+fail or leave wrong values.
 """
 
 from collections.abc import Sequence
@@ -31,7 +34,12 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.conformance.torch_plans.step_search import Change, OrderedPlacements, read_orders, search_changes
+from shardvar.conformance.torch_plans.step_search import (
+    Change,
+    OrderedPlacements,
+    read_orders,
+    search_changes,
+)
 from shardvar.errors import ArgumentError, LayoutError, UnsupportedError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.meshes.dtensor import (
@@ -72,7 +80,8 @@ class DTensorStep:
     group_size: int
     """The number of devices along the axis, among which each collective runs."""
     given: Ints
-    """[devices] the elements that each device gives to the collective, with padding; 0 for a local cut."""
+    """[devices] the elements that each device gives to the collective, with padding; 0 for a local
+    cut."""
 
     def sent(self, itemsize: int = 1) -> npt.NDArray[np.float64]:
         """The elements that each device sends in a ring, padding included.
@@ -88,9 +97,14 @@ class DTensorStep:
             [devices].
         """
         others = self.group_size - 1
-        # all_gather passes on the shards of all others; the rest send what belongs to others, all_reduce twice.
+        # all_gather passes on the shards of all others; the rest send what belongs to others,
+        # all_reduce twice.
         of_given = {None: 0.0, "all_gather": others, "all_reduce": 2 * others / self.group_size}
-        return self.given.astype(np.float64) * of_given.get(self.collective, others / self.group_size) * itemsize
+        return (
+            self.given.astype(np.float64)
+            * of_given.get(self.collective, others / self.group_size)
+            * itemsize
+        )
 
 
 def dtensor_steps(
@@ -115,21 +129,25 @@ def dtensor_steps(
     target : sequence of Shard, Replicate, Partial or StridedShard
         The placements after.
     itemsize : int, default 4
-        The bytes of an element. With strided shards, the steps depend on it: torch estimates their times.
+        The bytes of an element. With strided shards, the steps depend on it: torch estimates their
+        times.
     devices_per_host : int, default 8
-        The number of devices of a host, on which the same estimate depends. On CPUs torch takes it to be 1.
+        The number of devices of a host, on which the same estimate depends. On CPUs torch takes it
+        to be 1.
 
     Returns
     -------
     tuple of DTensorStep
-        Each changes the placement of one mesh axis. Strided shards that stand for an order of mesh axes are ``Shard``.
+        Each changes the placement of one mesh axis. Strided shards that stand for an order of mesh
+        axes are ``Shard``.
 
     Raises
     ------
     LayoutError
         If a target is ``Partial`` where the source is not, which DTensor refuses too.
     UnsupportedError
-        If a ``StridedShard`` stands for no order of mesh axes, and another axis cuts its dimension before or after.
+        If a ``StridedShard`` stands for no order of mesh axes, and another axis cuts its dimension
+        before or after.
     ArgumentError
         If ``dtensor`` refuses the placements, or `itemsize` or `devices_per_host` is less than 1.
     OutOfRange
@@ -154,7 +172,8 @@ def dtensor_steps(
             )
     if min(itemsize, devices_per_host) < 1:
         raise ArgumentError(
-            f"itemsize is {itemsize} and devices_per_host is {devices_per_host}.", "Give numbers from 1 on."
+            f"itemsize is {itemsize} and devices_per_host is {devices_per_host}.",
+            "Give numbers from 1 on.",
         )
     state, goal = (read_orders(each, mesh, len(extents)) for each in (current, wanted))
     if state is None or goal is None:
@@ -177,13 +196,16 @@ def _read_placements(
     """The placements, dimensions counted from the front."""
     given = check_placements(placements, mesh)
     return [
-        replace(each, dim=read_dim(each.dim, shape)) if isinstance(each, Shard | StridedShard) else each
+        replace(each, dim=read_dim(each.dim, shape))
+        if isinstance(each, Shard | StridedShard)
+        else each
         for each in given
     ]
 
 
 def _check_alone(source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement]) -> None:
-    """Raise ``UnsupportedError`` if another mesh axis than that of a strided shard cuts its dimension."""
+    """Raise ``UnsupportedError`` if another mesh axis than that of a strided shard cuts its
+    dimension."""
     cuts = [
         (axis, each)
         for placements in (source, target)
@@ -194,7 +216,8 @@ def _check_alone(source: Sequence[DTensorPlacement], target: Sequence[DTensorPla
         others = [other for other, cut in cuts if other != axis and cut.dim == each.dim]
         if isinstance(each, StridedShard) and others:
             raise UnsupportedError(
-                f"Mesh axis {axis} has {each}, and mesh axis {others[0]} cuts dimension {each.dim} too. A split_factor "
+                f"Mesh axis {axis} has {each}, and mesh axis {others[0]} cuts dimension "
+                f"{each.dim} too. A split_factor "
                 f"here stands for no order of mesh axes, so DTensor can fail or leave wrong values.",
                 "`plan_redistribution` says what has to move between any two layouts.",
             )
@@ -204,20 +227,33 @@ def _from_first_to_last(placements: Sequence[DTensorPlacement], rank: int) -> Or
     """The placements as they are, which cut from the first mesh axis to the last."""
     orders = [
         tuple(
-            axis for axis, each in enumerate(placements) if isinstance(each, Shard | StridedShard) and each.dim == dim
+            axis
+            for axis, each in enumerate(placements)
+            if isinstance(each, Shard | StridedShard) and each.dim == dim
         )
         for dim in range(rank)
     ]
     return OrderedPlacements(tuple(placements), tuple(orders))
 
 
-def _changes(source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement], mesh: Mesh) -> list[Change]:
+def _changes(
+    source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement], mesh: Mesh
+) -> list[Change]:
     """The mesh axes and what they become, in order."""
     current, changes = list(source), []
-    if prod(mesh.shape[axis] for axis, each in enumerate(source) if isinstance(each, Shard | StridedShard)) > 1:
+    if (
+        prod(
+            mesh.shape[axis]
+            for axis, each in enumerate(source)
+            if isinstance(each, Shard | StridedShard)
+        )
+        > 1
+    ):
         for axis in reversed(range(mesh.rank)):
             after = target[axis]
-            if isinstance(after, Shard) and _cuts(current[:axis], after) != _cuts(target[:axis], after):
+            if isinstance(after, Shard) and _cuts(current[:axis], after) != _cuts(
+                target[:axis], after
+            ):
                 after = Replicate()
             if current[axis] != after:
                 changes.append((axis, after))
@@ -232,7 +268,11 @@ def _cuts(placements: Sequence[DTensorPlacement], wanted: Shard) -> list[int]:
 
 
 def _step(
-    shape: tuple[int, ...], mesh: Mesh, current: OrderedPlacements, axis: int, after: DTensorPlacement
+    shape: tuple[int, ...],
+    mesh: Mesh,
+    current: OrderedPlacements,
+    axis: int,
+    after: DTensorPlacement,
 ) -> DTensorStep:
     before, size = current.placements[axis], mesh.shape[axis]
     collective = _COLLECTIVES.get((type(before), type(after)))
@@ -244,7 +284,9 @@ def _step(
         extents[before.dim] = extents[before.dim].max()  # the first parts, which no other axis cuts
     if isinstance(after, Shard) and not isinstance(before, StridedShard):
         extents[after.dim] = -(-extents[after.dim] // size) * size
-    given = np.prod(extents, axis=0, dtype=np.int64) if collective else np.zeros(mesh.size, np.int64)
+    given = (
+        np.prod(extents, axis=0, dtype=np.int64) if collective else np.zeros(mesh.size, np.int64)
+    )
     return DTensorStep(axis, before, after, collective, size, given)
 
 
@@ -257,7 +299,9 @@ def _local_extents(shape: tuple[int, ...], mesh: Mesh, current: OrderedPlacement
             part, placement = coordinates[:, axis], current.placements[axis]
             if isinstance(placement, StridedShard):
                 whole = Intervals.whole(shape[dim], mesh.size)  # no other axis cuts this dimension
-                extents[dim] = whole.cut_strided(part, mesh.shape[axis], placement.split_factor).lengths()
+                extents[dim] = whole.cut_strided(
+                    part, mesh.shape[axis], placement.split_factor
+                ).lengths()
             else:
                 start, stop = chunk_bounds(extents[dim], part, mesh.shape[axis])
                 extents[dim] = stop - start

@@ -38,9 +38,18 @@ class GgufFormat:
         """Open a file, or all parts of a split one; only their headers are read."""
         return GgufSource(read_gguf(storage, name))
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
+    def create(
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
+    ) -> Sink:
         """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format gguf is read and not written.", "Choose the format safetensors.")
+        raise UnsupportedError(
+            "The format gguf is read and not written.", "Choose the format safetensors."
+        )
 
     def remove(self, storage: Storage, name: str) -> None:
         """Raise ``UnsupportedError``: the format is read only."""

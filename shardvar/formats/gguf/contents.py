@@ -1,11 +1,11 @@
 """The contents of a GGUF file, or of all parts of a split one.
 
-A tensor of single numbers has their dtype. A tensor of quantised blocks is listed as what is stored: bytes, of which
-the last axis has those of a row. Example: 4,096 x 4,096 numbers in blocks of Q8_0, each of 32 numbers in 34 bytes, are
-uint8 of the shape [4096, 4352].
+A tensor of single numbers has their dtype. A tensor of quantised blocks is listed as what is
+stored: bytes, of which the last axis has those of a row. Example: 4,096 x 4,096 numbers in blocks
+of Q8_0, each of 32 numbers in 34 bytes, are uint8 of the shape [4096, 4352].
 
-A fault of a tensor (its type, its place) is a fault of its key and leaves the others readable. Nothing in a file tells
-if its data were changed: there are no checksums.
+A fault of a tensor (its type, its place) is a fault of its key and leaves the others readable.
+Nothing in a file tells if its data were changed: there are no checksums.
 """
 
 from collections import Counter
@@ -102,37 +102,49 @@ def read_gguf(storage: Storage, name: str) -> GgufContents:
     _check_counts(contents, headers, f"{storage.path}: {name}")
     contents.metadata = {key: _text(value) for key, value in headers[0].metadata.items()}
     contents.tensors = sorted(
-        (each for each in contents.tensors if each.key not in contents.faults), key=lambda each: each.key
+        (each for each in contents.tensors if each.key not in contents.faults),
+        key=lambda each: each.key,
     )
     return contents
 
 
 def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count: int) -> None:
-    """Raise if a file says that it is another part, or of another number of parts, than its name says."""
+    """Raise if a file says that it is another part, or of another number of parts, than its name
+    says."""
     parts, part = metadata.get("split.count", count), metadata.get("split.no", number)
     if parts == 0 and count == 1:  # a file that was joined again
         return
     if count == 1 and parts != 1:
         cause = f"It is one of {parts} parts of a split file, and its name does not say of which."
-        raise IncompleteCheckpoint(cause, "Name the parts as they were: NAME-00001-of-00003.gguf, and so on.")
+        raise IncompleteCheckpoint(
+            cause, "Name the parts as they were: NAME-00001-of-00003.gguf, and so on."
+        )
     if (parts, part) != (count, number):
-        cause = f"Its name says part {number + 1} of {count}, but its metadata part number {part} (from 0) of {parts}."
+        cause = (
+            f"Its name says part {number + 1} of {count}, but its metadata part number {part} "
+            f"(from 0) of {parts}."
+        )
         raise InvalidCheckpoint(cause, "Give each part the name that it had.")
 
 
 def _check_counts(contents: GgufContents, headers: Sequence[GgufHeader], place: str) -> None:
-    """Find keys that several tensors have; raise if there are fewer or more tensors than a split file says."""
+    """Find keys that several tensors have; raise if there are fewer or more tensors than a split
+    file says."""
     keys = [tensor.name for header in headers for tensor in header.tensors]
     claim = headers[0].metadata.get("split.tensors.count", len(keys))
     if len(headers) > 1 and claim != len(keys):
-        raise IncompleteCheckpoint(f"{place}: The parts have {len(keys)} tensors, not {claim}.", COPY_AGAIN)
+        raise IncompleteCheckpoint(
+            f"{place}: The parts have {len(keys)} tensors, not {claim}.", COPY_AGAIN
+        )
     for key, times in Counter(keys).items():
         if times > 1:
             cause = f"{place}: {key!r}: {times} tensors have this name."
             contents.faults[key] = InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
-def _add_tensors(contents: GgufContents, header: GgufHeader, number: int, name: str, file_nbytes: int) -> None:
+def _add_tensors(
+    contents: GgufContents, header: GgufHeader, number: int, name: str, file_nbytes: int
+) -> None:
     """Add the tensors of one file, and what is wrong with them."""
     tensors: list[TensorPlace] = []
     for tensor in header.tensors:
@@ -146,7 +158,10 @@ def _add_tensors(contents: GgufContents, header: GgufHeader, number: int, name: 
     start = np.array([tensor.start for tensor in some], np.int64)
     stop = start + np.array([tensor.nbytes for tensor in some], np.int64)
     for row in overlapping(start, stop).tolist():
-        cause = f"{name}: {some[row].key!r}: Its bytes from {start[row]} on also belong to another tensor."
+        cause = (
+            f"{name}: {some[row].key!r}: Its bytes from {start[row]} on also belong to another "
+            "tensor."
+        )
         contents.faults[some[row].key] = InvalidCheckpoint(cause, DISTRUST)
     if len(tensors) == len(header.tensors):
         spare = list(_spare(start, stop, header, file_nbytes))
@@ -155,7 +170,9 @@ def _add_tensors(contents: GgufContents, header: GgufHeader, number: int, name: 
             contents.findings.append(Finding(contents.data.names[number], cause, False))
 
 
-def _spare(start: np.ndarray, stop: np.ndarray, header: GgufHeader, file_nbytes: int) -> Iterator[int]:
+def _spare(
+    start: np.ndarray, stop: np.ndarray, header: GgufHeader, file_nbytes: int
+) -> Iterator[int]:
     """The sizes of gaps before, between and behind tensors that are too wide to be padding."""
     ends = np.concatenate([[header.data_start], np.sort(stop)])
     begins = np.concatenate([np.sort(start), [max(file_nbytes, int(ends[-1]))]])
@@ -164,17 +181,24 @@ def _spare(start: np.ndarray, stop: np.ndarray, header: GgufHeader, file_nbytes:
 
 
 def _stored(tensor: GgufTensor, header: GgufHeader, number: int, file_nbytes: int) -> TensorPlace:
-    """Return one tensor; raise if its type is unknown, its shape impossible, or its place not in the file."""
+    """Return one tensor; raise if its type is unknown, its shape impossible, or its place not in
+    the file."""
     dtype, shape, block = _payload(tensor)
     if tensor.offset % header.alignment:
-        raise invalid(f"Its offset {tensor.offset} is not a multiple of the alignment, {header.alignment}.")
-    # Extents of 0 do not make a shape harmless: NumPy cannot hold (2**62, 2**62, 0). Dequantized, a number has 4 bytes.
+        raise invalid(
+            f"Its offset {tensor.offset} is not a multiple of the alignment, {header.alignment}."
+        )
+    # Extents of 0 do not make a shape harmless: NumPy cannot hold (2**62, 2**62, 0). Dequantized, a
+    # number has 4 bytes.
     if prod(filter(None, tensor.shape)) * max(4, int(ITEMSIZES[code(dtype)])) > MAX_NBYTES:
         raise invalid(f"Its shape {list(tensor.shape)} is too large to exist.")
     start = header.data_start + tensor.offset
     stored = TensorPlace(tensor.name, dtype, shape, number, start, header.is_big_endian, block)
     if stored.nbytes and start + stored.nbytes > file_nbytes:
-        cause = f"Its bytes from {start} to {start + stored.nbytes} are not all in the file, which has {file_nbytes}."
+        cause = (
+            f"Its bytes from {start} to {start + stored.nbytes} are not all in the file, which has "
+            f"{file_nbytes}."
+        )
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     return replace(stored, start=start if stored.nbytes else 0)
 
@@ -190,14 +214,16 @@ def _payload(tensor: GgufTensor) -> tuple[str, tuple[int, ...], BlockType | None
     row = tensor.shape[-1] if tensor.shape else 1
     if row % block.length:
         cause = (
-            f"Its rows have {row} numbers, which is not a multiple of the {block.length} in a block of {block.name}."
+            f"Its rows have {row} numbers, which is not a multiple of the {block.length} in a "
+            f"block of {block.name}."
         )
         raise invalid(cause)
     return "uint8", (*tensor.shape[:-1], row // block.length * block.nbytes), block
 
 
 def _text(value: Scalar | GgufArray) -> str:
-    """Return a metadatum as text: of a long array the beginning, its number of elements and their type.
+    """Return a metadatum as text: of a long array the beginning, its number of elements and their
+    type.
 
     >>> _text(GgufArray("int32", 3, (1, 2, 3))), _text(GgufArray("string", 32000, ("<s>", "</s>")))
     ('[1, 2, 3]', "['<s>', '</s>', ... 32000 of string]")

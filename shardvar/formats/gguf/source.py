@@ -1,7 +1,8 @@
 """The payloads of GGUF: read in place, swapped where they are big-endian, or dequantized.
 
-``GgufSource`` has the tensors as they are stored. ``DequantizedSource`` has the same ones, but in the place
-of blocks their numbers as float32. It decodes the blocks that a range of the payload meets, and no others.
+``GgufSource`` has the tensors as they are stored. ``DequantizedSource`` has the same ones, but in
+the place of blocks their numbers as float32. It decodes the blocks that a range of the payload
+meets, and no others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,12 +30,15 @@ class GgufSource:
     contents: GgufContents
     """The tensors."""
     index: TableIndex = field(init=False)
-    """The table of contents; ``start`` of an entry that is not plain is its number in ``contents.tensors``."""
+    """The table of contents; ``start`` of an entry that is not plain is its number in
+    ``contents.tensors``."""
     crc: None = None
     """The format has no checksum."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "index", _index(self.contents, self.contents.tensors, self.contents.faults))
+        object.__setattr__(
+            self, "index", _index(self.contents, self.contents.tensors, self.contents.faults)
+        )
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -42,7 +46,8 @@ class GgufSource:
         if entries.plain[row]:
             self.read_span(file, begin + start, buffer)
             return
-        # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is dropped.
+        # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is
+        # dropped.
         tensor = self.contents.tensors[begin]
         size = tensor.itemsize
         first, stop = start // size * size, -(-(start + len(buffer)) // size) * size
@@ -87,7 +92,8 @@ class DequantizedSource:
     stored: GgufSource
     """The same with blocks."""
     index: TableIndex = field(init=False)
-    """The table of contents; ``start`` of an entry that is not plain is its number in ``contents.tensors``."""
+    """The table of contents; ``start`` of an entry that is not plain is its number in
+    ``contents.tensors``."""
     crc: None = None
     """The format has no checksum."""
 
@@ -108,7 +114,8 @@ class DequantizedSource:
         if tensor is None or tensor.block is None:
             self.stored.read_into(entries, row, start, buffer)
             return
-        # Blocks of 32 numbers are 128 bytes of the payload: bytes 300 to 400 are of the blocks 2 and 3, from 44 on.
+        # Blocks of 32 numbers are 128 bytes of the payload: bytes 300 to 400 are of the blocks 2
+        # and 3, from 44 on.
         size = tensor.block.length * int(ITEMSIZES[code(_FLOAT)])
         first, stop = start // size, -(-(start + len(buffer)) // size)
         blocks = np.empty((stop - first) * tensor.block.nbytes, np.uint8)
@@ -146,14 +153,23 @@ def _dequantized(tensor: TensorPlace) -> TensorPlace:
     return replace(tensor, dtype=_FLOAT, shape=(*tensor.shape[:-1], row))
 
 
-def _index(contents: GgufContents, tensors: Sequence[TensorPlace], faults: Mapping[str, ReadError]) -> TableIndex:
+def _index(
+    contents: GgufContents, tensors: Sequence[TensorPlace], faults: Mapping[str, ReadError]
+) -> TableIndex:
     """Return the table of contents of tensors that are read as ``tensors`` says."""
     table = TensorTable.of((tensor.key, tensor.dtype, tensor.shape) for tensor in tensors)
-    plain = np.array([each.is_plain and (each.block is None or each.dtype != _FLOAT) for each in tensors], np.bool)
+    plain = np.array(
+        [each.is_plain and (each.block is None or each.dtype != _FLOAT) for each in tensors],
+        np.bool,
+    )
     start = np.array([tensor.start for tensor in tensors], np.int64)
     file = np.array([tensor.file for tensor in tensors], np.int64)
     entries = EntryTable(
-        table.whole(), file, np.where(plain, start, np.arange(len(tensors))), np.full(len(tensors), NO_CHECKSUM), plain
+        table.whole(),
+        file,
+        np.where(plain, start, np.arange(len(tensors))),
+        np.full(len(tensors), NO_CHECKSUM),
+        plain,
     )
     readable = cast(Mapping[str, CheckpointError], faults)
     return TableIndex(entries, contents.data.names, Metadata(user=contents.metadata), readable)

@@ -40,12 +40,22 @@ class KerasFormat:
         return find_keras(storage, name)
 
     def open(self, storage: Storage, name: str) -> KerasSource:
-        """Open a file, an archive, or the set of that index. A model's configuration is never built."""
+        """Open a file, an archive, or the set of that index. A model's configuration is never
+        built."""
         return KerasSource(read_keras(storage, name))
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
+    def create(
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
+    ) -> Sink:
         """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format keras is read and not written.", "Choose the format safetensors.")
+        raise UnsupportedError(
+            "The format keras is read and not written.", "Choose the format safetensors."
+        )
 
     def remove(self, storage: Storage, name: str) -> None:
         """Raise ``UnsupportedError``: the format is read only."""

@@ -1,7 +1,7 @@
 """The attributes of an HDF5 file that are texts: short ones, and lists of names.
 
-h5py reads texts of one size, which are compared with the size of the file before. Texts of any size are read by
-``wire.hdf5_texts``: HDF5 takes as much memory for them as they claim.
+h5py reads texts of one size, which are compared with the size of the file before. Texts of any size
+are read by ``wire.hdf5_texts``: HDF5 takes as much memory for them as they claim.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from shardvar.wire.hdf5_texts import Hdf5Texts
 
 _MAX_SHORT_NBYTES = 64
 _SIZES = (8, 8)
-"""The bytes of an offset and of a size in the files that ``Hdf5Texts`` reads. All known writers choose these."""
+"""The bytes of an offset and of a size in the files that ``Hdf5Texts`` reads. All known writers
+choose these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,15 @@ class TextAttributes:
         return bool(self.library.h5a.exists(owner, name.encode()))
 
     def read(self, owner: Any, name: str) -> list[bytes] | None:
-        """Return the texts of an attribute; None if its elements are not texts, or lie where they are not read."""
+        """Return the texts of an attribute; None if its elements are not texts, or lie where they
+        are not read."""
         attribute, h5 = self.library.h5a.open(owner, name.encode()), self.library
         kind, space = attribute.get_type(), attribute.get_space()
-        count = 0 if space.get_simple_extent_type() == h5.h5s.NULL else space.get_simple_extent_npoints()
+        count = (
+            0
+            if space.get_simple_extent_type() == h5.h5s.NULL
+            else space.get_simple_extent_npoints()
+        )
         if not count:  # NumPy makes numbers of an empty list
             return []
         if kind.get_class() != h5.h5t.STRING:

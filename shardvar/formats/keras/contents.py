@@ -1,8 +1,8 @@
 """The arrays of a file of Keras, of an archive, or of a set of files.
 
-The key of an array is its path in HDF5: ``layers/dense/vars/0``. An array that two files of a set have is a fault of
-its key. The index of a set names files for the paths of layers, and not for arrays: what a missing file would have held
-is named by the paths of its layers.
+The key of an array is its path in HDF5: ``layers/dense/vars/0``. An array that two files of a set
+have is a fault of its key. The index of a set names files for the paths of layers, and not for
+arrays: what a missing file would have held is named by the paths of its layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,14 @@ from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, past_limit
+from shardvar.wire.damage import (
+    DISTRUST,
+    SNIFF_NBYTES,
+    WRITE_AGAIN,
+    foreign_file,
+    invalid,
+    past_limit,
+)
 from shardvar.wire.zip import LOCAL_MAGIC
 
 _INDEX_DEPTH = 32
@@ -73,7 +80,9 @@ def read_keras(storage: Storage, name: str) -> KerasContents:
     except BaseException:
         close_all(contents)
         raise
-    found = sorted((key, place) for key, place in contents.datasets.items() if key not in contents.faults)
+    found = sorted(
+        (key, place) for key, place in contents.datasets.items() if key not in contents.faults
+    )
     contents.rows = [place for _, place in found]
     return contents
 
@@ -89,7 +98,9 @@ def _add_file(contents: KerasContents, number: int, layers: Sequence[str] | None
     """Add the arrays of one file; ``layers`` are the paths that the index of a set names it for."""
     file = contents.data.open(number)
     with prefix_errors(file.name):
-        is_archive = file.name.endswith(ARCHIVE_SUFFIX) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
+        is_archive = (
+            file.name.endswith(ARCHIVE_SUFFIX) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
+        )
         span = contents.spans[number] = find_span(file, is_archive)
         opened = contents.opened[number] = Hdf5File(partial(contents.data.open, number), span)
         listing = opened.list()
@@ -110,14 +121,21 @@ def _add_file(contents: KerasContents, number: int, layers: Sequence[str] | None
         _compare(contents, place, layers, [dataset.key for dataset in listing.datasets])
 
 
-def _compare(contents: KerasContents, place: str, layers: Sequence[str], keys: Sequence[str]) -> None:
+def _compare(
+    contents: KerasContents, place: str, layers: Sequence[str], keys: Sequence[str]
+) -> None:
     """Compare what the index of a set says of a file with what the file has."""
     paths = {key.rpartition("/")[0] for key in keys}
     for layer in sorted(set(layers) - paths):
-        cause = f"{place}: {layer!r}: The index of the set says that it has arrays here, but it has none."
+        cause = (
+            f"{place}: {layer!r}: The index of the set says that it has arrays here, but it has "
+            "none."
+        )
         contents.faults[layer] = IncompleteCheckpoint(cause, COPY_AGAIN)
     for path in sorted(paths - set(layers)):
-        contents.findings.append(Finding(place, f"The index of the set does not name it for {path!r}.", True))
+        contents.findings.append(
+            Finding(place, f"The index of the set does not name it for {path!r}.", True)
+        )
 
 
 def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
@@ -134,7 +152,9 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
             index = strict_json.parse_json(text, _INDEX_DEPTH)
             weight_map = index.get("weight_map") if type(index) is dict else None
             if type(weight_map) is not dict:
-                raise invalid("The index lacks a weight_map from paths of layers to names of files.")
+                raise invalid(
+                    "The index lacks a weight_map from paths of layers to names of files."
+                )
             layers: dict[str, list[str]] = {}
             for layer, files in weight_map.items():
                 for each in _files(layer, files):
@@ -151,5 +171,7 @@ def _files(layer: str, files: Any) -> list[str]:
         raise invalid(f"The weight_map has no names of files for {layer!r}.")
     for name in names:
         if name in ("", ".", "..") or set(name) & set("/\\\0"):
-            raise InvalidCheckpoint(f"The index names {name!r}, which is not a file beside it.", DISTRUST)
+            raise InvalidCheckpoint(
+                f"The index names {name!r}, which is not a file beside it.", DISTRUST
+            )
     return names

@@ -1,9 +1,11 @@
 """An HDF5 file, as h5py reads it; the one module that imports h5py.
 
-h5py is given the bytes of the file, and no path. ``walk`` finds the arrays, and checks all that h5py is asked for.
+h5py is given the bytes of the file, and no path. ``walk`` finds the arrays, and checks all that
+h5py is asked for.
 
-A *contiguous* dataset of little-endian elements lies in the file byte for byte, and h5py tells where: it is read in
-place. Any other is decoded by h5py: in parts of a block (chunked, perhaps compressed), big-endian, or in its header.
+A *contiguous* dataset of little-endian elements lies in the file byte for byte, and h5py tells
+where: it is read in place. Any other is decoded by h5py: in parts of a block (chunked, perhaps
+compressed), big-endian, or in its header.
 """
 
 import io
@@ -74,12 +76,15 @@ def _library() -> Any:
 
 
 class Hdf5File:
-    """An open HDF5 file; ``open_file`` is asked for each read, since few files of a set are open at a time."""
+    """An open HDF5 file; ``open_file`` is asked for each read, since few files of a set are open at
+    a time."""
 
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         library = _library()
         with translated("The file"):
-            self._handle: h5py.File = library.File(_View(open_file, span), "r", rdcc_nbytes=CACHE_NBYTES)
+            self._handle: h5py.File = library.File(
+                _View(open_file, span), "r", rdcc_nbytes=CACHE_NBYTES
+            )
         self._open_file, self._span = open_file, span
         self._kept: tuple[str, Any] | None = None
 
@@ -89,14 +94,19 @@ class Hdf5File:
         self._handle.close()
 
     def read_into(self, dataset: Dataset, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with a part of a payload that h5py decodes, from byte ``start`` of the payload on."""
-        # A read that fails with a checksum means other bytes; without one, a structure that cannot be decoded.
+        """Fill ``buffer`` with a part of a payload that h5py decodes, from byte ``start`` of the
+        payload on."""
+        # A read that fails with a checksum means other bytes; without one, a structure that cannot
+        # be decoded.
         error_type = CorruptCheckpoint if dataset.is_guarded else MalformedCheckpoint
         with translated("Its data", error_type):
             kept = self._kept  # once, since another thread may replace it at any time
             if kept is None or kept[0] != dataset.key:
                 name = dataset.key.encode("utf-8", "surrogateescape")
-                kept = self._kept = dataset.key, _library().Dataset(_library().h5d.open(self._handle.id, name))
+                kept = self._kept = (
+                    dataset.key,
+                    _library().Dataset(_library().h5d.open(self._handle.id, name)),
+                )
             dtype = numpy_dtype(dataset.dtype)
             first, stop = start // dtype.itemsize, -(-(start + len(buffer)) // dtype.itemsize)
             octets = b"".join(_elements(kept[1], dataset, first, stop))
@@ -106,7 +116,9 @@ class Hdf5File:
     def list(self) -> Listing:
         """Return all arrays of the file, in the order of the walk."""
         found, library, span = Listing(), _library(), self._span
-        texts = Hdf5Texts(lambda start, nbytes: self._open_file().read(span.start + start, nbytes), span.nbytes)
+        texts = Hdf5Texts(
+            lambda start, nbytes: self._open_file().read(span.start + start, nbytes), span.nbytes
+        )
         lists = NameLists(self._handle.id, TextAttributes(library, texts))
         walk = Walk(found, self._handle.id, span, lists)
         with translated("The file"):
@@ -115,12 +127,14 @@ class Hdf5File:
 
 
 def _elements(stored: Any, dataset: Dataset, first: int, stop: int) -> Iterator[bytes]:
-    """The elements [first, stop) of the payload, read in units along the one axis whose units are small enough."""
+    """The elements [first, stop) of the payload, read in units along the one axis whose units are
+    small enough."""
     dtype, shape = numpy_dtype(dataset.dtype), dataset.shape
     if not shape:
         yield _octets(stored[()], dtype)
         return
-    # Of [1000, 4096, 4096] float32, rows of axis 0 are too large: units are of axis 1, and have 16 KiB.
+    # Of [1000, 4096, 4096] float32, rows of axis 0 are too large: units are of axis 1, and have 16
+    # KiB.
     axis = 0
     while axis + 1 < len(shape) and prod(shape[axis + 1 :]) * dtype.itemsize > _UNIT_NBYTES:
         axis += 1
@@ -138,4 +152,8 @@ def _elements(stored: Any, dataset: Dataset, first: int, stop: int) -> Iterator[
 def _octets(values: Any, dtype: np.dtype[Any]) -> bytes:
     """Values that h5py returned, as little-endian bytes."""
     array = np.asarray(values)
-    return array.tobytes() if array.dtype.kind == "V" else array.astype(dtype.newbyteorder("<"), copy=False).tobytes()
+    return (
+        array.tobytes()
+        if array.dtype.kind == "V"
+        else array.astype(dtype.newbyteorder("<"), copy=False).tobytes()
+    )

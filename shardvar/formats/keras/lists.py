@@ -1,10 +1,12 @@
 """The lists of names in a file of Keras 2, by which the file notices what it has lost.
 
-``layer_names`` of a group lists groups in it, and ``weight_names`` lists arrays, by their paths from there. A list that
-is larger than an attribute may be has parts: ``weight_names0``, ``weight_names1`` and so on.
+``layer_names`` of a group lists groups in it, and ``weight_names`` lists arrays, by their paths
+from there. A list that is larger than an attribute may be has parts: ``weight_names0``,
+``weight_names1`` and so on.
 
-A name that the walk through the file did not meet may still be that of a link, or lie in a group that the walk entered
-by another path. So each step to it is looked at; a link to somewhere else, of which the walk told, is not followed.
+A name that the walk through the file did not meet may still be that of a link, or lie in a group
+that the walk entered by another path. So each step to it is looked at; a link to somewhere else, of
+which the walk told, is not followed.
 """
 
 from collections.abc import Container, Iterator
@@ -19,8 +21,8 @@ from shardvar.wire.damage import DISTRUST, invalid, past_limit
 
 _LISTS = ("layer_names", "weight_names")
 _LOST_NBYTES, _LOST_EXPANSION = 256, 32
-"""The keys of all that is missing, and 256 bytes for each, have at most 32 bytes for each byte of the file. Keys of
-Keras have some 40 bytes, and the file has the name of each."""
+"""The keys of all that is missing, and 256 bytes for each, have at most 32 bytes for each byte of
+the file. Keys of Keras have some 40 bytes, and the file has the name of each."""
 
 
 class NameList(NamedTuple):
@@ -64,18 +66,23 @@ class NameLists:
         return True
 
     def find_lost(self, each: NameList, found: Container[str]) -> list[str]:
-        """Return the keys that a list names and the file lacks; ``found`` are those of all that the walk met."""
+        """Return the keys that a list names and the file lacks; ``found`` are those of all that the
+        walk met."""
         library, lost = self.attributes.library, []
         for name in dict.fromkeys(each.names):
             key = _key(each.path, name)
             if key in found:
                 continue
-            group = library.h5g.open(self.root, each.path.encode("utf-8", "surrogateescape") or b"/")
+            group = library.h5g.open(
+                self.root, each.path.encode("utf-8", "surrogateescape") or b"/"
+            )
             if not self._is_there(self.root if name.startswith(b"/") else group, name):
                 lost.append(key)
                 self._lost_nbytes += len(key) + _LOST_NBYTES
                 if self._lost_nbytes > _LOST_EXPANSION * self.attributes.texts.nbytes:
-                    raise InvalidCheckpoint("It names more than a file of this size can have had.", DISTRUST)
+                    raise InvalidCheckpoint(
+                        "It names more than a file of this size can have had.", DISTRUST
+                    )
         return lost
 
     def _is_there(self, group: Any, name: bytes) -> bool:
@@ -99,7 +106,10 @@ def _key(path: str, name: bytes) -> str:
     if not steps:
         raise invalid(f"It has the name {name!r}, which is not a path.")
     key = ("" if name.startswith(b"/") else path) + steps.decode("utf-8", "surrogateescape")
-    if len(key) > MAX_KEY_NBYTES // 4 and len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES:
+    if (
+        len(key) > MAX_KEY_NBYTES // 4
+        and len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES
+    ):
         raise past_limit(f"A path that begins with {key[:32]!r} is too long", "MAX_KEY_NBYTES")
     return key
 

@@ -48,7 +48,8 @@ def index_of(names: list[str], name: str) -> str:
 
 
 def _begins_as_own(storage: Storage, name: str) -> bool:
-    """Return True if a file begins as HDF5, or as a zip archive whose first member is one of Keras."""
+    """Return True if a file begins as HDF5, or as a zip archive whose first member is one of
+    Keras."""
     first = read_beginning(storage, name, LOCAL.size + max(map(len, _FIRST_MEMBERS)))
     if first.startswith(HDF5_MAGIC):
         return True

@@ -25,11 +25,13 @@ class KerasSource:
     contents: KerasContents
     """The arrays."""
     index: TableIndex = field(init=False)
-    """The table of contents; ``start`` of an entry that is not plain is its number in ``contents.rows``."""
+    """The table of contents; ``start`` of an entry that is not plain is its number in
+    ``contents.rows``."""
     crc: None = None
     """No array has a checksum that the engine could compare."""
     _compared: dict[int, bool] = field(init=False, default_factory=dict)
-    """True if the member of an archive agrees with its checksum, by the number of the file, once it was compared."""
+    """True if the member of an archive agrees with its checksum, by the number of the file, once it
+    was compared."""
     _lock: RLock = field(init=False, default_factory=new_lock)
 
     def __post_init__(self) -> None:
@@ -66,12 +68,14 @@ class KerasSource:
         close_all(self.contents)
 
     def findings(self) -> Sequence[Finding]:
-        """Return the links that were not followed; an archive without arrays is compared with its checksum."""
+        """Return the links that were not followed; an archive without arrays is compared with its
+        checksum."""
         found = list(self.contents.findings)
         for number, span in self.contents.spans.items():
             if not self.contents.rows and not self._is_right(number):
                 cause = (
-                    f"The {span.nbytes} bytes at offset {span.start}, which hold all arrays, disagree with their CRC."
+                    f"The {span.nbytes} bytes at offset {span.start}, which hold all arrays, "
+                    "disagree with their CRC."
                 )
                 found.append(Finding(self.contents.data.names[number], cause, True))
         return found
@@ -84,17 +88,22 @@ class KerasSource:
         return dataset.is_guarded or self.contents.spans[number].crc is not None
 
     def _check(self, number: int) -> None:
-        """Raise ``CorruptCheckpoint`` if an archive disagrees with its checksum, which covers all arrays at once."""
+        """Raise ``CorruptCheckpoint`` if an archive disagrees with its checksum, which covers all
+        arrays at once."""
         if not self._is_right(number):
             span, name = self.contents.spans[number], self.contents.data.open(number).name
-            raise corrupt(f"{name}: The {span.nbytes} bytes at offset {span.start} disagree with their CRC.")
+            raise corrupt(
+                f"{name}: The {span.nbytes} bytes at offset {span.start} disagree with their CRC."
+            )
 
     def _is_right(self, number: int) -> bool:
         """Return True unless a checksum covers a file and disagrees; it is compared once."""
         with self._lock:
             if number not in self._compared:
                 span = self.contents.spans[number]
-                self._compared[number] = span.crc is None or is_right(self.contents.data.open(number), span)
+                self._compared[number] = span.crc is None or is_right(
+                    self.contents.data.open(number), span
+                )
             return self._compared[number]
 
 
@@ -103,16 +112,22 @@ def _index(contents: KerasContents) -> TableIndex:
     datasets = [dataset for _, dataset in contents.rows]
     table = TensorTable.of((each.key, each.dtype, each.shape) for each in datasets)
     plain = np.array([each.start is not None for each in datasets], np.bool)
-    start = np.array([row if each.start is None else each.start for row, each in enumerate(datasets)], np.int64)
+    start = np.array(
+        [row if each.start is None else each.start for row, each in enumerate(datasets)], np.int64
+    )
     file = np.array([number for number, _ in contents.rows], np.int64)
     entries = EntryTable(table.whole(), file, start, np.full(len(datasets), NO_CHECKSUM), plain)
-    # The same bytes may have several names, but a small file does not become a thousand large arrays.
+    # The same bytes may have several names, but a small file does not become a thousand large
+    # arrays.
     spans = [contents.spans.get(number) for number in range(len(contents.data.names))]
     sizes = np.array([span.nbytes if span else 0 for span in spans], np.int64)
     rows = np.flatnonzero(plain)
     faults = dict(contents.faults)
     for row in rows[find_shared(entries.take(rows), sizes)].tolist():
-        cause = f"{contents.data.names[file[row]]}: {datasets[row].key!r}: Its bytes also belong to other arrays."
+        cause = (
+            f"{contents.data.names[file[row]]}: {datasets[row].key!r}: Its bytes also belong to "
+            "other arrays."
+        )
         faults[datasets[row].key] = InvalidCheckpoint(cause, DISTRUST)
     readable = cast(Mapping[str, CheckpointError], faults)
     return TableIndex(entries, contents.data.names, Metadata(user=contents.attributes), readable)

@@ -1,11 +1,11 @@
 """A walk through an HDF5 file that is open in h5py: its arrays, and what is wrong with them.
 
-HDF5 can lead to other files: by external links, external storage and virtual datasets. None of them is followed: each
-is looked for before h5py is asked for values or shapes. A file claims sizes, which are compared with the bytes that are
-there before anything of that size is read.
+HDF5 can lead to other files: by external links, external storage and virtual datasets. None of them
+is followed: each is looked for before h5py is asked for values or shapes. A file claims sizes,
+which are compared with the bytes that are there before anything of that size is read.
 
-A group is entered once, whichever way leads to it, so cycles of links end. Soft links are other names of what is found
-anyway, and are passed over.
+A group is entered once, whichever way leads to it, so cycles of links end. Soft links are other
+names of what is found anyway, and are passed over.
 """
 
 from collections.abc import Iterator, Set
@@ -80,7 +80,15 @@ def translated(what: str, error_type: type[ShardvarError] = MalformedCheckpoint)
         yield
     except ShardvarError:
         raise
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+    ) as error:
         # Errors of the storage come through h5py with its own as their effect.
         if isinstance(error.__context__, ShardvarError):
             raise error.__context__ from None
@@ -107,7 +115,8 @@ class Walk:
         return self.lists.attributes.library
 
     def run(self) -> None:
-        """Enter each group once, and look at each link of it; then compare the lists with what was found."""
+        """Enter each group once, and look at each link of it; then compare the lists with what was
+        found."""
         for name in ("keras_version", "backend"):
             with self._fault(name):
                 if text := self.lists.attributes.read_short(self.root, name):
@@ -121,13 +130,24 @@ class Walk:
             self._add_lists(path, group)
             for raw in list(group):
                 key = path + raw.decode("utf-8", "surrogateescape")
-                if len(key) > MAX_KEY_NBYTES // 4 and len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES:
-                    raise past_limit(f"A path that begins with {key[:32]!r} is too long", "MAX_KEY_NBYTES")
+                if (
+                    len(key) > MAX_KEY_NBYTES // 4
+                    and len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES
+                ):
+                    raise past_limit(
+                        f"A path that begins with {key[:32]!r} is too long", "MAX_KEY_NBYTES"
+                    )
                 with self._fault(key):
                     info = self._follow(group, raw, key)
                     if info and info.type == self.library.h5o.TYPE_DATASET:
-                        self.found.datasets.append(self._dataset(self.library.h5d.open(group, raw), key))
-                    elif info and info.type == self.library.h5o.TYPE_GROUP and info.addr not in entered:
+                        self.found.datasets.append(
+                            self._dataset(self.library.h5d.open(group, raw), key)
+                        )
+                    elif (
+                        info
+                        and info.type == self.library.h5o.TYPE_GROUP
+                        and info.addr not in entered
+                    ):
                         entered.add(info.addr)
                         left.append((key + "/", self.library.h5g.open(group, raw)))
         self._compare(paths)
@@ -147,7 +167,10 @@ class Walk:
             key = path + attribute
             with self._fault(key):
                 if not self.lists.add(path, group, attribute):
-                    note = f"{key!r} is not a list of texts, or is stored where it is not read: it was not compared."
+                    note = (
+                        f"{key!r} is not a list of texts, or is stored where it is not read: it "
+                        "was not compared."
+                    )
                     self.found.notes.append(note)
 
     def _compare(self, paths: Set[str]) -> None:
@@ -156,7 +179,10 @@ class Walk:
         for each in self.lists.lists:
             with self._fault(each.path + each.attribute):
                 for key in self.lists.find_lost(each, met):
-                    cause = f"{key!r}: The file lacks it, and has its name in the list {each.path + each.attribute!r}."
+                    cause = (
+                        f"{key!r}: The file lacks it, and has its name in the list "
+                        f"{each.path + each.attribute!r}."
+                    )
                     self.found.faults[key] = IncompleteCheckpoint(cause, COPY_AGAIN)
 
     def _follow(self, group: Any, raw: bytes, key: str) -> Any:
@@ -168,8 +194,13 @@ class Walk:
             self.found.notes.append(f"{key!r} is a soft link, which was not followed.")
             return None
         to = group.links.get_val(raw)[0] if kind == h5l.TYPE_EXTERNAL else b""
-        cause = f"It is a link to another file, {to.decode('utf-8', 'replace')!r}, which is not followed."
-        raise UnsupportedError(cause, "Leave it out with a filter, or copy its target into the file.")
+        cause = (
+            f"It is a link to another file, {to.decode('utf-8', 'replace')!r}, which is not "
+            "followed."
+        )
+        raise UnsupportedError(
+            cause, "Leave it out with a filter, or copy its target into the file."
+        )
 
     def _dataset(self, stored: Any, key: str) -> Dataset:
         """Return what is needed to read a dataset; raise if it cannot or must not be read."""
@@ -177,12 +208,16 @@ class Walk:
         layout = plist.get_layout()
         # Before the shape is asked for: that of a virtual dataset may be looked up in other files.
         if layout == h5d.VIRTUAL or plist.get_external_count():
-            raise UnsupportedError("Its data are in other files, which are not opened.", "Copy them into this file.")
+            raise UnsupportedError(
+                "Its data are in other files, which are not opened.", "Copy them into this file."
+            )
         if layout not in (h5d.COMPACT, h5d.CONTIGUOUS, h5d.CHUNKED):
             raise UnsupportedError(f"Its layout {layout} is unknown.", _REPACK)
         space = stored.get_space()
         if space.get_simple_extent_type() == self.library.h5s.NULL:
-            raise UnsupportedError("It is an empty dataset without a shape.", "Leave it out with a filter.")
+            raise UnsupportedError(
+                "It is an empty dataset without a shape.", "Leave it out with a filter."
+            )
         shape = tuple(map(int, space.get_simple_extent_dims()))
         dtype, is_native = self._dtype(stored)
         dataset = Dataset(key, dtype, shape, None, False)
@@ -204,13 +239,18 @@ class Walk:
         return dataset._replace(start=self.span.start + start) if is_native else dataset
 
     def _dtype(self, stored: Any) -> tuple[str, bool]:
-        """Return the name of a dataset's dtype, and True if its elements are stored as they are in memory."""
+        """Return the name of a dataset's dtype, and True if its elements are stored as they are in
+        memory."""
         kind = stored.get_type()
         dtype = kind.dtype
         if dtype.kind == "V" and dtype.names is None:
             # HDF5 has no bfloat16: Keras stores opaque bytes, and the name as an attribute.
             name = self.lists.attributes.read_short(stored, "dtype")
-            if name in NAMES and not is_opaque(name) and numpy_dtype(name).itemsize == dtype.itemsize:
+            if (
+                name in NAMES
+                and not is_opaque(name)
+                and numpy_dtype(name).itemsize == dtype.itemsize
+            ):
                 return name, True
         if dtype.kind not in "biufc":
             cause = f"It has the dtype {dtype}, which is neither a number nor a bool."
@@ -221,34 +261,53 @@ class Walk:
         return name, bool(kind.equal(usual))
 
     def _check_contiguous(self, stored: Any, nbytes: int) -> int:
-        """Return the first byte of a contiguous dataset in the HDF5 file, or raise what is wrong with its place."""
+        """Return the first byte of a contiguous dataset in the HDF5 file, or raise what is wrong
+        with its place."""
         start = stored.get_offset()
         if start is None:
             raise IncompleteCheckpoint(_NEVER_WRITTEN, WRITE_AGAIN)
         if start + nbytes > self.span.nbytes:
-            cause = f"Its bytes from {start} to {start + nbytes} are not all in the file, which has {self.span.nbytes}."
+            cause = (
+                f"Its bytes from {start} to {start + nbytes} are not all in the file, which has "
+                f"{self.span.nbytes}."
+            )
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
         return int(start)
 
     def _check_chunks(self, stored: Any, plist: Any, dataset: Dataset) -> bool:
-        """Return True if checksums cover all chunks; raise if some are missing or claim to be too large."""
+        """Return True if checksums cover all chunks; raise if some are missing or claim to be too
+        large."""
         filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
         for number in filters:
             if number not in _FILTERS:
-                raise UnsupportedError(f"It is stored through the filter {number}, which is not read.", _REPACK)
+                raise UnsupportedError(
+                    f"It is stored through the filter {number}, which is not read.", _REPACK
+                )
         chunk = plist.get_chunk()
         chunk_nbytes = prod(chunk) * numpy_dtype(dataset.dtype).itemsize
         if chunk_nbytes > CACHE_NBYTES:
-            cause = f"It is stored in chunks of {chunk_nbytes} bytes, which are more than {CACHE_NBYTES}."
+            cause = (
+                f"It is stored in chunks of {chunk_nbytes} bytes, which are more than "
+                f"{CACHE_NBYTES}."
+            )
             raise UnsupportedError(cause, _REPACK)
         wanted = prod(-(-extent // part) for extent, part in zip(dataset.shape, chunk, strict=True))
         count, nbytes = stored.get_num_chunks(), stored.get_storage_size()
         if nbytes > self.span.nbytes or dataset.nbytes > nbytes * MAX_INFLATION:
-            cause = f"Its {dataset.nbytes} bytes are said to be stored as {nbytes} in a file of {self.span.nbytes}."
-            raise invalid(cause) if nbytes > self.span.nbytes else IncompleteCheckpoint(cause, DISTRUST)
+            cause = (
+                f"Its {dataset.nbytes} bytes are said to be stored as {nbytes} in a file of "
+                f"{self.span.nbytes}."
+            )
+            raise (
+                invalid(cause)
+                if nbytes > self.span.nbytes
+                else IncompleteCheckpoint(cause, DISTRUST)
+            )
         self.decoded_nbytes += nbytes
         if self.decoded_nbytes > MAX_PAYLOAD_EXPANSION * self.span.nbytes:
             raise InvalidCheckpoint("Its bytes also belong to other arrays.", DISTRUST)
         if count < wanted:
-            raise IncompleteCheckpoint(f"Of its {wanted} chunks only {count} were written.", WRITE_AGAIN)
+            raise IncompleteCheckpoint(
+                f"Of its {wanted} chunks only {count} were written.", WRITE_AGAIN
+            )
         return _FLETCHER32 in filters

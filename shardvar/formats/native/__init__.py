@@ -1,4 +1,5 @@
-"""The native format: sharded checkpoints in which every byte is guarded and any part is found at once.
+"""The native format: sharded checkpoints in which every byte is guarded and any part is found at
+once.
 
 docs/format.md describes a checkpoint on disk byte by byte. The modules:
 
@@ -44,7 +45,12 @@ class NativeFormat:
         return open_native(storage, name)
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> NativeSink:
         """Lay the assigned slices out as a checkpoint of that prefix."""
         return create_native(storage, name, assignment, metadata, generation)
@@ -55,9 +61,15 @@ class NativeFormat:
         take_away(storage, [index], lambda names: leftovers(names, name, ()))
 
     def adopt(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        files: WrittenFiles,
     ) -> NativeSink:
-        """Return the sink of files that are written already; a commit of them that was killed can be made again."""
+        """Return the sink of files that are written already; a commit of them that was killed can
+        be made again."""
         return adopt_native(storage, name, assignment, metadata, files)
 
 

@@ -1,4 +1,5 @@
-"""The content of a native index: its metadata block, and blocks of entries as columns in memory. Nothing is believed.
+"""The content of a native index: its metadata block, and blocks of entries as columns in memory.
+Nothing is believed.
 
 The metadata block describes the checkpoint as a whole (``Overview``):
 
@@ -8,7 +9,8 @@ The metadata block describes the checkpoint as a whole (``Overview``):
     file_nbytes             u64 for each data file: its exact size
     user_name, user_value   packed strings: the user's metadata
 
-A block of entries describes n tensors and their m entries, at least one each, in the order of the keys (``Entries``):
+A block of entries describes n tensors and their m entries, at least one each, in the order of the
+keys (``Entries``):
 
     key                 packed strings [n], strictly rising as byte strings
     dtype_name, dtype   packed strings: the names in use; u8 [n]: the number of each tensor's name among them
@@ -19,10 +21,11 @@ A block of entries describes n tensors and their m entries, at least one each, i
     crc                 u32 [m]: the CRC32C of the payload
     run_crc             u32: the CRC32C of every run of every payload that is longer than one run
 
-Columns that disagree with each other are the block's fault, and raised. A checksum guards every block, so impossible
-values come from a faulty or hostile writer. They are the fault of one tensor, which is left out of the table and listed
-as broken; every other can be read. Values that pass are safe to compute with in 64 bits. Slices that overlap or leave
-holes are not looked for here (``planning``).
+Columns that disagree with each other are the block's fault, and raised. A checksum guards every
+block, so impossible values come from a faulty or hostile writer. They are the fault of one tensor,
+which is left out of the table and listed as broken; every other can be read. Values that pass are
+safe to compute with in 64 bits. Slices that overlap or leave holes are not looked for here
+(``planning``).
 """
 
 from collections.abc import Callable, Iterator
@@ -34,17 +37,31 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import ArgumentError, CheckpointError, InvalidCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    InvalidCheckpoint,
+    OutOfBounds,
+    UnsupportedError,
+)
 from shardvar.formats.native.names import is_generation
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints, code
-from shardvar.limits import MAX_FILES, MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK, MAX_RUN_NBYTES, MAX_SHARED_NBYTES
+from shardvar.limits import (
+    MAX_FILES,
+    MAX_KEY_NBYTES,
+    MAX_NBYTES,
+    MAX_RANK,
+    MAX_RUN_NBYTES,
+    MAX_SHARED_NBYTES,
+)
 from shardvar.planning.index import EntryTable, Metadata, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.wire.block_file import IndexBlock, encode_index_block, pack_strings
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid
 
 RUN_NBYTES = 1 << 18
-"""The run of this writer: a 2.4 MB slice reads at most half a MiB more, and 4 bytes guard each 256 KiB."""
+"""The run of this writer: a 2.4 MB slice reads at most half a MiB more, and 4 bytes guard each 256
+KiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +79,9 @@ class Overview:
 
     def encode(self) -> bytes:
         """Return the metadata block."""
-        user = sorted((encode_text(name), encode_text(value)) for name, value in self.metadata.user.items())
+        user = sorted(
+            (encode_text(name), encode_text(value)) for name, value in self.metadata.user.items()
+        )
         return encode_index_block(
             {
                 "description": self.metadata.description,
@@ -83,11 +102,17 @@ class Overview:
             raise invalid(f"The generation {generation!r} is not 1 to 64 letters and digits.")
         sizes = block.numbers("file_nbytes", "<u8")
         if len(sizes) > MAX_FILES or int(sizes.max(initial=0)) > MAX_NBYTES:
-            raise invalid(f"The index claims {len(sizes)} data files of up to {sizes.max(initial=0)} bytes.")
+            raise invalid(
+                f"The index claims {len(sizes)} data files of up to {sizes.max(initial=0)} bytes."
+            )
         names = block.strings("user_name")
         values = block.strings("user_value", len(names))
-        user = {decode_text(name): decode_text(value) for name, value in zip(names, values, strict=True)}
-        metadata = Metadata(block.text("description"), block.text("writer"), user, generation=generation)
+        user = {
+            decode_text(name): decode_text(value) for name, value in zip(names, values, strict=True)
+        }
+        metadata = Metadata(
+            block.text("description"), block.text("writer"), user, generation=generation
+        )
         run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
         if not run_nbytes:
             raise invalid("The index has runs of 0 bytes.")
@@ -95,7 +120,8 @@ class Overview:
 
 
 def encode_text(text: str) -> bytes:
-    """Return the bytes of a key or of a user's text: UTF-8, in which surrogate escapes become the bytes they stand for.
+    """Return the bytes of a key or of a user's text: UTF-8, in which surrogate escapes become the
+    bytes they stand for.
 
     >>> encode_text("\\udcff"), encode_text("é")
     (b'\\xff', b'\\xc3\\xa9')
@@ -104,9 +130,12 @@ def encode_text(text: str) -> bytes:
         octets = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise ArgumentError(f"{text!r} is not valid Unicode.", "Choose another name.") from error
-    # Escapes that together spell a character, such as the two of b"\xc3\xa9", would come back as that character.
+    # Escapes that together spell a character, such as the two of b"\xc3\xa9", would come back as
+    # that character.
     if not text.isascii() and decode_text(octets) != text:
-        raise UnsupportedError(f"{text!r} has escapes for bytes that are valid UTF-8.", "Write the characters.")
+        raise UnsupportedError(
+            f"{text!r} has escapes for bytes that are valid UTF-8.", "Write the characters."
+        )
     return octets
 
 
@@ -131,7 +160,8 @@ class Entries:
     """The row of each key among the tensors of ``table``."""
 
     def find(self, key: str) -> EntryTable | None:
-        """Return the entries of one key, over a table of that tensor alone; None if the block does not have it."""
+        """Return the entries of one key, over a table of that tensor alone; None if the block does
+        not have it."""
         row = self.rows.get(key)
         if row is None:
             return None
@@ -139,14 +169,27 @@ class Entries:
         return select_entries(self.table, row, row + 1, first, last)
 
 
-def select_entries(table: EntryTable, tensor: int, tensor_stop: int, first: int, last: int) -> EntryTable:
-    """Return the rows ``[first, last)``, which are those of the tensors ``[tensor, tensor_stop)``, over these alone."""
+def select_entries(
+    table: EntryTable, tensor: int, tensor_stop: int, first: int, last: int
+) -> EntryTable:
+    """Return the rows ``[first, last)``, which are those of the tensors ``[tensor, tensor_stop)``,
+    over these alone."""
     slices, tensors = table.slices, table.slices.tensors
     some, rows = slice(tensor, tensor_stop), slice(first, last)
-    kept = TensorTable(tensors.keys[some], tensors.codes[some], tensors.ranks[some], tensors.shapes[some])
-    runs = table.runs and RunChecksums(table.runs.run_nbytes, table.runs.values, table.runs.first[rows])
+    kept = TensorTable(
+        tensors.keys[some], tensors.codes[some], tensors.ranks[some], tensors.shapes[some]
+    )
+    runs = table.runs and RunChecksums(
+        table.runs.run_nbytes, table.runs.values, table.runs.first[rows]
+    )
     return EntryTable(
-        SliceTable(kept, slices.tensor[rows] - tensor, slices.offset[rows], slices.shape[rows], slices.nbytes[rows]),
+        SliceTable(
+            kept,
+            slices.tensor[rows] - tensor,
+            slices.offset[rows],
+            slices.shape[rows],
+            slices.nbytes[rows],
+        ),
         table.file[rows],
         table.start[rows],
         table.checksum[rows],
@@ -159,7 +202,9 @@ def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entrie
     """Return the entries of a block that has ``nbytes`` bytes in the index."""
     file = block.numbers("file", "<u4").astype(np.int64)
     if nbytes > MAX_SHARED_NBYTES and len(file) != 1:
-        raise invalid(f"{len(file)} entries share a block of {nbytes} bytes, more than {MAX_SHARED_NBYTES}.")
+        raise invalid(
+            f"{len(file)} entries share a block of {nbytes} bytes, more than {MAX_SHARED_NBYTES}."
+        )
     keys, first_key, last_key = _read_keys(block)
     slices, unknown = _read_slices(block, keys, len(file))
     table = EntryTable(
@@ -186,68 +231,91 @@ def _read_keys(block: IndexBlock) -> tuple[list[str], bytes, bytes]:
         check_key_nbytes(max(stop - start for start, stop in pairwise(bounds)))
     first, last = octets[: bounds[1]], octets[bounds[-2] :]
     if octets.isascii():
-        # One character is one byte, so the text is decoded once and cut and compared at the same offsets.
+        # One character is one byte, so the text is decoded once and cut and compared at the same
+        # offsets.
         text = octets.decode("ascii")
         keys = [text[start:stop] for start, stop in pairwise(bounds)]
         is_rising = all(map(lt, keys, keys[1:]))
     else:
         stored = block.strings("key")
         keys = list(map(decode_text, stored))
-        is_rising = all(map(lt, stored, stored[1:]))  # keys rise as bytes, which is not the order of texts
+        is_rising = all(
+            map(lt, stored, stored[1:])
+        )  # keys rise as bytes, which is not the order of texts
     if not is_rising:
         raise invalid("The keys of a block do not rise.")
     return keys, first, last
 
 
 def _read_slices(block: IndexBlock, keys: list[str], m: int) -> tuple[SliceTable, dict[int, str]]:
-    """Return the slices as they are stored, and the tensors of unknown dtypes with the names of these."""
+    """Return the slices as they are stored, and the tensors of unknown dtypes with the names of
+    these."""
     n = len(keys)
-    # The counts divide the entries among the tensors. They have 32 bits, so their sum cannot overflow 64.
+    # The counts divide the entries among the tensors. They have 32 bits, so their sum cannot
+    # overflow 64.
     count = block.numbers("count", "<u4", n).astype(np.int64)
     if count.min() < 1 or count.sum() != m:
-        raise invalid(f"The counts of {n} tensors, each at least 1, are {count.sum()} together for {m} entries.")
+        raise invalid(
+            f"The counts of {n} tensors, each at least 1, are {count.sum()} together for {m} "
+            "entries."
+        )
     ranks = block.numbers("rank", "u1", n).astype(np.int64)
     if ranks.max() > MAX_RANK:
         raise invalid(f"A tensor has {ranks.max()} axes; at most {MAX_RANK} are allowed.")
-    names, which = list(map(decode_text, block.strings("dtype_name"))), block.numbers("dtype", "u1", n)
+    names, which = (
+        list(map(decode_text, block.strings("dtype_name"))),
+        block.numbers("dtype", "u1", n),
+    )
     if which.max() >= len(names):
         raise invalid(f"A tensor has dtype number {which.max()} of {len(names)}.")
     codes = np.array([code(name) if name in NAMES else -1 for name in names], np.int64)[which]
     unknown = {tensor: names[which[tensor]] for tensor in np.flatnonzero(codes < 0).tolist()}
     tensors = TensorTable(keys, np.maximum(codes, 0), ranks, _read_matrix(block, "shape", ranks, 1))
     tensor = np.repeat(np.arange(n), count)
-    offset, shape = (_read_matrix(block, name, ranks[tensor], fill) for name, fill in (("offset", 0), ("extent", 1)))
+    offset, shape = (
+        _read_matrix(block, name, ranks[tensor], fill)
+        for name, fill in (("offset", 0), ("extent", 1))
+    )
     return SliceTable(tensors, tensor, offset, shape, _read_wide(block, "nbytes", m)), unknown
 
 
 def _read_wide(block: IndexBlock, name: str, count: int) -> Ints:
-    """Return a column of 64-bit numbers; larger ones become ``MAX_NBYTES + 1``: sums of two fit in 64 bits."""
-    column: Ints = np.minimum(block.numbers(name, "<u8", count), np.uint64(MAX_NBYTES + 1)).astype(np.int64)
+    """Return a column of 64-bit numbers; larger ones become ``MAX_NBYTES + 1``: sums of two fit in
+    64 bits."""
+    column: Ints = np.minimum(block.numbers(name, "<u8", count), np.uint64(MAX_NBYTES + 1)).astype(
+        np.int64
+    )
     return column
 
 
 def _read_matrix(block: IndexBlock, name: str, ranks: Ints, fill: int) -> Ints:
-    """Return [rows, rank] the rows of a column of numbers, ``ranks`` of them each, padded on the right."""
+    """Return [rows, rank] the rows of a column of numbers, ``ranks`` of them each, padded on the
+    right."""
     flat = _read_wide(block, name, int(ranks.sum()))
     rank = int(ranks.max())
     if (ranks == rank).all():
         return flat.reshape(len(ranks), rank)
-    # For ranks [2, 1] the mask is [[1, 1], [1, 0]], and its ones are filled row by row from the flat numbers.
+    # For ranks [2, 1] the mask is [[1, 1], [1, 0]], and its ones are filled row by row from the
+    # flat numbers.
     matrix = np.full((len(ranks), rank), fill, np.int64)
     matrix[np.arange(rank) < ranks[:, None]] = flat
     return matrix
 
 
 def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums:
-    """Return the checksums of all runs: the stored ones, and the payload's own where a payload is one run."""
+    """Return the checksums of all runs: the stored ones, and the payload's own where a payload is
+    one run."""
     counts = -(-nbytes // run_nbytes)
     many = counts > 1
     stored = block.numbers("run_crc", "<u4")
     # Compare the largest count first: the sum of hostile ones could overflow to the right number.
     if counts.max() > max(len(stored), 1) or counts[many].sum() != len(stored):
-        raise invalid(f"The block has {len(stored)} checksums of runs, which is not one for each run.")
-    # For counts [1, 3, 0, 1]: first = [0, 1, 4, 4]. Rows 0 and 3 are single runs with values at 0 and 4; the repeated
-    # mask is [0, 1, 1, 1, 0], and its ones take the three stored checksums of row 1.
+        raise invalid(
+            f"The block has {len(stored)} checksums of runs, which is not one for each run."
+        )
+    # For counts [1, 3, 0, 1]: first = [0, 1, 4, 4]. Rows 0 and 3 are single runs with values at 0
+    # and 4; the repeated mask is [0, 1, 1, 1, 0], and its ones take the three stored checksums of
+    # row 1.
     first = np.cumsum(counts) - counts
     one = np.flatnonzero(counts == 1)
     values = np.empty(len(stored) + len(one), np.uint32)
@@ -263,7 +331,9 @@ def _without(table: EntryTable, tensors: Ints) -> EntryTable:
     rest = table.take(np.flatnonzero(kept[table.slices.tensor]))
     position = np.cumsum(kept) - 1  # the new row of each tensor that is kept
     slices = replace(
-        rest.slices, tensors=rest.slices.tensors.take(np.flatnonzero(kept)), tensor=position[rest.slices.tensor]
+        rest.slices,
+        tensors=rest.slices.tensors.take(np.flatnonzero(kept)),
+        tensor=position[rest.slices.tensor],
     )
     return replace(rest, slices=slices)
 
@@ -274,11 +344,15 @@ _Violation = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
 """[m] the entries that break a law, and the error of one of them."""
 
 
-def _find_broken(table: EntryTable, unknown: dict[int, str], overview: Overview) -> dict[int, CheckpointError]:
-    """Return the tensors that break a law, each with its error; ``unknown`` are those of unknown dtypes."""
+def _find_broken(
+    table: EntryTable, unknown: dict[int, str], overview: Overview
+) -> dict[int, CheckpointError]:
+    """Return the tensors that break a law, each with its error; ``unknown`` are those of unknown
+    dtypes."""
     broken: dict[int, CheckpointError] = {
         tensor: InvalidCheckpoint(
-            f"The dtype {name!r} of {table.slices.tensors.keys[tensor]!r} is unknown.", "Install a newer release."
+            f"The dtype {name!r} of {table.slices.tensors.keys[tensor]!r} is unknown.",
+            "Install a newer release.",
         )
         for tensor, name in unknown.items()
     }
@@ -301,13 +375,22 @@ class _Laws:
         """The violations of each law; the laws that others depend on come first."""
         slices = self.table.slices
         full, itemsize = slices.tensors.shapes[slices.tensor], ITEMSIZES[slices.codes()]
-        is_huge = _is_huge(full, itemsize) | _is_huge(slices.shape, itemsize) | (slices.offset > MAX_NBYTES).any(axis=1)
+        is_huge = (
+            _is_huge(full, itemsize)
+            | _is_huge(slices.shape, itemsize)
+            | (slices.offset > MAX_NBYTES).any(axis=1)
+        )
         yield is_huge, self._huge
-        # The product may overflow only for huge slices, which are reported already and count as 0 here. Elements of
-        # dtypes without a fixed size (strings, variants) take a byte at least.
-        nbytes = np.where(is_huge, 0, np.prod(slices.shape, axis=1, dtype=np.int64) * np.maximum(itemsize, 1))
+        # The product may overflow only for huge slices, which are reported already and count as 0
+        # here. Elements of dtypes without a fixed size (strings, variants) take a byte at least.
+        nbytes = np.where(
+            is_huge, 0, np.prod(slices.shape, axis=1, dtype=np.int64) * np.maximum(itemsize, 1)
+        )
         yield (itemsize == 0) & (slices.shape != full).any(axis=1), self._cut
-        yield np.where(itemsize == 0, slices.nbytes < nbytes, slices.nbytes != nbytes), self._other_size
+        yield (
+            np.where(itemsize == 0, slices.nbytes < nbytes, slices.nbytes != nbytes),
+            self._other_size,
+        )
         # A number beyond the last file selects the appended size -1, which no payload fits in.
         file_nbytes = np.append(self.overview.file_nbytes, -1)
         available = file_nbytes[np.minimum(self.table.file, len(file_nbytes) - 1)]
@@ -320,12 +403,15 @@ class _Laws:
         return invalid(f"{self._slice(row)} is a part of a tensor whose payload cannot be divided.")
 
     def _other_size(self, row: int) -> CheckpointError:
-        return invalid(f"{self._slice(row)} has {self.table.slices.nbytes[row]} bytes, which is not its size.")
+        return invalid(
+            f"{self._slice(row)} has {self.table.slices.nbytes[row]} bytes, which is not its size."
+        )
 
     def _outside(self, row: int) -> CheckpointError:
         table = self.table
         return OutOfBounds(
-            f"{self._slice(row)} of {table.slices.nbytes[row]} bytes at offset {table.start[row]} reaches out of data "
+            f"{self._slice(row)} of {table.slices.nbytes[row]} bytes at offset {table.start[row]} "
+            "reaches out of data "
             f"file {table.file[row]} of {len(self.overview.file_nbytes)}.",
             WRITE_AGAIN,
         )
@@ -334,11 +420,15 @@ class _Laws:
         slices = self.table.slices
         tensor = int(slices.tensor[row])
         shape = slices.shape[row, : slices.tensors.ranks[tensor]].tolist()
-        return f"The {slices.dtype(row)} slice {shape} of {slices.key(row)!r}, a {slices.tensors.shape(tensor)} tensor,"
+        return (
+            f"The {slices.dtype(row)} slice {shape} of {slices.key(row)!r}, a "
+            f"{slices.tensors.shape(tensor)} tensor,"
+        )
 
 
 def _is_huge(shape: Ints, itemsize: Ints) -> npt.NDArray[np.bool]:
-    """Return [m] True where an extent, or the size of all elements, is larger than any machine can hold.
+    """Return [m] True where an extent, or the size of all elements, is larger than any machine can
+    hold.
 
     The size is computed in floating point, which is inexact and cannot overflow to a small number.
     """

@@ -3,8 +3,9 @@
     PREFIX.svindex                          the table of contents
     PREFIX.svdata-GENERATION-00002-of-00005 data file 2 of 5; there are at most 99999, so five digits are enough
 
-No file contains a name: the index gives the generation and the number of files, and its own name gives the prefix. So
-an index cannot lead to another directory, and a checkpoint is renamed by renaming its files.
+No file contains a name: the index gives the generation and the number of files, and its own name
+gives the prefix. So an index cannot lead to another directory, and a checkpoint is renamed by
+renaming its files.
 """
 
 import re
@@ -19,7 +20,9 @@ _INDEX_SUFFIX = ".svindex"
 _GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
 _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)
 _ASIDE = re.compile(
-    r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}" + BESIDE + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp)",
+    r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
+    + BESIDE
+    + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp)",
     re.DOTALL,
 )
 """A data file, what may be beside one, or an index under its temporary name."""
@@ -56,14 +59,17 @@ def check_generation(text: str) -> None:
 
 
 def find_native(names: Iterable[str], name: str) -> list[str]:
-    """Return the prefixes that ``name`` may mean among these files: a prefix, an index, a data file, or empty for all.
+    """Return the prefixes that ``name`` may mean among these files: a prefix, an index, a data
+    file, or empty for all.
 
     >>> find_native(["a.svindex", "b.svindex", "b.svdata-0-00000-of-00001"], "b.svdata-0-00000-of-00001")
     ['b']
     """
     # An interpretation counts only if its index exists: data files alone are not a checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
-    indexes = [file for file in indexes if not is_share_file(file)]  # what one process wrote is not a checkpoint
+    indexes = [
+        file for file in indexes if not is_share_file(file)
+    ]  # what one process wrote is not a checkpoint
     if not name:
         return [file.removesuffix(_INDEX_SUFFIX) for file in indexes]
     if native_index_name(name) in indexes:
@@ -77,11 +83,13 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
 def leftovers(names: Iterable[str], prefix: str, named: Iterable[str]) -> list[str]:
     """Return the files of a prefix that its index, which names ``named``, does not name.
 
-    They are older generations, files of writers that died, journals, indexes under temporary names, and shares. Other
-    files, such as a copy of an index under another name, are never among them.
+    They are older generations, files of writers that died, journals, indexes under temporary names,
+    and shares. Other files, such as a copy of an index under another name, are never among them.
     """
     names, kept = list(names), {native_index_name(prefix), *named}
     aside = [
-        name for name in names if name not in kept and (match := _ASIDE.fullmatch(name)) and match["prefix"] == prefix
+        name
+        for name in names
+        if name not in kept and (match := _ASIDE.fullmatch(name)) and match["prefix"] == prefix
     ]
     return aside + share_files(names, prefix)

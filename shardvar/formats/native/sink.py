@@ -1,12 +1,14 @@
 """A native checkpoint that is being written.
 
-Places. Payloads follow each other in the order of the assignment, each at a multiple of ``PAYLOAD_ALIGNMENT``. In the
-index, tensors are in the order of their keys' bytes, and the entries of a tensor in the order of their offsets. Both
-are computed on columns: sorted once, and cut into blocks.
+Places. Payloads follow each other in the order of the assignment, each at a multiple of
+``PAYLOAD_ALIGNMENT``. In the index, tensors are in the order of their keys' bytes, and the entries
+of a tensor in the order of their offsets. Both are computed on columns: sorted once, and cut into
+blocks.
 
-Commit. Data files have their final names from the start, because a name with a fresh generation in it means nothing
-until an index names it. The commit is one rename, of the new index over the old one. Files that the new index does not
-name are removed after it, by this writer or, if it dies before, by the next.
+Commit. Data files have their final names from the start, because a name with a fresh generation in
+it means nothing until an index names it. The commit is one rename, of the new index over the old
+one. Files that the new index does not name are removed after it, by this writer or, if it dies
+before, by the next.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +16,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.errors import ArgumentError, CheckpointError, StorageError, UnsupportedError, prefix_errors
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    StorageError,
+    UnsupportedError,
+    prefix_errors,
+)
 from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed
 from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
-from shardvar.formats.native.names import aside_name, check_generation, data_names, leftovers, native_index_name
+from shardvar.formats.native.names import (
+    aside_name,
+    check_generation,
+    data_names,
+    leftovers,
+    native_index_name,
+)
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_FILES
@@ -26,25 +40,36 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.block_file import IndexValue, encode_block_file, encode_index_block, open_block_file, pack_strings
+from shardvar.wire.block_file import (
+    IndexValue,
+    encode_block_file,
+    encode_index_block,
+    open_block_file,
+    pack_strings,
+)
 from shardvar.wire.crc import CRC32C, Checksum
 
 MAX_SLICE_NBYTES = 1 << 41
-"""The largest slice: the checksums of its runs take half of the largest block that readers accept."""
+"""The largest slice: the checksums of its runs take half of the largest block that readers
+accept."""
 
 CAPABILITIES = Capabilities(
     dtypes=frozenset(NAMES),
-    slice_dtypes=frozenset(name for name, itemsize in zip(NAMES, ITEMSIZES.tolist(), strict=True) if itemsize),
+    slice_dtypes=frozenset(
+        name for name, itemsize in zip(NAMES, ITEMSIZES.tolist(), strict=True) if itemsize
+    ),
     max_slice_rank=64,
     empty_slices=True,
 )
 """Everything; only strings and variants, whose elements have no fixed size, are never cut."""
 
 PAYLOAD_ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register, so that a memory-mapped array of any dtype is aligned."""
+"""Bytes: a cache line, and the widest vector register, so that a memory-mapped array of any dtype
+is aligned."""
 
 _BLOCK_NBYTES = 255 << 10
-"""Packed columns of a block, unless one entry alone has more; with the names of the columns it is within 256 KiB."""
+"""Packed columns of a block, unless one entry alone has more; with the names of the columns it is
+within 256 KiB."""
 
 _ENTRY_NBYTES = 24  # file 4, start 8, nbytes 8, crc 4
 _TENSOR_NBYTES = 10  # key_nbytes 4, dtype 1, rank 1, count 4
@@ -69,7 +94,9 @@ class NativeWriter:
         """Return the checksum of the payload's bytes, as for any other dtype."""
         return CRC32C.compute(payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Sequence[tuple[int, bytes]]:
         """Return nothing: data files have payloads only."""
         return ()
 
@@ -93,7 +120,8 @@ class NativeSink:
     writer: NativeWriter = NativeWriter()
     """The checksums of each file."""
     written: Sequence[str] = ()
-    """[files] the names under which the data files were written, where these are not yet the final ones."""
+    """[files] the names under which the data files were written, where these are not yet the final
+    ones."""
 
     @property
     def asides(self) -> Sequence[str]:
@@ -101,24 +129,30 @@ class NativeSink:
         return self.written or self._data_names
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Write the index under a temporary name, rename it over the old one, and remove what it does not name."""
+        """Write the index under a temporary name, rename it over the old one, and remove what it
+        does not name."""
         # Plan: the index, whole, in memory.
         rows = _sort_rows(self.assignment, self.keys, self.start, checksums)
         octets = b"".join(encode_block_file(_encode_rows(rows), self.overview.encode()))
         last = self._index_aside, native_index_name(self.prefix)
         data = list(zip(self.asides, self._data_names, strict=True))
         # Commit, then remove: before the rename, the old index still names the old files.
-        put_in_place(self.storage, data, last, octets, tidy=self._tidy, is_shared=bool(self.written))
+        put_in_place(
+            self.storage, data, last, octets, tidy=self._tidy, is_shared=bool(self.written)
+        )
 
     def withdraw(self) -> None:
-        """Remove the files, unless the index in place names them; without an answer to that they stay."""
+        """Remove the files, unless the index in place names them; without an answer to that they
+        stay."""
         if not self.is_in_place():
             discard_files(self.storage, [*self.asides, self._index_aside])
 
     def is_in_place(self) -> bool:
-        """Return True if the index in place names the files, or may do so, since the storage does not answer.
+        """Return True if the index in place names the files, or may do so, since the storage does
+        not answer.
 
-        In a bucket, which has no lock, another process may have committed the same since this write began.
+        In a bucket, which has no lock, another process may have committed the same since this write
+        began.
         """
         try:
             return generation_of(self.storage.anew(), self.prefix) == self.overview.generation
@@ -159,13 +193,15 @@ def adopt_native(
 ) -> NativeSink:
     """Return the sink of data files that are written already, numbered as the assignment says.
 
-    Renaming is the same when it is repeated, so a commit that was killed between two files is finished by the next one.
+    Renaming is the same when it is repeated, so a commit that was killed between two files is
+    finished by the next one.
     """
     generation = metadata.generation
     check_generation(generation)
     _check_assignment(assignment)
     keys = [encode_text(key) for key in assignment.slices.tensors.keys]
-    # A file has the name that it was written under or, after a commit that was killed, the final one.
+    # A file has the name that it was written under or, after a commit that was killed, the final
+    # one.
     pairs = list(zip(files.names, data_names(prefix, generation, len(files.names)), strict=True))
     written = check_written(storage, pairs, files.nbytes)
     storage.announce([final for _, final in pairs])
@@ -182,9 +218,12 @@ def _check_assignment(assignment: Assignment) -> None:
         raise UnsupportedError(cause, "Join some.")
     if slices.nbytes.max(initial=0) > MAX_SLICE_NBYTES:
         row = int(slices.nbytes.argmax())
-        cause = f"The slice {slices.region(row)} of {slices.key(row)!r} has {slices.nbytes[row]} bytes."
+        cause = (
+            f"The slice {slices.region(row)} of {slices.key(row)!r} has {slices.nbytes[row]} bytes."
+        )
         raise UnsupportedError(
-            cause, f"At most {MAX_SLICE_NBYTES} bytes are allowed; cut the tensor into smaller slices."
+            cause,
+            f"At most {MAX_SLICE_NBYTES} bytes are allowed; cut the tensor into smaller slices.",
         )
     cut = (ITEMSIZES[slices.codes()] == 0) & ~slices.is_whole()
     if cut.any():
@@ -201,7 +240,8 @@ def _fresh(storage: Storage, prefix: str, generation: str) -> str:
 
 
 def generation_of(storage: Storage, prefix: str) -> str | None:
-    """Return the generation that the index in place names; None for no index, or one that cannot be decoded."""
+    """Return the generation that the index in place names; None for no index, or one that cannot be
+    decoded."""
     try:
         file = storage.open(native_index_name(prefix))
         try:
@@ -216,13 +256,14 @@ def generation_of(storage: Storage, prefix: str) -> str | None:
 def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     """Return [m] the first byte of each payload in its file, and [files] the size of each file.
 
-    Laws: within a file, places rise in the order of the assignment; payloads are disjoint; those that have bytes begin
-    at multiples of ``PAYLOAD_ALIGNMENT``; a file ends with its last payload.
+    Laws: within a file, places rise in the order of the assignment; payloads are disjoint; those
+    that have bytes begin at multiples of ``PAYLOAD_ALIGNMENT``; a file ends with its last payload.
     """
     slices, count = assignment.slices, assignment.num_files
-    # Lay all files out as one, file after file: ``ends`` are the ends of the padded payloads. Payloads of 10, 70 and 5
-    # bytes in the files 0, 0, 1 have room 64, 128, 64 and ends 64, 192, 256. File 1 begins at base 192, so its payload
-    # begins at 256 - 64 - 192 = 0 in it; file 0 ends with its last payload, at 64 + 70 = 134.
+    # Lay all files out as one, file after file: ``ends`` are the ends of the padded payloads.
+    # Payloads of 10, 70 and 5 bytes in the files 0, 0, 1 have room 64, 128, 64 and ends 64, 192,
+    # 256. File 1 begins at base 192, so its payload begins at 256 - 64 - 192 = 0 in it; file 0 ends
+    # with its last payload, at 64 + 70 = 134.
     order, bounds = assignment.by_file()
     file, nbytes = assignment.file[order], slices.nbytes[order]
     room = -(-nbytes // PAYLOAD_ALIGNMENT) * PAYLOAD_ALIGNMENT
@@ -233,7 +274,9 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     filled = nbytes > 0
     np.maximum.at(sizes, file[filled], (start + nbytes)[filled])
     places = np.empty_like(start)
-    places[order] = np.minimum(start, sizes[file])  # a last payload of 0 bytes must not lie beyond the end of the file
+    places[order] = np.minimum(
+        start, sizes[file]
+    )  # a last payload of 0 bytes must not lie beyond the end of the file
     return places, sizes
 
 
@@ -255,8 +298,11 @@ class _Rows:
     """[m] the CRC32C of each run as 32-bit numbers; empty if the payload is one run."""
 
 
-def _sort_rows(assignment: Assignment, keys: Sequence[bytes], start: Ints, checksums: Sequence[FileChecksums]) -> _Rows:
-    """Return the entries in the order of the index; ``keys`` are those of the assignment's tensors, as stored."""
+def _sort_rows(
+    assignment: Assignment, keys: Sequence[bytes], start: Ints, checksums: Sequence[FileChecksums]
+) -> _Rows:
+    """Return the entries in the order of the index; ``keys`` are those of the assignment's tensors,
+    as stored."""
     slices = assignment.slices
     payload, runs = _by_row(assignment, checksums)
     used = np.unique(slices.tensor).tolist()
@@ -264,8 +310,8 @@ def _sort_rows(assignment: Assignment, keys: Sequence[bytes], start: Ints, check
     rank_of = np.zeros(len(keys), np.int64)
     rank_of[tensors] = np.arange(len(tensors))
     tensor = rank_of[slices.tensor]
-    # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis, then by shape, which
-    # orders empty slices that share an offset with another one.
+    # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis,
+    # then by shape, which orders empty slices that share an offset with another one.
     order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], tensor))
     columns = (slices.offset[order], slices.shape[order], slices.nbytes[order])
     return _Rows(
@@ -283,32 +329,42 @@ def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
     slices, tensors = rows.slices, rows.slices.tensors
     if not len(slices):
         return
-    # ``ends`` are the packed sizes up to each entry, where a tensor is counted with its first entry. A block takes
-    # entries until they would exceed its size, and at least one; if it begins in the middle of a tensor, it lists that
-    # tensor again.
+    # ``ends`` are the packed sizes up to each entry, where a tensor is counted with its first
+    # entry. A block takes entries until they would exceed its size, and at least one; if it begins
+    # in the middle of a tensor, it lists that tensor again.
     is_first = np.append(True, slices.tensor[1:] != slices.tensor[:-1])
-    nbytes = _ENTRY_NBYTES + 16 * tensors.ranks[slices.tensor] + np.fromiter(map(len, rows.runs), np.int64)
+    nbytes = (
+        _ENTRY_NBYTES
+        + 16 * tensors.ranks[slices.tensor]
+        + np.fromiter(map(len, rows.runs), np.int64)
+    )
     own = _TENSOR_NBYTES + 8 * tensors.ranks + np.fromiter(map(len, rows.keys), np.int64)
     ends = np.cumsum(nbytes + np.where(is_first, own[slices.tensor], 0))
     first = 0
     while first < len(slices):
         done = int(ends[first - 1]) if first else 0
         again = 0 if is_first[first] else int(own[slices.tensor[first]])
-        last = max(first + 1, int(np.searchsorted(ends, done - again + _BLOCK_NBYTES, side="right")))
+        last = max(
+            first + 1, int(np.searchsorted(ends, done - again + _BLOCK_NBYTES, side="right"))
+        )
         yield rows.keys[slices.tensor[first]], _encode_block(rows, first, last)
         first = last
 
 
 def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
-    """Return the entries ``[first, last)``, column by column (``shardvar.formats.native.entries``)."""
+    """Return the entries ``[first, last)``, column by column
+    (``shardvar.formats.native.entries``)."""
     slices, tensors = rows.slices, rows.slices.tensors
     tensor = slices.tensor[first:last]
     some = slice(int(tensor[0]), int(tensor[-1]) + 1)
     codes, dtype = np.unique(tensors.codes[some], return_inverse=True)
     ranks = tensors.ranks[some]
-    # Rows are padded to the highest rank in memory and not on disk: these masks select the numbers of real axes.
+    # Rows are padded to the highest rank in memory and not on disk: these masks select the numbers
+    # of real axes.
     axes = np.arange(tensors.shapes.shape[1])
-    is_axis, is_axis_of_entry = (axes < column[:, None] for column in (ranks, tensors.ranks[tensor]))
+    is_axis, is_axis_of_entry = (
+        axes < column[:, None] for column in (ranks, tensors.ranks[tensor])
+    )
     values: dict[str, IndexValue] = {
         **pack_strings("key", rows.keys[some]),
         **pack_strings("dtype_name", [NAMES[code].encode() for code in codes.tolist()]),
@@ -328,17 +384,25 @@ def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
 
 
 def _by_row(assignment: Assignment, checksums: Sequence[FileChecksums]) -> tuple[Ints, list[bytes]]:
-    """Return [m] each payload's checksum, and those of its runs if it has several, from the checksums of the files."""
-    # Checksums come file by file, and within a file in the order of the assignment: the order of a stable sort by file.
+    """Return [m] each payload's checksum, and those of its runs if it has several, from the
+    checksums of the files."""
+    # Checksums come file by file, and within a file in the order of the assignment: the order of a
+    # stable sort by file.
     order = np.argsort(assignment.file, kind="stable")
     payload = np.zeros(len(order), np.int64)
-    payload[order] = np.concatenate([np.zeros(0, np.int64), *(found.payload for found in checksums)])
-    stored = np.concatenate([np.zeros(0, np.uint32), *(found.runs for found in checksums)]).astype("<u4")
+    payload[order] = np.concatenate(
+        [np.zeros(0, np.int64), *(found.payload for found in checksums)]
+    )
+    stored = np.concatenate([np.zeros(0, np.uint32), *(found.runs for found in checksums)]).astype(
+        "<u4"
+    )
     counts = -(-assignment.slices.nbytes[order] // RUN_NBYTES)
     if len(stored) != counts.sum() and (counts > 1).any():
         raise ArgumentError(f"{len(stored)} checksums of runs were given for {counts.sum()} runs.")
     first = np.cumsum(counts) - counts
     runs = [b""] * len(order)
     for position in np.flatnonzero(counts > 1).tolist():
-        runs[order[position]] = stored[first[position] : first[position] + counts[position]].tobytes()
+        runs[order[position]] = stored[
+            first[position] : first[position] + counts[position]
+        ].tobytes()
     return payload, runs

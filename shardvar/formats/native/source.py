@@ -1,12 +1,13 @@
 """An open native checkpoint: its table of contents, and the payloads.
 
-Contents. To find a key, few blocks of the index are read. If the entries of a key continue over several blocks they are
-joined: each table from ``scan`` has all entries of its keys. A few decoded blocks are kept, because a reader of one key
-soon reads its neighbour.
+Contents. To find a key, few blocks of the index are read. If the entries of a key continue over
+several blocks they are joined: each table from ``scan`` has all entries of its keys. A few decoded
+blocks are kept, because a reader of one key soon reads its neighbour.
 
-Payloads. Between reading the index and opening the data files, a writer may commit a new checkpoint and remove the old
-files. So the files are opened at once, and if one is missing the index is read again. A checkpoint of more files than
-are held open (``DataFiles``) can still be replaced while it is read; the error then says so.
+Payloads. Between reading the index and opening the data files, a writer may commit a new checkpoint
+and remove the old files. So the files are opened at once, and if one is missing the index is read
+again. A checkpoint of more files than are held open (``DataFiles``) can still be replaced while it
+is read; the error then says so.
 """
 
 from collections import OrderedDict
@@ -17,10 +18,22 @@ from threading import RLock
 
 import numpy as np
 
-from shardvar.errors import ArgumentError, CheckpointError, MissingFile, UnsupportedError, prefix_errors
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    MissingFile,
+    UnsupportedError,
+    prefix_errors,
+)
 from shardvar.forks import new_lock
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
-from shardvar.formats.native.entries import Entries, Overview, decode_entries, encode_text, select_entries
+from shardvar.formats.native.entries import (
+    Entries,
+    Overview,
+    decode_entries,
+    encode_text,
+    select_entries,
+)
 from shardvar.formats.native.names import data_names, leftovers, native_index_name
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import (
@@ -76,7 +89,8 @@ class NativeIndex:
         """Return the entries of one key; ``UnknownKey`` if the checkpoint does not have it."""
         table = self.find_or_none(key)
         if table is None:
-            # The keys of the block where this key would be are the nearest ones, and the error proposes one of them.
+            # The keys of the block where this key would be are the nearest ones, and the error
+            # proposes one of them.
             near = max(0, self.blocks.numbers(_stored(key) or b"").stop - 1)
             keys = self._entries(near).rows if len(self.blocks) else {}
             raise unknown_key(key, keys)
@@ -96,23 +110,30 @@ class NativeIndex:
         return concatenate_entries(tables) if tables else None
 
     def scan(self) -> Iterator[EntryTable]:
-        """All entries, about a block at a time, in the order of the keys; a key's entries are in one table.
+        """All entries, about a block at a time, in the order of the keys; a key's entries are in
+        one table.
 
-        For blocks [a b] [b] [b c] the tables are [a], [b b b] and [c]: the entries of the last key of a block are held
-        back while the next block continues that key.
+        For blocks [a b] [b] [b c] the tables are [a], [b b b] and [c]: the entries of the last key
+        of a block are held back while the next block continues that key.
         """
         held: list[EntryTable] = []  # entries of one key, which the next block continues
         for number in range(len(self.blocks)):
             entries = self._entries(number)
             table, count = entries.table, len(entries.table.slices.tensors)
-            goes_on = number + 1 < len(self.blocks) and self.blocks.first_keys[number + 1] == entries.last_key
-            # Unless this whole block is the held key and the next one continues it, the held entries end here.
+            goes_on = (
+                number + 1 < len(self.blocks)
+                and self.blocks.first_keys[number + 1] == entries.last_key
+            )
+            # Unless this whole block is the held key and the next one continues it, the held
+            # entries end here.
             if held and not (goes_on and count == 1):
                 held.append(table)
                 table, held = concatenate_entries(held), []
                 count = len(table.slices.tensors)
             if goes_on and count:
-                cut = int(np.searchsorted(table.slices.tensor, count - 1))  # the first entry of the last key
+                cut = int(
+                    np.searchsorted(table.slices.tensor, count - 1)
+                )  # the first entry of the last key
                 held.append(select_entries(table, count - 1, count, cut, len(table)))
                 table = select_entries(table, 0, count - 1, 0, cut)
             if len(table):
@@ -131,7 +152,8 @@ class NativeIndex:
         return self._faults[0]
 
     def _shared(self, tables: Sequence[EntryTable]) -> dict[str, CheckpointError]:
-        """Return the keys whose payloads share too many bytes with others, which only a full scan can tell."""
+        """Return the keys whose payloads share too many bytes with others, which only a full scan
+        can tell."""
         if not tables:
             return {}
         entries = concatenate_entries(tables)
@@ -139,7 +161,8 @@ class NativeIndex:
         for row in np.flatnonzero(find_shared(entries, self.overview.file_nbytes)).tolist():
             key = entries.slices.key(row)
             what = (
-                f"{self.name}: {key!r}: Its bytes at offset {entries.start[row]} also belong to other slices, and the "
+                f"{self.name}: {key!r}: Its bytes at offset {entries.start[row]} also belong to "
+                "other slices, and the "
                 "payloads of the file are many times its size"
             )
             faults.setdefault(key, past_limit(what, "MAX_PAYLOAD_EXPANSION"))
@@ -150,7 +173,11 @@ class NativeIndex:
         faults = find_faults(table.slices)
         rows = np.flatnonzero(table.slices.nbytes > 0)
         files, which = np.unique(table.file[rows], return_inverse=True)
-        missing = {number: fault for number, file in enumerate(files.tolist()) if (fault := self.file_fault(file))}
+        missing = {
+            number: fault
+            for number, file in enumerate(files.tolist())
+            if (fault := self.file_fault(file))
+        }
         for number, row in zip(which.tolist(), rows.tolist(), strict=True) if missing else ():
             if number in missing:
                 faults.setdefault(table.slices.key(row), missing[number])
@@ -158,14 +185,17 @@ class NativeIndex:
 
     def _entries(self, number: int) -> Entries:
         """Return one block, decoded."""
-        # The lock guards the cache and is not held while a block is read, so that readers of other blocks go on.
+        # The lock guards the cache and is not held while a block is read, so that readers of other
+        # blocks go on.
         with self._lock:
             entries = self._kept.get(number)
         if entries is None:
             with prefix_errors(self.name):
                 entries = self._decode(number)
             with self._lock:
-                self._broken.update(entries.broken)  # once for each decoding: a block may have very many of them
+                self._broken.update(
+                    entries.broken
+                )  # once for each decoding: a block may have very many of them
         with self._lock:
             self._kept[number] = entries
             self._kept.move_to_end(number)
@@ -178,8 +208,8 @@ class NativeIndex:
         block = self.blocks.block(number)
         with prefix_errors(f"index block {number} at offset {self.blocks.start[number]}"):
             entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
-            # The table promises the first key of each block; keys of this block beyond the next one's would never be
-            # found.
+            # The table promises the first key of each block; keys of this block beyond the next
+            # one's would never be found.
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:
                 raise invalid("Its keys are not those that the table gives.")
@@ -188,7 +218,8 @@ class NativeIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeFaults(ScannedFaults):
-    """The keys that cannot be read, as a mapping: a look-up costs as much as finding the key, iteration a full scan."""
+    """The keys that cannot be read, as a mapping: a look-up costs as much as finding the key,
+    iteration a full scan."""
 
     index: NativeIndex
     """The index that has the keys."""
@@ -260,14 +291,18 @@ class NativeSource:
             return self.files.map(file)
 
     def findings(self) -> Sequence[Finding]:
-        """Return data files that are missing or of another size, and files of the prefix that the index does not name.
+        """Return data files that are missing or of another size, and files of the prefix that the
+        index does not name.
 
         These name files; ``index.faults`` names the keys that cannot be read because of them.
         """
         faults = [(name, self.files.fault(number)) for number, name in enumerate(self.index.files)]
         damage = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
         others = leftovers(self.storage.names(), self.prefix, self.index.files)
-        return [*damage, *(Finding(name, "The index does not name this file.", False) for name in others)]
+        return [
+            *damage,
+            *(Finding(name, "The index does not name this file.", False) for name in others),
+        ]
 
     def close(self) -> None:
         """Close the files."""
@@ -294,7 +329,8 @@ def open_native(storage: Storage, prefix: str) -> NativeSource:
     """Open a checkpoint; its index is read again if its files were replaced meanwhile."""
     for _ in range(ATTEMPTS):
         source = _read_index(storage, prefix)
-        # A missing file is a fault of the checkpoint if its index is still in place, and a race with a writer if not.
+        # A missing file is a fault of the checkpoint if its index is still in place, and a race
+        # with a writer if not.
         if source.files.hold() or not source.is_replaced():
             return source
         source.close()
@@ -310,9 +346,13 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
     except CheckpointError:
         file.close()
         raise
-    except UnsupportedError as error:  # of another branch of errors, which ``prefix_errors`` leaves alone
+    except (
+        UnsupportedError
+    ) as error:  # of another branch of errors, which ``prefix_errors`` leaves alone
         file.close()
         raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
     names = data_names(prefix, overview.generation, len(overview.file_nbytes))
     files = DataFiles(storage, names, overview.file_nbytes)
-    return NativeSource(storage, prefix, file, NativeIndex(file.name, blocks, overview, names, files.fault), files)
+    return NativeSource(
+        storage, prefix, file, NativeIndex(file.name, blocks, overview, names, files.fault), files
+    )

@@ -38,7 +38,8 @@ class NpzFormat:
         names = storage.names()
         if not name:
             return [found for found in names if found.endswith(_FILE_SUFFIX)]
-        # The ending is believed. A file of any other name may be an archive too, so its first bytes decide.
+        # The ending is believed. A file of any other name may be an archive too, so its first bytes
+        # decide.
         if name in names and (name.endswith(_FILE_SUFFIX) or _begins_with_array(storage, name)):
             return [name]
         return [name + _FILE_SUFFIX] if name + _FILE_SUFFIX in names else []
@@ -48,7 +49,12 @@ class NpzFormat:
         return NpzSource(read_archive(storage, name))
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> NpzSink:
         """Lay out an archive. The metadata are dropped: NumPy's format cannot hold them."""
         return plan_archive(storage, _file_name(name), assignment, self.capabilities, generation)
@@ -65,9 +71,14 @@ def _file_name(name: str) -> str:
 
 def _begins_with_array(storage: Storage, name: str) -> bool:
     """Return True if a file begins as a zip archive does whose first member is an array."""
-    local = look_into(storage, name, lambda file: file.read(0, local_nbytes(file.read(0, LOCAL.size))), b"")
-    # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes of the header.
-    return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(MEMBER_SUFFIX.encode())
+    local = look_into(
+        storage, name, lambda file: file.read(0, local_nbytes(file.read(0, LOCAL.size))), b""
+    )
+    # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes
+    # of the header.
+    return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(
+        MEMBER_SUFFIX.encode()
+    )
 
 
 FORMAT = NpzFormat()

@@ -1,19 +1,23 @@
-"""The contents of an npz archive: one array a member, by the zip's directory and the header in front of each array.
+"""The contents of an npz archive: one array a member, by the zip's directory and the header in
+front of each array.
 
-The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its key and leaves the
-others readable. Two members of one key are both refused, because readers disagree on which of them counts. A member of
-another name that does not begin as an array does was added by hand: it is a finding, and not a key. An archive of
-such members alone was written by another program, and is refused.
+The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its
+key and leaves the others readable. Two members of one key are both refused, because readers
+disagree on which of them counts. A member of another name that does not begin as an array does was
+added by hand: it is a finding, and not a key. An archive of such members alone was written by
+another program, and is refused.
 
-An array whose dtype cannot be held (text, dates, fields) is a fault of its key. Its member is kept, so that ``verify``
-can compare the CRC: that needs no dtype.
+An array whose dtype cannot be held (text, dates, fields) is a fault of its key. Its member is kept,
+so that ``verify`` can compare the CRC: that needs no dtype.
 
-The CRC of a zip covers header and elements. The CRC of the elements alone follows from it, because a CRC is linear:
+The CRC of a zip covers header and elements. The CRC of the elements alone follows from it, because
+a CRC is linear:
 
     crc(header + elements) == combine(crc(header), 0, nbytes of elements) ^ crc(elements)
 
-So an array that is stored without compression is verified like a payload of any other format. An example: two arrays of
-the same dtype and shape have the same header, and the first term, its *share*, is computed once for both.
+So an array that is stored without compression is verified like a payload of any other format. An
+example: two arrays of the same dtype and shape have the same header, and the first term, its
+*share*, is computed once for both.
 """
 
 import zlib
@@ -74,7 +78,8 @@ MEMBER_SUFFIX = ".npy"
 _PEEK_NBYTES = 256
 """Bytes at the beginning of a member; nearly every npy header is shorter."""
 _MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
-"""The memory that an array in Fortran order may take: this size, or this multiple of its size in the file."""
+"""The memory that an array in Fortran order may take: this size, or this multiple of its size in
+the file."""
 
 
 class PlacedMember(NamedTuple):
@@ -108,7 +113,8 @@ class ArchiveContents:
     """The contents of an archive."""
 
     index: TableIndex
-    """The table of contents; ``start`` of an entry that is not plain is its position in ``arrays``."""
+    """The table of contents; ``start`` of an entry that is not plain is its position in
+    ``arrays``."""
     arrays: Sequence[StoredArray]
     """The arrays that can be read, sorted by key."""
     files: DataFiles
@@ -121,7 +127,8 @@ class ArchiveContents:
 
 @dataclass(slots=True)
 class _Headers:
-    """npy headers that were parsed already: most arrays of an archive have the same header as others."""
+    """npy headers that were parsed already: most arrays of an archive have the same header as
+    others."""
 
     known: dict[bytes, tuple[NpyHeader, int]] = field(default_factory=dict)
 
@@ -141,7 +148,8 @@ def read_archive(storage: Storage, name: str) -> ArchiveContents:
     with prefix_errors(file.name):
         place = _find_directory(file)
         members = parse_directory(file.read(place.start, place.nbytes), place.count)
-        # The archive of another program is refused by the names of its members; none of them is read.
+        # The archive of another program is refused by the names of its members; none of them is
+        # read.
         names = [member.name for member in members]
         if not any(each.endswith(MEMBER_SUFFIX) for each in names) and is_known_archive(names):
             raise foreign_archive("an npz file", names)
@@ -150,13 +158,21 @@ def read_archive(storage: Storage, name: str) -> ArchiveContents:
             raise foreign_archive("an npz file", names)
     faults = found.faults | _shared(file.name, members, found.places)
     # An array that is too large to be transposed is listed all the same.
-    arrays = [each for each in found.arrays if isinstance(faults.get(each.place.key), UnsupportedError | None)]
+    arrays = [
+        each
+        for each in found.arrays
+        if isinstance(faults.get(each.place.key), UnsupportedError | None)
+    ]
     arrays.sort(key=lambda each: each.place.key)
     return ArchiveContents(
         _table(arrays, name, faults),
         arrays,
         files,
-        {place.key: place for place in found.unsupported if isinstance(faults[place.key], UnsupportedError)},
+        {
+            place.key: place
+            for place in found.unsupported
+            if isinstance(faults[place.key], UnsupportedError)
+        },
         [place for place in found.others if place.key not in faults],
     )
 
@@ -174,7 +190,8 @@ class _Members:
 
 
 def _find_members(file: ReadableFile, members: Sequence[Member], stop: int) -> _Members:
-    """Read the headers of all members, which end before ``stop``, the beginning of the central directory."""
+    """Read the headers of all members, which end before ``stop``, the beginning of the central
+    directory."""
     found = _Members()
     window, headers = Window(file), _Headers()
     # In the order of the file, so that one window serves neighbours.
@@ -202,25 +219,33 @@ def _find_directory(file: ReadableFile) -> DirectoryPlace:
     first = file.read(0, min(SNIFF_NBYTES, file.size))
     # PK 3 4 begins a member, PK 5 6 the end record of an archive without members.
     if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise foreign_file("an npz file", first, file.size, "it does not begin as a zip archive does")
+        raise foreign_file(
+            "an npz file", first, file.size, "it does not begin as a zip archive does"
+        )
     tail_nbytes = min(TAIL_NBYTES, file.size)
     place = find_directory(file.read(file.size - tail_nbytes, tail_nbytes), file.size)
     if place.nbytes > MAX_DIRECTORY_NBYTES:
-        raise malformed(f"The central directory has {place.nbytes} bytes, more than {MAX_DIRECTORY_NBYTES}.")
+        raise malformed(
+            f"The central directory has {place.nbytes} bytes, more than {MAX_DIRECTORY_NBYTES}."
+        )
     return place
 
 
 def _locate(window: Window, member: Member, stop: int) -> int:
     """Return a member's first byte after its local header, which must agree with the directory.
 
-    All bytes of members lie before ``stop``, the beginning of the central directory. Offsets are bytes of the file.
+    All bytes of members lie before ``stop``, the beginning of the central directory. Offsets are
+    bytes of the file.
     """
     check_member(member)
     start = member.start + LOCAL.size
     if start <= stop:
         start = member.start + local_nbytes(window.read(member.start, LOCAL.size))
     if start + member.stored_nbytes > stop:
-        cause = f"It reaches from offset {member.start} to {start + member.stored_nbytes}; the members end at {stop}."
+        cause = (
+            f"It reaches from offset {member.start} to {start + member.stored_nbytes}; the members "
+            f"end at {stop}."
+        )
         raise OutOfBounds(cause, WRITE_AGAIN)
     check_local(window.read(member.start, start - member.start), member)
     return start
@@ -228,7 +253,9 @@ def _locate(window: Window, member: Member, stop: int) -> int:
 
 def _is_array(window: Window, place: PlacedMember) -> bool:
     """Return True for a member that is an array by its name or its first bytes."""
-    return place.member.name.endswith(MEMBER_SUFFIX) or _peek(window, place, _PEEK_NBYTES).startswith(NPY_MAGIC)
+    return place.member.name.endswith(MEMBER_SUFFIX) or _peek(
+        window, place, _PEEK_NBYTES
+    ).startswith(NPY_MAGIC)
 
 
 def _read_array(window: Window, headers: _Headers, place: PlacedMember) -> StoredArray:
@@ -244,20 +271,29 @@ def _read_array(window: Window, headers: _Headers, place: PlacedMember) -> Store
     # The size: header and elements are the whole member.
     header, share = headers.parse(preamble[:needed])
     if needed + header.nbytes > member.nbytes:
-        cause = f"Its shape needs {needed + header.nbytes} bytes, but its member has {member.nbytes}."
+        cause = (
+            f"Its shape needs {needed + header.nbytes} bytes, but its member has {member.nbytes}."
+        )
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     if needed + header.nbytes < member.nbytes:
-        raise invalid(f"Its member has {member.nbytes - needed - header.nbytes} bytes more than its shape needs.")
+        raise invalid(
+            f"Its member has {member.nbytes - needed - header.nbytes} bytes more than its shape "
+            "needs."
+        )
 
     # An array without elements is never read, so its CRC is compared now.
     if not header.nbytes and member.crc != share:
-        raise CorruptCheckpoint(f"Its {needed} bytes at offset {start} disagree with their CRC.", COPY_AGAIN)
+        raise CorruptCheckpoint(
+            f"Its {needed} bytes at offset {start} disagree with their CRC.", COPY_AGAIN
+        )
     return StoredArray(place, header, member.crc ^ share)
 
 
 def check_transposable(array: StoredArray) -> None:
-    """Raise ``UnsupportedError`` for an array in Fortran order that is too large to be transposed in memory."""
-    # The shape comes from the file: an archive of 1 MiB may claim any size, and is refused beyond 1 GiB.
+    """Raise ``UnsupportedError`` for an array in Fortran order that is too large to be transposed
+    in memory."""
+    # The shape comes from the file: an archive of 1 MiB may claim any size, and is refused beyond 1
+    # GiB.
     most = max(_MODEST_NBYTES, array.place.member.stored_nbytes * _MODEST_INFLATION)
     if array.header.is_fortran and array.header.nbytes > most:
         raise transpose_error(array)
@@ -265,7 +301,10 @@ def check_transposable(array: StoredArray) -> None:
 
 def transpose_error(array: StoredArray) -> UnsupportedError:
     """Return the error for an array in Fortran order for which there is not enough memory."""
-    cause = f"It is in Fortran order, and transposing it takes {2 * array.header.nbytes} bytes of memory."
+    cause = (
+        f"It is in Fortran order, and transposing it takes {2 * array.header.nbytes} bytes of "
+        "memory."
+    )
     return UnsupportedError(cause, "Save it again in C order, or without compression.")
 
 
@@ -276,8 +315,9 @@ def _peek(window: Window, place: PlacedMember, nbytes: int) -> bytes:
     if member.method == STORED:
         return window.read(start, nbytes)
     try:
-        # A header takes fewer bytes compressed than not. A stream could begin with empty deflate blocks and need more
-        # than this; no writer makes such streams, and they are refused as truncated.
+        # A header takes fewer bytes compressed than not. A stream could begin with empty deflate
+        # blocks and need more than this; no writer makes such streams, and they are refused as
+        # truncated.
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(
             window.read(start, min(member.stored_nbytes, nbytes + _PEEK_NBYTES)), nbytes
         )
@@ -285,13 +325,19 @@ def _peek(window: Window, place: PlacedMember, nbytes: int) -> bytes:
         raise malformed(f"Its compressed bytes at offset {start} cannot be inflated.") from None
 
 
-def _shared(place: str, members: Sequence[Member], placed: Sequence[PlacedMember]) -> dict[str, ShardvarError]:
-    """Return an error for each key that two members have, and for each whose bytes belong to two members."""
+def _shared(
+    place: str, members: Sequence[Member], placed: Sequence[PlacedMember]
+) -> dict[str, ShardvarError]:
+    """Return an error for each key that two members have, and for each whose bytes belong to two
+    members."""
     faults: dict[str, ShardvarError] = {}
     start = np.array([each.member.start for each in placed], dtype=np.int64)
     stop = np.array([each.start + each.member.stored_nbytes for each in placed], dtype=np.int64)
     for row in overlapping(start, stop).tolist():
-        cause = f"{place}: {placed[row].key!r}: Its bytes at offset {start[row]} also belong to another member."
+        cause = (
+            f"{place}: {placed[row].key!r}: Its bytes at offset {start[row]} also belong to "
+            "another member."
+        )
         faults[placed[row].key] = InvalidCheckpoint(cause, DISTRUST)
     keys = [member.name.removesuffix(MEMBER_SUFFIX) for member in members]
     if len(set(keys)) < len(keys):
@@ -299,19 +345,26 @@ def _shared(place: str, members: Sequence[Member], placed: Sequence[PlacedMember
         first = {key: row for row, key in reversed(list(enumerate(keys)))}
         for key in {key for row, key in enumerate(keys) if first[key] != row}:
             cause = f"{place}: {key!r}: Two members of the archive have this key."
-            faults[key] = InvalidCheckpoint(cause, "Write the archive again with the right one only.")
+            faults[key] = InvalidCheckpoint(
+                cause, "Write the archive again with the right one only."
+            )
     return faults
 
 
-def _table(arrays: Sequence[StoredArray], name: str, faults: Mapping[str, ShardvarError]) -> TableIndex:
+def _table(
+    arrays: Sequence[StoredArray], name: str, faults: Mapping[str, ShardvarError]
+) -> TableIndex:
     headers = [array.header for array in arrays]
     codes = np.array([code(header.dtype) for header in headers], dtype=np.int64)
     keys = [array.place.key for array in arrays]
     tensors = TensorTable(keys, codes, *pad([header.shape for header in headers], fill=1))
     plain = np.array([_is_plain(array) for array in arrays], dtype=np.bool)
-    start = np.array([array.place.start + array.header.data_start for array in arrays], dtype=np.int64)
+    start = np.array(
+        [array.place.start + array.header.data_start for array in arrays], dtype=np.int64
+    )
     checksum = np.array([array.checksum for array in arrays], dtype=np.int64)
-    # The source decodes and checks what is not plain: it needs the position in ``arrays``, and no checksum here.
+    # The source decodes and checks what is not plain: it needs the position in ``arrays``, and no
+    # checksum here.
     entries = EntryTable(
         tensors.whole(),
         np.zeros(len(arrays), dtype=np.int64),

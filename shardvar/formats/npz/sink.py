@@ -1,7 +1,8 @@
 """Writing an npz archive that ``numpy.load`` reads.
 
-Members are stored without compression, each payload at a multiple of 64 bytes, so that it can be mapped. Names of
-members are keys and not paths, but an archive may be unpacked: a key that would lead out of the directory is refused.
+Members are stored without compression, each payload at a multiple of 64 bytes, so that it can be
+mapped. Names of members are keys and not paths, but an archive may be unpacked: a key that would
+lead out of the directory is refused.
 """
 
 import re
@@ -25,7 +26,8 @@ from shardvar.wire.npy import build_preamble
 from shardvar.wire.zip import build_central, build_end, build_local, encode_name, plan_local_nbytes
 
 _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
-"""The beginning of a name that, unpacked as a file, would lie outside the directory of the archive."""
+"""The beginning of a name that, unpacked as a file, would lie outside the directory of the
+archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +46,35 @@ class NpzWriter:
         """Return the checksum of the bytes; the format holds neither strings nor variants."""
         return CRC32.compute(payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Sequence[tuple[int, bytes]]:
         """Return the headers of each member, the directory and the end records."""
         parts: list[tuple[int, bytes]] = []
         directory: list[bytes] = []
         shares: dict[bytes, int] = {}
         position = 0
-        rows = zip(_members(slices), start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist(), strict=True)
+        rows = zip(
+            _members(slices),
+            start.tolist(),
+            slices.nbytes.tolist(),
+            checksums.payload.tolist(),
+            strict=True,
+        )
         for (name, preamble), begin, nbytes, checksum in rows:
-            # The CRC of a member is that of preamble and payload: the preamble's share (``contents``) plus the
-            # payload's own.
-            # Equal preambles mean equal dtypes and shapes, so the sizes are equal too.
+            # The CRC of a member is that of preamble and payload: the preamble's share
+            # (``contents``) plus the payload's own. Equal preambles mean equal dtypes and shapes,
+            # so the sizes are equal too.
             if preamble not in shares:
                 shares[preamble] = CRC32.combine(CRC32.compute(preamble), 0, nbytes)
             crc, total = shares[preamble] ^ checksum, len(preamble) + nbytes
             # The local header is padded, so that the payload begins at its planned place.
-            parts.append((position, build_local(begin - position - len(preamble), name, crc, total) + preamble))
+            parts.append(
+                (
+                    position,
+                    build_local(begin - position - len(preamble), name, crc, total) + preamble,
+                )
+            )
             directory.append(build_central(position, name, crc, total))
             position = begin + nbytes
         listed = b"".join(directory)
@@ -92,7 +107,8 @@ class NpzSink:
         discard_files(self.storage, self.asides)
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in place."""
+        """Return False: until the commit, the files have names that no other process puts in
+        place."""
         return False
 
     def _tidy(self) -> None:
@@ -106,19 +122,30 @@ def plan_archive(
     slices = assignment.slices
     check_holds(slices, capabilities, "npz")
     if assignment.num_files > 1:
-        raise UnsupportedError("An npz checkpoint is one file.", "Choose another format for several files.")
+        raise UnsupportedError(
+            "An npz checkpoint is one file.", "Choose another format for several files."
+        )
     cut = np.flatnonzero(~slices.is_whole())
     if len(cut):
-        cause = f"The format npz cannot hold the slice {slices.region(int(cut[0]))} of {slices.key(int(cut[0]))!r}."
+        cause = (
+            f"The format npz cannot hold the slice {slices.region(int(cut[0]))} of "
+            f"{slices.key(int(cut[0]))!r}."
+        )
         raise UnsupportedError(cause, "Write the tensor whole.")
     leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
     if leading_out is not None:
-        cause = f"{leading_out!r} would be unpacked from a zip archive as a file outside of its directory."
+        cause = (
+            f"{leading_out!r} would be unpacked from a zip archive as a file outside of its "
+            "directory."
+        )
         raise UnsupportedError(cause, "Rename the tensor.")
-    # A dry run of the archive: each member is local header, preamble and payload, and begins where the last one ends.
+    # A dry run of the archive: each member is local header, preamble and payload, and begins where
+    # the last one ends.
     starts, position = [], 0
     for (raw_name, preamble), nbytes in zip(_members(slices), slices.nbytes.tolist(), strict=True):
-        start = position + plan_local_nbytes(position, raw_name, len(preamble) + nbytes) + len(preamble)
+        start = (
+            position + plan_local_nbytes(position, raw_name, len(preamble) + nbytes) + len(preamble)
+        )
         starts.append(start)
         position = start + nbytes
     return NpzSink(storage, name, [f"{name}.{generation}.tmp"], np.array(starts, dtype=np.int64))
@@ -139,4 +166,7 @@ def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:
     """The name of each member and the npy header that it begins with."""
     tensors = slices.tensors
     for row in slices.tensor.tolist():
-        yield encode_name(tensors.keys[row] + MEMBER_SUFFIX), build_preamble(tensors.dtype(row), tensors.shape(row))
+        yield (
+            encode_name(tensors.keys[row] + MEMBER_SUFFIX),
+            build_preamble(tensors.dtype(row), tensors.shape(row)),
+        )

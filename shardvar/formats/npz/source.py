@@ -1,16 +1,16 @@
 """Reading the payloads of an npz archive.
 
-Plain arrays, which are stored as they are in memory, are read like any file. The others, which are deflated, big-endian
-or in Fortran order, are streams:
+Plain arrays, which are stored as they are in memory, are read like any file. The others, which are
+deflated, big-endian or in Fortran order, are streams:
 
     _Inflater       inflated bytes of a member, never more than was asked for, however large the stream is
     MemberStream    the bytes of a member from the first to the last, and their CRC; never more than a block in memory.
                     Once the last byte was given, the CRC has been compared, and the compressed bytes end there too
     PayloadStream   the array's payload in order, with the bytes of each element reversed if they have to be
 
-A stream that was read up to some byte is kept, so that reading on is cheap; going back begins a new stream. Arrays in
-Fortran order have no payload until all their elements are there. They are the exception that is held in memory, for a
-moment twice.
+A stream that was read up to some byte is kept, so that reading on is cheap; going back begins a new
+stream. Arrays in Fortran order have no payload until all their elements are there. They are the
+exception that is held in memory, for a moment twice.
 """
 
 import zlib
@@ -54,9 +54,11 @@ class _Inflater:
     _zlib: Any = field(default_factory=lambda: zlib.decompressobj(-zlib.MAX_WBITS))
 
     def read(self, most: int) -> bytes:
-        """Return the next bytes, at least one and at most ``most``; empty once the stream has ended."""
+        """Return the next bytes, at least one and at most ``most``; empty once the stream has
+        ended."""
         while not self._zlib.eof:
-            # ``decompress`` stops after ``most`` bytes and keeps the rest of its input, which is used up first.
+            # ``decompress`` stops after ``most`` bytes and keeps the rest of its input, which is
+            # used up first.
             compressed = self._zlib.unconsumed_tail or self.take()
             try:
                 inflated: bytes = self._zlib.decompress(compressed, most)
@@ -101,7 +103,9 @@ class MemberStream:
             wanted = len(buffer) - filled
             part = self._take(wanted) if self._is_stored else self._inflater.read(wanted)
             if not part:
-                raise malformed(f"Its bytes end after {self._given + filled} of {self.place.member.nbytes}.")
+                raise malformed(
+                    f"Its bytes end after {self._given + filled} of {self.place.member.nbytes}."
+                )
             buffer[filled : filled + len(part)] = part
             filled += len(part)
         self._crc = CRC32.compute(buffer, self._crc)
@@ -155,8 +159,9 @@ class PayloadStream:
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill ``buffer`` with the next bytes."""
-        # Bytes can be reversed in whole elements only. With elements of 4 bytes and one byte kept from before, a buffer
-        # of 10 takes that byte, two whole elements (8 bytes), and the first byte of a third, whose other 3 are kept.
+        # Bytes can be reversed in whole elements only. With elements of 4 bytes and one byte kept
+        # from before, a buffer of 10 takes that byte, two whole elements (8 bytes), and the first
+        # byte of a third, whose other 3 are kept.
         unit = self._unit
         kept = min(len(self._rest), len(buffer))
         buffer[:kept], self._rest = self._rest[:kept], self._rest[kept:]
@@ -180,12 +185,14 @@ class PayloadStream:
     def _read_elements(self, buffer: memoryview, unit: int) -> None:
         self._member.read_into(buffer)
         if unit > 1:
-            # As unsigned integers, whatever the elements are: only the order of their bytes changes.
+            # As unsigned integers, whatever the elements are: only the order of their bytes
+            # changes.
             np.frombuffer(buffer, f"u{unit}").byteswap(inplace=True)
 
 
 def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
-    """Return the whole payload of an array in Fortran order; takes twice its size while it is transposed."""
+    """Return the whole payload of an array in Fortran order; takes twice its size while it is
+    transposed."""
     check_transposable(array)
     header = array.header
     try:
@@ -224,7 +231,9 @@ class NpzSource:
         if entries.plain[row]:
             self.read_span(0, begin + start, buffer)
             return
-        number = begin  # of an entry that is not plain, ``start`` is its position in ``contents.arrays``
+        number = (
+            begin  # of an entry that is not plain, ``start`` is its position in ``contents.arrays``
+        )
         try:
             if self.contents.arrays[number].header.is_fortran:
                 self._read_transposed(number, start, buffer)
@@ -267,7 +276,8 @@ class NpzSource:
         return found
 
     def compare_bytes(self, key: str) -> bool:
-        """Compare the CRC of a key that cannot be read; return False if its bytes cannot be read either."""
+        """Compare the CRC of a key that cannot be read; return False if its bytes cannot be read
+        either."""
         place = self.contents.unsupported.get(key)
         if place is None:
             return False
@@ -284,7 +294,8 @@ class NpzSource:
             stream = PayloadStream.of(self.contents.files.open(0), self.contents.arrays[number])
         stream.skip(start - stream.position)
         stream.read_into(buffer)
-        # A stream at its end has compared its CRC, and is dropped. Of the others, the one that was put back first goes.
+        # A stream at its end has compared its CRC, and is dropped. Of the others, the one that was
+        # put back first goes.
         if stream.position < self.contents.arrays[number].header.nbytes:
             with self._lock:
                 self._streams[number] = stream
@@ -292,7 +303,8 @@ class NpzSource:
                     self._streams.popitem(last=False)
 
     def _read_transposed(self, number: int, start: int, buffer: memoryview) -> None:
-        """Read from the transposed payload, of which one array's is kept until its last byte was read."""
+        """Read from the transposed payload, of which one array's is kept until its last byte was
+        read."""
         file, array = self.contents.files.open(0), self.contents.arrays[number]
         with self._lock:
             payload = self._transposed.pop(number, None)

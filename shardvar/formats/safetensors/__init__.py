@@ -13,7 +13,12 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import WrittenFiles
 from shardvar.formats.safetensors.names import find_safetensors, is_set_index, split_shard_name
 from shardvar.formats.safetensors.shards import read_shards
-from shardvar.formats.safetensors.sink import SafetensorsSink, adopt_safetensors, plan_safetensors, remove_safetensors
+from shardvar.formats.safetensors.sink import (
+    SafetensorsSink,
+    adopt_safetensors,
+    plan_safetensors,
+    remove_safetensors,
+)
 from shardvar.formats.safetensors.source import SafetensorsSource, read_set, read_single
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -22,9 +27,14 @@ from shardvar.storage.protocol import Storage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 
 CAPABILITIES = Capabilities(
-    dtypes=SAFETENSORS_DTYPES, slice_dtypes=frozenset(), atomic_overwrite=False, keeps_metadata=True, is_exact=True
+    dtypes=SAFETENSORS_DTYPES,
+    slice_dtypes=frozenset(),
+    atomic_overwrite=False,
+    keeps_metadata=True,
+    is_exact=True,
 )
-"""Whole tensors only; while a set is overwritten, there is for a moment neither the old set nor the new."""
+"""Whole tensors only; while a set is overwritten, there is for a moment neither the old set nor the
+new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +47,43 @@ class SafetensorsFormat:
     """The dtypes that the real library can read back, whole."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the files, the indexes of sets, and the first files of shards that ``name`` may mean."""
+        """Return the files, the indexes of sets, and the first files of shards that ``name`` may
+        mean."""
         return find_safetensors(storage, name)
 
     def open(self, storage: Storage, name: str) -> SafetensorsSource:
         """Open a file, the set of that index, or all shards that have such a name."""
-        read = read_set if is_set_index(name) else read_shards if split_shard_name(name) else read_single
+        read = (
+            read_set
+            if is_set_index(name)
+            else read_shards
+            if split_shard_name(name)
+            else read_single
+        )
         return SafetensorsSource(read(storage, name))
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> SafetensorsSink:
         """Lay out a file, or a set; the metadata go into each file's ``__metadata__``."""
         _check_is_own(name)
         return plan_safetensors(storage, name, assignment, metadata, self.capabilities, generation)
 
     def adopt(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        files: WrittenFiles,
     ) -> SafetensorsSink:
-        """Return the sink of files that are written already; they have the metadata of their writers."""
+        """Return the sink of files that are written already; they have the metadata of their
+        writers."""
         return adopt_safetensors(storage, name, assignment, metadata, self.capabilities, files)
 
     def remove(self, storage: Storage, name: str) -> None:
@@ -68,7 +96,8 @@ def _check_is_own(name: str) -> None:
     """Raise ``UnsupportedError`` if a name is that of a shard, which is read and not written."""
     if split_shard_name(name):
         cause = (
-            f"{name} is named as a shard of PyTorch's distributed checkpoints, which shardvar reads and does not write."
+            f"{name} is named as a shard of PyTorch's distributed checkpoints, which shardvar "
+            "reads and does not write."
         )
         raise UnsupportedError(cause, "Choose another name, such as model.safetensors.")
 

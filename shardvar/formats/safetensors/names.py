@@ -9,8 +9,8 @@
     shards      shard-00002-PREFIX-00001-of-00003.safetensors: the slices that rank 2, of ranks from 1 on, had of the
                 tensors of file 1 of 3, as PyTorch's distributed checkpoints write them; no index lists them
 
-PREFIX is often ``model`` or ``diffusion_pytorch_model``, VARIANT ``fp16``, and files of a set may have any other names.
-A set is named by its index, shards by the first of their files.
+PREFIX is often ``model`` or ``diffusion_pytorch_model``, VARIANT ``fp16``, and files of a set may
+have any other names. A set is named by its index, shards by the first of their files.
 """
 
 import re
@@ -30,7 +30,8 @@ _INDEX = re.compile(r"(.*)\.safetensors(\.[^.]+)?\.index(\.[^.]+)?\.json", re.DO
 _PART = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\.[^.]+)?\.safetensors", re.DOTALL)
 _SHARD = re.compile(r"shard-(\d{5,})-(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.DOTALL)
 _DIGITS = 10
-"""Ten digits are more files than can exist; a hostile name must not make anyone work on billions of them."""
+"""Ten digits are more files than can exist; a hostile name must not make anyone work on billions of
+them."""
 
 
 class ShardName(NamedTuple):
@@ -99,7 +100,8 @@ def split_shard_name(name: str) -> ShardName | None:
 
 
 def prefix_of(name: str) -> str:
-    """Return the prefix of a checkpoint by any of its names; that of a variant includes the variant.
+    """Return the prefix of a checkpoint by any of its names; that of a variant includes the
+    variant.
 
     >>> prefix_of("model.safetensors.index.json"), prefix_of("model-00001-of-00003.safetensors"), prefix_of("model")
     ('model', 'model', 'model')
@@ -120,7 +122,11 @@ def part_names_of(prefix: str, names: Iterable[str]) -> list[str]:
 def shard_names_of(name: str, names: Iterable[str]) -> list[str]:
     """Return those of the names that are of shards of one checkpoint with ``name``, in order."""
     wanted = split_shard_name(name)
-    return sorted(each for each in names if wanted and (found := split_shard_name(each)) and found[:2] == wanted[:2])
+    return sorted(
+        each
+        for each in names
+        if wanted and (found := split_shard_name(each)) and found[:2] == wanted[:2]
+    )
 
 
 def find_safetensors(storage: Storage, name: str) -> list[str]:
@@ -134,17 +140,25 @@ def find_safetensors(storage: Storage, name: str) -> list[str]:
         own = _indexes_of(part[0], names) if part else shard_names_of(name, names)[:1]
         is_named = name.endswith(SAFETENSORS_SUFFIX) or is_set_index(name)
         return own or ([name] if is_named or _begins_with_header(storage, name) else [])
-    # The name is not a file's: it is a prefix, or the name under which one file was saved that a policy made a set of.
+    # The name is not a file's: it is a prefix, or the name under which one file was saved that a
+    # policy made a set of.
     prefix = name.removesuffix(SET_INDEX_SUFFIX).removesuffix(SAFETENSORS_SUFFIX)
     # Only files whose names begin with the prefix count, as in ``formats.table``.
     parts = [part for part in part_names_of(prefix, names) if part.startswith(prefix + "-")]
-    indexes = [index for index in _indexes_of(prefix, names) if parts or index == set_index_name(prefix)]
-    single = [name + SAFETENSORS_SUFFIX] if name == prefix and name + SAFETENSORS_SUFFIX in names else []
-    return single + indexes or ([set_index_name(prefix)] if orphans_of(prefix, [*parts, *indexes]) else [])
+    indexes = [
+        index for index in _indexes_of(prefix, names) if parts or index == set_index_name(prefix)
+    ]
+    single = (
+        [name + SAFETENSORS_SUFFIX] if name == prefix and name + SAFETENSORS_SUFFIX in names else []
+    )
+    return single + indexes or (
+        [set_index_name(prefix)] if orphans_of(prefix, [*parts, *indexes]) else []
+    )
 
 
 def orphans_of(prefix: str, names: Iterable[str]) -> list[str]:
-    """Return the files of a set whose index is missing; they are located by its name, so that opening them says so.
+    """Return the files of a set whose index is missing; they are located by its name, so that
+    opening them says so.
 
     >>> orphans_of("model", ["model-00001-of-00002.safetensors", "model-00001-of-00001.safetensors"])
     ['model-00001-of-00002.safetensors']
@@ -160,7 +174,8 @@ def _indexes_of(prefix: str, names: Iterable[str]) -> list[str]:
 
 
 def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
-    """Return the checkpoints of a directory: its sets, and the files that are of no set, alone or with their like."""
+    """Return the checkpoints of a directory: its sets, and the files that are of no set, alone or
+    with their like."""
     indexes = [name for name in names if is_set_index(name)]
     prefixes = set(map(prefix_of, indexes))
     found = set(indexes)
@@ -176,7 +191,8 @@ def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
             found.add(set_index_name(part[0]))
         else:
             loose.append(name)
-    # The files of a set may have any names, which only its index tells. It is read if there are such files.
+    # The files of a set may have any names, which only its index tells. It is read if there are
+    # such files.
     named = [_named_files(storage, index) for index in indexes] if loose else []
     is_unclear = any(files is None for files in named)
     taken = {name for files in named if files for name in files}
@@ -186,13 +202,23 @@ def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
 
 
 def _named_files(storage: Storage, index: str) -> set[str] | None:
-    """Return the files that an index names; None if it cannot be read, so that any file may be of its set."""
-    return look_into(storage, index, lambda file: set(read_set_index(file.read, file.size).weight_map.values()), None)
+    """Return the files that an index names; None if it cannot be read, so that any file may be of
+    its set."""
+    return look_into(
+        storage,
+        index,
+        lambda file: set(read_set_index(file.read, file.size).weight_map.values()),
+        None,
+    )
 
 
 def _begins_with_header(storage: Storage, name: str) -> bool:
-    """Return True if a file of another name, such as caches use, begins as a safetensors file does."""
+    """Return True if a file of another name, such as caches use, begins as a safetensors file
+    does."""
     header = look_into(
-        storage, name, lambda file: header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size), None
+        storage,
+        name,
+        lambda file: header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size),
+        None,
     )
     return header is not None

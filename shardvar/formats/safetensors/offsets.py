@@ -3,8 +3,8 @@
     __metadata__["DCP_SHARDING_INFO"]    JSON: {KEY: {"saved_offsets": [int, ...]}}
     __metadata__["DCP_VERSION"]          "1.0"
 
-A tensor of such a file is a slice of a larger one, and begins at these offsets of it. No file says how large the whole
-tensor is.
+A tensor of such a file is a slice of a larger one, and begins at these offsets of it. No file says
+how large the whole tensor is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +33,22 @@ def saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
     info = strict_json.parse_json(text.encode("utf-8"), _MAX_DEPTH)
     if type(info) is not dict:
         raise invalid(f"{SHARDING_INFO_KEY} is not a JSON object.")
-    places = {key: _offsets(info.get(key), len(shape)) for key, shape in zip(header.keys, header.shapes, strict=True)}
+    places = {
+        key: _offsets(info.get(key), len(shape))
+        for key, shape in zip(header.keys, header.shapes, strict=True)
+    }
     return {key: offsets for key, offsets in places.items() if offsets is not None}
 
 
 def partial_tensors(header: Header) -> Mapping[str, IncompleteCheckpoint]:
-    """Return the tensors of a file that are slices at other offsets than 0, each with the error of reading it alone."""
+    """Return the tensors of a file that are slices at other offsets than 0, each with the error of
+    reading it alone."""
     return {
         key: IncompleteCheckpoint(
-            f"{key!r} is a slice that begins at {list(offsets)} of its tensor; the other slices are in other files.",
-            "Name the folder that holds the shards of all ranks, under the names that PyTorch gave them.",
+            f"{key!r} is a slice that begins at {list(offsets)} of its tensor; the other slices "
+            "are in other files.",
+            "Name the folder that holds the shards of all ranks, under the names that PyTorch "
+            "gave them.",
         )
         for key, offsets in (saved_offsets(header) or {}).items()
         if any(offsets)

@@ -1,10 +1,13 @@
-"""The shards of PyTorch's distributed checkpoints, joined: each rank wrote its slices into other files.
+"""The shards of PyTorch's distributed checkpoints, joined: each rank wrote its slices into other
+files.
 
 1. Group. The files of one checkpoint differ in the numbers of their names alone (``names``).
-2. Join. Each header says where its slices begin (``offsets``). A tensor reaches to the end of its last slice, since no
-   file says how large it is. That its slices cover it is a law of every index, which the reader checks.
-3. Doubt. A tensor whose last slices are lost looks smaller, and whole. So a shard that cannot be read, or whose number
-   is missing between others, makes every key a fault. A lost last shard leaves no trace; ``findings`` says so.
+2. Join. Each header says where its slices begin (``offsets``). A tensor reaches to the end of its
+   last slice, since no file says how large it is. That its slices cover it is a law of every index,
+   which the reader checks.
+3. Doubt. A tensor whose last slices are lost looks smaller, and whole. So a shard that cannot be
+   read, or whose number is missing between others, makes every key a fault. A lost last shard
+   leaves no trace; ``findings`` says so.
 """
 
 from collections import Counter
@@ -77,22 +80,32 @@ def read_shards(storage: Storage, name: str) -> SafetensorsContents:
     parts = [part for each in names if (part := split_shard_name(each))]
     lost = _missing_ranks(storage, parts)
     if lost:
-        joined.faults |= {key: IncompleteCheckpoint(f"{key!r}: {lost.cause}", lost.remedy) for key in joined.tensors}
+        joined.faults |= {
+            key: IncompleteCheckpoint(f"{key!r}: {lost.cause}", lost.remedy)
+            for key in joined.tensors
+        }
     user = {key: text for key, text in metadata.items() if key not in LAYOUT_KEYS}
     faults: Mapping[str, CheckpointError] = joined.faults  # type: ignore[assignment]  # UnsupportedError is listed too
     index = TableIndex(_entries(joined), names, Metadata(user=user), faults)
     return SafetensorsContents(index, files, list(_findings(names, parts)))
 
 
-def _join(joined: _Joined, header: Header, offsets: Mapping[str, Sequence[int]], number: int) -> None:
+def _join(
+    joined: _Joined, header: Header, offsets: Mapping[str, Sequence[int]], number: int
+) -> None:
     """Add the slices of one file."""
     for row, key in enumerate(header.keys):
         dtype, shape = header.dtypes[row], header.shapes[row]
         tensor = joined.tensors.setdefault(key, _Tensor(dtype, [0] * len(shape)))
         if key not in offsets:
-            joined.faults[key] = invalid(f"{key!r}: {SHARDING_INFO_KEY} does not say where one of its slices begins.")
+            joined.faults[key] = invalid(
+                f"{key!r}: {SHARDING_INFO_KEY} does not say where one of its slices begins."
+            )
         elif (tensor.dtype, len(tensor.shape)) != (dtype, len(shape)):
-            cause = f"{key!r} is {tensor.dtype} with {len(tensor.shape)} axes in one shard and {dtype} with "
+            cause = (
+                f"{key!r} is {tensor.dtype} with {len(tensor.shape)} axes in one shard and {dtype} "
+                "with "
+            )
             joined.faults[key] = InconsistentTensor(f"{cause}{len(shape)} in another.", COPY_AGAIN)
         else:
             ends = (offset + extent for offset, extent in zip(offsets[key], shape, strict=True))
@@ -111,8 +124,13 @@ def _check_tensor(joined: _Joined, key: str, tensor: _Tensor) -> None:
         joined.faults[key] = UnsupportedError(cause, "Write it with fewer axes.")
         return
     if BITS[tensor.dtype] < 8:
-        cause = f"{key!r} has the dtype {tensor.dtype}, whose elements share bytes; its slices cannot be joined."
-        joined.faults[key] = UnsupportedError(cause, "Consolidate the checkpoint with the program that wrote it.")
+        cause = (
+            f"{key!r} has the dtype {tensor.dtype}, whose elements share bytes; its slices cannot "
+            "be joined."
+        )
+        joined.faults[key] = UnsupportedError(
+            cause, "Consolidate the checkpoint with the program that wrote it."
+        )
         return
     try:
         sizes_of([key], [tensor.shape], [BITS[tensor.dtype]])
@@ -139,17 +157,24 @@ def _entries(joined: _Joined) -> EntryTable:
     codes = np.array([code(tensor.dtype) for tensor in tensors], np.int64)
     table = TensorTable(keys, codes, *pad([tensor.shape for tensor in tensors], fill=1))
     rows = [row for tensor in tensors for row in tensor.rows]
-    number = np.repeat(np.arange(len(keys)), np.array([len(tensor.rows) for tensor in tensors], np.int64))
+    number = np.repeat(
+        np.arange(len(keys)), np.array([len(tensor.rows) for tensor in tensors], np.int64)
+    )
     rank = table.shapes.shape[1]
     offset = widen(pad([joined.offset[row] for row in rows], fill=0)[1], rank, 0)
     shape = widen(pad([joined.shape[row] for row in rows], fill=1)[1], rank, 1)
     slices = SliceTable.of(table, number, offset, shape)
-    file, start = (np.array([column[row] for row in rows], np.int64) for column in (joined.file, joined.start))
-    return EntryTable(slices, file, start, np.full(len(rows), NO_CHECKSUM), np.ones(len(rows), np.bool))
+    file, start = (
+        np.array([column[row] for row in rows], np.int64) for column in (joined.file, joined.start)
+    )
+    return EntryTable(
+        slices, file, start, np.full(len(rows), NO_CHECKSUM), np.ones(len(rows), np.bool)
+    )
 
 
 def _is_listed(joined: _Joined, key: str, tensor: _Tensor) -> bool:
-    """Return True unless the tensor's own columns are wrong; those that lack a shard are listed with their fault."""
+    """Return True unless the tensor's own columns are wrong; those that lack a shard are listed
+    with their fault."""
     return bool(tensor.rows) and type(joined.faults.get(key)) in (type(None), IncompleteCheckpoint)
 
 
@@ -159,10 +184,15 @@ def _findings(names: Sequence[str], parts: Sequence[ShardName]) -> Iterator[Find
     ranks_of = Counter(part.number for part in parts)
     count, ranks = parts[0].num_files, len({part.rank for part in parts})
     if len(ranks_of) != count:
-        yield Finding(names[0], f"The names imply {count} files, but only {len(ranks_of)} of them exist.", True)
+        yield Finding(
+            names[0],
+            f"The names imply {count} files, but only {len(ranks_of)} of them exist.",
+            True,
+        )
     for number, present in sorted(ranks_of.items()):
         if present < ranks:
             cause = (
-                f"{present} of {ranks} shards have a file {number} of {count}: the others had none of its tensors, or "
+                f"{present} of {ranks} shards have a file {number} of {count}: the others had none "
+                "of its tensors, or "
             )
             yield Finding(names[0], f"{cause}their file is lost.", False)

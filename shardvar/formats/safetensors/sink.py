@@ -1,11 +1,14 @@
-"""Writing a safetensors checkpoint: one file, or a set with its index where the policy asks for several.
+"""Writing a safetensors checkpoint: one file, or a set with its index where the policy asks for
+several.
 
-Within a file, header and data keep the order of the assignment. The data begin at a multiple of 64 bytes and follow
-each other without gaps, because the format forbids gaps. So payloads are aligned as long as larger elements come first.
+Within a file, header and data keep the order of the assignment. The data begin at a multiple of 64
+bytes and follow each other without gaps, because the format forbids gaps. So payloads are aligned
+as long as larger elements come first.
 
-One file replaces another in one step. The names of a set follow from its count, so a set replaces a set of another
-count in one step too: its index is renamed last. If the counts are equal, every order of renames mixes the two sets for
-a moment. Then the old index is removed first, and a reader that comes meanwhile gets the error that it is missing.
+One file replaces another in one step. The names of a set follow from its count, so a set replaces a
+set of another count in one step too: its index is renamed last. If the counts are equal, every
+order of renames mixes the two sets for a moment. Then the old index is removed first, and a reader
+that comes meanwhile gets the error that it is missing.
 """
 
 import re
@@ -15,9 +18,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed, take_away
+from shardvar.formats.files import (
+    check_written,
+    discard_files,
+    put_in_place,
+    remove_unnamed,
+    take_away,
+)
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
-from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, index_name_of, part_name, part_names_of, prefix_of
+from shardvar.formats.safetensors.names import (
+    SAFETENSORS_SUFFIX,
+    index_name_of,
+    part_name,
+    part_names_of,
+    prefix_of,
+)
 from shardvar.formats.safetensors.source import (
     DESCRIPTION_KEY,
     FORMAT_KEY,
@@ -54,7 +69,9 @@ class SafetensorsWriter:
         """Return the checksum of the bytes; the format holds neither strings nor variants."""
         return CRC32C.compute(payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Sequence[tuple[int, bytes]]:
         """Return the header, at offset 0."""
         return [(0, build_header(_rows(slices), self.metadata))]
 
@@ -84,17 +101,26 @@ class SafetensorsSink:
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
-        # Plan: only files that have tensors are kept; one file is named without numbers, several are a set.
+        # Plan: only files that have tensors are kept; one file is named without numbers, several
+        # are a set.
         filled = np.unique(self.assignment.file).tolist()
         owns_set = _owns_set(self.index, self.storage.names())
         if len(filled) > 1:
-            finals = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
+            finals = [
+                part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))
+            ]
             kept = [*finals, self.index]
-            self._commit_set([self.asides[number] for number in filled], finals, lambda: self._tidy(kept, owns_set))
+            self._commit_set(
+                [self.asides[number] for number in filled],
+                finals,
+                lambda: self._tidy(kept, owns_set),
+            )
         else:
             final = self.prefix + SAFETENSORS_SUFFIX
             self._commit_single(
-                self.asides[filled[0]] if filled else None, final, lambda: self._tidy([final], owns_set)
+                self.asides[filled[0]] if filled else None,
+                final,
+                lambda: self._tidy([final], owns_set),
             )
 
     def withdraw(self) -> None:
@@ -102,20 +128,27 @@ class SafetensorsSink:
         discard_files(self.storage, [*self.asides, self.index_aside])
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in place."""
+        """Return False: until the commit, the files have names that no other process puts in
+        place."""
         return False
 
     def _tidy(self, kept: Sequence[str], owns_set: bool) -> None:
-        # Twice: the first pass may remove an old index, and only then are the files that it named unnamed.
+        # Twice: the first pass may remove an old index, and only then are the files that it named
+        # unnamed.
         for _ in range(2):
-            remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, self.index, names, kept, owns_set))
+            remove_unnamed(
+                self.storage, lambda names: _unnamed(self.prefix, self.index, names, kept, owns_set)
+            )
 
     def _commit_single(self, aside: str | None, final: str, tidy: Callable[[], None]) -> None:
         content = build_header([], self.writer.metadata) if aside is None else None
         put_in_place(self.storage, [], (aside or self.index_aside, final), content, tidy=tidy)
 
     def _commit_set(self, asides: list[str], finals: list[str], tidy: Callable[[], None]) -> None:
-        slices, number = self.assignment.slices, np.unique(self.assignment.file, return_inverse=True)[1]
+        slices, number = (
+            self.assignment.slices,
+            np.unique(self.assignment.file, return_inverse=True)[1],
+        )
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
         totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
         kept = {GENERATION_KEY: self.generation} if self.generation else {}
@@ -133,7 +166,12 @@ class SafetensorsSink:
 
 
 def plan_safetensors(
-    storage: Storage, name: str, assignment: Assignment, metadata: Metadata, capabilities: Capabilities, generation: str
+    storage: Storage,
+    name: str,
+    assignment: Assignment,
+    metadata: Metadata,
+    capabilities: Capabilities,
+    generation: str,
 ) -> SafetensorsSink:
     """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
     slices = assignment.slices
@@ -141,24 +179,37 @@ def plan_safetensors(
     cut = np.flatnonzero(~slices.is_whole())
     if len(cut):
         cause = (
-            f"The format safetensors cannot hold the slice {slices.region(int(cut[0]))} of {slices.key(int(cut[0]))!r}."
+            f"The format safetensors cannot hold the slice {slices.region(int(cut[0]))} of "
+            f"{slices.key(int(cut[0]))!r}."
         )
         raise UnsupportedError(cause, "Write the tensor whole.")
     description = metadata.description or assignment.description
-    own = {DESCRIPTION_KEY: description, WRITER_KEY: metadata.writer, GENERATION_KEY: metadata.generation}
+    own = {
+        DESCRIPTION_KEY: description,
+        WRITER_KEY: metadata.writer,
+        GENERATION_KEY: metadata.generation,
+    }
     texts = {FORMAT_KEY: FORMAT_VALUE, **own, **metadata.user}
-    writer = SafetensorsWriter({key: text for key, text in texts.items() if text or key in metadata.user})
+    writer = SafetensorsWriter(
+        {key: text for key, text in texts.items() if text or key in metadata.user}
+    )
     prefix, index = prefix_of(name), index_name_of(name)
     asides = [
-        f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}.{generation}.tmp" for number in range(assignment.num_files)
+        f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}.{generation}.tmp"
+        for number in range(assignment.num_files)
     ]
     start = np.zeros(len(slices), dtype=np.int64)
-    # Payloads begin after the header, whose size is known once it was built from names, dtypes and shapes.
+    # Payloads begin after the header, whose size is known once it was built from names, dtypes and
+    # shapes.
     for number in range(assignment.num_files):
         rows = np.flatnonzero(assignment.file == number)
         mine = slices.take(rows)
-        start[rows] = len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
-    return SafetensorsSink(storage, prefix, index, assignment, asides, f"{index}.{generation}.tmp", start, writer)
+        start[rows] = (
+            len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
+        )
+    return SafetensorsSink(
+        storage, prefix, index, assignment, asides, f"{index}.{generation}.tmp", start, writer
+    )
 
 
 def adopt_safetensors(
@@ -171,26 +222,36 @@ def adopt_safetensors(
 ) -> SafetensorsSink:
     """Return the sink of files that are written already, numbered as the assignment says."""
     written = check_written(storage, [[each] for each in files.names], files.nbytes)
-    planned = plan_safetensors(storage, name, assignment, metadata, capabilities, metadata.generation)
+    planned = plan_safetensors(
+        storage, name, assignment, metadata, capabilities, metadata.generation
+    )
     return replace(planned, asides=written, start=files.start, generation=metadata.generation)
 
 
 def remove_safetensors(storage: Storage, name: str) -> None:
-    """Remove the file of that name's prefix, and the set if its index exists or was about to exist."""
+    """Remove the file of that name's prefix, and the set if its index exists or was about to
+    exist."""
     prefix, index = prefix_of(name), index_name_of(name)
     single = prefix + SAFETENSORS_SUFFIX
     owns_set = _owns_set(index, storage.names())
-    indexes = [(index, f"{index}.removed.tmp"), (single, f"{prefix}-00001{SAFETENSORS_SUFFIX}.removed.tmp")]
+    indexes = [
+        (index, f"{index}.removed.tmp"),
+        (single, f"{prefix}-00001{SAFETENSORS_SUFFIX}.removed.tmp"),
+    ]
     take_away(storage, indexes, lambda names: _unnamed(prefix, index, names, (), owns_set))
 
 
 def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
     tensors = slices.tensors
-    return [(tensors.keys[row], tensors.dtype(row), tensors.shape(row)) for row in slices.tensor.tolist()]
+    return [
+        (tensors.keys[row], tensors.dtype(row), tensors.shape(row))
+        for row in slices.tensor.tolist()
+    ]
 
 
 def _owns_set(index: str, names: Sequence[str]) -> bool:
-    """Return True if the files of the set of that index belong to this checkpoint: the index exists, or nearly did.
+    """Return True if the files of the set of that index belong to this checkpoint: the index
+    exists, or nearly did.
 
     Without any index they may be a user's last copy, and are not this writer's to remove.
     """
@@ -202,11 +263,21 @@ def _is_aside(pattern: str, name: str) -> bool:
     return re.fullmatch(rf"({pattern})\.[A-Za-z0-9]+\.tmp{BESIDE}", name, re.DOTALL) is not None
 
 
-def _unnamed(prefix: str, index: str, names: Sequence[str], kept: Sequence[str], owns_set: bool) -> list[str]:
-    """Return the files of this prefix that its checkpoint no longer has, and temporary files of dead writers."""
-    # Files of a set go once their index is gone or replaced. If it could not be removed, they are still a checkpoint.
-    parts = part_names_of(prefix, names) if owns_set and (index in kept or index not in names) else []
-    old = [name for name in (prefix + SAFETENSORS_SUFFIX, index, *parts) if name in names and name not in kept]
+def _unnamed(
+    prefix: str, index: str, names: Sequence[str], kept: Sequence[str], owns_set: bool
+) -> list[str]:
+    """Return the files of this prefix that its checkpoint no longer has, and temporary files of
+    dead writers."""
+    # Files of a set go once their index is gone or replaced. If it could not be removed, they are
+    # still a checkpoint.
+    parts = (
+        part_names_of(prefix, names) if owns_set and (index in kept or index not in names) else []
+    )
+    old = [
+        name
+        for name in (prefix + SAFETENSORS_SUFFIX, index, *parts)
+        if name in names and name not in kept
+    ]
     asides = rf"{re.escape(prefix)}-\d{{5,}}\.safetensors|{re.escape(index)}"
     shares = share_files(names, share_prefix(prefix, "safetensors"))
     return [*old, *(name for name in names if _is_aside(asides, name)), *shares]

@@ -1,16 +1,19 @@
-"""An open safetensors checkpoint: the contents, from the headers of its files and a set's index, and the payloads.
+"""An open safetensors checkpoint: the contents, from the headers of its files and a set's index,
+and the payloads.
 
-Contents. A file is believed whole or not at all, because its header describes all its tensors. A set is read as far as
-possible: the keys of a file that cannot be read, or that is not beside the index, are faults, and the others can be
-read. The index decides which file has a key. Disagreements between the files and the index are findings: a tensor in
-two files, a tensor or a file that the index does not name, names and sizes that do not fit.
+Contents. A file is believed whole or not at all, because its header describes all its tensors. A
+set is read as far as possible: the keys of a file that cannot be read, or that is not beside the
+index, are faults, and the others can be read. The index decides which file has a key. Disagreements
+between the files and the index are findings: a tensor in two files, a tensor or a file that the
+index does not name, names and sizes that do not fit.
 
-While a set is overwritten, its index is missing (``sink``). A reader that found the index before looks at it again
-after reading the headers, so that it never takes some files from the old set and some from the new.
+While a set is overwritten, its index is missing (``sink``). A reader that found the index before
+looks at it again after reading the headers, so that it never takes some files from the old set and
+some from the new.
 
-Payloads. Elements of 8 bits and more are plain, without any checksum. Elements of 4 bits are packed two in a byte, the
-first in the low half, and are unpacked to one a byte. No writer has shown yet how elements of 6 bits are packed: such
-tensors are listed and refused.
+Payloads. Elements of 8 bits and more are plain, without any checksum. Elements of 4 bits are packed
+two in a byte, the first in the low half, and are unpacked to one a byte. No writer has shown yet
+how elements of 6 bits are packed: such tensors are listed and refused.
 """
 
 import json
@@ -34,7 +37,12 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, part_names_of, prefix_of, split_part_name
+from shardvar.formats.safetensors.names import (
+    SAFETENSORS_SUFFIX,
+    part_names_of,
+    prefix_of,
+    split_part_name,
+)
 from shardvar.formats.safetensors.offsets import LAYOUT_KEYS, partial_tensors
 from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
@@ -44,13 +52,20 @@ from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
-from shardvar.wire.safetensors_header import BITS, PREAMBLE_NBYTES, Header, header_nbytes, parse_header
+from shardvar.wire.safetensors_header import (
+    BITS,
+    PREAMBLE_NBYTES,
+    Header,
+    header_nbytes,
+    parse_header,
+)
 from shardvar.wire.set_index import SetIndex, read_set_index
 
 DESCRIPTION_KEY = "shardvar.description"
 WRITER_KEY = "shardvar.writer"
 GENERATION_KEY = "shardvar.generation"
-"""The keys in ``__metadata__`` of three fields of ``Metadata``; the last one is also in the metadata of an index."""
+"""The keys in ``__metadata__`` of three fields of ``Metadata``; the last one is also in the
+metadata of an index."""
 FORMAT_KEY, FORMAT_VALUE = "format", "pt"
 """The text in ``__metadata__`` without which ``from_pretrained`` of Hugging Face refuses a file."""
 TOTALS = ("total_size", "total_parameters")
@@ -110,7 +125,11 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     # The headers: a file that cannot be read, or lacks a key, is a fault of its keys only.
     rows, faults, headers = _Rows(), dict[str, ShardvarError](), dict[str, Header]()
     answers = dict(
-        as_answered(lambda number: (number, _answer(storage, files, number)), range(len(names)), storage.traits)
+        as_answered(
+            lambda number: (number, _answer(storage, files, number)),
+            range(len(names)),
+            storage.traits,
+        )
     )
     for number, file in enumerate(names):
         answer = answers[number]
@@ -123,8 +142,8 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     absent = _absences(headers, weight_map)
     faults |= absent
 
-    # The index again: if it is another one now, the headers may be those of two sets. It was kept open until here, so
-    # that the file system cannot give its identity to another file.
+    # The index again: if it is another one now, the headers may be those of two sets. It was kept
+    # open until here, so that the file system cannot give its identity to another file.
     if _stamp(storage, name) != index.stamp:
         cause = f"{storage.path}: {name} was replaced while the set was being opened."
         raise CorruptCheckpoint(cause, "Open it again when the writer is done.")
@@ -135,7 +154,11 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     findings = [*_disagreements(headers, weight_map, absent), *_miscounts(storage, name, names)]
     if not faults:
         findings += _missized(name, index_metadata, rows.nbytes)
-    metadata |= {k: v if type(v) is str else json.dumps(v) for k, v in index_metadata.items() if k not in TOTALS}
+    metadata |= {
+        k: v if type(v) is str else json.dumps(v)
+        for k, v in index_metadata.items()
+        if k not in TOTALS
+    }
     return SafetensorsContents(_table(rows, names, metadata, faults), files, findings)
 
 
@@ -147,7 +170,9 @@ def read_header(file: ReadableFile) -> Header:
             return parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
 
 
-def _answer(storage: Storage, files: DataFiles, number: int) -> Header | CheckpointError | StorageError:
+def _answer(
+    storage: Storage, files: DataFiles, number: int
+) -> Header | CheckpointError | StorageError:
     """Return the header of a file of a set, or the error that it has."""
     try:
         _check_name(storage.path, files.names[number])
@@ -162,7 +187,9 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
         file = storage.open(name)
     except MissingFile as error:
         cause = f"{error.cause} It lists the file of each key of the set."
-        remedy = "Fetch it from the source of the set, or name one file of the set to read only that."
+        remedy = (
+            "Fetch it from the source of the set, or name one file of the set to read only that."
+        )
         raise MissingFile(cause, remedy) from None
     try:
         with prefix_errors(file.name):
@@ -181,15 +208,19 @@ def _stamp(storage: Storage, name: str) -> str:
 def _check_name(folder: str, name: str) -> None:
     """Raise ``InvalidCheckpoint`` unless the name is that of a safetensors file beside the index.
 
-    The storage refuses names that are not bare on this system; this refuses those that are not on another system.
+    The storage refuses names that are not bare on this system; this refuses those that are not on
+    another system.
     """
     if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
         cause = f"{folder}: the index names {name!r}, which is not a safetensors file beside it."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
-def _absences(headers: Mapping[str, Header], weight_map: Mapping[str, str]) -> dict[str, CheckpointError]:
-    """Return the errors of keys that are not in the files where the index has them, but perhaps in other ones."""
+def _absences(
+    headers: Mapping[str, Header], weight_map: Mapping[str, str]
+) -> dict[str, CheckpointError]:
+    """Return the errors of keys that are not in the files where the index has them, but perhaps in
+    other ones."""
     present = {file: set(header.keys) for file, header in headers.items()}
     holders = {key: file for file, keys in present.items() for key in keys}
     errors: dict[str, CheckpointError] = {}
@@ -201,12 +232,17 @@ def _absences(headers: Mapping[str, Header], weight_map: Mapping[str, str]) -> d
         if key in holders:
             cause += f"; {holders[key]} holds it"
             first, second = sorted((file, holders[key]))  # one sentence for both directions
-            remedy = f"If {first} and {second} have each other's names, rename them; else fetch both again."
+            remedy = (
+                f"If {first} and {second} have each other's names, rename them; else fetch both "
+                "again."
+            )
         errors[key] = IncompleteCheckpoint(f"{cause}.", remedy)
     return errors
 
 
-def _add_rows(rows: _Rows, faults: dict[str, ShardvarError], header: Header, number: int, keys: Sequence[str]) -> None:
+def _add_rows(
+    rows: _Rows, faults: dict[str, ShardvarError], header: Header, number: int, keys: Sequence[str]
+) -> None:
     """Add tensors of one file, and the errors of those that cannot be read."""
     row_of = {key: row for row, key in enumerate(header.keys)}
     wanted = [row_of[key] for key in keys]
@@ -215,12 +251,17 @@ def _add_rows(rows: _Rows, faults: dict[str, ShardvarError], header: Header, num
     rows.nbytes += int(header.nbytes[wanted].sum())
     deep = {row for row in wanted if len(header.shapes[row]) > MAX_RANK}
     for row in deep:
-        cause = f"{header.keys[row]!r} has {len(header.shapes[row])} axes; NumPy allows at most {MAX_RANK}."
+        cause = (
+            f"{header.keys[row]!r} has {len(header.shapes[row])} axes; NumPy allows at most "
+            f"{MAX_RANK}."
+        )
         faults[header.keys[row]] = UnsupportedError(cause, "Write it with fewer axes.")
     wanted = [row for row in wanted if row not in deep] if deep else wanted
     # What cannot be unpacked is listed all the same.
     packed = [row for row in wanted if header.dtypes[row] in _UNREADABLE]
-    faults.update((header.keys[row], _packed_error(header.keys[row], header.dtypes[row])) for row in packed)
+    faults.update(
+        (header.keys[row], _packed_error(header.keys[row], header.dtypes[row])) for row in packed
+    )
     rows.keys += [header.keys[row] for row in wanted]
     rows.dtypes += [header.dtypes[row] for row in wanted]
     rows.shapes += [header.shapes[row] for row in wanted]
@@ -253,44 +294,61 @@ def _table(
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
         del user[FORMAT_KEY]  # the writer's, and not the user's
     generation = user.pop(GENERATION_KEY, "")
-    described = Metadata(user.pop(DESCRIPTION_KEY, ""), user.pop(WRITER_KEY, ""), user, generation=generation)
+    described = Metadata(
+        user.pop(DESCRIPTION_KEY, ""), user.pop(WRITER_KEY, ""), user, generation=generation
+    )
     return TableIndex(entries, files, described, cast(Mapping[str, CheckpointError], faults))
 
 
 def _disagreements(
     headers: Mapping[str, Header], weight_map: Mapping[str, str], absent: Collection[str]
 ) -> Iterator[Finding]:
-    """Tensors that are in other files than the index says; those ``absent`` from their own files are faults already."""
+    """Tensors that are in other files than the index says; those ``absent`` from their own files
+    are faults already."""
     for file, header in headers.items():
-        elsewhere = [key for key in header.keys if weight_map.get(key, file) != file and key not in absent]
+        elsewhere = [
+            key for key in header.keys if weight_map.get(key, file) != file and key not in absent
+        ]
         if elsewhere:
             others = named(sorted({weight_map[key] for key in elsewhere}))
-            yield Finding(file, f"It holds {named(elsewhere)}, which the index lists in {others}.", True)
+            yield Finding(
+                file, f"It holds {named(elsewhere)}, which the index lists in {others}.", True
+            )
         unnamed = [key for key in header.keys if key not in weight_map]
         if unnamed:
             yield Finding(file, f"It holds {named(unnamed)}, which the index does not name.", True)
 
 
 def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Files whose names imply another number of files than the index names, and files beside the set."""
+    """Files whose names imply another number of files than the index names, and files beside the
+    set."""
     prefix = prefix_of(name)
     parts = [part for file in files if (part := split_part_name(file))]
     # Complete are 3 files numbered 1 to 3, and also 0 to 2: some writers begin at 0.
     for count in sorted({part[2] for part in parts}):
         numbers = {part[1] for part in parts if part[2] == count}
         if not (min(numbers) <= 1 and len(numbers) == count == max(numbers) - min(numbers) + 1):
-            yield Finding(name, f"The names imply {count} files, but the index names {len(numbers)} of them.", True)
-    others = [file for file in storage.names() if file.endswith(SAFETENSORS_SUFFIX) and file not in files]
+            yield Finding(
+                name,
+                f"The names imply {count} files, but the index names {len(numbers)} of them.",
+                True,
+            )
+    others = [
+        file for file in storage.names() if file.endswith(SAFETENSORS_SUFFIX) and file not in files
+    ]
     strays = part_names_of(prefix, others)
     for file in others:
         yield Finding(file, "It is beside the set, and the index does not name it.", file in strays)
 
 
 def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iterator[Finding]:
-    """A total that is not the sum. Old writers stored it as a floating-point number, and some omit it."""
+    """A total that is not the sum. Old writers stored it as a floating-point number, and some omit
+    it."""
     total = index_metadata.get("total_size", nbytes)
     if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
-        yield Finding(name, f"Its total_size is {total!r}, but its tensors have {nbytes} bytes.", True)
+        yield Finding(
+            name, f"Its total_size is {total!r}, but its tensors have {nbytes} bytes.", True
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,10 +377,12 @@ class SafetensorsSource:
         dtype = entries.slices.dtype(row)
         if dtype in _UNREADABLE:
             raise _packed_error(entries.slices.key(row), dtype)
-        # Elements 3 to 6 of the payload are in bytes 1 to 3 of the file's part: byte 1 holds the elements 2 and 3, and
-        # the first is dropped at the end.
+        # Elements 3 to 6 of the payload are in bytes 1 to 3 of the file's part: byte 1 holds the
+        # elements 2 and 3, and the first is dropped at the end.
         first, stop = start // 2, -(-(start + len(buffer)) // 2)
-        packed = np.frombuffer(self.contents.files.open(file).read(begin + first, stop - first), np.uint8)
+        packed = np.frombuffer(
+            self.contents.files.open(file).read(begin + first, stop - first), np.uint8
+        )
         elements = np.stack([packed & 0xF, packed >> _HALF], axis=-1).reshape(-1)
         np.frombuffer(buffer, np.uint8)[:] = elements[start - 2 * first :][: len(buffer)]
 

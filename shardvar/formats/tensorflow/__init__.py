@@ -21,7 +21,8 @@ from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
 SLICE_DTYPES = frozenset(
-    "float32 float64 int8 int16 int32 int64 uint8 bool complex64 complex128 bfloat16 qint8 quint8 qint32 "
+    "float32 float64 int8 int16 int32 int64 uint8 bool complex64 complex128 bfloat16 qint8 quint8 "
+    "qint32 "
     "int4 uint4".split()
 )
 """The dtypes whose slices TensorFlow joins when it reads them (HANDLE_COPY in tensor_bundle.cc)."""
@@ -43,7 +44,8 @@ class TensorFlowFormat:
     """The dtypes and slices that TensorFlow can read back."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the prefixes that ``name`` may mean; those of V1 checkpoints too, for which ``open`` has an error."""
+        """Return the prefixes that ``name`` may mean; those of V1 checkpoints too, for which
+        ``open`` has an error."""
         return find_bundles(storage, name)
 
     def open(self, storage: Storage, name: str) -> BundleSource:
@@ -51,13 +53,23 @@ class TensorFlowFormat:
         return open_bundle(storage, name)
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> BundleSink:
         """Lay out a bundle. The metadata are dropped: TensorFlow's format cannot hold them."""
         return plan_bundle(storage, name, assignment, self.capabilities, generation)
 
     def adopt(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        files: WrittenFiles,
     ) -> BundleSink:
         """Return the sink of data files that are written already."""
         return adopt_bundle(storage, name, assignment, metadata, self.capabilities, files)
@@ -65,7 +77,9 @@ class TensorFlowFormat:
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the index, and then the data files of any count."""
         index = bundle_index_name(name)
-        take_away(storage, [(index, f"{index}.removed.tmp")], lambda names: unnamed_files(name, names, ()))
+        take_away(
+            storage, [(index, f"{index}.removed.tmp")], lambda names: unnamed_files(name, names, ())
+        )
 
 
 FORMAT = TensorFlowFormat()

@@ -1,18 +1,19 @@
 """The entries of an index file: tensors, and the slices of tensors.
 
-A tensor that is stored in slices has a *full entry* under its name, with the whole shape and the list of slices, and
-for each slice an entry under an encoded key:
+A tensor that is stored in slices has a *full entry* under its name, with the whole shape and the
+list of slices, and for each slice an entry under an encoded key:
 
     slice key := num(0) string(name) num(rank) (signed(start) signed(length)) on every axis      (wire.ordered_code)
 
-where the length -1 means a whole axis. So slice keys begin with a zero byte. A tensor "w" of shape (4, 5) in two slices
-has three entries:
+where the length -1 means a whole axis. So slice keys begin with a zero byte. A tensor "w" of shape
+(4, 5) in two slices has three entries:
 
     "w"                              shape (4, 5), slices ((0, 2), (0, -1)) and ((2, 2), (0, -1))
     slice_key("w", (0, 2), (0, -1))  shape (2, 5), file, offset, size, checksum
     slice_key("w", (2, 2), (0, -1))  shape (2, 5), file, offset, size, checksum
 
-Only the full entry decides which slices belong to a tensor; its own file, offset and checksum have no meaning.
+Only the full entry decides which slices belong to a tensor; its own file, offset and checksum have
+no meaning.
 """
 
 from collections.abc import Iterator
@@ -56,8 +57,8 @@ from shardvar.wire.sstable import open_table
 
 HEADER_KEY = b""
 _MAX_SLICE_KEY_NBYTES = 2 * MAX_KEY_NBYTES + 16 + MAX_RANK * 2 * 10
-"""The key of a slice: the name, of which each byte may be escaped, the rank, and two numbers of at most ten bytes for
-each axis."""
+"""The key of a slice: the name, of which each byte may be escaped, the rank, and two numbers of at
+most ten bytes for each axis."""
 
 _SlicePart = tuple[int, tuple[int, ...], tuple[int, ...]]
 """(row of the entry, offset, shape) of a stored slice."""
@@ -110,7 +111,9 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
         keys = [key for block, _ in blocks for key in block]
         check_key_nbytes(max((len(key) for key in keys if key[:1] != b"\x00"), default=0))
         if max(map(len, keys), default=0) > _MAX_SLICE_KEY_NBYTES:
-            raise past_limit("A key of a slice names a tensor whose key is longer", "MAX_KEY_NBYTES")
+            raise past_limit(
+                "A key of a slice names a tensor whose key is longer", "MAX_KEY_NBYTES"
+            )
     values = [value for _, block in blocks for value in block]
     if keys[:1] != [HEADER_KEY]:
         raise invalid(f"{file.name}: The first entry is not the header, whose key is empty.")
@@ -121,25 +124,38 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
 
 
 def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
-    """Return the error for a missing index file of that prefix, by the other files of the prefix."""
+    """Return the error for a missing index file of that prefix, by the other files of the
+    prefix."""
     names = storage.names()
     path = f"{storage.path}/{prefix}"
     # A V1 checkpoint has no index, and a bundle may have lost its own.
     if v1_files(storage, prefix, names):
-        remedy = "Load it with TensorFlow and save it again with tf.train.Checkpoint or write_version=V2."
-        return UnsupportedError(f"{path} is a checkpoint of TensorFlow's V1 format, which is not supported.", remedy)
+        remedy = (
+            "Load it with TensorFlow and save it again with tf.train.Checkpoint or "
+            "write_version=V2."
+        )
+        return UnsupportedError(
+            f"{path} is a checkpoint of TensorFlow's V1 format, which is not supported.", remedy
+        )
     if any(data_files(prefix, names)):
-        remedy = "The data files cannot be read without it: copy the index from where it was written."
-        return MissingFile(f"{path}{bundle_index_name('')} is missing, but its data files exist.", remedy)
+        remedy = (
+            "The data files cannot be read without it: copy the index from where it was written."
+        )
+        return MissingFile(
+            f"{path}{bundle_index_name('')} is missing, but its data files exist.", remedy
+        )
     return CheckpointNotFound(f"No TensorFlow checkpoint at {path}.", error.remedy)
 
 
 def find_tensors(contents: BundleContents) -> BundleTensors:
     """Sort the entries into tensors and slices; an entry that is neither is a fault of its key."""
     found = BundleTensors()
-    # Full entries first: they claim the entries of their slices. ``row_of`` is built only if there are any.
+    # Full entries first: they claim the entries of their slices. ``row_of`` is built only if there
+    # are any.
     sliced = [
-        row for row, entry in enumerate(contents.entries) if entry.slices and _sliced_name(contents.keys[row]) is None
+        row
+        for row, entry in enumerate(contents.entries)
+        if entry.slices and _sliced_name(contents.keys[row]) is None
     ]
     row_of = dict(zip(contents.keys, range(len(contents.keys)), strict=True)) if sliced else {}
     claimed: set[int] = set()
@@ -154,7 +170,8 @@ def find_tensors(contents: BundleContents) -> BundleTensors:
             _add_fault(found, contents, row, error)
             parts = []
         found.parts[row] = parts
-    # Entries that cannot be read, unless they are slices: then the error is reported for their tensor already.
+    # Entries that cannot be read, unless they are slices: then the error is reported for their
+    # tensor already.
     for row, reason in contents.errors.items():
         if row not in claimed:
             _add_fault(found, contents, row, reason)
@@ -189,15 +206,24 @@ def slice_key(name: bytes, extents: Extents) -> bytes:
 _encode_signed = lru_cache(maxsize=1 << 14)(encode_signed)
 
 
-def _find_parts(contents: BundleContents, row: int, row_of: dict[bytes, int]) -> Iterator[_SlicePart]:
+def _find_parts(
+    contents: BundleContents, row: int, row_of: dict[bytes, int]
+) -> Iterator[_SlicePart]:
     """The stored slices that a full entry lists, each checked to lie within the tensor."""
     shape = contents.entries[row].shape
     for extents in contents.entries[row].slices:
         # In TensorFlow's notation, as in "0,2:-": rows 0 and 1, all columns.
-        text = ":".join("-" if length == WHOLE_AXIS else f"{start},{length}" for start, length in extents)
+        text = ":".join(
+            "-" if length == WHOLE_AXIS else f"{start},{length}" for start, length in extents
+        )
         if len(extents) != len(shape):
-            raise InconsistentTensor(f"The slice {text} has {len(extents)} axes, the tensor {len(shape)}.", WRITE_AGAIN)
-        lengths = tuple(n if length == WHOLE_AXIS else length for (_, length), n in zip(extents, shape, strict=True))
+            raise InconsistentTensor(
+                f"The slice {text} has {len(extents)} axes, the tensor {len(shape)}.", WRITE_AGAIN
+            )
+        lengths = tuple(
+            n if length == WHOLE_AXIS else length
+            for (_, length), n in zip(extents, shape, strict=True)
+        )
         offset = tuple(start for start, _ in extents)
         if any(
             start < 0 or length < 0 or start + length > n
@@ -218,14 +244,16 @@ def _check_part(contents: BundleContents, row: int, part: _SlicePart) -> None:
     full, entry = contents.entries[row], contents.entries[number]
     if entry.dtype != full.dtype or entry.shape != shape or entry.slices:
         raise InconsistentTensor(
-            f"A slice of dtype number {full.dtype} and shape {shape} is listed, but its entry has {entry.dtype} and "
+            f"A slice of dtype number {full.dtype} and shape {shape} is listed, but its entry has "
+            f"{entry.dtype} and "
             f"{entry.shape}.",
             WRITE_AGAIN,
         )
 
 
 def _sliced_name(key: bytes) -> bytes | None:
-    """Return the name of the tensor of which ``key`` is a slice; None if ``key`` is the name of a tensor."""
+    """Return the name of the tensor of which ``key`` is a slice; None if ``key`` is the name of a
+    tensor."""
     if key[:1] != b"\x00":
         return None
     # Only bytes that decode completely are a slice key; any others are a strange but valid name.
@@ -241,7 +269,11 @@ def _sliced_name(key: bytes) -> bytes | None:
 
 
 def _add_fault(
-    found: BundleTensors, contents: BundleContents, row: int, error: CheckpointError, name: bytes | None = None
+    found: BundleTensors,
+    contents: BundleContents,
+    row: int,
+    error: CheckpointError,
+    name: bytes | None = None,
 ) -> None:
     """Note that a key cannot be read; its first error stays."""
     key = decode_key(contents.keys[row] if name is None else name)

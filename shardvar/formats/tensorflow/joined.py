@@ -1,14 +1,15 @@
-"""String tensors that a bundle has in slices, as one payload each; and payloads that are made as a whole.
+"""String tensors that a bundle has in slices, as one payload each; and payloads that are made as a
+whole.
 
-TensorFlow saves the shards of a string variable as slices, and cannot join them. The place of an element in a payload
-of strings follows from the lengths of all elements before it, so the engine moves such a payload whole, and the slices
-of a tensor are one entry here:
+TensorFlow saves the shards of a string variable as slices, and cannot join them. The place of an
+element in a payload of strings follows from the lengths of all elements before it, so the engine
+moves such a payload whole, and the slices of a tensor are one entry here:
 
     payload of a slice     lengths | checksum of the lengths | bytes
     payload of the entry   the same, of all elements in the C order of the tensor
 
-The lengths and bytes are those of the slices, and there is one checksum of 4 bytes: slices of 9 and 12 bytes are a
-payload of 5 + 8 + 4 = 17.
+The lengths and bytes are those of the slices, and there is one checksum of 4 bytes: slices of 9 and
+12 bytes are a payload of 5 + 8 + 4 = 17.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -37,14 +38,16 @@ _MOST_KEPT = 8
 class MadePayloads:
     """Payloads that are made as a whole, by joining or converting them, and read by blocks.
 
-    Each is made once, and not for every block, which would take time by the square of its size. It is kept until its
-    last byte is read; of more than a few, the first that was made is dropped.
+    Each is made once, and not for every block, which would take time by the square of its size. It
+    is kept until its last byte is read; of more than a few, the first that was made is dropped.
     """
 
     kept: dict[_Place, bytes] = field(default_factory=dict)
     """Those of which bytes are still to be read."""
 
-    def read(self, place: _Place, start: int, buffer: memoryview, make: Callable[[], bytes]) -> None:
+    def read(
+        self, place: _Place, start: int, buffer: memoryview, make: Callable[[], bytes]
+    ) -> None:
         """Fill ``buffer`` from a payload, from byte ``start`` of it on."""
         payload = self.kept.pop(place, None) or make()
         stop = start + len(buffer)
@@ -58,10 +61,12 @@ class MadePayloads:
 def join_strings(
     stored: EntryTable, faults: dict[str, CheckpointError], taken: Collection[_Place], index: str
 ) -> tuple[EntryTable, Joined]:
-    """Return the entries, with one for the slices of each string tensor; it has the place of the first slice.
+    """Return the entries, with one for the slices of each string tensor; it has the place of the
+    first slice.
 
-    Keys in ``faults`` stay as they are, since their slices may not tile. A key is added whose entry would have the
-    place of another one: it is in ``taken``, or was given to another tensor. ``index`` is the path of the index file.
+    Keys in ``faults`` stay as they are, since their slices may not tile. A key is added whose entry
+    would have the place of another one: it is in ``taken``, or was given to another tensor.
+    ``index`` is the path of the index file.
     """
     slices = stored.slices
     order, bounds = slices.by_tensor()
@@ -80,7 +85,10 @@ def join_strings(
         rows = order[bounds[tensor] : bounds[tensor + 1]]
         first = int(rows[0])
         # A slice without elements may have no checksum either.
-        size = int(np.maximum(slices.nbytes[rows] - strings.WORD_NBYTES, 0).sum()) + strings.WORD_NBYTES
+        size = (
+            int(np.maximum(slices.nbytes[rows] - strings.WORD_NBYTES, 0).sum())
+            + strings.WORD_NBYTES
+        )
         place = int(stored.file[first]), int(stored.start[first]), size
         if place in joined or (place in taken and size != nbytes[first]):
             error = InvalidCheckpoint("Another tensor begins with the same bytes.", WRITE_AGAIN)
@@ -93,8 +101,11 @@ def join_strings(
     return replace(stored, slices=table).take(np.flatnonzero(is_kept)), joined
 
 
-def join_payloads(parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...], nbytes: int) -> bytes:
-    """Return the payload of a string tensor of that shape, from those of its slices, which tile it."""
+def join_payloads(
+    parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...], nbytes: int
+) -> bytes:
+    """Return the payload of a string tensor of that shape, from those of its slices, which tile
+    it."""
     try:
         whole = np.empty(shape, object)
     except ValueError as error:
@@ -104,5 +115,7 @@ def join_payloads(parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...],
     payload = strings.encode(whole)
     # A length may be written in more bytes than it needs.
     if len(payload) != nbytes:
-        raise MalformedCheckpoint(f"Its slices are {len(payload)} bytes when joined, and not {nbytes}.", WRITE_AGAIN)
+        raise MalformedCheckpoint(
+            f"Its slices are {len(payload)} bytes when joined, and not {nbytes}.", WRITE_AGAIN
+        )
     return payload

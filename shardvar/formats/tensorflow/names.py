@@ -3,10 +3,12 @@
     PREFIX.index                    the table of contents
     PREFIX.data-00002-of-00005      data file 2 of 5; numbers above 99999 are written with the digits they need
 
-The count is part of every data file's name, and the index gives the right count. A prefix may itself end in ``.index``
-or look like a data file, so each interpretation of a name is compared with the existing files.
+The count is part of every data file's name, and the index gives the right count. A prefix may
+itself end in ``.index`` or look like a data file, so each interpretation of a name is compared with
+the existing files.
 
-The V1 format of old TensorFlow is one file at PREFIX itself (or PREFIX-00002-of-00005), recognised by its last bytes.
+The V1 format of old TensorFlow is one file at PREFIX itself (or PREFIX-00002-of-00005), recognised
+by its last bytes.
 """
 
 import re
@@ -47,11 +49,13 @@ def data_files(prefix: str, names: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def find_bundles(storage: Storage, name: str) -> list[str]:
-    """Return the prefixes that ``name`` may mean; if it is empty, those of all bundles in the directory."""
+    """Return the prefixes that ``name`` may mean; if it is empty, those of all bundles in the
+    directory."""
     names = storage.names()
     if not name:
         return _list_prefixes(storage, names)
-    # In the order of certainty: an index, a data file, a prefix of either, and at last files whose bytes are read.
+    # In the order of certainty: an index, a data file, a prefix of either, and at last files whose
+    # bytes are read.
     there = set(names)
     if name in there and name.endswith(_INDEX_SUFFIX):
         return [name.removesuffix(_INDEX_SUFFIX)]
@@ -67,7 +71,9 @@ def find_bundles(storage: Storage, name: str) -> list[str]:
 
 def v1_files(storage: Storage, prefix: str, names: Iterable[str]) -> list[str]:
     """Return the files of a V1 checkpoint of that prefix: sorted tables that are not an index."""
-    parts = (name for name in names if (part := _V1_PART.fullmatch(name)) and part["prefix"] == prefix)
+    parts = (
+        name for name in names if (part := _V1_PART.fullmatch(name)) and part["prefix"] == prefix
+    )
     return [name for name in (prefix, *parts) if name in names and _is_table(storage, name)]
 
 
@@ -75,31 +81,46 @@ def check_readable(prefix: str) -> None:
     """Raise ``UnsupportedError`` for a prefix that TensorFlow would write and cannot read."""
     if not prefix or "\\" in prefix or re.search(r"\[.*\]", prefix, re.DOTALL):
         raise UnsupportedError(
-            f"TensorFlow would not find a checkpoint named {prefix!r}: it reads the name as a pattern.",
+            f"TensorFlow would not find a checkpoint named {prefix!r}: it reads the name as a "
+            "pattern.",
             "Choose a name without backslashes and brackets.",
         )
 
 
 def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
-    """Return the bundles of a directory; without any, prefixes of data files, or else V1 checkpoints."""
-    # An ``.index`` without data files may be a file of another program, so its last bytes are read. Bundles without any
-    # tensor have no data files and are found by these bytes too.
+    """Return the bundles of a directory; without any, prefixes of data files, or else V1
+    checkpoints."""
+    # An ``.index`` without data files may be a file of another program, so its last bytes are read.
+    # Bundles without any tensor have no data files and are found by these bytes too.
     data = {match["prefix"] for name in names if (match := DATA_NAME.fullmatch(name))}
     indexes = [name.removesuffix(_INDEX_SUFFIX) for name in names if name.endswith(_INDEX_SUFFIX)]
-    bundles = [prefix for prefix in indexes if prefix in data or _is_table(storage, bundle_index_name(prefix))]
+    bundles = [
+        prefix
+        for prefix in indexes
+        if prefix in data or _is_table(storage, bundle_index_name(prefix))
+    ]
     if bundles or data:
         return bundles or sorted(data)
-    # One file of each set is looked at: those of other formats may be thousands, and in a bucket each is a request.
+    # One file of each set is looked at: those of other formats may be thousands, and in a bucket
+    # each is a request.
     firsts: dict[str, str] = {}
-    unfinished = unfinished_files(names, "")  # an index under its temporary name ends as a table too
-    for name in sorted(name for name in set(names).difference(unfinished) if not name.endswith(_INDEX_SUFFIX)):
+    unfinished = unfinished_files(
+        names, ""
+    )  # an index under its temporary name ends as a table too
+    for name in sorted(
+        name for name in set(names).difference(unfinished) if not name.endswith(_INDEX_SUFFIX)
+    ):
         firsts.setdefault(match["prefix"] if (match := _V1_PART.fullmatch(name)) else name, name)
-    looked = as_answered(lambda item: (item[0], _is_table(storage, item[1])), firsts.items(), storage.traits)
+    looked = as_answered(
+        lambda item: (item[0], _is_table(storage, item[1])), firsts.items(), storage.traits
+    )
     return sorted(prefix for prefix, is_table in looked if is_table)
 
 
 def _is_table(storage: Storage, name: str) -> bool:
     """Return True if a file can be read and ends as a sorted table does."""
     count = len(TABLE_MAGIC)
-    last = look_into(storage, name, lambda file: file.read(max(file.size - count, 0), min(count, file.size)), b"")
+    last = look_into(
+        storage, name, lambda file: file.read(max(file.size - count, 0), min(count, file.size)), b""
+    )
     return last == TABLE_MAGIC

@@ -6,12 +6,13 @@
     TensorShapeProto    2 dim (repeated: 1 size), 3 unknown_rank
     TensorSliceProto    1 extent (repeated: 1 start, 2 length; without a length, or with -1, the whole axis)
 
-The header may have one more field, 1000, which TensorFlow passes over: the generation (``Metadata.generation``), up to
-64 letters and digits.
+The header may have one more field, 1000, which TensorFlow passes over: the generation
+(``Metadata.generation``), up to 64 letters and digits.
 
-A shard here is a data file. ``decode_entry`` reads any entry. ``decode_bundle_entries`` reads many, and decodes by hand
-the form that TensorFlow gives to nearly all of them: dtype and shape first, for which a model has few distinct byte
-strings, then the numbers, then the checksum. Entries of any other form go to ``decode_entry``.
+A shard here is a data file. ``decode_entry`` reads any entry. ``decode_bundle_entries`` reads many,
+and decodes by hand the form that TensorFlow gives to nearly all of them: dtype and shape first, for
+which a model has few distinct byte strings, then the numbers, then the checksum. Entries of any
+other form go to ``decode_entry``.
 """
 
 from collections.abc import Sequence
@@ -23,13 +24,20 @@ from shardvar.errors import CheckpointError, InvalidCheckpoint
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import invalid, malformed, past_limit
-from shardvar.wire.protobuf import decode_fields, encode_bytes_field, encode_fixed32_field, encode_varint_field
+from shardvar.wire.protobuf import (
+    decode_fields,
+    encode_bytes_field,
+    encode_fixed32_field,
+    encode_varint_field,
+)
 from shardvar.wire.varint import decode_varint
 
 ENUM_DTYPES: dict[int, str] = dict(
     enumerate(
-        "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16 "
-        "quint16 uint16 complex128 float16 resource variant uint32 uint64 float8_e5m2 float8_e4m3fn float8_e4m3fnuz "
+        "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 "
+        "bfloat16 qint16 "
+        "quint16 uint16 complex128 float16 resource variant uint32 uint64 float8_e5m2 "
+        "float8_e4m3fn float8_e4m3fnuz "
         "float8_e4m3b11fnuz float8_e5m2fnuz int4 uint4 int2 uint2 float4_e2m1fn".split(),
         start=1,
     )
@@ -104,11 +112,14 @@ def decode_header(message: bytes) -> BundleHeader:
                 generation = field.octets()
     if min_consumer > BUNDLE_VERSION or BUNDLE_VERSION in bad_consumers:
         wish = (
-            f"version {min_consumer} or later" if min_consumer > BUNDLE_VERSION else f"any version but {BUNDLE_VERSION}"
+            f"version {min_consumer} or later"
+            if min_consumer > BUNDLE_VERSION
+            else f"any version but {BUNDLE_VERSION}"
         )
         remedy = "Read it with the TensorFlow that wrote it, and save it with an older one."
         raise InvalidCheckpoint(
-            f"The header asks for a reader of {wish}; this one is of version {BUNDLE_VERSION}.", remedy
+            f"The header asks for a reader of {wish}; this one is of version {BUNDLE_VERSION}.",
+            remedy,
         )
     if endianness not in (0, 1) or num_shards < 0:
         raise invalid(f"The header claims the byte order {endianness} and {num_shards} data files.")
@@ -146,9 +157,13 @@ def decode_entry(message: bytes) -> BundleEntry:
     return BundleEntry(dtype, tuple(shape), shard, offset, size, crc, tuple(slices))
 
 
-def decode_bundle_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
-    """Return all entries in order, and the errors of those that cannot be read (``NO_ENTRY`` in the list) by row."""
-    # The fast path returns None for any other form, and ``decode_entry`` decides; both give the same entries.
+def decode_bundle_entries(
+    messages: Sequence[bytes],
+) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
+    """Return all entries in order, and the errors of those that cannot be read (``NO_ENTRY`` in the
+    list) by row."""
+    # The fast path returns None for any other form, and ``decode_entry`` decides; both give the
+    # same entries.
     heads: dict[bytes, tuple[int, tuple[int, ...]]] = {}
     entries: list[BundleEntry] = []
     faults: dict[int, CheckpointError] = {}
@@ -165,16 +180,26 @@ def decode_bundle_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry],
     return entries, faults
 
 
-def _decode_common(message: bytes, heads: dict[bytes, tuple[int, tuple[int, ...]]]) -> BundleEntry | None:
-    """Return the entry if its fields are 1, 2, any of 3, 4 and 5, and 6, in that order; None otherwise.
+def _decode_common(
+    message: bytes, heads: dict[bytes, tuple[int, tuple[int, ...]]]
+) -> BundleEntry | None:
+    """Return the entry if its fields are 1, 2, any of 3, 4 and 5, and 6, in that order; None
+    otherwise.
 
-    ``heads`` caches the meaning of fields 1 and 2, the *head*. For a float32 tensor of shape (3,) the head is
+    ``heads`` caches the meaning of fields 1 and 2, the *head*. For a float32 tensor of shape (3,)
+    the head is
 
         08 01           field 1, a varint of one byte: dtype 1
         12 04           field 2, of 4 bytes (so the head has 4 + 4 bytes): the shape
         12 02 08 03     one dim, of size 3
     """
-    if len(message) < 9 or message[0] != 0x08 or message[1] > 0x7F or message[2] != 0x12 or message[3] > 0x7F:
+    if (
+        len(message) < 9
+        or message[0] != 0x08
+        or message[1] > 0x7F
+        or message[2] != 0x12
+        or message[3] > 0x7F
+    ):
         return None
     position = 4 + message[3]
     head = message[:position]
@@ -184,19 +209,29 @@ def _decode_common(message: bytes, heads: dict[bytes, tuple[int, tuple[int, ...]
         entry = decode_entry(head)
         heads[head] = entry.dtype, entry.shape
     dtype, shape = heads[head]
-    # The tags of the fields 3, 4 and 5 are 18, 20 and 28, that of field 6, of 4 bytes, is 35: it must end the message.
-    # Numbers with bit 63 set are negative, and left to decode_entry.
+    # The tags of the fields 3, 4 and 5 are 18, 20 and 28, that of field 6, of 4 bytes, is 35: it
+    # must end the message. Numbers with bit 63 set are negative, and left to decode_entry.
     shard, position = _decode_optional(message, position, b"\x18")
     offset, position = _decode_optional(message, position, b"\x20")
     size, position = _decode_optional(message, position, b"\x28")
-    if message[position : position + 1] != b"\x35" or position + 5 != len(message) or (shard | offset | size) >> 63:
+    if (
+        message[position : position + 1] != b"\x35"
+        or position + 5 != len(message)
+        or (shard | offset | size) >> 63
+    ):
         return None
-    return BundleEntry(dtype, shape, shard, offset, size, int.from_bytes(message[position + 1 :], "little"))
+    return BundleEntry(
+        dtype, shape, shard, offset, size, int.from_bytes(message[position + 1 :], "little")
+    )
 
 
 def _decode_optional(message: bytes, position: int, tag: bytes) -> tuple[int, int]:
     """Return the varint after the tag and the offset after it; 0 if the field is omitted."""
-    return decode_varint(message, position + 1) if message[position : position + 1] == tag else (0, position)
+    return (
+        decode_varint(message, position + 1)
+        if message[position : position + 1] == tag
+        else (0, position)
+    )
 
 
 def _decode_shape(message: bytes) -> list[int]:
@@ -234,8 +269,11 @@ def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
 
 
 def encode_header(num_shards: int, generation: str = "") -> bytes:
-    """Return the header that TensorFlow writes: the count and the producer's version; then a generation, if any."""
-    header = encode_varint_field(1, num_shards) + encode_bytes_field(3, encode_varint_field(1, BUNDLE_VERSION))
+    """Return the header that TensorFlow writes: the count and the producer's version; then a
+    generation, if any."""
+    header = encode_varint_field(1, num_shards) + encode_bytes_field(
+        3, encode_varint_field(1, BUNDLE_VERSION)
+    )
     return header + (encode_bytes_field(_GENERATION, generation.encode()) if generation else b"")
 
 
@@ -247,13 +285,19 @@ def encode_head(dtype: int, shape: Sequence[int]) -> bytes:
 
 def encode_place(shard: int, offset: int, size: int, crc: int) -> bytes:
     """Return the fields of an entry for the place of the payload, and its checksum."""
-    numbers = encode_varint_field(3, shard) + encode_varint_field(4, offset) + encode_varint_field(5, size)
+    numbers = (
+        encode_varint_field(3, shard)
+        + encode_varint_field(4, offset)
+        + encode_varint_field(5, size)
+    )
     return numbers + encode_fixed32_field(6, crc)
 
 
 def encode_slices(slices: Sequence[Extents]) -> bytes:
     """Return the fields of an entry for the slices in which the tensor is stored."""
-    return b"".join(encode_bytes_field(7, b"".join(map(_encode_extent, extents))) for extents in slices)
+    return b"".join(
+        encode_bytes_field(7, b"".join(map(_encode_extent, extents))) for extents in slices
+    )
 
 
 def _encode_extent(extent: tuple[int, int]) -> bytes:
@@ -261,4 +305,6 @@ def _encode_extent(extent: tuple[int, int]) -> bytes:
     if length == WHOLE_AXIS:
         return encode_bytes_field(1, b"")
     # The length is a member of a ``oneof``, and so is written even if it is 0.
-    return encode_bytes_field(1, encode_varint_field(1, start) + (encode_varint_field(2, length) or b"\x10\x00"))
+    return encode_bytes_field(
+        1, encode_varint_field(1, start) + (encode_varint_field(2, length) or b"\x10\x00")
+    )

@@ -1,11 +1,12 @@
 """Writing a tensor bundle that TensorFlow restores.
 
-Payloads follow each other in the order of the assignment, without gaps, as TensorFlow writes them. For the same
-entries, the index has the same bytes as TensorFlow's.
+Payloads follow each other in the order of the assignment, without gaps, as TensorFlow writes them.
+For the same entries, the index has the same bytes as TensorFlow's.
 
-The names of data files are fixed apart from the count in them, and the index gives the right count. So a checkpoint is
-overwritten with a count that is not in use: the new files are beside the old ones until the new index is renamed over
-the old index. In that one step the new checkpoint replaces the old one.
+The names of data files are fixed apart from the count in them, and the index gives the right count.
+So a checkpoint is overwritten with a count that is not in use: the new files are beside the old
+ones until the new index is renamed over the old index. In that one step the new checkpoint replaces
+the old one.
 """
 
 import re
@@ -19,8 +20,19 @@ from shardvar.formats.files import check_written, discard_files, put_in_place, r
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
-from shardvar.formats.tensorflow.names import bundle_index_name, check_readable, data_files, data_name
-from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
+from shardvar.formats.tensorflow.names import (
+    bundle_index_name,
+    check_readable,
+    data_files,
+    data_name,
+)
+from shardvar.formats.tensorflow.protos import (
+    ENUMS,
+    encode_head,
+    encode_header,
+    encode_place,
+    encode_slices,
+)
 from shardvar.formats.unfinished import BESIDE
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -49,9 +61,15 @@ class BundleWriter:
         """Return the checksum of the payload of ``count`` strings or variants."""
         if dtype == STRING and len(payload):
             return strings.bundle_checksum(payload, count)
-        return strings.variant_checksum(payload, count) if dtype == VARIANT else CRC32C.compute(payload)
+        return (
+            strings.variant_checksum(payload, count)
+            if dtype == VARIANT
+            else CRC32C.compute(payload)
+        )
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Sequence[tuple[int, bytes]]:
         """Return nothing: data files have payloads only."""
         return ()
 
@@ -81,17 +99,21 @@ class BundleSink:
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
-        # Plan: names that are free, and the index, whole, in memory. Checksums come file by file, and within a file in
-        # the order of the assignment: the order of a stable sort by file.
+        # Plan: names that are free, and the index, whole, in memory. Checksums come file by file,
+        # and within a file in the order of the assignment: the order of a stable sort by file.
         names = self.storage.names()
         count = _free_count(self.prefix, self.assignment.num_files, names)
         crc = np.zeros(len(self.assignment.file), np.int64)
         crc[np.argsort(self.assignment.file, kind="stable")] = np.concatenate(
             [np.zeros(0, np.int64), *(file.payload for file in checksums)]
         )
-        finals = [data_name(self.prefix, number, count) for number in range(self.assignment.num_files)]
+        finals = [
+            data_name(self.prefix, number, count) for number in range(self.assignment.num_files)
+        ]
         renames = list(zip(self.asides, finals, strict=True))
-        index = encode_table([(HEADER_KEY, encode_header(count, self.generation)), *sorted(self._entries(crc))])
+        index = encode_table(
+            [(HEADER_KEY, encode_header(count, self.generation)), *sorted(self._entries(crc))]
+        )
         # Commit, then remove: until the rename of the index, the old one names the old files.
         last = self.index_aside, bundle_index_name(self.prefix)
         put_in_place(self.storage, renames, last, index, tidy=lambda: self._tidy(finals))
@@ -101,7 +123,8 @@ class BundleSink:
         discard_files(self.storage, [*self.asides, self.index_aside])
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in place."""
+        """Return False: until the commit, the files have names that no other process puts in
+        place."""
         return False
 
     def _tidy(self, finals: Sequence[str]) -> None:
@@ -119,7 +142,10 @@ class BundleSink:
         # Few combinations of dtype and shape occur in a model, so their encoding is cached.
         heads: dict[tuple[int, tuple[int, ...]], bytes] = {}
         columns = (self.assignment.file, self.start, slices.nbytes, mask(crc.astype(np.uint32)))
-        places = [encode_place(*place) for place in zip(*(column.tolist() for column in columns), strict=True)]
+        places = [
+            encode_place(*place)
+            for place in zip(*(column.tolist() for column in columns), strict=True)
+        ]
         rows = order.tolist()
         for tensor, key in enumerate(self.keys):
             mine = rows[bounds[tensor] : bounds[tensor + 1]]
@@ -140,8 +166,12 @@ class BundleSink:
         rank = int(slices.tensors.ranks[slices.tensor[rows[0]]])
         shapes = slices.shape[rows, :rank].tolist()
         starts = slices.offset[rows, :rank].tolist()
-        extents = [tuple(zip(start, shape, strict=True)) for start, shape in zip(starts, shapes, strict=True)]
-        # The full entry has the file of its first slice, as TensorFlow's merge leaves it; readers ignore it.
+        extents = [
+            tuple(zip(start, shape, strict=True))
+            for start, shape in zip(starts, shapes, strict=True)
+        ]
+        # The full entry has the file of its first slice, as TensorFlow's merge leaves it; readers
+        # ignore it.
         place = encode_place(int(self.assignment.file[rows[0]]), 0, 0, 0)
         yield key, head + place + encode_slices(extents)
         for row, shape, extent in zip(rows, shapes, extents, strict=True):
@@ -149,16 +179,28 @@ class BundleSink:
 
 
 def plan_bundle(
-    storage: Storage, prefix: str, assignment: Assignment, capabilities: Capabilities, generation: str
+    storage: Storage,
+    prefix: str,
+    assignment: Assignment,
+    capabilities: Capabilities,
+    generation: str,
 ) -> BundleSink:
     """Lay the assigned slices out; ``UnsupportedError`` if TensorFlow could not read them back."""
     check_readable(prefix)
     check_holds(assignment.slices, capabilities, "tensorflow")
     _check_cuts(assignment.slices, capabilities)
     keys = [_encode_key(key) for key in assignment.slices.tensors.keys]
-    asides = [f"{prefix}.data-{number:05}.{generation}.tmp" for number in range(assignment.num_files)]
+    asides = [
+        f"{prefix}.data-{number:05}.{generation}.tmp" for number in range(assignment.num_files)
+    ]
     return BundleSink(
-        storage, prefix, assignment, keys, asides, f"{prefix}.index.{generation}.tmp", _starts(assignment)
+        storage,
+        prefix,
+        assignment,
+        keys,
+        asides,
+        f"{prefix}.index.{generation}.tmp",
+        _starts(assignment),
     )
 
 
@@ -178,8 +220,8 @@ def adopt_bundle(
 
 def _starts(assignment: Assignment) -> Ints:
     """Return [m] the first byte of each payload in its file: after the payloads before it."""
-    # Sorted by file, payloads of 10, 20 and 5 bytes in the files 0, 0, 1 have before = [0, 10, 30]. The first payload
-    # of file 1 is at position 2, so 30 is subtracted in that file: [0, 10, 0].
+    # Sorted by file, payloads of 10, 20 and 5 bytes in the files 0, 0, 1 have before = [0, 10, 30].
+    # The first payload of file 1 is at position 2, so 30 is subtracted in that file: [0, 10, 0].
     order = np.argsort(assignment.file, kind="stable")
     nbytes = assignment.slices.nbytes[order]
     before = np.cumsum(nbytes) - nbytes
@@ -192,38 +234,52 @@ def _starts(assignment: Assignment) -> Ints:
 def _check_cuts(slices: SliceTable, capabilities: Capabilities) -> None:
     """Raise ``UnsupportedError`` for slices that TensorFlow could not join again."""
     held = np.array([name in capabilities.slice_dtypes for name in NAMES])
-    refused = ~held[slices.codes()] | (slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank)
+    refused = ~held[slices.codes()] | (
+        slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank
+    )
     refused |= (slices.shape == 0).any(axis=1)
     for row in np.flatnonzero(refused & ~slices.is_whole()).tolist():
         raise UnsupportedError(
-            f"TensorFlow cannot read the slice {slices.region(row)} of {slices.key(row)!r} ({slices.dtype(row)}) back.",
+            f"TensorFlow cannot read the slice {slices.region(row)} of {slices.key(row)!r} "
+            f"({slices.dtype(row)}) back.",
             "Write the tensor whole.",
         )
 
 
 def _encode_key(key: str) -> bytes:
-    """Return a name as it is stored; an empty one is the header's, and names with a zero byte first are slices'."""
+    """Return a name as it is stored; an empty one is the header's, and names with a zero byte first
+    are slices'."""
     try:
         encoded = key.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise UnsupportedError(f"{key!r} cannot be encoded as a name.", "Rename the tensor.") from error
+        raise UnsupportedError(
+            f"{key!r} cannot be encoded as a name.", "Rename the tensor."
+        ) from error
     if encoded[:1] in (b"", b"\x00"):
         raise UnsupportedError(f"{key!r} is a name that TensorFlow reserves.", "Rename the tensor.")
     return encoded
 
 
 def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
-    """Return the count for the names of the data files: their number, or the next one that is not in use."""
+    """Return the count for the names of the data files: their number, or the next one that is not
+    in use."""
     count = max(num_files, 1)
-    taken = {count for _, count in data_files(prefix, names)} if bundle_index_name(prefix) in names else set()
+    taken = (
+        {count for _, count in data_files(prefix, names)}
+        if bundle_index_name(prefix) in names
+        else set()
+    )
     while count in taken:
         count += 1
     return count
 
 
 def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
-    """Return the data files that the index does not name any more, and the temporary files of dead writers."""
-    aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL)
+    """Return the data files that the index does not name any more, and the temporary files of dead
+    writers."""
+    aside = re.compile(
+        re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL
+    )
     old = {name for name, _ in data_files(prefix, names)}.difference(finals)
     asides = [name for name in names if aside.fullmatch(name)]
     return [*old, *asides, *share_files(names, share_prefix(prefix, "tensorflow"))]

@@ -1,17 +1,19 @@
 """An open tensor bundle: its table of contents, with the laws checked, and the payloads.
 
-Contents. The entries become columns, and laws are checked on columns: sizes follow from dtype and shape, payloads lie
-within existing files, slices tile. A key that breaks a law is listed with its fault, and all others can be read. Data
-files are opened at once for their sizes, so that memory is never allocated for a false claim, and they stay open.
+Contents. The entries become columns, and laws are checked on columns: sizes follow from dtype and
+shape, payloads lie within existing files, slices tile. A key that breaks a law is listed with its
+fault, and all others can be read. Data files are opened at once for their sizes, so that memory is
+never allocated for a false claim, and they stay open.
 
-Payloads. Little-endian elements are plain, and so are the bytes of strings and variants; but a bundle's checksum of
-these is not that of their bytes, so this source compares it, as soon as the last byte was read. Elements of a
-big-endian bundle are reversed while they are read, and their checksum is compared in the same way, over the bytes of
-the file.
+Payloads. Little-endian elements are plain, and so are the bytes of strings and variants; but a
+bundle's checksum of these is not that of their bytes, so this source compares it, as soon as the
+last byte was read. Elements of a big-endian bundle are reversed while they are read, and their
+checksum is compared in the same way, over the bytes of the file.
 
-Replaced files. The names of data files recur every other time that a checkpoint is overwritten. So the files are opened
-first, and then the index must still be the one that was read; otherwise both are read again. An open file keeps its
-bytes when the checkpoint is overwritten, and a file that is opened later must be the one that it was (``DataFiles``).
+Replaced files. The names of data files recur every other time that a checkpoint is overwritten. So
+the files are opened first, and then the index must still be the one that was read; otherwise both
+are read again. An open file keeps its bytes when the checkpoint is overwritten, and a file that is
+opened later must be the one that it was (``DataFiles``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +35,13 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
 from shardvar.formats.protocol import Finding
-from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, decode_key, find_tensors, read_bundle
+from shardvar.formats.tensorflow.contents import (
+    BundleContents,
+    BundleTensors,
+    decode_key,
+    find_tensors,
+    read_bundle,
+)
 from shardvar.formats.tensorflow.joined import Joined, MadePayloads, join_payloads, join_strings
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
@@ -91,7 +99,8 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     plain = (itemsize == 1) | (itemsize > 1) & (not contents.header.is_big_endian)
     entries = EntryTable(slices, file, start, np.where(plain, crc, NO_CHECKSUM), plain)
 
-    # Laws: of each entry, of each entry with its file, and of all slices of a tensor. The first fault of a key counts.
+    # Laws: of each entry, of each entry with its file, and of all slices of a tensor. The first
+    # fault of a key counts.
     faults = _FaultFinder(tensors.faults, entries, contents.place)
     _check_sizes(faults, stored, contents.header.is_big_endian)
     _check_numbers(faults, shard, contents.header.num_shards)
@@ -107,12 +116,21 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     listed, joined = join_strings(entries, faults.errors, guards, contents.place)
     table = TableIndex(listed, files, Metadata(generation=header.generation), faults.errors)
     return BundleIndex(
-        table, contents.file, data, guards, header.is_big_endian, header.num_shards, sizes, entries, joined
+        table,
+        contents.file,
+        data,
+        guards,
+        header.is_big_endian,
+        header.num_shards,
+        sizes,
+        entries,
+        joined,
     )
 
 
 def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int], int]:
-    """Return the checksums of payloads that are not plain, by place: a caller may have renamed keys, places stay."""
+    """Return the checksums of payloads that are not plain, by place: a caller may have renamed
+    keys, places stay."""
     entries = faults.entries
     others = np.flatnonzero(~entries.plain)
     columns = (entries.file, entries.start, entries.slices.nbytes, crc)
@@ -132,8 +150,11 @@ def _slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceT
     full = [contents.entries[row] for row in found.rows]
     ranks, shapes = pad([entry.shape for entry in full], fill=1)
     codes = _column(CODES[entry.dtype] for entry in full)
-    tensors = TensorTable([decode_key(contents.keys[row]) for row in found.rows], codes, ranks, shapes)
-    # A whole tensor has one slice, of the full shape at offset 0; the rows of tensors in slices are overwritten below.
+    tensors = TensorTable(
+        [decode_key(contents.keys[row]) for row in found.rows], codes, ranks, shapes
+    )
+    # A whole tensor has one slice, of the full shape at offset 0; the rows of tensors in slices are
+    # overwritten below.
     count = _column(len(found.parts[row]) if row in found.parts else 1 for row in found.rows)
     tensor = np.repeat(np.arange(len(full)), count)
     offset, shape = np.zeros_like(shapes)[tensor], shapes[tensor]
@@ -144,8 +165,12 @@ def _slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceT
         here = slice(int(first[number]), int(first[number]) + len(parts))
         rows[here] = [part for part, _, _ in parts]
         if parts:
-            offset[here] = widen(np.array([start for _, start, _ in parts], np.int64), offset.shape[1], 0)
-            shape[here] = widen(np.array([extents for _, _, extents in parts], np.int64), shape.shape[1], 1)
+            offset[here] = widen(
+                np.array([start for _, start, _ in parts], np.int64), offset.shape[1], 0
+            )
+            shape[here] = widen(
+                np.array([extents for _, _, extents in parts], np.int64), shape.shape[1], 1
+            )
     selected = rows.tolist()
     nbytes = np.maximum(_column(contents.entries[row].size for row in selected), 0)
     return SliceTable.of(tensors, tensor, offset, shape, nbytes), selected
@@ -176,11 +201,13 @@ class _FaultFinder:
 
 
 def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> None:
-    """Note payloads whose size does not follow from dtype and shape, and strings smaller than is possible."""
+    """Note payloads whose size does not follow from dtype and shape, and strings smaller than is
+    possible."""
     slices = faults.entries.slices
     codes = slices.codes()
-    # A string takes a byte for its length at least, and all of them 4 bytes for a checksum. The number of elements is
-    # a float, which cannot overflow: the shape of a string tensor is not bounded by its size.
+    # A string takes a byte for its length at least, and all of them 4 bytes for a checksum. The
+    # number of elements is a float, which cannot overflow: the shape of a string tensor is not
+    # bounded by its size.
     count = np.prod(slices.shape, axis=1, dtype=np.float64)
     least = np.where(count == 0, 0, count + 4)
     whole = ITEMSIZES[codes] == 0
@@ -194,7 +221,9 @@ def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> Non
     )
     faults.add(
         (codes == _VARIANT) & is_big_endian,
-        lambda _row: InvalidCheckpoint("Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN),
+        lambda _row: InvalidCheckpoint(
+            "Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN
+        ),
     )
 
 
@@ -202,16 +231,21 @@ def _check_numbers(faults: _FaultFinder, shard: Ints, num_shards: int) -> None:
     """Note payloads outside the numbered data files, or before the first byte of one."""
     faults.add(
         (shard < 0) | (shard >= num_shards),
-        lambda row: InvalidCheckpoint(f"It is in data file {int(shard[row])} of {num_shards}.", WRITE_AGAIN),
+        lambda row: InvalidCheckpoint(
+            f"It is in data file {int(shard[row])} of {num_shards}.", WRITE_AGAIN
+        ),
     )
     faults.add(
         faults.entries.start < 0,
-        lambda row: OutOfBounds(f"It begins at offset {int(faults.entries.start[row])} of its file.", WRITE_AGAIN),
+        lambda row: OutOfBounds(
+            f"It begins at offset {int(faults.entries.start[row])} of its file.", WRITE_AGAIN
+        ),
     )
 
 
 def _measure(files: DataFiles) -> tuple[Ints, dict[int, CheckpointError]]:
-    """Return the sizes of the data files, -1 for those that cannot be opened, and the errors of these."""
+    """Return the sizes of the data files, -1 for those that cannot be opened, and the errors of
+    these."""
     sizes = np.full(len(files.names), -1, np.int64)
     unreadable: dict[int, CheckpointError] = {}
     for number in range(len(files.names)):
@@ -222,16 +256,20 @@ def _measure(files: DataFiles) -> tuple[Ints, dict[int, CheckpointError]]:
     return sizes, unreadable
 
 
-def _check_places(faults: _FaultFinder, files: list[str], sizes: Ints, unreadable: dict[int, CheckpointError]) -> None:
+def _check_places(
+    faults: _FaultFinder, files: list[str], sizes: Ints, unreadable: dict[int, CheckpointError]
+) -> None:
     """Note payloads that do not end within their file.
 
-    They are incomplete if the file was cut short, and out of bounds if the index is wrong. In a file of 100 bytes that
-    was cut short, the first payload with missing bytes begins at or before 100, because payloads have no gaps between
-    them. If it begins after 100, the index is wrong.
+    They are incomplete if the file was cut short, and out of bounds if the index is wrong. In a
+    file of 100 bytes that was cut short, the first payload with missing bytes begins at or before
+    100, because payloads have no gaps between them. If it begins after 100, the index is wrong.
     """
     entries = faults.entries
     size = sizes[entries.file]
-    faults.add(np.isin(entries.file, list(unreadable)), lambda row: unreadable[int(entries.file[row])])
+    faults.add(
+        np.isin(entries.file, list(unreadable)), lambda row: unreadable[int(entries.file[row])]
+    )
     beyond = (entries.start >= 0) & (size >= 0) & (entries.slices.nbytes > size - entries.start)
     first = np.full(len(files), np.iinfo(np.int64).max)
     np.minimum.at(first, entries.file[beyond], entries.start[beyond])
@@ -241,9 +279,15 @@ def _check_places(faults: _FaultFinder, files: list[str], sizes: Ints, unreadabl
     def reason(row: int) -> CheckpointError:
         number, start = int(entries.file[row]), int(entries.start[row])
         if first[number] <= size[row]:
-            cause = f"{files[number]} has {size[row]} bytes, but the index says at least {stop[number]}."
+            cause = (
+                f"{files[number]} has {size[row]} bytes, but the index says at least "
+                f"{stop[number]}."
+            )
             return IncompleteCheckpoint(cause, COPY_AGAIN).in_file(files[number])
-        cause = f"{files[number]} has {size[row]} bytes, too few for {entries.slices.nbytes[row]} at offset {start}."
+        cause = (
+            f"{files[number]} has {size[row]} bytes, too few for {entries.slices.nbytes[row]} at "
+            f"offset {start}."
+        )
         return OutOfBounds(cause, WRITE_AGAIN)
 
     faults.add(beyond, reason)
@@ -255,7 +299,8 @@ def _check_shared(faults: _FaultFinder, sizes: Ints) -> None:
     faults.add(
         find_shared(faults.entries, sizes),
         lambda row: past_limit(
-            f"Its bytes at offset {start[row]} also belong to other tensors, and the payloads of the file are "
+            f"Its bytes at offset {start[row]} also belong to other tensors, and the payloads of "
+            "the file are "
             "many times its size",
             "MAX_PAYLOAD_EXPANSION",
         ),
@@ -294,9 +339,15 @@ class BundleSource:
         file, begin = int(entries.file[row]), int(entries.start[row])
         nbytes = int(entries.slices.nbytes[row])
         dtype = entries.slices.dtype(row)
-        slices = self.contents.joined.get((file, begin, nbytes)) if entries is not self.contents.stored else None
+        slices = (
+            self.contents.joined.get((file, begin, nbytes))
+            if entries is not self.contents.stored
+            else None
+        )
         if slices is not None and dtype == STRING:
-            self.made.read((file, begin, nbytes), start, buffer, lambda: self._join(slices.tolist(), nbytes))
+            self.made.read(
+                (file, begin, nbytes), start, buffer, lambda: self._join(slices.tolist(), nbytes)
+            )
             return
         with prefix_errors(f"{entries.slices.key(row)!r}"):
             # Read: ``begin`` counts in the file, ``start`` in the payload.
@@ -308,11 +359,13 @@ class BundleSource:
                 self.made.read((file, begin, nbytes), start, buffer, made)
             else:
                 self._read_swapped(file, begin, start, buffer, _unit(dtype))
-            # Check: with the last byte of a payload that is not plain. The bytes of the file are mapped for that unless
-            # the buffer has them all.
+            # Check: with the last byte of a payload that is not plain. The bytes of the file are
+            # mapped for that unless the buffer has them all.
             if not entries.plain[row] and start + len(buffer) == nbytes:
                 is_payload = len(buffer) == nbytes and not self.contents.is_big_endian
-                self._check(entries, row, buffer if is_payload else self.map(file)[begin : begin + nbytes])
+                self._check(
+                    entries, row, buffer if is_payload else self.map(file)[begin : begin + nbytes]
+                )
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
@@ -334,18 +387,33 @@ class BundleSource:
         self.contents.file.close()
 
     def findings(self) -> Sequence[Finding]:
-        """Return data files that the index does not name, and bytes after the last payload of a file."""
+        """Return data files that the index does not name, and bytes after the last payload of a
+        file."""
         index = self.contents
         entries = index.stored
         stop = np.zeros(len(index.sizes), np.int64)
         np.maximum.at(stop, entries.file, entries.start + entries.slices.nbytes)
         findings = [
-            Finding(name, f"The last {size - end} of its {size} bytes do not belong to a tensor.", False)
-            for name, size, end in zip(index.table.files, index.sizes.tolist(), stop.tolist(), strict=True)
+            Finding(
+                name, f"The last {size - end} of its {size} bytes do not belong to a tensor.", False
+            )
+            for name, size, end in zip(
+                index.table.files, index.sizes.tolist(), stop.tolist(), strict=True
+            )
             if size > end
         ]
-        strays = (name for name, _ in data_files(self.prefix, self.storage.names()) if name not in index.table.files)
-        return [*findings, *(Finding(name, "The index has no tensor in this data file.", False) for name in strays)]
+        strays = (
+            name
+            for name, _ in data_files(self.prefix, self.storage.names())
+            if name not in index.table.files
+        )
+        return [
+            *findings,
+            *(
+                Finding(name, "The index has no tensor in this data file.", False)
+                for name in strays
+            ),
+        ]
 
     @property
     def _files(self) -> DataFiles:
@@ -365,30 +433,40 @@ class BundleSource:
         with prefix_errors(f"{stored.slices.key(rows[0])!r}"):
             return join_payloads(parts, shape, nbytes)
 
-    def _read_swapped(self, file: int, begin: int, start: int, buffer: memoryview, unit: int) -> None:
-        """Fill ``buffer`` with reversed words of ``unit`` bytes; ``start`` and its end may be within a word."""
-        # Bytes 3 to 9 of words of 4 bytes are in the words [0, 12): these are read and reversed, and then cut.
+    def _read_swapped(
+        self, file: int, begin: int, start: int, buffer: memoryview, unit: int
+    ) -> None:
+        """Fill ``buffer`` with reversed words of ``unit`` bytes; ``start`` and its end may be
+        within a word."""
+        # Bytes 3 to 9 of words of 4 bytes are in the words [0, 12): these are read and reversed,
+        # and then cut.
         first, stop = start // unit * unit, -(-(start + len(buffer)) // unit) * unit
         stored = self._files.open(file).read(begin + first, stop - first)
         words = np.frombuffer(stored, f">u{unit}").astype(f"<u{unit}").tobytes()
         buffer[:] = words[start - first : start - first + len(buffer)]
 
     def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
-        """Raise ``CorruptCheckpoint`` if the bytes of the file disagree with the checksum of their entry."""
+        """Raise ``CorruptCheckpoint`` if the bytes of the file disagree with the checksum of their
+        entry."""
         if not len(stored):
             return
         file, start = int(entries.file[row]), int(entries.start[row])
-        expected, actual = self.contents.guards[file, start, len(stored)], self._checksum(entries, row, stored)
+        expected, actual = (
+            self.contents.guards[file, start, len(stored)],
+            self._checksum(entries, row, stored),
+        )
         if actual != expected:
             found = "no checksum" if actual is None else f"the checksum {actual:08x}"
             raise CorruptCheckpoint(
-                f"{self._files.open(file).name}: the {len(stored)} bytes at offset {start} have {found}, but the index "
+                f"{self._files.open(file).name}: the {len(stored)} bytes at offset {start} have "
+                f"{found}, but the index "
                 f"gives {expected:08x}.",
                 COPY_AGAIN,
             )
 
     def _checksum(self, entries: EntryTable, row: int, stored: memoryview) -> int | None:
-        """Return the checksum of an entry's bytes in the file; None if strings cannot be decoded and so have none."""
+        """Return the checksum of an entry's bytes in the file; None if strings cannot be decoded
+        and so have none."""
         dtype = entries.slices.dtype(row)
         try:
             if dtype == STRING:
@@ -402,7 +480,8 @@ class BundleSource:
 
 
 def open_bundle(storage: Storage, prefix: str) -> BundleSource:
-    """Open a bundle; its index is read again if another one replaced it before the data files were open."""
+    """Open a bundle; its index is read again if another one replaced it before the data files were
+    open."""
     for _ in range(ATTEMPTS):
         source = BundleSource(storage, prefix, _read_index(storage, prefix))
         if not is_replaced(storage, bundle_index_name(prefix), source.contents.file):

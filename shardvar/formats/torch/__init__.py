@@ -46,7 +46,8 @@ CAPABILITIES = Capabilities(
     is_exact=True,
     folder_index=METADATA,
 )
-"""Every dtype that torch and NumPy share; a slice without elements is not told from another one at its offset."""
+"""Every dtype that torch and NumPy share; a slice without elements is not told from another one at
+its offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,23 @@ class TorchFormat:
         return open_dcp(storage, METADATA)
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> DcpSink:
         """Lay the slices out as the checkpoint of the folder."""
         return plan_dcp(storage, assignment, metadata, self.capabilities, generation)
 
     def adopt(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        files: WrittenFiles,
     ) -> DcpSink:
         """Return the sink of files of items that are written already."""
         return adopt_dcp(storage, assignment, metadata, self.capabilities, files)

@@ -1,4 +1,5 @@
-"""The contents of files of ``torch.save`` as a source: stored slices, in the order of their keys, and their faults."""
+"""The contents of files of ``torch.save`` as a source: stored slices, in the order of their keys,
+and their faults."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,11 +62,14 @@ class SavedContents:
 
 
 def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
-    """Return the source; a slice that is decoded, and an object, is known by the number of its row."""
+    """Return the source; a slice that is decoded, and an object, is known by the number of its
+    row."""
     keys = sorted(contents.stored.keys() - contents.faults.keys())
     rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
     views = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, View)}
-    payloads = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, bytes)}
+    payloads = {
+        row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, bytes)
+    }
     plain = np.array([row in views and views[row].is_plain for row in range(len(rows))], np.bool)
     start = [views[row].start if plain[row] else row for row in range(len(rows))]
     checksum = [views[row].checksum if row in views else NO_CHECKSUM for row in range(len(rows))]
@@ -76,7 +80,9 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         np.array(checksum, np.int64),
         plain,
     )
-    index = TableIndex(entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults))
+    index = TableIndex(
+        entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults)
+    )
     objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
     storages = _storages(keys, contents)
     look, carry = _looker(data, contents, keys), partial(_items, objects)
@@ -86,21 +92,30 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
 
 
 def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
-    """Return the objects among keys as items of a distributed checkpoint, but for those that are not plain values."""
-    items = {key: object_item(literal_in(payload)) for key, payload in objects.items() if key in keys}
+    """Return the objects among keys as items of a distributed checkpoint, but for those that are
+    not plain values."""
+    items = {
+        key: object_item(literal_in(payload)) for key, payload in objects.items() if key in keys
+    }
     return {key: item for key, item in items.items() if item is not None}
 
 
-def _slices(keys: list[str], stored: Mapping[str, Sequence[Stored]], rows: Sequence[tuple[int, Stored]]) -> SliceTable:
+def _slices(
+    keys: list[str], stored: Mapping[str, Sequence[Stored]], rows: Sequence[tuple[int, Stored]]
+) -> SliceTable:
     firsts = [stored[key][0] for key in keys]
-    dtypes = [each.value.tensor.dtype if isinstance(each.value, View) else STRING for each in firsts]
+    dtypes = [
+        each.value.tensor.dtype if isinstance(each.value, View) else STRING for each in firsts
+    ]
     codes = np.array([code(dtype) for dtype in dtypes], np.int64)
     tensors = TensorTable(keys, codes, *pad([each.shape for each in firsts], fill=1))
     shapes = [each.value.tensor.shape if isinstance(each.value, View) else () for _, each in rows]
     offset = _matrix([each.offset for _, each in rows], 0, tensors)
     nbytes = [len(each.value) if isinstance(each.value, bytes) else 0 for _, each in rows]
     tensor = np.array([row for row, _ in rows], np.int64)
-    return SliceTable.of(tensors, tensor, offset, _matrix(shapes, 1, tensors), np.array(nbytes, np.int64))
+    return SliceTable.of(
+        tensors, tensor, offset, _matrix(shapes, 1, tensors), np.array(nbytes, np.int64)
+    )
 
 
 def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) -> Ints:
@@ -122,9 +137,12 @@ _Place = tuple[int, Record]
 """A file, and a record with a checksum in it."""
 
 
-def _looker(data: DataFiles, contents: SavedContents, keys: Collection[str]) -> Callable[[], Iterable[Finding]]:
+def _looker(
+    data: DataFiles, contents: SavedContents, keys: Collection[str]
+) -> Callable[[], Iterable[Finding]]:
     """Return the function that finds the oddities which no single key shows."""
-    # Copies are compared with what is read, and nothing but their own CRC says which of the two is damaged.
+    # Copies are compared with what is read, and nothing but their own CRC says which of the two is
+    # damaged.
     copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]
 
     def look() -> Iterator[Finding]:
@@ -132,21 +150,27 @@ def _looker(data: DataFiles, contents: SavedContents, keys: Collection[str]) -> 
         for key, (first, second) in copies:
             if not _agree(data, first, second):
                 names = data.names[first.file], data.names[second.file]
-                cause = f"{key!r}: {names[0]} and {names[1]} hold different values of the slice at {first.offset}."
+                cause = (
+                    f"{key!r}: {names[0]} and {names[1]} hold different values of the slice at "
+                    f"{first.offset}."
+                )
                 yield Finding(names[1], cause, True)
 
     return look
 
 
 def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Extent]]:
-    """Return the records that have a checksum, each with the tensors in it, and with copies of tensors."""
+    """Return the records that have a checksum, each with the tensors in it, and with copies of
+    tensors."""
     read = [(key, each, False) for key in keys for each in contents.stored[key]]
     copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
     storages: dict[_Place, list[_Extent]] = {}
     for key, each, is_copy in (*read, *copies):
         if isinstance(each.value, View) and each.value.record.crc != NO_CHECKSUM:
             start, stop = (0, 0) if is_copy else each.value.reach
-            storages.setdefault((each.file, each.value.record), []).append(_Extent(key, start, stop))
+            storages.setdefault((each.file, each.value.record), []).append(
+                _Extent(key, start, stop)
+            )
     return storages
 
 
@@ -163,7 +187,8 @@ def _parts(storages: Mapping[_Place, Sequence[_Extent]]) -> frozenset[str]:
 def _loose(
     storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool = False
 ) -> dict[_Place, list[str]]:
-    """Return the records whose checksum no read of the keys compares: none of the keys spans one; with those in it.
+    """Return the records whose checksum no read of the keys compares: none of the keys spans one;
+    with those in it.
 
     With ``only_read``, those records alone of which reading the keys reads every byte.
     """
@@ -187,16 +212,25 @@ def _reach(held: Iterable[_Extent]) -> int:
 
 
 def _storage_errors(
-    data: DataFiles, storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool
+    data: DataFiles,
+    storages: Mapping[_Place, Sequence[_Extent]],
+    keys: Collection[str],
+    only_read: bool,
 ) -> dict[str, CorruptCheckpoint]:
-    """Compare the records that hold any of the keys, and that no read does; return the error of each key in one."""
+    """Compare the records that hold any of the keys, and that no read does; return the error of
+    each key in one."""
     errors: dict[str, CorruptCheckpoint] = {}
     for (number, record), held in _loose(storages, set(keys), only_read).items():
         file, crc = data.open(number), 0
         for start in range(0, record.nbytes, _BLOCK_NBYTES):
-            crc = CRC32.compute(file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc)
+            crc = CRC32.compute(
+                file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc
+            )
         if crc != record.crc:
-            which = f"The {record.nbytes} bytes at offset {record.start}, which hold {named([*dict.fromkeys(held)])},"
+            which = (
+                f"The {record.nbytes} bytes at offset {record.start}, which hold "
+                f"{named([*dict.fromkeys(held)])},"
+            )
             cause = f"{data.names[number]}: {which} disagree with their CRC-32."
             errors |= {key: corrupt(cause).in_file(data.names[number]) for key in held}
     return errors

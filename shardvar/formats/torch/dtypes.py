@@ -4,7 +4,8 @@ from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import NAMES
 
 _SAME = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 complex64 complex128 "
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 "
+    "complex64 complex128 "
     "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
 ).split()
 
@@ -35,7 +36,8 @@ UNTYPED_STORAGE = "torch.storage.UntypedStorage"
 
 
 def dtype_of(name: str) -> str:
-    """Return the dtype that a name means; ``UnsupportedError`` for those that NumPy does not have."""
+    """Return the dtype that a name means; ``UnsupportedError`` for those that NumPy does not
+    have."""
     found = DTYPES.get(name)
     if found is None or found not in NAMES:
         cause = f"It has the dtype {name}, which shardvar does not read."

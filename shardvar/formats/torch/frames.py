@@ -1,11 +1,12 @@
 """The frames of items: what surrounds the elements of a tensor in a file, and where in it they lie.
 
-An item is an archive (``archive``) with one tensor or one object. Small items are read whole, many at a time; of a
-large one, both ends are read.
+An item is an archive (``archive``) with one tensor or one object. Small items are read whole, many
+at a time; of a large one, both ends are read.
 
-Tensors of one dtype and one shape have frames that differ in nothing but checksums. So the frame of the first one is
-kept as a template. If the next item has the same bytes in front of its elements, and the same directory apart from
-checksums, then everything that was checked about the first one holds for it too, and only the CRC differs.
+Tensors of one dtype and one shape have frames that differ in nothing but checksums. So the frame of
+the first one is kept as a template. If the next item has the same bytes in front of its elements,
+and the same directory apart from checksums, then everything that was checked about the first one
+holds for it too, and only the CRC differs.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,8 @@ from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 _HEAD_NBYTES = 1 << 12
-"""Bytes at the beginning of a large item that are read at once: pickle and headers are there, nearly always."""
+"""Bytes at the beginning of a large item that are read at once: pickle and headers are there,
+nearly always."""
 _SMALL_NBYTES = 1 << 14
 """Items up to this size are read whole."""
 _WINDOW_NBYTES = 1 << 20
@@ -44,14 +46,17 @@ class _Template:
     head: bytes
     """The bytes in front of the elements, up to the CRC of the elements if it is there."""
     fixed: tuple[tuple[int, int, bytes], ...]
-    """Start, stop and content of the other ranges around the elements that are the same in all items."""
+    """Start, stop and content of the other ranges around the elements that are the same in all
+    items."""
     crc_start: int
     """The place of the CRC of the elements in the directory."""
     crc_again: int
-    """The place of the same CRC in front of the elements; that in the directory, if it is not there."""
+    """The place of the same CRC in front of the elements; that in the directory, if it is not
+    there."""
 
     def view_in(self, item: bytes, start: int) -> View | None:
-        """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame is another one."""
+        """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame
+        is another one."""
         if not item.startswith(self.head):
             return None
         for begin, stop, octets in self.fixed:
@@ -62,7 +67,11 @@ class _Template:
             return None
         crc = int.from_bytes(crc_octets, "little")
         record = self.view.record
-        return View(self.view.tensor, Record(start + record.start, record.nbytes, crc), self.view.is_big_endian)
+        return View(
+            self.view.tensor,
+            Record(start + record.start, record.nbytes, crc),
+            self.view.is_big_endian,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +87,8 @@ class Frames:
     _window: Window | None = None
 
     def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> View:
-        """Return the tensor in the item at byte ``start`` of a file; ``kind`` is what the index says of it."""
+        """Return the tensor in the item at byte ``start`` of a file; ``kind`` is what the index
+        says of it."""
         opened = self.data.open(file)
         is_small = nbytes <= _SMALL_NBYTES
         item = self._whole(opened, start, nbytes) if is_small else b""
@@ -91,7 +101,9 @@ class Frames:
         if not is_tensor(root):
             if type(root) is Node:
                 raise unsupported(root)
-            raise InvalidCheckpoint("The item holds an object, and the index says that it is a tensor.", WRITE_AGAIN)
+            raise InvalidCheckpoint(
+                "The item holds an object, and the index says that it is a tensor.", WRITE_AGAIN
+            )
         view = view_of(archive, tensor_of(root), archive.is_big_endian())
         if is_small and (view.tensor.dtype, view.tensor.shape) == kind:
             made = _template_of(archive, view, item, start)
@@ -100,14 +112,16 @@ class Frames:
         return view
 
     def read_object(self, file: int, start: int, nbytes: int) -> tuple[bytes, bool]:
-        """Return the payload of the object in the item at byte ``start`` of a file, and True if it has a checksum."""
+        """Return the payload of the object in the item at byte ``start`` of a file, and True if it
+        has a checksum."""
         opened = self.data.open(file)
         item = self._whole(opened, start, nbytes) if nbytes <= _SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
         return payload_of(parse_pickle(archive.pickle())[0]), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:
-        """Return the item at byte ``start`` of a file as it is, with the CRC of each of its records compared."""
+        """Return the item at byte ``start`` of a file as it is, with the CRC of each of its records
+        compared."""
         if nbytes > MAX_PICKLE_NBYTES:
             raise past_limit(f"The item of an object has {nbytes} bytes", "MAX_PICKLE_NBYTES")
         item = self.data.open(file).read(start, nbytes)
@@ -135,7 +149,8 @@ class Frames:
 
 
 def _template_of(archive: Archive, view: View, item: bytes, start: int) -> _Template | None:
-    """Return the template of an item; None if it has no checksums, or something checked lies behind the elements."""
+    """Return the template of an item; None if it has no checksums, or something checked lies behind
+    the elements."""
     if not archive.has_checksums:
         return None
     (member,) = archive.members[view.tensor.record]
@@ -155,7 +170,10 @@ def _template_of(archive: Archive, view: View, item: bytes, start: int) -> _Temp
         if name in ("data.pkl", "byteorder"):
             continue
         entry = item.find(members[0].raw_name, directory) - CENTRAL.size
-        if not item.startswith(CENTRAL_MAGIC, entry) or CENTRAL.unpack_from(item, entry)[7] != members[0].crc:
+        if (
+            not item.startswith(CENTRAL_MAGIC, entry)
+            or CENTRAL.unpack_from(item, entry)[7] != members[0].crc
+        ):
             return None
         begins += [entry + _CRC_START, entry + _CRC_STOP]
         if members[0] is member:

@@ -1,8 +1,9 @@
 """The table of contents of a distributed checkpoint.
 
-``.metadata`` is read when the checkpoint is opened. It says which item holds each slice, but not where in the item the
-elements lie. So an item's frame is read when its slice is asked for, by ``find``, ``scan`` or a look-up in ``faults``,
-and once only. Frames are read in the order of the files, many small ones at a time.
+``.metadata`` is read when the checkpoint is opened. It says which item holds each slice, but not
+where in the item the elements lie. So an item's frame is read when its slice is asked for, by
+``find``, ``scan`` or a look-up in ``faults``, and once only. Frames are read in the order of the
+files, many small ones at a time.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -31,10 +32,13 @@ from shardvar.storage.concurrency import do_all
 from shardvar.wire.collection import without_collection
 
 _UNEVEN = (
-    "If FSDP2 over tensor parallelism saved it, torch recorded the places that the placements say, which differ from "
-    "the shards where extents do not divide: save each rank's state with torch.save, or pad the tensor."
+    "If FSDP2 over tensor parallelism saved it, torch recorded the places that the placements "
+    "say, which differ from "
+    "the shards where extents do not divide: save each rank's state with torch.save, or pad the "
+    "tensor."
 )
-"""The other cause of an item that is cut otherwise than the index says: docs/layouts.md, two definitions of PyTorch."""
+"""The other cause of an item that is cut otherwise than the index says: docs/layouts.md, two
+definitions of PyTorch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +74,8 @@ class DcpIndex:
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata that shardvar wrote, and the paths of the keys; torch itself stores no more."""
+        """The metadata that shardvar wrote, and the paths of the keys; torch itself stores no
+        more."""
         return self.items.about
 
     @property
@@ -79,7 +84,8 @@ class DcpIndex:
         return DcpFaults(self)
 
     def find(self, key: str) -> EntryTable:
-        """Return the entries of one key, or raise its error; ``UnknownKey`` if the checkpoint does not have it."""
+        """Return the entries of one key, or raise its error; ``UnknownKey`` if the checkpoint does
+        not have it."""
         fault = self.fault_of(key)
         if fault is not None:
             raise fault
@@ -106,7 +112,9 @@ class DcpIndex:
         rows = np.flatnonzero(good[self.slices.tensor])
         slices = self.slices.take(rows)
         position = np.cumsum(good) - 1
-        table = SliceTable(tensors.take(kept), position[slices.tensor], slices.offset, slices.shape, slices.nbytes)
+        table = SliceTable(
+            tensors.take(kept), position[slices.tensor], slices.offset, slices.shape, slices.nbytes
+        )
         yield self._entries(rows, table)
 
     def fault_of(self, key: str) -> ShardvarError | None:
@@ -139,7 +147,8 @@ class DcpIndex:
         return self.unguarded.isdisjoint(rows.tolist())
 
     def read_objects(self, keys: Collection[str]) -> dict[str, bytes]:
-        """Return the items of the objects among keys, whatever their classes; raise if the bytes of one are damaged."""
+        """Return the items of the objects among keys, whatever their classes; raise if the bytes of
+        one are damaged."""
         found = {}
         for row in range(len(self.slices)):
             key = self.slices.key(row)
@@ -166,15 +175,24 @@ class DcpIndex:
         return order[bounds[tensor] : bounds[tensor + 1]]
 
     def _entries(self, rows: Ints, slices: SliceTable) -> EntryTable:
-        """Return the entries of rows whose items were read; ``start`` of one that is not plain is its row."""
-        start, plain, checksum = rows.copy(), np.zeros(len(rows), np.bool), np.full(len(rows), NO_CHECKSUM)
+        """Return the entries of rows whose items were read; ``start`` of one that is not plain is
+        its row."""
+        start, plain, checksum = (
+            rows.copy(),
+            np.zeros(len(rows), np.bool),
+            np.full(len(rows), NO_CHECKSUM),
+        )
         nbytes = slices.nbytes.copy()
         for position, row in enumerate(rows.tolist()):
             view = self.views.get(row)
             if view is None:
                 nbytes[position] = len(self.payloads[row])
             elif view.is_plain:
-                start[position], plain[position], checksum[position] = view.start, True, view.checksum
+                start[position], plain[position], checksum[position] = (
+                    view.start,
+                    True,
+                    view.checksum,
+                )
         sized = SliceTable(slices.tensors, slices.tensor, slices.offset, slices.shape, nbytes)
         return EntryTable(sized, self.file[rows], start, checksum, plain)
 
@@ -183,15 +201,22 @@ class DcpIndex:
         with self._lock, without_collection():
             # Asked one by one: a union would be as large as the checkpoint, for each key.
             known = (self.views, self.payloads, self.errors)
-            left = np.array([row for row in rows.tolist() if not any(row in each for each in known)], np.int64)
+            left = np.array(
+                [row for row in rows.tolist() if not any(row in each for each in known)], np.int64
+            )
             if not len(left):
                 return
             starts = np.array([self.items.start[row] for row in left.tolist()], np.int64)
-            # In the order of the files, so that one read brings many small items; in a bucket, many files at a time.
+            # In the order of the files, so that one read brings many small items; in a bucket, many
+            # files at a time.
             in_order = left[np.lexsort((starts, self.file[left]))]
             files = np.split(in_order, np.flatnonzero(np.diff(self.file[in_order])) + 1)
             templates: dict[Any, Any] = {}
-            do_all(lambda rows: self._read_items(rows, Frames(self.data, templates)), files, self.data.traits)
+            do_all(
+                lambda rows: self._read_items(rows, Frames(self.data, templates)),
+                files,
+                self.data.traits,
+            )
 
     def _read_items(self, rows: Ints, frames: Frames) -> None:
         """Read the items of rows that are in one file."""
@@ -212,11 +237,21 @@ class DcpIndex:
         view = frames.read_tensor(*place, (dtype, shape))
         if (view.tensor.dtype, view.tensor.shape) != (dtype, shape):
             found = f"{view.tensor.dtype}{list(view.tensor.shape)}"
-            cause = f"The item at offset {place[1]} holds {found}, but the index says {dtype}{list(shape)}."
-            is_cut_otherwise = view.tensor.dtype == dtype and _differ_along_one_axis(view.tensor.shape, shape)
-            raise InvalidCheckpoint(cause, f"{COPY_AGAIN} {_UNEVEN}" if is_cut_otherwise else COPY_AGAIN)
+            cause = (
+                f"The item at offset {place[1]} holds {found}, but the index says "
+                f"{dtype}{list(shape)}."
+            )
+            is_cut_otherwise = view.tensor.dtype == dtype and _differ_along_one_axis(
+                view.tensor.shape, shape
+            )
+            raise InvalidCheckpoint(
+                cause, f"{COPY_AGAIN} {_UNEVEN}" if is_cut_otherwise else COPY_AGAIN
+            )
         if self.items.checksum[row] not in (NO_CHECKSUM, view.record.crc):
-            cause = f"The item at offset {place[1]} holds other elements than those that the index was written for."
+            cause = (
+                f"The item at offset {place[1]} holds other elements than those that the index was "
+                "written for."
+            )
             raise InvalidCheckpoint(cause, COPY_AGAIN)
         self.views[row] = view
         if view.record.crc == NO_CHECKSUM or not view.spans_record:
@@ -235,7 +270,8 @@ def _differ_along_one_axis(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DcpFaults(ScannedFaults):
-    """The keys that cannot be read, as a mapping: a look-up reads the items of one key, iteration all items."""
+    """The keys that cannot be read, as a mapping: a look-up reads the items of one key, iteration
+    all items."""
 
     index: DcpIndex
     """The index that has the keys."""

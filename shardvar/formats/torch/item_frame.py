@@ -1,9 +1,10 @@
-"""The frame of an item that is written: all its bytes but those of the tensor's elements and their CRC.
+"""The frame of an item that is written: all its bytes but those of the tensor's elements and their
+CRC.
 
-An item is an archive (``packing``) of one tensor. Its directory is padded, so that the size of the item is a multiple
-of 64 bytes. Then the elements of every item of a file begin at a multiple of 64 bytes, and can be mapped.
-Tensors of one dtype and one shape have one frame, so it is made once for all of them. The item of an object has no
-elements, and is its pickle in an archive.
+An item is an archive (``packing``) of one tensor. Its directory is padded, so that the size of the
+item is a multiple of 64 bytes. Then the elements of every item of a file begin at a multiple of 64
+bytes, and can be mapped. Tensors of one dtype and one shape have one frame, so it is made once for
+all of them. The item of an object has no elements, and is its pickle in an archive.
 """
 
 import struct
@@ -60,14 +61,19 @@ def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
     records = records_of(build_pickle(tensor_call(dtype, shape, 0)), [nbytes])
     *_, (start, end) = build_frame(records, [0])
     ranges = [octets for _, octets in build_frame(records, [0], plan_padding(start + len(end)))]
-    # Two records, and then the local header of the elements; behind them the last record and the directory.
+    # Two records, and then the local header of the elements; behind them the last record and the
+    # directory.
     head, tail = b"".join(ranges[:3]), b"".join(ranges[3:])
     entry = tail.rindex(_ELEMENTS) - CENTRAL.size
-    return ItemFrame(_without(head, len(head) - len(ranges[2]) + _LOCAL_CRC), _without(tail, entry + _CENTRAL_CRC))
+    return ItemFrame(
+        _without(head, len(head) - len(ranges[2]) + _LOCAL_CRC),
+        _without(tail, entry + _CENTRAL_CRC),
+    )
 
 
 def object_item(literal: str) -> bytes | None:
-    """Return the item of an object that has this literal; None if it is not one of plain values alone.
+    """Return the item of an object that has this literal; None if it is not one of plain values
+    alone.
 
     >>> object_item("{'betas': (0.9, 0.99)}") is None, object_item("set([1])") is None
     (False, True)

@@ -1,7 +1,8 @@
-"""``.metadata`` as it is written: the pickle of one ``Metadata`` (``formats.torch.metadata`` describes it).
+"""``.metadata`` as it is written: the pickle of one ``Metadata`` (``formats.torch.metadata``
+describes it).
 
-It names the files, and no path, no machine and no time. One more attribute, ``shardvar``, which torch does not look at,
-is a dict of what torch has no place for:
+It names the files, and no path, no machine and no time. One more attribute, ``shardvar``, which
+torch does not look at, is a dict of what torch has no place for:
 
     description, writer, user   the policy's description, the program, the user's metadata
     generation                  the run of the processes that wrote it, if there were several
@@ -53,14 +54,20 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
     order, bounds = items.slices.by_tensor(by_offset=True)
     for tensor in np.flatnonzero(np.diff(bounds)).tolist():
         key = items.slices.tensors.keys[tensor]
-        described[key], places = _tensor(items, tensor, order[bounds[tensor] : bounds[tensor + 1]].tolist(), names)
+        described[key], places = _tensor(
+            items, tensor, order[bounds[tensor] : bounds[tensor + 1]].tolist(), names
+        )
         stored |= places
     start = 0
     for key, item in items.objects.items():
         described[key] = Call(f"{DCP}metadata.BytesStorageMetadata", ())
         stored[_index(key, None, None)] = _info(names[-1], start, len(item))
         start += len(item)
-    said: dict[str, Any] = {"description": about.description, "writer": about.writer, "user": dict(about.user)}
+    said: dict[str, Any] = {
+        "description": about.description,
+        "writer": about.writer,
+        "user": dict(about.user),
+    }
     if about.generation:
         said["generation"] = about.generation
     crc = {"crc32": items.checksum[order].astype("<u4").tobytes()}
@@ -77,16 +84,24 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
 def _tensor(
     items: ItemTable, tensor: int, rows: Sequence[int], names: Sequence[str]
 ) -> tuple[Instance, dict[Instance, Instance]]:
-    """Return the description of a tensor, and the place of each of its slices, which are those rows."""
+    """Return the description of a tensor, and the place of each of its slices, which are those
+    rows."""
     slices, chunks, places = items.slices, list[Instance](), dict[Instance, Instance]()
     for number, row in enumerate(rows):
         region = slices.region(row)
         offset = _size(region.offset)
-        chunks.append(_instance("metadata.ChunkStorageMetadata", offsets=offset, sizes=_size(region.shape)))
+        chunks.append(
+            _instance("metadata.ChunkStorageMetadata", offsets=offset, sizes=_size(region.shape))
+        )
         place = _info(names[items.file[row]], int(items.start[row]), int(items.nbytes[row]))
         places[_index(slices.tensors.keys[tensor], offset, number)] = place
-    properties, full = _properties(slices.tensors.dtype(tensor)), _size(slices.tensors.shape(tensor))
-    return _instance("metadata.TensorStorageMetadata", properties=properties, size=full, chunks=chunks), places
+    properties, full = (
+        _properties(slices.tensors.dtype(tensor)),
+        _size(slices.tensors.shape(tensor)),
+    )
+    return _instance(
+        "metadata.TensorStorageMetadata", properties=properties, size=full, chunks=chunks
+    ), places
 
 
 def _index(key: str, offset: Call | None, number: int | None) -> Instance:
@@ -108,7 +123,8 @@ def _size(extents: Sequence[int]) -> Call:
 
 
 def _properties(dtype: str) -> Instance:
-    """Return the properties of a tensor: its dtype, and that it is dense, without gradient, in C order, not pinned."""
+    """Return the properties of a tensor: its dtype, and that it is dense, without gradient, in C
+    order, not pinned."""
     layout = Call("torch.serialization._get_layout", ("torch.strided",))
     memory_format = Call(f"{DCP}metadata._MEM_FORMAT_ENCODING", (_CONTIGUOUS,))
     state = (Global(f"torch.{dtype}"), layout, False, memory_format, False)

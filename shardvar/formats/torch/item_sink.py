@@ -1,11 +1,13 @@
 """Writing a distributed checkpoint: files of items, and the index that names them.
 
-Within a file, items keep the order of the assignment and follow each other without gaps, as torch's do. Objects that
-are carried over from another distributed checkpoint have a file of their own, the last one.
+Within a file, items keep the order of the assignment and follow each other without gaps, as torch's
+do. Objects that are carried over from another distributed checkpoint have a file of their own, the
+last one.
 
-A data file is named by a digest of what is in the checkpoint, and never by the name of an older file. So the index can
-be replaced in one step, and the same input makes the same names and bytes in every empty folder. After the commit, the
-files are removed that a distributed checkpoint in this folder may have had before, written by shardvar or by torch.
+A data file is named by a digest of what is in the checkpoint, and never by the name of an older
+file. So the index can be replaced in one step, and the same input makes the same names and bytes in
+every empty folder. After the commit, the files are removed that a distributed checkpoint in this
+folder may have had before, written by shardvar or by torch.
 """
 
 import hashlib
@@ -41,8 +43,10 @@ from shardvar.wire.crc import CRC32, Checksum
 _OTHER = "x"
 """Appended to a digest whose name is taken."""
 _OWN = re.compile(
-    rf"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp{BESIDE})?"  # data files, also those that torch wrote
-    r"|(__\d+)?\.metadata\.([A-Za-z0-9]+\.)?tmp|__\d+\.metadata"  # indexes on their way, and those of single ranks
+    # data files, also those that torch wrote
+    rf"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp{BESIDE})?"
+    # indexes on their way, and those of single ranks
+    r"|(__\d+)?\.metadata\.([A-Za-z0-9]+\.)?tmp|__\d+\.metadata"
 )
 """The files of a folder that belong to its distributed checkpoint, apart from the index."""
 
@@ -63,10 +67,19 @@ class DcpWriter:
         """Return the checksum of the bytes; the format holds neither strings nor variants."""
         return CRC32.compute(payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Iterator[tuple[int, bytes]]:
-        """Yield what lies before the first payload, between two payloads, and after the last one."""
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield what lies before the first payload, between two payloads, and after the last
+        one."""
         position, tail = 0, b""
-        rows = zip(_frames(slices), start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist(), strict=True)
+        rows = zip(
+            _frames(slices),
+            start.tolist(),
+            slices.nbytes.tolist(),
+            checksums.payload.tolist(),
+            strict=True,
+        )
         for frame, begin, nbytes, crc in rows:
             head, next_tail = frame.build(crc)
             yield position, tail + head
@@ -93,12 +106,15 @@ class DcpSink:
     writer: DcpWriter = DcpWriter()
     """The frames and the checksums of each file."""
     written: Sequence[str] = ()
-    """[files] the names under which files were written before; without any, the temporary names of this sink."""
+    """[files] the names under which files were written before; without any, the temporary names of
+    this sink."""
 
     @property
     def asides(self) -> Sequence[str]:
         """The temporary name of each file of tensors."""
-        return self.written or [_aside(number, self.generation) for number in range(self.assignment.num_files)]
+        return self.written or [
+            _aside(number, self.generation) for number in range(self.assignment.num_files)
+        ]
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
@@ -111,7 +127,9 @@ class DcpSink:
         numbers = [*filled, self.assignment.num_files][: len(filled) + bool(self.about.objects)]
         names = _final_names(self.storage.names(), len(numbers), token)
         position = np.searchsorted(np.array(filled, np.int64), self.assignment.file)
-        items = ItemTable(self.assignment.slices, position, *self.item, checksum, self.about.objects)
+        items = ItemTable(
+            self.assignment.slices, position, *self.item, checksum, self.about.objects
+        )
         content = build_metadata(items, names, self.about)
         # Commit, then remove: the old index names the old files until it is replaced.
         asides = [*self.asides, self._objects_aside]
@@ -124,14 +142,18 @@ class DcpSink:
         discard_files(self.storage, [*self.asides, self._objects_aside, self._index_aside])
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in place."""
+        """Return False: until the commit, the files have names that no other process puts in
+        place."""
         return False
 
     def _by_row(self, checksums: Sequence[FileChecksums]) -> Ints:
-        """[m] the checksum of each payload, from those of the files, each of which has its slices in order."""
+        """[m] the checksum of each payload, from those of the files, each of which has its slices
+        in order."""
         order, _ = self.assignment.by_file()
         found = np.zeros(len(order), np.int64)
-        found[order] = np.concatenate([np.zeros(0, np.int64), *(each.payload for each in checksums)])
+        found[order] = np.concatenate(
+            [np.zeros(0, np.int64), *(each.payload for each in checksums)]
+        )
         return found
 
     @property
@@ -144,7 +166,11 @@ class DcpSink:
 
 
 def plan_dcp(
-    storage: Storage, assignment: Assignment, metadata: Metadata, capabilities: Capabilities, generation: str
+    storage: Storage,
+    assignment: Assignment,
+    metadata: Metadata,
+    capabilities: Capabilities,
+    generation: str,
 ) -> DcpSink:
     """Lay the assigned slices out; ``UnsupportedError`` if the format cannot hold them."""
     slices = assignment.slices
@@ -152,11 +178,19 @@ def plan_dcp(
     tensors = slices.tensors
     shares = ~slices.is_whole() & ~(slices.shape > 0).all(axis=1)
     if shares.any():
-        cause = f"The format torch cannot hold a slice of {slices.key(int(shares.argmax()))!r} without elements."
+        cause = (
+            f"The format torch cannot hold a slice of {slices.key(int(shares.argmax()))!r} without "
+            "elements."
+        )
         raise UnsupportedError(cause, "Leave the slice out.")
-    too_many = np.flatnonzero(~slices.is_whole() & (tensors.ranks[slices.tensor] > capabilities.max_slice_rank))
+    too_many = np.flatnonzero(
+        ~slices.is_whole() & (tensors.ranks[slices.tensor] > capabilities.max_slice_rank)
+    )
     if len(too_many):
-        cause = f"The format torch cannot hold a slice of {slices.key(int(too_many[0]))!r}, which has too many axes."
+        cause = (
+            f"The format torch cannot hold a slice of {slices.key(int(too_many[0]))!r}, which has "
+            "too many axes."
+        )
         raise UnsupportedError(cause, "Write the tensor whole.")
     frames = _frames(slices)
     head = np.array([frame.head_nbytes for frame in frames], np.int64)
@@ -171,12 +205,18 @@ def plan_dcp(
 
 
 def adopt_dcp(
-    storage: Storage, assignment: Assignment, metadata: Metadata, capabilities: Capabilities, files: WrittenFiles
+    storage: Storage,
+    assignment: Assignment,
+    metadata: Metadata,
+    capabilities: Capabilities,
+    files: WrittenFiles,
 ) -> DcpSink:
-    """Return the sink of files of items that are written already, numbered as the assignment says."""
+    """Return the sink of files of items that are written already, numbered as the assignment
+    says."""
     written = check_written(storage, [[each] for each in files.names], files.nbytes)
     planned = plan_dcp(storage, assignment, metadata, capabilities, metadata.generation)
-    # The items are of the same sizes as those of the plan, and lie elsewhere: each head ends where its payload begins.
+    # The items are of the same sizes as those of the plan, and lie elsewhere: each head ends where
+    # its payload begins.
     first, nbytes = planned.item
     item = first + files.start - planned.start, nbytes
     return replace(planned, start=files.start, item=item, written=written)
@@ -191,7 +231,9 @@ def _frames(slices: SliceTable) -> list[ItemFrame]:
     """[m] the frame of each slice."""
     # Many slices have one dtype and one shape: those that differ are looked at.
     tensors = slices.tensors
-    kinds = np.column_stack([tensors.codes[slices.tensor], tensors.ranks[slices.tensor], slices.shape])
+    kinds = np.column_stack(
+        [tensors.codes[slices.tensor], tensors.ranks[slices.tensor], slices.shape]
+    )
     found, position = np.unique(kinds, axis=0, return_inverse=True)
     frames = [frame_of(NAMES[code], tuple(shape[:rank])) for code, rank, *shape in found.tolist()]
     return [frames[number] for number in position.ravel().tolist()]
@@ -218,10 +260,20 @@ def _others(there: Iterable[str], named: Sequence[str]) -> list[str]:
 
 
 def _digest(assignment: Assignment, start: Ints, about: Metadata, checksum: Ints) -> str:
-    """Return a digest of the contents of a checkpoint: of what the index will say, and of the payloads' checksums."""
+    """Return a digest of the contents of a checkpoint: of what the index will say, and of the
+    payloads' checksums."""
     slices = assignment.slices
-    digest = hashlib.sha256(repr((slices.tensors.keys, sorted(about.user.items()), about.objects)).encode())
-    columns = (slices.tensors.codes, slices.tensors.shapes, slices.tensor, slices.offset, slices.shape, start)
+    digest = hashlib.sha256(
+        repr((slices.tensors.keys, sorted(about.user.items()), about.objects)).encode()
+    )
+    columns = (
+        slices.tensors.codes,
+        slices.tensors.shapes,
+        slices.tensor,
+        slices.offset,
+        slices.shape,
+        start,
+    )
     for column in (*columns, assignment.file, checksum):
         digest.update(np.ascontiguousarray(column, np.int64).tobytes())
     return digest.hexdigest()[:16]

@@ -4,8 +4,9 @@
     decoded     strides, lazy signs or another byte order: elements are picked from the mapped record, in C order
     an object   its Python literal, as a string tensor without axes
 
-The CRC-32 of a record is compared when a tensor that spans the record was read to its last byte. A view of a part of a
-record is read alone; ``StorageChecks`` compares the CRC of such records for the verbs that ask.
+The CRC-32 of a record is compared when a tensor that spans the record was read to its last byte. A
+view of a part of a record is read alone; ``StorageChecks`` compares the CRC of such records for the
+verbs that ask.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class View:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The first byte of the record that an element has, and the end of the last one; (0, 0) without elements."""
+        """The first byte of the record that an element has, and the end of the last one; (0, 0)
+        without elements."""
         return self.tensor.reach
 
     @property
@@ -66,10 +68,14 @@ class View:
 
 
 def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View:
-    """Return a tensor with its record; raise if the record is missing, of another size, or compressed."""
+    """Return a tensor with its record; raise if the record is missing, of another size, or
+    compressed."""
     record = archive.record(tensor.record)
     if record.nbytes != tensor.storage_nbytes:
-        cause = f"The record {tensor.record!r} has {record.nbytes} bytes, but its storage {tensor.storage_nbytes}."
+        cause = (
+            f"The record {tensor.record!r} has {record.nbytes} bytes, but its storage "
+            f"{tensor.storage_nbytes}."
+        )
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
     archive.check_stored(tensor.record)
     view = View(tensor, record, is_big_endian)
@@ -90,27 +96,34 @@ def literal_in(payload: bytes) -> str:
 
 
 def read_view(view: View, file: memoryview, start: int, buffer: memoryview) -> None:
-    """Fill ``buffer`` with a part of a payload, from byte ``start`` of it on; compare the CRC with its last byte.
+    """Fill ``buffer`` with a part of a payload, from byte ``start`` of it on; compare the CRC with
+    its last byte.
 
     ``file`` is the mapped file.
     """
     tensor, record = view.tensor, view.record
     size = tensor.itemsize
     stored = file[record.start : record.start + record.nbytes]
-    # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is dropped at the end.
+    # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is
+    # dropped at the end.
     first, stop = start // size, -(-(start + len(buffer)) // size)
     if stop > first:
         strides = [stride * size for stride in tensor.strides]
-        elements = np.ndarray(tensor.shape, f"V{size}", stored, tensor.offset * size, strides).flat[first:stop]
+        elements = np.ndarray(tensor.shape, f"V{size}", stored, tensor.offset * size, strides).flat[
+            first:stop
+        ]
         octets = _changed(elements.tobytes(), view)
         buffer[:] = octets[start - first * size :][: len(buffer)]
     is_last = start + len(buffer) == view.nbytes
     if is_last and view.spans_record and record.crc not in (NO_CHECKSUM, CRC32.compute(stored)):
-        raise corrupt(f"The {record.nbytes} bytes at offset {record.start} disagree with their CRC-32.")
+        raise corrupt(
+            f"The {record.nbytes} bytes at offset {record.start} disagree with their CRC-32."
+        )
 
 
 def _changed(elements: bytes, view: View) -> memoryview:
-    """Return elements with their bytes in little-endian order, and with their signs changed as the flags say."""
+    """Return elements with their bytes in little-endian order, and with their signs changed as the
+    flags say."""
     octets = np.frombuffer(elements, np.uint8)
     dtype = numpy_dtype(view.tensor.dtype)
     unit = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize

@@ -1,13 +1,15 @@
-"""The leaves of a saved value: tensors and objects, each with the path that leads to it, joined by dots.
+"""The leaves of a saved value: tensors and objects, each with the path that leads to it, joined by
+dots.
 
-Dicts are entered, and lists that hold a tensor or a dict at any depth; a list of numbers or names is one object. These
-are the keys that torch.distributed.checkpoint gives the same value. An empty dict has no leaves, and one with a key
-that has no text, such as a dtype of torch, is an object.
+Dicts are entered, and lists that hold a tensor or a dict at any depth; a list of numbers or names
+is one object. These are the keys that torch.distributed.checkpoint gives the same value. An empty
+dict has no leaves, and one with a key that has no text, such as a dtype of torch, is an object.
 
-Two paths may have one text: ``{0: …}`` and ``{"0": …}``, or ``{"a.b": …}`` and ``{"a": {"b": …}}``. Then neither is the
-value of that key.
+Two paths may have one text: ``{0: …}`` and ``{"0": …}``, or ``{"a.b": …}`` and ``{"a": {"b": …}}``.
+Then neither is the value of that key.
 
-Values are shared, nested and cyclic as the file likes, so nothing recurses, and the number of leaves has a bound.
+Values are shared, nested and cyclic as the file likes, so nothing recurses, and the number of
+leaves has a bound.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +21,8 @@ from shardvar.wire.damage import DISTRUST, check_key_nbytes
 from shardvar.wire.inert import Node
 
 _MIN_LEAVES, _MAX_DEPTH, _MAX_EXPANSION = 1 << 12, 100, 64
-"""Bounds: the values of any file, however small; levels; and the characters of all keys, for each byte of a file."""
+"""Bounds: the values of any file, however small; levels; and the characters of all keys, for each
+byte of a file."""
 _MAPPINGS = {"collections.defaultdict", "collections.OrderedDict", "collections.Counter"}
 _SCALARS = (int, float, bool, type(None))
 _KEY_LENGTH = 256
@@ -29,7 +32,8 @@ _KEY_LENGTH = 256
 def leaves_of(root: Any, nbytes: int = 0) -> tuple[dict[str, Any], set[str]]:
     """Return the leaves by key, and the keys that two leaves have.
 
-    ``nbytes`` is the size of the pickle, and bounds the number of values: each takes a byte, unless it is shared.
+    ``nbytes`` is the size of the pickle, and bounds the number of values: each takes a byte, unless
+    it is shared.
 
     >>> leaves_of({"a": {"b": 1}, "c": [1, 2], "a.b": 3, "d": [{"e": None}]})
     ({'a.b': 1, 'c': [1, 2], 'd.0.e': None}, {'a.b'})
@@ -54,7 +58,10 @@ def _walk(root: Any, entered: set[int], most: int) -> Iterator[tuple[str, Any]]:
         # Values that are shared have many keys, and keys repeat the names of all levels above.
         count, length = count + 1, length + len(key)
         if count > most or depth > _MAX_DEPTH or length > most * _MAX_EXPANSION:
-            cause = f"The file describes more than {most} values, or more than {_MAX_DEPTH} levels of them."
+            cause = (
+                f"The file describes more than {most} values, or more than {_MAX_DEPTH} levels of "
+                "them."
+            )
             raise InvalidCheckpoint(cause, DISTRUST)
         pairs = _pairs(value) if id(value) in entered else None
         if pairs is None:
@@ -65,7 +72,8 @@ def _walk(root: Any, entered: set[int], most: int) -> Iterator[tuple[str, Any]]:
 
 
 def _entered(root: Any) -> set[int]:
-    """Return the identities of the containers whose items are leaves: dicts, and lists that lead to one or a tensor."""
+    """Return the identities of the containers whose items are leaves: dicts, and lists that lead to
+    one or a tensor."""
     # Every container once, with those that hold it; then upwards from dicts and tensors.
     holders: dict[int, list[int]] = {}
     leading: list[int] = []
@@ -103,7 +111,10 @@ def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
     elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
         # A counter's items are its argument, those of the others are set afterwards.
         given = [each for each in _arguments(value) if type(each) is dict]
-        items = [*(pair for each in given for item in each.items() for pair in item), *(value.items or ())]
+        items = [
+            *(pair for each in given for item in each.items() for pair in item),
+            *(value.items or ()),
+        ]
         keys, values = items[::2], items[1::2]
     else:
         return None

@@ -1,4 +1,5 @@
-"""``.metadata``, the index of a distributed checkpoint: a pickle of one ``Metadata``, read as columns.
+"""``.metadata``, the index of a distributed checkpoint: a pickle of one ``Metadata``, read as
+columns.
 
     state_dict_metadata   key -> TensorStorageMetadata: dtype, full shape, and the region of each slice ("chunk"),
                           or BytesStorageMetadata: an object
@@ -7,9 +8,10 @@
     shardvar              what shardvar keeps beside that (``formats.torch.item_index``)
     storage_meta, version and unknown attributes say nothing about bytes
 
-A slice without elements may have the offset of another one, or that of the end of its axis, and nothing is read of it.
-A key of which a field has another type than it must is a fault, and the others are read. Names of classes are compared
-whole with ``_CLASSES``; a pickle that names any other would run code in Python, and is refused whole.
+A slice without elements may have the offset of another one, or that of the end of its axis, and
+nothing is read of it. A key of which a field has another type than it must is a fault, and the
+others are read. Names of classes are compared whole with ``_CLASSES``; a pickle that names any
+other would run code in Python, and is refused whole.
 """
 
 from collections.abc import Mapping
@@ -93,7 +95,9 @@ def parse_metadata(data: bytes) -> Items:
     """Return the items of a checkpoint, from the bytes of ``.metadata``."""
     root, stop = parse_pickle(data, check=_check_name)
     if type(root) is not Node or root.name != _METADATA or type(root.state) is not dict:
-        raise MalformedCheckpoint("The file is a pickle of something else than the index of a checkpoint.", COPY_AGAIN)
+        raise MalformedCheckpoint(
+            "The file is a pickle of something else than the index of a checkpoint.", COPY_AGAIN
+        )
     described, stored = root.state.get("state_dict_metadata"), root.state.get("storage_data")
     if type(described) is not dict or type(stored) is not dict:
         raise malformed("The index lacks the dict of its tensors or that of their places.")
@@ -108,9 +112,13 @@ def parse_metadata(data: bytes) -> Items:
             items.faults.setdefault(key, error.at(repr(key)))
     if not all(map(_is_text, described)):
         raise malformed("A key of the index is not text.")
-    check_key_nbytes(max((len(key.encode("utf-8", "surrogatepass")) for key in items.keys), default=0))
+    check_key_nbytes(
+        max((len(key.encode("utf-8", "surrogatepass")) for key in items.keys), default=0)
+    )
     items.places = [*places.values()]
-    items.strays = sorted({key for key, _ in places if key not in described} | items.faults.keys() - described.keys())
+    items.strays = sorted(
+        {key for key, _ in places if key not in described} | items.faults.keys() - described.keys()
+    )
     return items
 
 
@@ -121,13 +129,16 @@ def _is_text(value: Any) -> bool:
 def _places(
     items: Items, stored: Mapping[Any, Any], known: list[int]
 ) -> tuple[dict[tuple[str, Coordinates], _Place], dict[tuple[str, Coordinates], int]]:
-    """Return file, offset and length, and the checksum, of each item, by key and offset of the slice; collect faults.
+    """Return file, offset and length, and the checksum, of each item, by key and offset of the
+    slice; collect faults.
 
     ``known`` are the checksums of the first items.
     """
     places: dict[tuple[str, Coordinates], _Place] = {}
     checksums: dict[tuple[str, Coordinates], int] = {}
-    for (index, info), checksum in zip(stored.items(), chain(known, repeat(NO_CHECKSUM)), strict=False):
+    for (index, info), checksum in zip(
+        stored.items(), chain(known, repeat(NO_CHECKSUM)), strict=False
+    ):
         try:
             name, place = index.state, info.state
             key, offset = name["fqn"], name.get("offset")
@@ -135,16 +146,28 @@ def _places(
         except (AttributeError, KeyError, TypeError):
             raise malformed("An entry of the index lacks its key or its place.") from None
         offset = () if offset is None else offset
-        if type(key) is not str or type(offset) is not tuple or not all(type(each) is int for each in offset):
-            raise malformed("The key of an entry of the index is not text, or its offset not a tuple of integers.")
+        if (
+            type(key) is not str
+            or type(offset) is not tuple
+            or not all(type(each) is int for each in offset)
+        ):
+            raise malformed(
+                "The key of an entry of the index is not text, or its offset not a tuple of "
+                "integers."
+            )
         file, start, nbytes = found
         if type(file) is not str or type(start) is not int or type(nbytes) is not int:
-            items.faults.setdefault(key, _fault(key, "The place of an item is not a file, an offset and a length."))
+            items.faults.setdefault(
+                key, _fault(key, "The place of an item is not a file, an offset and a length.")
+            )
         elif not (0 <= start <= MAX_NBYTES and 0 <= nbytes <= MAX_NBYTES):
             cause = f"An item of {nbytes} bytes begins at offset {start}."
             items.faults.setdefault(key, _fault(key, cause))
         elif place.get("transform_descriptors"):
-            cause = f"{key!r}: Its items were transformed by an extension of torch, such as a compression."
+            cause = (
+                f"{key!r}: Its items were transformed by an extension of torch, such as a "
+                "compression."
+            )
             items.faults.setdefault(key, UnsupportedError(cause, "Save it without extensions."))
         elif places.setdefault((key, offset), found) != found:
             items.faults.setdefault(key, _fault(key, f"Two items begin at the index {offset}."))
@@ -157,7 +180,8 @@ def _fault(key: str, cause: str) -> InvalidCheckpoint:
 
 
 def _described(node: Any, sizes: dict[int, Coordinates]) -> _Described:
-    """Return what the index says of a key; ``sizes`` are the tuples of sizes that were checked, by their ids."""
+    """Return what the index says of a key; ``sizes`` are the tuples of sizes that were checked, by
+    their ids."""
     kind = node.name if type(node) is Node else None
     if kind == _OBJECT:
         return _AN_OBJECT
@@ -167,7 +191,11 @@ def _described(node: Any, sizes: dict[int, Coordinates]) -> _Described:
 
 
 def _add(
-    items: Items, key: str, about: _Described, places: _Places, checksums: Mapping[tuple[str, Coordinates], int]
+    items: Items,
+    key: str,
+    about: _Described,
+    places: _Places,
+    checksums: Mapping[tuple[str, Coordinates], int],
 ) -> None:
     """Add a key with its slices, or raise what is wrong with it."""
     dtype, full, slices = about
@@ -214,10 +242,15 @@ def _about(said: Any, paths: Any) -> Metadata:
     known = {
         key: path
         for key, path in paths.items()
-        if type(key) is str and type(path) is tuple and path and all(type(step) in (str, int) for step in path)
+        if type(key) is str
+        and type(path) is tuple
+        and path
+        and all(type(step) in (str, int) for step in path)
     }
     return Metadata(
-        **texts, user={key: text for key, text in user.items() if _is_text(key) and _is_text(text)}, paths=known
+        **texts,
+        user={key: text for key, text in user.items() if _is_text(key) and _is_text(text)},
+        paths=known,
     )
 
 
@@ -244,36 +277,55 @@ def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
         slices = [(each.state["offsets"], each.state["sizes"]) for each in chunks]
         dtype = properties[0] if type(properties) is tuple else properties["dtype"]
     except (AttributeError, KeyError, TypeError, IndexError):
-        raise MalformedCheckpoint("The index lacks its dtype, its shape or its slices.", WRITE_AGAIN) from None
+        raise MalformedCheckpoint(
+            "The index lacks its dtype, its shape or its slices.", WRITE_AGAIN
+        ) from None
     rank = len(full) if type(full) is tuple else MAX_RANK + 1
-    # The tensors of an index have few shapes, so each is looked at once; keeping it keeps its id from other values.
+    # The tensors of an index have few shapes, so each is looked at once; keeping it keeps its id
+    # from other values.
     for extents in (full, *chain.from_iterable(slices)):
         if id(extents) not in sizes and type(extents) is tuple and _is_shape(extents):
             sizes[id(extents)] = extents
             # An element has at most 16 bytes, and NumPy cannot hold (2**62, 0) either.
             if prod(filter(None, extents)) > MAX_NBYTES // 16:
-                raise InvalidCheckpoint(f"Its shape {extents}, or that of a slice, is too large to exist.", DISTRUST)
+                raise InvalidCheckpoint(
+                    f"Its shape {extents}, or that of a slice, is too large to exist.", DISTRUST
+                )
         if id(extents) not in sizes or len(extents) != rank:
-            raise MalformedCheckpoint("Its shape, or the region of a slice, is not a tuple of sizes.", WRITE_AGAIN)
+            raise MalformedCheckpoint(
+                "Its shape, or the region of a slice, is not a tuple of sizes.", WRITE_AGAIN
+            )
     if type(dtype) is not Global:
         raise MalformedCheckpoint("Its dtype is not one of torch's.", WRITE_AGAIN)
     return dtype_of(dtype.name), full, slices
 
 
-_DTYPE_WORDS = ("torch.float", "torch.int", "torch.uint", "torch.bfloat", "torch.complex", "torch.bool", "torch.q")
+_DTYPE_WORDS = (
+    "torch.float",
+    "torch.int",
+    "torch.uint",
+    "torch.bfloat",
+    "torch.complex",
+    "torch.bool",
+    "torch.q",
+)
 """The beginnings of the names of torch's dtypes begin; of later releases too."""
 _OLD_METADATA = "torch.distributed._shard.sharded_tensor.metadata."
 _CLASSES = frozenset(
     [
         f"{DCP}metadata.{name}"
         for name in (
-            "Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata BytesStorageMetadata MetadataIndex "
+            "Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata "
+            "BytesStorageMetadata MetadataIndex "
             "StorageMeta _MEM_FORMAT_ENCODING"
         ).split()
     ]
     + [f"{DCP}filesystem._StorageInfo"]
     # Megatron-core adds the plans of its ranks, which say nothing that the index does not say.
-    + [f"{DCP}planner.{name}" for name in "SavePlan WriteItem WriteItemType TensorWriteData".split()]
+    + [
+        f"{DCP}planner.{name}"
+        for name in "SavePlan WriteItem WriteItemType TensorWriteData".split()
+    ]
     + [f"{_OLD_METADATA}{name}" for name in ("TensorProperties", "MEM_FORMAT_ENCODING")]
     + ["torch.Size", "torch.serialization._get_layout", "torch.device", "collections.OrderedDict"]
     + [

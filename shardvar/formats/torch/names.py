@@ -7,7 +7,8 @@
                                pytorch_model.bin.index.fp16.json, and pytorch_model.fp16-00001-of-00002.bin, …
     files of single ranks      model_world_size_4_rank_0.pt, …: together they are the checkpoint model_world_size_4
 
-The endings .bin and .ckpt are those of other files too, so that the first bytes of such a file decide.
+The endings .bin and .ckpt are those of other files too, so that the first bytes of such a file
+decide.
 """
 
 import re
@@ -22,14 +23,18 @@ _RANK_METADATA = re.compile(r"__\d+\.metadata")
 
 
 def find_dcp(names: list[str], name: str) -> list[str]:
-    """Return the index of the distributed checkpoint that a name may mean in a folder with the files ``names``.
+    """Return the index of the distributed checkpoint that a name may mean in a folder with the
+    files ``names``.
 
     >>> find_dcp([".metadata", "__0_0.distcp"], "__0_0.distcp"), find_dcp(["model.pt"], "")
     (['.metadata'], [])
     """
-    # A folder has one checkpoint. An index that is missing is found by its data files, so that opening it says so.
+    # A folder has one checkpoint. An index that is missing is found by its data files, so that
+    # opening it says so.
     has_index = METADATA in names or any(map(_RANK_METADATA.fullmatch, names))
-    is_named = name in names and (name.endswith(DATA_SUFFIX) or name == METADATA or _RANK_METADATA.fullmatch(name))
+    is_named = name in names and (
+        name.endswith(DATA_SUFFIX) or name == METADATA or _RANK_METADATA.fullmatch(name)
+    )
     if is_named or (not name and (has_index or any(each.endswith(DATA_SUFFIX) for each in names))):
         return [METADATA]
     return []
@@ -60,18 +65,24 @@ def rank_file(name: str, rank: int) -> str:
 
 
 def world_size_of(name: str) -> int | None:
-    """Return the number of ranks that the name of a checkpoint of single ranks tells; None for other names."""
+    """Return the number of ranks that the name of a checkpoint of single ranks tells; None for
+    other names."""
     found = _RANKS.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def find_ranks(names: list[str], name: str) -> list[str]:
-    """Return the checkpoints of single ranks that a name may mean in a folder with the files ``names``.
+    """Return the checkpoints of single ranks that a name may mean in a folder with the files
+    ``names``.
 
     >>> find_ranks(["model_world_size_2_rank_1.pt", "x.pt"], "")
     ['model_world_size_2']
     """
-    found = (_RANK.fullmatch(each) for each in names if name in ("", each) or each.startswith(f"{name}_rank_"))
+    found = (
+        _RANK.fullmatch(each)
+        for each in names
+        if name in ("", each) or each.startswith(f"{name}_rank_")
+    )
     return list(dict.fromkeys(each[1] for each in found if each))
 
 
@@ -108,7 +119,10 @@ def find_saved(storage: Storage, name: str) -> list[str]:
         single = (each for each in names if not _RANK.fullmatch(each) and _is_saved(storage, each))
         ranks = find_ranks(names, "")
         # The ranks of a trainer also save their optimizers and states: the model speaks for them.
-        return indexes or [*(filter(_MODEL.match, ranks) if any(map(_MODEL.match, ranks)) else ranks), *single]
+        return indexes or [
+            *(filter(_MODEL.match, ranks) if any(map(_MODEL.match, ranks)) else ranks),
+            *single,
+        ]
     part = _PART.fullmatch(name)
     own = [each for each in indexes if part and set_of(each) == part[1]]
     if own and name in names:
@@ -123,7 +137,9 @@ def find_saved(storage: Storage, name: str) -> list[str]:
         is_other = name.endswith(DATA_SUFFIX)
         return [name] if not is_other and _begins_as_saved(storage, name, (LEGACY_MAGIC,)) else []
     endings = (*SAVED_SUFFIXES, SET_INDEX_SUFFIX)
-    return [name + each for each in endings if name + each in names and find_saved(storage, name + each)]
+    return [
+        name + each for each in endings if name + each in names and find_saved(storage, name + each)
+    ]
 
 
 def _is_saved(storage: Storage, name: str) -> bool:
@@ -134,14 +150,18 @@ def _is_saved(storage: Storage, name: str) -> bool:
 
 
 def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) -> bool:
-    """Return True if a file begins as one of the pickles, or is an archive whose first record is a pickle."""
+    """Return True if a file begins as one of the pickles, or is an archive whose first record is a
+    pickle."""
 
     def look(file: ReadableFile) -> bool:
         first = file.read(0, min(LOCAL.size, file.size))
         if first.startswith(pickles):
             return True
         local = file.read(0, local_nbytes(first)) if len(first) == LOCAL.size else b""
-        # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes of the header.
-        return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(_PICKLE_RECORD)
+        # The bytes 26 and 27 of a local header are the length of the name, which follows the 30
+        # bytes of the header.
+        return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(
+            _PICKLE_RECORD
+        )
 
     return look_into(storage, name, look, False)

@@ -1,16 +1,18 @@
-"""Writing an archive of ``torch.save``: its records, in the order of the file, and the zip that frames them.
+"""Writing an archive of ``torch.save``: its records, in the order of the file, and the zip that
+frames them.
 
     archive/data.pkl      the pickle: the tensors, each with the number of its storage
     archive/byteorder     "little"
     archive/data/0, …     the storages, one of each tensor
     archive/version       "3"
 
-The bytes of every record begin at a multiple of 64 from the beginning of the archive. Sizes are known before the bytes
-of storages are, and the CRC-32 of each record comes last, into its local header and into the directory. The folder is
-named ``archive``, as in files that torch writes to a buffer, so that the bytes do not depend on a file's name.
+The bytes of every record begin at a multiple of 64 from the beginning of the archive. Sizes are
+known before the bytes of storages are, and the CRC-32 of each record comes last, into its local
+header and into the directory. The folder is named ``archive``, as in files that torch writes to a
+buffer, so that the bytes do not depend on a file's name.
 
-A tensor is a call of ``torch._utils._rebuild_tensor_v2``. It has the dtype of the class of its storage. Younger dtypes
-have no such class, and are an argument of ``_rebuild_tensor_v3``.
+A tensor is a call of ``torch._utils._rebuild_tensor_v2``. It has the dtype of the class of its
+storage. Younger dtypes have no such class, and are an argument of ``_rebuild_tensor_v3``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,8 +44,15 @@ class PackedRecord(NamedTuple):
 
 def records_of(pickle: bytes, storage_nbytes: Sequence[int]) -> list[PackedRecord]:
     """Return the records of an archive, whose storages have these sizes."""
-    storages = [PackedRecord(f"data/{number}", nbytes) for number, nbytes in enumerate(storage_nbytes)]
-    return [_text(PICKLE, pickle), _text("byteorder", b"little"), *storages, _text("version", b"3\n")]
+    storages = [
+        PackedRecord(f"data/{number}", nbytes) for number, nbytes in enumerate(storage_nbytes)
+    ]
+    return [
+        _text(PICKLE, pickle),
+        _text("byteorder", b"little"),
+        *storages,
+        _text("version", b"3\n"),
+    ]
 
 
 def _text(name: str, content: bytes) -> PackedRecord:
@@ -51,7 +60,8 @@ def _text(name: str, content: bytes) -> PackedRecord:
 
 
 def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
-    """Return the call that makes a tensor of all elements of the storage of that number, in C order."""
+    """Return the call that makes a tensor of all elements of the storage of that number, in C
+    order."""
     count, strides = 1, list[int]()
     for extent in reversed(shape):
         strides.append(count)
@@ -69,7 +79,8 @@ def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
 
 def plan_starts(records: Sequence[PackedRecord]) -> list[int]:
     """Return the first byte of each record, in bytes of the archive."""
-    # A dry run of the archive: each record is a local header and its bytes, and begins where the last one ends.
+    # A dry run of the archive: each record is a local header and its bytes, and begins where the
+    # last one ends.
     starts, position = [], 0
     for record in records:
         starts.append(position + plan_local_nbytes(position, _raw_name(record), record.nbytes))
@@ -80,10 +91,11 @@ def plan_starts(records: Sequence[PackedRecord]) -> list[int]:
 def build_frame(
     records: Sequence[PackedRecord], storage_crcs: Sequence[int], padding: int = 0
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield all bytes of an archive but those of storages, each range with its offset in the archive.
+    """Yield all bytes of an archive but those of storages, each range with its offset in the
+    archive.
 
-    ``storage_crcs`` are the checksums of the storages, in the order of the records. ``padding`` makes the directory so
-    many bytes longer.
+    ``storage_crcs`` are the checksums of the storages, in the order of the records. ``padding``
+    makes the directory so many bytes longer.
     """
     crcs = iter(storage_crcs)
     directory: list[bytes] = []
@@ -91,7 +103,10 @@ def build_frame(
     for record, start in zip(records, plan_starts(records), strict=True):
         crc = next(crcs) if record.content is None else CRC32.compute(record.content)
         raw_name = _raw_name(record)
-        yield position, build_local(start - position, raw_name, crc, record.nbytes) + (record.content or b"")
+        yield (
+            position,
+            build_local(start - position, raw_name, crc, record.nbytes) + (record.content or b""),
+        )
         more = padding if record is records[-1] else 0
         directory.append(build_central(position, raw_name, crc, record.nbytes, more))
         position = start + record.nbytes

@@ -1,19 +1,21 @@
-"""Placements: the regions of a tensor that a device of a mesh holds, by the rules of ``torch.distributed.tensor``.
+"""Placements: the regions of a tensor that a device of a mesh holds, by the rules of
+``torch.distributed.tensor``.
 
-A mesh is a grid of devices. A layout has one placement for each axis of the mesh: along that axis of
-the mesh, the tensor is replicated, or one axis of the tensor is cut.
+A mesh is a grid of devices. A layout has one placement for each axis of the mesh: along that axis
+of the mesh, the tensor is replicated, or one axis of the tensor is cut.
 
     Shard(dim)                 the indices that earlier axes of the mesh left are cut as ``torch.chunk`` does
     _StridedShard(dim, f)      they are cut into f intervals, and each of those into one a device; a device holds
                                one range of each of the f, one after the other
 
-7 rows on 4 devices by Shard(0) are 2 2 2 1, and 2 rows 1 1 0 0. 8 rows on 2 devices by _StridedShard(0, 2) are the rows
-0 1 4 5 and 2 3 6 7.
+7 rows on 4 devices by Shard(0) are 2 2 2 1, and 2 rows 1 1 0 0. 8 rows on 2 devices by
+_StridedShard(0, 2) are the rows 0 1 4 5 and 2 3 6 7.
 
-FSDP2 over tensor parallelism has the placements (_StridedShard(0, f), Shard(0)), with f the number of parts that tensor
-parallelism makes. But its devices hold what comes of cutting by the *last* axis first, and then each part by the first
-one in one run. For some uneven sizes the two rules differ: 7 rows on a mesh of (3, 2). ``strided_last=False`` is the
-rule of the placements, ``strided_last=True`` that of FSDP2. The shapes of what devices hold tell which of them a tensor
+FSDP2 over tensor parallelism has the placements (_StridedShard(0, f), Shard(0)), with f the number
+of parts that tensor parallelism makes. But its devices hold what comes of cutting by the *last*
+axis first, and then each part by the first one in one run. For some uneven sizes the two rules
+differ: 7 rows on a mesh of (3, 2). ``strided_last=False`` is the rule of the placements,
+``strided_last=True`` that of FSDP2. The shapes of what devices hold tell which of them a tensor
 obeys.
 """
 
@@ -25,10 +27,12 @@ from math import prod
 from shardvar.errors import UnsupportedError
 
 Runs = list[tuple[int, int]]
-"""Ranges of indices along one axis of a tensor, half-open, in the order in which a device keeps them."""
+"""Ranges of indices along one axis of a tensor, half-open, in the order in which a device keeps
+them."""
 
 _MAX_RUNS = 1 << 8
-"""The most ranges that a device may hold along an axis: the parts that tensor parallelism makes of it."""
+"""The most ranges that a device may hold along an axis: the parts that tensor parallelism makes of
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +76,17 @@ class Spread:
 
     @property
     def may_be_fsdp(self) -> bool:
-        """Return True if all strided shards have the split factor that FSDP2 over tensor parallelism gives them."""
+        """Return True if all strided shards have the split factor that FSDP2 over tensor
+        parallelism gives them."""
         strided = [each for each in self.placements if each.split_factor is not None]
         return bool(strided) and all(each.split_factor == self._parts(each.dim) for each in strided)
 
     def _parts(self, dim: int | None) -> int:
         """Return the number of parts that plain shards make along an axis of the tensor."""
         both = zip(self.mesh, self.placements, strict=True)
-        return prod(extent for extent, each in both if each.dim == dim and each.split_factor is None)
+        return prod(
+            extent for extent, each in both if each.dim == dim and each.split_factor is None
+        )
 
     def _along(self, dim: int, extent: int, strided_last: bool) -> Runs:
         axes = [axis for axis, placement in enumerate(self.placements) if placement.dim == dim]
@@ -107,16 +114,22 @@ def held_regions(runs: Sequence[Runs]) -> Iterator[DeviceRegion]:
     """
     count = prod(map(len, runs))
     if count > _MAX_RUNS:
-        raise UnsupportedError(f"It lies on a device in {count} regions.", "Gather it with torch before it is saved.")
+        raise UnsupportedError(
+            f"It lies on a device in {count} regions.", "Gather it with torch before it is saved."
+        )
     starts = [_starts(each) for each in runs]
     for chosen, inner in zip(product(*runs), product(*starts), strict=True):
-        yield DeviceRegion(tuple(low for low, _ in chosen), tuple(high - low for low, high in chosen), inner)
+        yield DeviceRegion(
+            tuple(low for low, _ in chosen), tuple(high - low for low, high in chosen), inner
+        )
 
 
 def _cut(runs: Runs, count: int, index: int, factor: int) -> Runs:
     """Return what device ``index`` of ``count`` holds of some indices."""
     if factor * len(runs) > _MAX_RUNS:
-        raise UnsupportedError(f"It is a strided shard of {factor} parts.", "Gather it with torch before it is saved.")
+        raise UnsupportedError(
+            f"It is a strided shard of {factor} parts.", "Gather it with torch before it is saved."
+        )
     length = _length(runs)
     found: Runs = []
     for part in range(factor):

@@ -1,8 +1,9 @@
-"""Writing a file that ``torch.load`` reads, also with ``weights_only=True`` and ``mmap=True``: a dict of tensors.
+"""Writing a file that ``torch.load`` reads, also with ``weights_only=True`` and ``mmap=True``: a
+dict of tensors.
 
-Keys are those of the dict: dots in them separate nothing. Each tensor is whole, contiguous, and has its own storage.
-Plain objects, such as steps and parameter groups, are values of the dict too, after the tensors.
-The same tensors make the same bytes. ``packing`` describes the file.
+Keys are those of the dict: dots in them separate nothing. Each tensor is whole, contiguous, and has
+its own storage. Plain objects, such as steps and parameter groups, are values of the dict too,
+after the tensors. The same tensors make the same bytes. ``packing`` describes the file.
 """
 
 import re
@@ -16,7 +17,13 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.torch.names import SAVED_SUFFIXES, find_ranks, set_of
-from shardvar.formats.torch.packing import PackedRecord, build_frame, plan_starts, records_of, tensor_call
+from shardvar.formats.torch.packing import (
+    PackedRecord,
+    build_frame,
+    plan_starts,
+    records_of,
+    tensor_call,
+)
 from shardvar.formats.torch.tensors import value_of
 from shardvar.formats.unfinished import BESIDE
 from shardvar.layout.dtypes import Ints
@@ -47,7 +54,9 @@ class SavedWriter:
         """Return the checksum of the bytes; the format holds neither strings nor variants."""
         return CRC32.compute(payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Sequence[tuple[int, bytes]]:
         """Return the headers of all records, the pickle, the directory and the end records."""
         return [*build_frame(_records(slices, self.objects), checksums.payload.tolist())]
 
@@ -80,7 +89,8 @@ class SavedSink:
         discard_files(self.storage, self.asides)
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in place."""
+        """Return False: until the commit, the files have names that no other process puts in
+        place."""
         return False
 
     def _tidy(self) -> None:
@@ -95,26 +105,44 @@ def plan_saved(
     capabilities: Capabilities,
     generation: str,
 ) -> SavedSink:
-    """Lay the tensors out, and the objects with these literals; ``UnsupportedError`` if the format cannot hold them."""
+    """Lay the tensors out, and the objects with these literals; ``UnsupportedError`` if the format
+    cannot hold them."""
     slices, file = assignment.slices, file_name(name)
     check_holds(slices, capabilities, "pt")
     if assignment.num_files > 1:
-        raise UnsupportedError("A pt checkpoint is one file.", "Choose another format for several files.")
+        raise UnsupportedError(
+            "A pt checkpoint is one file.", "Choose another format for several files."
+        )
     cut = np.flatnonzero(~slices.is_whole())
     if len(cut):
-        cause = f"The format pt cannot hold the slice {slices.region(int(cut[0]))} of {slices.key(int(cut[0]))!r}."
+        cause = (
+            f"The format pt cannot hold the slice {slices.region(int(cut[0]))} of "
+            f"{slices.key(int(cut[0]))!r}."
+        )
         raise UnsupportedError(cause, "Write the tensor whole.")
     if name not in storage.names() and find_ranks(storage.names(), name):
-        cause = f"{storage.path} has files of single ranks of {name}, which are read and not written."
+        cause = (
+            f"{storage.path} has files of single ranks of {name}, which are read and not written."
+        )
         raise UnsupportedError(cause, "Choose another name.")
-    writer = SavedWriter({key: value_of(literal.decode("utf-8", "surrogatepass")) for key, literal in objects.items()})
+    writer = SavedWriter(
+        {
+            key: value_of(literal.decode("utf-8", "surrogatepass"))
+            for key, literal in objects.items()
+        }
+    )
     records = _records(slices, writer.objects)
     if records[0].nbytes > MAX_PICKLE_NBYTES:
-        cause = f"The pickle of {len(slices)} tensors has {records[0].nbytes} bytes, more than {MAX_PICKLE_NBYTES}"
+        cause = (
+            f"The pickle of {len(slices)} tensors has {records[0].nbytes} bytes, more than "
+            f"{MAX_PICKLE_NBYTES}"
+        )
         raise UnsupportedError(f"{cause} (MAX_PICKLE_NBYTES).", "Choose the format safetensors.")
     placed = zip(records, plan_starts(records), strict=True)
     starts = [start for record, start in placed if record.content is None]
-    return SavedSink(storage, file, [f"{file}.{generation}.tmp"], np.array(starts, dtype=np.int64), writer)
+    return SavedSink(
+        storage, file, [f"{file}.{generation}.tmp"], np.array(starts, dtype=np.int64), writer
+    )
 
 
 def remove_saved(storage: Storage, name: str) -> None:
@@ -124,14 +152,17 @@ def remove_saved(storage: Storage, name: str) -> None:
 
 
 def file_name(name: str) -> str:
-    """Return the name of the file that a target's name means; ``UnsupportedError`` for the index of a set.
+    """Return the name of the file that a target's name means; ``UnsupportedError`` for the index of
+    a set.
 
     >>> file_name("model"), file_name("model.pth")
     ('model.pt', 'model.pth')
     """
     if set_of(name) is not None:
         cause = f"{name} is the index of a set of files, which is read and not written."
-        raise UnsupportedError(cause, "Choose a name that ends with .pt, or the format safetensors.")
+        raise UnsupportedError(
+            cause, "Choose a name that ends with .pt, or the format safetensors."
+        )
     return name if name.endswith(SAVED_SUFFIXES) else f"{name}.pt"
 
 

@@ -1,14 +1,17 @@
-"""The files of single ranks as one checkpoint: model_world_size_4_rank_0.pt to model_world_size_4_rank_3.pt.
+"""The files of single ranks as one checkpoint: model_world_size_4_rank_0.pt to
+model_world_size_4_rank_3.pt.
 
-Trainers with FSDP let every rank save its own state dict. A tensor of it is a DTensor, a ShardedTensor or a plain
-tensor (``shares``). Here the parts of all ranks become slices of the whole tensor.
+Trainers with FSDP let every rank save its own state dict. A tensor of it is a DTensor, a
+ShardedTensor or a plain tensor (``shares``). Here the parts of all ranks become slices of the whole
+tensor.
 
     check     all ranks are there, and each file says itself that it is of the rank in its name
     join      dtypes, shapes and kinds agree; the parts that several ranks hold are read from the first one
     compare   copies agree: at once where their checksums tell, else when the checkpoint is verified
 
-Plain tensors and objects that differ from rank to rank, such as the states of random generators, have no common value:
-their keys are refused, and the others are read. The readers of tensors check that slices fill them.
+Plain tensors and objects that differ from rank to rank, such as the states of random generators,
+have no common value: their keys are refused, and the others are read. The readers of tensors check
+that slices fill them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -66,13 +69,19 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
             contents.faults.setdefault(key, error.at(repr(key)))
             continue
         contents.stored[key], contents.replicas[key] = stored, copies
-        # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small file very large.
+        # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small
+        # file very large.
         left -= len(stored) + len(copies)
         if left < 0:
-            raise InvalidCheckpoint(f"{data.names[0]}: The files describe too many slices for their size.", DISTRUST)
+            raise InvalidCheckpoint(
+                f"{data.names[0]}: The files describe too many slices for their size.", DISTRUST
+            )
     others = [each for each in find_ranks(storage.names(), "") if each != name]
     if others:
-        remark = f"The ranks also saved {named(others)}, which are checkpoints to be opened by these names."
+        remark = (
+            f"The ranks also saved {named(others)}, which are checkpoints to be opened by these "
+            "names."
+        )
         contents.findings.append(Finding(name, remark, False))
     return torch_source(data, contents)
 
@@ -85,12 +94,17 @@ def _files(storage: Storage, name: str) -> list[str]:
     lost = [rank for rank in islice(missing, MAX_NAMED + 1) if rank < max(world, 1)]
     if lost:
         which = named([rank_file(name, rank) for rank in lost])
-        cause = f"{storage.path}: {which} is missing, of the {world} ranks that the names of the files tell."
+        cause = (
+            f"{storage.path}: {which} is missing, of the {world} ranks that the names of the files "
+            "tell."
+        )
         raise MissingFile(cause, "Copy the files of all ranks to one folder.")
     return [rank_file(name, rank) for rank in range(world)]
 
 
-def _read_rank(data: DataFiles, rank: int, contents: SavedContents, parts: dict[str, list[Part]]) -> int:
+def _read_rank(
+    data: DataFiles, rank: int, contents: SavedContents, parts: dict[str, list[Part]]
+) -> int:
     """Add what the file of a rank holds; return the size of its pickle."""
     file = data.open(rank)
     unpickled = unpickle(file)
@@ -107,7 +121,8 @@ def _read_rank(data: DataFiles, rank: int, contents: SavedContents, parts: dict[
 
 
 def _join(held: Sequence[Part]) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
-    """Return the slices of a tensor, or the object that all ranks hold; and the copies, each with its like."""
+    """Return the slices of a tensor, or the object that all ranks hold; and the copies, each with
+    its like."""
     objects = [(rank, part) for rank, part in held if isinstance(part, bytes)]
     if objects:
         if len(objects) < len(held) or len({part for _, part in objects}) > 1:
@@ -124,7 +139,9 @@ def _check_alike(shares: Shares) -> None:
     for rank, other in shares:
         if (share.kind, share.dtype, share.shape) != (other.kind, other.dtype, other.shape):
             cause = f"Rank {first} holds {share.words}, and rank {rank} {other.words}."
-            raise (UnsupportedError if share.is_plain and other.is_plain else InconsistentTensor)(cause, _ALONE)
+            raise (UnsupportedError if share.is_plain and other.is_plain else InconsistentTensor)(
+                cause, _ALONE
+            )
 
 
 def _areas(shares: Shares) -> Iterator[Area]:
@@ -143,9 +160,13 @@ def _areas(shares: Shares) -> Iterator[Area]:
 
 
 def _choose_runs(shares: Shares) -> list[list[Runs]]:
-    """Return the indices that each rank holds of a DTensor, by the rule that the shapes of what they keep obey."""
-    parts = [(rank, share.views[0].tensor.shape, share.spread) for rank, share in shares if share.spread]
-    # Where the two rules differ, so do their shapes: for all sizes up to 100 on all meshes up to 8 x 8.
+    """Return the indices that each rank holds of a DTensor, by the rule that the shapes of what
+    they keep obey."""
+    parts = [
+        (rank, share.views[0].tensor.shape, share.spread) for rank, share in shares if share.spread
+    ]
+    # Where the two rules differ, so do their shapes: for all sizes up to 100 on all meshes up to 8
+    # x 8.
     for strided_last in (False, True):
         runs = [spread.runs(strided_last) for _, _, spread in parts]
         both = zip(parts, map(local_shape, runs), strict=True)
@@ -160,30 +181,44 @@ def _choose_runs(shares: Shares) -> list[list[Runs]]:
 
 
 def _is_alike(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
-    """Return True if two shapes are equal; FSDP2 gives parts without elements shapes of their own."""
+    """Return True if two shapes are equal; FSDP2 gives parts without elements shapes of their
+    own."""
     return shape == held or (len(shape) == len(held) and 0 in shape and 0 in held)
 
 
 def _part_of(view: View, inner: tuple[int, ...], shape: tuple[int, ...]) -> View:
     """Return a part of a tensor that a rank keeps."""
     tensor = view.tensor
-    start = tensor.offset + sum(at * stride for at, stride in zip(inner, tensor.strides, strict=True))
+    start = tensor.offset + sum(
+        at * stride for at, stride in zip(inner, tensor.strides, strict=True)
+    )
     return replace(view, tensor=replace(tensor, offset=start, shape=shape))
 
 
-def _check_within(shape: tuple[int, ...], offset: tuple[int, ...], full: tuple[int, ...], rank: int) -> None:
+def _check_within(
+    shape: tuple[int, ...], offset: tuple[int, ...], full: tuple[int, ...], rank: int
+) -> None:
     """Raise ``OutOfBounds`` if a shard reaches out of its tensor."""
-    if len(shape) != len(full) or any(at + size > most for at, size, most in zip(offset, shape, full, strict=True)):
-        cause = f"Rank {rank} holds a shard of shape {shape} at {offset}, outside of a tensor of shape {full}."
+    if len(shape) != len(full) or any(
+        at + size > most for at, size, most in zip(offset, shape, full, strict=True)
+    ):
+        cause = (
+            f"Rank {rank} holds a shard of shape {shape} at {offset}, outside of a tensor of shape "
+            f"{full}."
+        )
         raise OutOfBounds(cause, WRITE_AGAIN)
 
 
-def _without_copies(areas: Sequence[Area], share: Share) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
+def _without_copies(
+    areas: Sequence[Area], share: Share
+) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
     """Return one of each slice, and the copies; raise if checksums show that a copy differs."""
     if 0 in share.shape and areas:
         # A tensor without elements is one slice, the whole of it.
         rank, view, _ = areas[0]
-        whole = replace(view, tensor=replace(view.tensor, offset=0, shape=share.shape, strides=share.shape))
+        whole = replace(
+            view, tensor=replace(view.tensor, offset=0, shape=share.shape, strides=share.shape)
+        )
         return [Stored.whole(rank, whole)], []
     kept: dict[tuple[tuple[int, ...], tuple[int, ...]], Stored] = {}
     copies: list[tuple[Stored, Stored]] = []
@@ -203,7 +238,10 @@ def _check_copy(first: Stored, copy: Stored, share: Share) -> None:
     """Raise if the checksums of two copies differ; copies without are compared by ``verify``."""
     sums = [each.value.checksum for each in (first, copy) if isinstance(each.value, View)]
     if NO_CHECKSUM not in sums and len(set(sums)) > 1:
-        cause = f"The ranks {first.file} and {copy.file} hold different values of the slice at {first.offset}."
+        cause = (
+            f"The ranks {first.file} and {copy.file} hold different values of the slice at "
+            f"{first.offset}."
+        )
         if share.is_plain:
             raise UnsupportedError(cause, _ALONE)
         raise InvalidCheckpoint(cause, _AGAIN)

@@ -1,4 +1,5 @@
-"""Files that ``torch.save`` wrote, as a format: state dicts and other values, in one file or in a set."""
+"""Files that ``torch.save`` wrote, as a format: state dicts and other values, in one file or in a
+set."""
 
 from dataclasses import dataclass
 
@@ -13,7 +14,9 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
-CAPABILITIES = Capabilities(dtypes=frozenset(DTYPES.values()), slice_dtypes=frozenset(), many_files=False)
+CAPABILITIES = Capabilities(
+    dtypes=frozenset(DTYPES.values()), slice_dtypes=frozenset(), many_files=False
+)
 """Whole tensors of the dtypes that torch has, in one file."""
 
 
@@ -37,10 +40,18 @@ class SavedFormat:
         return open_set(storage, name) if set_of(name) is not None else open_file(storage, name)
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> SavedSink:
-        """Lay out a file. Of the metadata, objects are kept: a state dict has no place for the rest."""
-        return plan_saved(storage, name, assignment, metadata.objects, self.capabilities, generation)
+        """Lay out a file. Of the metadata, objects are kept: a state dict has no place for the
+        rest."""
+        return plan_saved(
+            storage, name, assignment, metadata.objects, self.capabilities, generation
+        )
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file."""

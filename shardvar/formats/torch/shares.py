@@ -4,13 +4,16 @@
     a DTensor         its own part; a mesh and placements say which (``placements``)
     a ShardedTensor   some parts, each with its offsets
 
-A DTensor and a ShardedTensor are made by one call, with its class, the dtype and the full shape as arguments:
+A DTensor and a ShardedTensor are made by one call, with its class, the dtype and the full shape as
+arguments:
 
-    torch._tensor._rebuild_from_type_v2(torch._utils._rebuild_wrapper_subclass, class, arguments, state)
+    torch._tensor._rebuild_from_type_v2(torch._utils._rebuild_wrapper_subclass, class, arguments,
+    state)
 
-The state of a DTensor has ``_local_tensor`` and ``_spec``: the mesh, and one placement for each of its axes. The mesh
-has its extents in a tensor of ranks (until torch 2.8) or in a layout, and the place of the rank that wrote the file.
-The state of a ShardedTensor is a tuple that begins with its shards and its description.
+The state of a DTensor has ``_local_tensor`` and ``_spec``: the mesh, and one placement for each of
+its axes. The mesh has its extents in a tensor of ranks (until torch 2.8) or in a layout, and the
+place of the rank that wrote the file. The state of a ShardedTensor is a tuple that begins with its
+shards and its description.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +21,24 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from shardvar.errors import InconsistentTensor, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.errors import (
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    UnsupportedError,
+)
 from shardvar.formats.torch.dtypes import dtype_of
 from shardvar.formats.torch.items import View
 from shardvar.formats.torch.placements import Placement, Spread
-from shardvar.formats.torch.tensors import FROM_TYPE, OF_RANKS, SUBCLASS, WRAPPED, StoredTensor, tensor_of
+from shardvar.formats.torch.tensors import (
+    FROM_TYPE,
+    OF_RANKS,
+    SUBCLASS,
+    WRAPPED,
+    StoredTensor,
+    tensor_of,
+)
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import WRITE_AGAIN
 from shardvar.wire.inert import Global, Node
@@ -32,7 +48,9 @@ _DTENSORS = {
     for name in ("tensor.DTensor", "tensor._api.DTensor", "_tensor.DTensor", "_tensor.api.DTensor")
 }
 _SHARDED = {"torch.distributed._shard.sharded_tensor.api.ShardedTensor"}
-_PLACEMENTS = tuple(f"torch.distributed.{package}.placement_types." for package in ("tensor", "_tensor"))
+_PLACEMENTS = tuple(
+    f"torch.distributed.{package}.placement_types." for package in ("tensor", "_tensor")
+)
 _MAX_RANKS = 1 << 20
 _GATHER = "Save it as a plain tensor: `tensor.full_tensor()`."
 
@@ -58,7 +76,13 @@ class Share:
     @property
     def kind(self) -> str:
         """The kind of tensor."""
-        return "a DTensor" if self.spread else "a ShardedTensor" if self.offsets is not None else "a plain tensor"
+        return (
+            "a DTensor"
+            if self.spread
+            else "a ShardedTensor"
+            if self.offsets is not None
+            else "a plain tensor"
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -72,7 +96,8 @@ class Share:
 
 
 def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
-    """Return what the file of a rank holds of the tensor that a call would make; ``rank`` is None if it is unknown."""
+    """Return what the file of a rank holds of the tensor that a call would make; ``rank`` is None
+    if it is unknown."""
     value = _unwrap(value)
     args = value.args if type(value.args) is tuple and len(value.args) == 4 else (None,) * 4
     function, kind, described, state = args
@@ -89,12 +114,15 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
     share = make(dtype, shape, state, rank, view)
     other = next((each.tensor.dtype for each in share.views if each.tensor.dtype != dtype), None)
     if other is not None:
-        raise InconsistentTensor(f"It is of dtype {dtype}, and a part of it of {other}.", WRITE_AGAIN)
+        raise InconsistentTensor(
+            f"It is of dtype {dtype}, and a part of it of {other}.", WRITE_AGAIN
+        )
     return share
 
 
 def whole_of(value: Node, view: ViewOf) -> View:
-    """Return a tensor of which one file holds all elements: a plain one, or one that is not spread over ranks."""
+    """Return a tensor of which one file holds all elements: a plain one, or one that is not spread
+    over ranks."""
     share = share_of(value, None, view)
     is_first = not any(map(any, share.offsets or ()))
     if is_first and len(share.views) == 1 and share.views[0].tensor.shape == share.shape:
@@ -104,40 +132,63 @@ def whole_of(value: Node, view: ViewOf) -> View:
 
 def _unwrap(value: Node) -> Node:
     """Return the tensor in a parameter."""
-    while value.name in WRAPPED and type(value.args) is tuple and value.args and type(value.args[0]) is Node:
+    while (
+        value.name in WRAPPED
+        and type(value.args) is tuple
+        and value.args
+        and type(value.args[0]) is Node
+    ):
         value = value.args[0]
     return value
 
 
-def _dtensor(dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, view: ViewOf) -> Share:
+def _dtensor(
+    dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, view: ViewOf
+) -> Share:
     fields = _attributes(state)
     local, spec = fields.get("_local_tensor"), _state(fields.get("_spec"))
     if type(local) is not Node or type(spec.get("placements")) not in (tuple, list):
-        raise MalformedCheckpoint("It is a DTensor without a local tensor or placements.", WRITE_AGAIN)
+        raise MalformedCheckpoint(
+            "It is a DTensor without a local tensor or placements.", WRITE_AGAIN
+        )
     extents, coordinate = _mesh(_state(spec.get("mesh")), rank)
     placements = tuple(_placement(each, len(shape)) for each in spec["placements"])
     if len(placements) != len(extents):
         cause = f"It has {len(placements)} placements on a mesh of {len(extents)} axes."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
-    return Share(dtype, shape, (view(tensor_of(local)),), spread=Spread(shape, extents, coordinate, placements))
+    return Share(
+        dtype,
+        shape,
+        (view(tensor_of(local)),),
+        spread=Spread(shape, extents, coordinate, placements),
+    )
 
 
 def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the extents of a mesh, and the place in it of the rank that wrote the file."""
     _check_rank(mesh.get("_rank"), rank)
     ranks = mesh.get("mesh", mesh.get("_mesh"))
-    extents = tensor_of(ranks).shape if type(ranks) is Node else tuple(_extents(_state(mesh.get("_layout"))))
+    extents = (
+        tensor_of(ranks).shape
+        if type(ranks) is Node
+        else tuple(_extents(_state(mesh.get("_layout"))))
+    )
     coordinate = _numbers(mesh.get("_coordinate_on_dim"), MAX_NBYTES, MAX_RANK)
-    if len(coordinate) != len(extents) or any(at >= extent for at, extent in zip(coordinate, extents, strict=True)):
+    if len(coordinate) != len(extents) or any(
+        at >= extent for at, extent in zip(coordinate, extents, strict=True)
+    ):
         cause = f"Its device is at {coordinate}, outside of a mesh of {extents}."
         raise OutOfBounds(cause, WRITE_AGAIN)
     return extents, coordinate
 
 
 def _check_rank(claimed: Any, rank: int | None) -> None:
-    """Raise ``InvalidCheckpoint`` if a file has the name of another rank than that which wrote it."""
+    """Raise ``InvalidCheckpoint`` if a file has the name of another rank than that which wrote
+    it."""
     if type(claimed) is int and rank is not None and claimed != rank:
-        cause = f"It says that rank {claimed} wrote it, and the name of the file that rank {rank} did."
+        cause = (
+            f"It says that rank {claimed} wrote it, and the name of the file that rank {rank} did."
+        )
         raise InvalidCheckpoint(cause, "Give each file its own name again.")
 
 
@@ -151,15 +202,24 @@ def _extents(layout: dict[Any, Any]) -> Iterator[int]:
 
 
 def _placement(value: Any, rank: int) -> Placement:
-    """Return one placement; ``UnsupportedError`` for those that do not say which elements a device holds."""
+    """Return one placement; ``UnsupportedError`` for those that do not say which elements a device
+    holds."""
     name = value.name if type(value) is Node and type(value.name) is str else ""
-    kind = next((name.removeprefix(package) for package in _PLACEMENTS if name.startswith(package)), name)
+    kind = next(
+        (name.removeprefix(package) for package in _PLACEMENTS if name.startswith(package)), name
+    )
     if kind == "Replicate":
         return Placement()
     if kind not in ("Shard", "_StridedShard"):
-        why = " Each rank holds a term of a value that was never computed." if "Partial" in kind else ""
+        why = (
+            " Each rank holds a term of a value that was never computed."
+            if "Partial" in kind
+            else ""
+        )
         raise UnsupportedError(f"It has the placement {kind or None!r}.{why}", _GATHER)
-    fields = dict(zip(("dim", "split_factor"), value.args if type(value.args) is tuple else (), strict=False))
+    fields = dict(
+        zip(("dim", "split_factor"), value.args if type(value.args) is tuple else (), strict=False)
+    )
     fields |= _state(value)
     dim, factor = fields.get("dim"), fields.get("split_factor") if kind == "_StridedShard" else None
     if (
@@ -167,12 +227,17 @@ def _placement(value: Any, rank: int) -> Placement:
         or not -rank <= dim < rank
         or (factor is not None and (type(factor) is not int or factor < 1))
     ):
-        cause = f"Its placement {kind} names the axis {dim!r} of {rank}, or the split factor {factor!r}."
+        cause = (
+            f"Its placement {kind} names the axis {dim!r} of {rank}, or the split factor "
+            f"{factor!r}."
+        )
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
     return Placement(dim % rank, factor)
 
 
-def _sharded(dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, view: ViewOf) -> Share:
+def _sharded(
+    dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, view: ViewOf
+) -> Share:
     shards = state[0] if type(state) is tuple and state else None
     if type(shards) is not list:
         raise MalformedCheckpoint("It is a ShardedTensor without a list of shards.", WRITE_AGAIN)
@@ -185,8 +250,12 @@ def _sharded(dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, v
         views.append(view(tensor_of(tensor)))
         offsets.append(_numbers(about.get("shard_offsets"), MAX_NBYTES, MAX_RANK))
         held = views[-1].tensor.shape
-        if held != _numbers(about.get("shard_sizes"), MAX_NBYTES, MAX_RANK) or len(held) != len(offsets[-1]):
-            raise InvalidCheckpoint(f"A shard of it has the shape {held}, unlike its description.", WRITE_AGAIN)
+        if held != _numbers(about.get("shard_sizes"), MAX_NBYTES, MAX_RANK) or len(held) != len(
+            offsets[-1]
+        ):
+            raise InvalidCheckpoint(
+                f"A shard of it has the shape {held}, unlike its description.", WRITE_AGAIN
+            )
     return Share(dtype, shape, tuple(views), tuple(offsets))
 
 
@@ -205,7 +274,11 @@ def _attributes(state: Any) -> dict[Any, Any]:
 def _numbers(value: Any, most: int, count: int) -> tuple[int, ...]:
     """Return some integers of at least 0 and at most ``most``."""
     if type(value) not in (tuple, list) or len(value) > count:
-        raise MalformedCheckpoint("Its shape, its offsets or its mesh are not lists of numbers.", WRITE_AGAIN)
+        raise MalformedCheckpoint(
+            "Its shape, its offsets or its mesh are not lists of numbers.", WRITE_AGAIN
+        )
     if any(type(number) is not int or not 0 <= number <= most for number in value):
-        raise MalformedCheckpoint("Its shape, its offsets or its mesh have a number out of bounds.", WRITE_AGAIN)
+        raise MalformedCheckpoint(
+            "Its shape, its offsets or its mesh have a number out of bounds.", WRITE_AGAIN
+        )
     return tuple(value)

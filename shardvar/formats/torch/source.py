@@ -19,13 +19,16 @@ from shardvar.wire.crc import CRC32, Checksum
 
 @dataclass(frozen=True, slots=True)
 class StorageChecks:
-    """Checksums of storages of which tensors are parts: they cover bytes of no tensor, or of other ones, too."""
+    """Checksums of storages of which tensors are parts: they cover bytes of no tensor, or of other
+    ones, too."""
 
     parts: frozenset[str] = frozenset()
     """The keys of such tensors."""
-    compare: Callable[[Collection[str], bool], Mapping[str, CorruptCheckpoint]] = lambda _keys, _only_read: {}
-    """Compares the checksums that no read of some keys does, and returns the keys that they show to be damaged; with
-    True those of storages of which the keys have every byte, and no others."""
+    compare: Callable[[Collection[str], bool], Mapping[str, CorruptCheckpoint]] = (
+        lambda _keys, _only_read: {}
+    )
+    """Compares the checksums that no read of some keys does, and returns the keys that they show to
+    be damaged; with True those of storages of which the keys have every byte, and no others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +36,8 @@ class TorchSource:
     """An open checkpoint."""
 
     index: Index
-    """The table of contents; ``start`` of an entry that is not plain is its number in one of the next two."""
+    """The table of contents; ``start`` of an entry that is not plain is its number in one of the
+    next two."""
     data: DataFiles
     """The data files, open."""
     views: Mapping[int, View]
@@ -45,7 +49,8 @@ class TorchSource:
     carry: Callable[[Collection[str]], Mapping[str, bytes]]
     """Returns the objects among keys as items of a distributed checkpoint."""
     is_covered: Callable[[str], bool]
-    """Returns True for a key of which every byte has a checksum, which the engine or ``look`` compares."""
+    """Returns True for a key of which every byte has a checksum, which the engine or ``look``
+    compares."""
     storages: StorageChecks = StorageChecks()
     """The checksums that cover more than a tensor."""
 
@@ -90,27 +95,38 @@ class TorchSource:
         """Return True if checksums cover every byte of the key."""
         return self.is_covered(key)
 
-    def storage_errors(self, keys: Collection[str], only_read: bool = False) -> Mapping[str, CorruptCheckpoint]:
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, CorruptCheckpoint]:
         """Return the errors of keys whose tensors are parts of damaged storages.
 
-        The checksum of a storage is not compared while parts of it are read: it covers bytes of no tensor too. With
-        ``only_read``, compare it where reading all of the keys reads every byte of the storage.
+        The checksum of a storage is not compared while parts of it are read: it covers bytes of no
+        tensor too. With ``only_read``, compare it where reading all of the keys reads every byte of
+        the storage.
         """
         return self.storages.compare(keys, only_read)
 
     def is_part(self, key: str) -> bool:
-        """Return True if a tensor is a part of a storage, so that reading it alone compares no checksum."""
+        """Return True if a tensor is a part of a storage, so that reading it alone compares no
+        checksum."""
         return key in self.storages.parts
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the objects among keys: items of a distributed checkpoint, literals of a file, or texts of Orbax."""
+        """Return the objects among keys: items of a distributed checkpoint, literals of a file, or
+        texts of Orbax."""
         if form == "torch":
             return self.carry(keys)
         literals = _plain(self, keys) if form in ("pt", "orbax") else {}
         if form == "pt":
-            return {key: literal.encode("utf-8", "surrogatepass") for key, literal in literals.items()}
+            return {
+                key: literal.encode("utf-8", "surrogatepass") for key, literal in literals.items()
+            }
         values = {key: value_of(literal) for key, literal in literals.items()}
-        return {key: value.encode("utf-8", "surrogatepass") for key, value in values.items() if type(value) is str}
+        return {
+            key: value.encode("utf-8", "surrogatepass")
+            for key, value in values.items()
+            if type(value) is str
+        }
 
 
 def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, str]:
@@ -118,7 +134,10 @@ def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, str]:
     found = {}
     for entries in source.index.scan():
         for row in np.flatnonzero(entries.slices.codes() == code(STRING)).tolist():
-            key, literal = entries.slices.key(row), literal_in(source.payloads[int(entries.start[row])])
+            key, literal = (
+                entries.slices.key(row),
+                literal_in(source.payloads[int(entries.start[row])]),
+            )
             if key in keys and object_item(literal) is not None:
                 found[key] = literal
     return found

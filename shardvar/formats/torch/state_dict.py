@@ -48,18 +48,27 @@ def open_set(storage: Storage, name: str) -> TorchSource:
         keys = {key for key, each in weight_map.items() if each == file}
         try:
             if not is_bare(file):
-                cause = f"{storage.path}: the index names {file[:200]!r}, which is not a file beside it."
+                cause = (
+                    f"{storage.path}: the index names {file[:200]!r}, which is not a file beside "
+                    "it."
+                )
                 raise InvalidCheckpoint(cause, DISTRUST)
             found = _add(contents, number, data.open(number), keys)
         except (*READ_ERRORS, StorageError) as error:
             contents.faults.update((key, error.at(repr(key))) for key in keys)
             continue
         for key in keys - found:
-            cause = f"{key!r}: the index says that it is in {file!r} of {storage.path}, but it is not."
-            contents.faults[key] = IncompleteCheckpoint(cause, "Fetch that file again from the source of the set.")
+            cause = (
+                f"{key!r}: the index says that it is in {file!r} of {storage.path}, but it is not."
+            )
+            contents.faults[key] = IncompleteCheckpoint(
+                cause, "Fetch that file again from the source of the set."
+            )
         if found - keys:
             others = named(sorted(found - keys))
-            contents.findings.append(Finding(file, f"It holds {others}, which the index does not name there.", True))
+            contents.findings.append(
+                Finding(file, f"It holds {others}, which the index does not name there.", True)
+            )
     return torch_source(data, contents)
 
 
@@ -73,7 +82,9 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, str]:
         file.close()
 
 
-def _add(contents: SavedContents, number: int, file: ReadableFile, wanted: set[str] | None) -> set[str]:
+def _add(
+    contents: SavedContents, number: int, file: ReadableFile, wanted: set[str] | None
+) -> set[str]:
     """Add the leaves of one file, those that are wanted or all of them; return the keys of all."""
     unpickled = unpickle(file)
     if not unpickled.archive.has_checksums:

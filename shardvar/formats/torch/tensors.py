@@ -1,18 +1,21 @@
 """Tensors and objects, from the inert nodes of a pickle.
 
-A tensor is a view of a storage: an offset, a shape and strides, all in elements. The pickle makes it by one of these
-calls, whose names are compared whole; a storage is a reference ("storage", class, record, location, size):
+A tensor is a view of a storage: an offset, a shape and strides, all in elements. The pickle makes
+it by one of these calls, whose names are compared whole; a storage is a reference ("storage",
+class, record, location, size):
 
     torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks[, flags])
-    torch._utils._rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype[, flags])
-    torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
+    torch._utils._rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype[,
+    flags]) torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
     torch._tensor._rebuild_from_type_v2(function, type, arguments, state)
 
-``flags`` may say that the tensor is the conjugate, or the negative, of what is stored. The size of a typed storage
-counts elements, that of an untyped one bytes. The location, such as "cuda:3", says where the tensor was.
+``flags`` may say that the tensor is the conjugate, or the negative, of what is stored. The size of
+a typed storage counts elements, that of an untyped one bytes. The location, such as "cuda:3", says
+where the tensor was.
 
-An object is anything else. Plain ones (None, numbers, text, bytes, and lists, tuples, dicts and sets of them) become
-their Python literal; an object of any other class is refused, and the error names the class.
+An object is anything else. Plain ones (None, numbers, text, bytes, and lists, tuples, dicts and
+sets of them) become their Python literal; an object of any other class is refused, and the error
+names the class.
 """
 
 import ast
@@ -21,7 +24,13 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from shardvar.errors import CheckpointError, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.errors import (
+    CheckpointError,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    UnsupportedError,
+)
 from shardvar.formats.torch.dtypes import STORAGES, UNTYPED_STORAGE, dtype_of
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.limits import MAX_NBYTES, MAX_RANK
@@ -29,7 +38,9 @@ from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
 from shardvar.wire.inert import Global, Node, Reference
 
 _UTILS = "torch._utils."
-_TENSOR_V1, _TENSOR_V2, _TENSOR_V3 = (f"{_UTILS}_rebuild_tensor{suffix}" for suffix in ("", "_v2", "_v3"))
+_TENSOR_V1, _TENSOR_V2, _TENSOR_V3 = (
+    f"{_UTILS}_rebuild_tensor{suffix}" for suffix in ("", "_v2", "_v3")
+)
 _TENSORS = (_TENSOR_V1, _TENSOR_V2, _TENSOR_V3)
 # Tuples and not sets: the name of a call may be any value, also one that has no hash.
 WRAPPED = (f"{_UTILS}_rebuild_parameter", f"{_UTILS}_rebuild_parameter_with_state")
@@ -44,11 +55,16 @@ OF_RANKS = (
     "Put the files of all ranks into one folder, under names such as model_world_size_4_rank_0.pt, "
     "or save it as a plain tensor: `tensor.full_tensor()`."
 )
-_SAVE_PARTS = "Save what it holds as tensors, numbers and text; of a module, its state dict: `module.state_dict()`."
+_SAVE_PARTS = (
+    "Save what it holds as tensors, numbers and text; of a module, its state dict: "
+    "`module.state_dict()`."
+)
 _SAVE_TENSOR = "Save it as a tensor: `torch.as_tensor(value)`."
 _RUNNING = frozenset(
-    "__builtin__ builtins bdb cProfile code codeop commands ctypes ftplib functools http importlib io marshal "
-    "multiprocessing nt operator os pdb pickle pip posix pty pydoc runpy shelve shutil socket subprocess sys tempfile "
+    "__builtin__ builtins bdb cProfile code codeop commands ctypes ftplib functools http "
+    "importlib io marshal "
+    "multiprocessing nt operator os pdb pickle pip posix pty pydoc runpy shelve shutil socket "
+    "subprocess sys tempfile "
     "timeit types urllib webbrowser _pickle".split()
 )
 """Modules of Python whose functions a pickle calls only to do harm; little of them is data."""
@@ -123,23 +139,36 @@ class StoredTensor:
 
     @cached_property
     def reach(self) -> tuple[int, int]:
-        """The first byte of the storage that an element has, and the end of the last one; (0, 0) without elements."""
+        """The first byte of the storage that an element has, and the end of the last one; (0, 0)
+        without elements."""
         if not self.count:
             return 0, 0
-        last = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+        last = sum(
+            (extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)
+        )
         return self.offset * self.itemsize, (self.offset + last + 1) * self.itemsize
 
 
 def is_tensor(value: Any) -> bool:
     """Return True if a value is a call that makes a tensor, of whatever kind."""
-    return type(value) is Node and type(value.name) is str and (value.name in _CALLS or "_rebuild_" in value.name)
+    return (
+        type(value) is Node
+        and type(value.name) is str
+        and (value.name in _CALLS or "_rebuild_" in value.name)
+    )
 
 
 def tensor_of(value: Node) -> StoredTensor:
-    """Return the tensor that a call would make; ``UnsupportedError`` names what kind of tensor is not read."""
+    """Return the tensor that a call would make; ``UnsupportedError`` names what kind of tensor is
+    not read."""
     # Wrappers hold one another at most as deep as the pickle has bytes; a loop unwraps them.
     while value.name not in _TENSORS:
-        if type(value.args) is tuple and value.name in WRAPPED and value.args and type(value.args[0]) is Node:
+        if (
+            type(value.args) is tuple
+            and value.name in WRAPPED
+            and value.args
+            and type(value.args[0]) is Node
+        ):
             value = value.args[0]
         elif type(value.args) is tuple and value.name == FROM_TYPE and len(value.args) == 4:
             value = _unwrapped(*value.args[:3])
@@ -151,7 +180,9 @@ def tensor_of(value: Node) -> StoredTensor:
 def _unwrapped(function: Any, kind: Any, args: Any) -> Node:
     name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
     if type(function) is not Global or name not in _CALLS or type_name not in _TYPES:
-        raise UnsupportedError(f"It is a tensor of the class {type_name}.", OF_RANKS if name == SUBCLASS else _PLAIN)
+        raise UnsupportedError(
+            f"It is a tensor of the class {type_name}.", OF_RANKS if name == SUBCLASS else _PLAIN
+        )
     return Node(name, args)
 
 
@@ -165,15 +196,24 @@ def _tensor(node: Node) -> StoredTensor:
     dtype, record, nbytes = _storage(storage, args[6] if has_dtype else None)
     numbers = (offset, *shape, *strides) if type(shape) is type(strides) is tuple else (None,)
     if any(type(number) is not int or not 0 <= number <= MAX_NBYTES for number in numbers):
-        raise MalformedCheckpoint("Its offset, shape or strides are not numbers of elements.", WRITE_AGAIN)
+        raise MalformedCheckpoint(
+            "Its offset, shape or strides are not numbers of elements.", WRITE_AGAIN
+        )
     if len(shape) != len(strides) or len(shape) > MAX_RANK:
-        raise MalformedCheckpoint(f"It has {len(shape)} axes and {len(strides)} strides.", WRITE_AGAIN)
+        raise MalformedCheckpoint(
+            f"It has {len(shape)} axes and {len(strides)} strides.", WRITE_AGAIN
+        )
     if type(flags) is not dict or not all(type(key) is str for key in flags):
         raise MalformedCheckpoint("Its flags are not a dict.", WRITE_AGAIN)
     unknown = flags.keys() - {"conj", "neg"}
     if unknown:
-        raise UnsupportedError(f"It has the flags {sorted(unknown)!r}.", "Save it as a plain tensor.")
-    is_conjugate, is_negative = flags.get("conj") is True and "complex" in dtype, flags.get("neg") is True
+        raise UnsupportedError(
+            f"It has the flags {sorted(unknown)!r}.", "Save it as a plain tensor."
+        )
+    is_conjugate, is_negative = (
+        flags.get("conj") is True and "complex" in dtype,
+        flags.get("neg") is True,
+    )
     tensor = StoredTensor(dtype, shape, strides, offset, record, nbytes, is_conjugate, is_negative)
     _check_bounds(tensor)
     return tensor
@@ -182,7 +222,12 @@ def _tensor(node: Node) -> StoredTensor:
 def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
     """Return dtype, record and bytes of the storage that a reference means."""
     fields = reference.value if type(reference) is Reference else None
-    if type(fields) is not tuple or len(fields) < 5 or fields[0] != "storage" or type(fields[1]) is not Global:
+    if (
+        type(fields) is not tuple
+        or len(fields) < 5
+        or fields[0] != "storage"
+        or type(fields[1]) is not Global
+    ):
         raise MalformedCheckpoint("It has no storage.", WRITE_AGAIN)
     _, kind, record, _, size = fields[:5]
     if type(record) is not str or type(size) is not int or not 0 <= size <= MAX_NBYTES:
@@ -190,7 +235,9 @@ def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
     if dtype is None:
         name = STORAGES.get(kind.name)
         if name is None:
-            raise UnsupportedError(f"Its storage is of the class {kind.name}.", "Save it as a plain tensor.")
+            raise UnsupportedError(
+                f"Its storage is of the class {kind.name}.", "Save it as a plain tensor."
+            )
         return name, f"data/{record}", size * numpy_dtype(name).itemsize
     if type(dtype) is not Global or kind.name != UNTYPED_STORAGE:
         raise MalformedCheckpoint("Its dtype or its storage is not one of torch's.", WRITE_AGAIN)
@@ -207,39 +254,57 @@ def _check_bounds(tensor: StoredTensor) -> None:
     steps = zip(tensor.shape, tensor.strides, strict=True)
     last = tensor.offset + sum((extent - 1) * stride for extent, stride in steps)
     if (last + 1) * tensor.itemsize > tensor.storage_nbytes:
-        cause = f"Its last element is number {last} of a storage of {tensor.storage_nbytes // tensor.itemsize}."
+        cause = (
+            f"Its last element is number {last} of a storage of "
+            f"{tensor.storage_nbytes // tensor.itemsize}."
+        )
         raise OutOfBounds(cause, WRITE_AGAIN)
 
 
 def unsupported(value: Any) -> CheckpointError | UnsupportedError:
-    """Return the error for an object that is not read, which names its class or what it would call."""
+    """Return the error for an object that is not read, which names its class or what it would
+    call."""
     if type(value) is Reference:
         return UnsupportedError("It is a storage without a tensor.", "Save a tensor that views it.")
     name = getattr(value, "name", None)
-    while type(name) is not str and name is not None:  # the result of a call that would be called again
+    while (
+        type(name) is not str and name is not None
+    ):  # the result of a call that would be called again
         name = getattr(name, "name", None)
     if name is None:
-        return UnsupportedError(f"It is a value of the type {type(value).__name__}.", "Save a dict of tensors.")
+        return UnsupportedError(
+            f"It is a value of the type {type(value).__name__}.", "Save a dict of tensors."
+        )
     name = name[:200]
     if type(value) is Global:  # a name alone runs nothing
-        return UnsupportedError(f"It refers to {name}, which shardvar does not import.", "Save the name as text.")
+        return UnsupportedError(
+            f"It refers to {name}, which shardvar does not import.", "Save the name as text."
+        )
     if name.partition(".")[0] in _RUNNING and name not in _HARMLESS:
-        return InvalidCheckpoint(f"It would call {name} when it is loaded by Python; nothing was run.", DISTRUST)
+        return InvalidCheckpoint(
+            f"It would call {name} when it is loaded by Python; nothing was run.", DISTRUST
+        )
     if "_rebuild_" in name:
-        return UnsupportedError(f"It is made by {name}, which shardvar does not read.", "Save it as a dense tensor.")
+        return UnsupportedError(
+            f"It is made by {name}, which shardvar does not read.", "Save it as a dense tensor."
+        )
     remedy = _SAVE_TENSOR if name.partition(".")[0] == "numpy" else _SAVE_PARTS
-    return UnsupportedError(f"It is an object of the class {name}, which shardvar does not make.", remedy)
+    return UnsupportedError(
+        f"It is an object of the class {name}, which shardvar does not make.", remedy
+    )
 
 
 def literal_of(value: Any) -> str:
-    """Return the Python literal of a plain object; raise the error for the first part that is not plain.
+    """Return the Python literal of a plain object; raise the error for the first part that is not
+    plain.
 
     >>> literal_of({"betas": (0.9, 0.99), "tags": ["a", b"b", None]})
     "{'betas': (0.9, 0.99), 'tags': ['a', b'b', None]}"
     """
     parts: list[str] = []
     length = 0
-    # What is left to write, last first: a text as it is, or a value with its depth. Nothing recurses.
+    # What is left to write, last first: a text as it is, or a value with its depth. Nothing
+    # recurses.
     left: list[tuple[Any, int]] = [(value, 0)]
     while left:
         item, depth = left.pop()
@@ -249,13 +314,17 @@ def literal_of(value: Any) -> str:
             parts.append(_written(item, depth, left))
         length += len(parts[-1])
         if length > _MAX_TEXT or depth > _MAX_DEPTH:
-            cause = f"It is an object of more than {_MAX_TEXT} characters, or nested deeper than {_MAX_DEPTH}."
+            cause = (
+                f"It is an object of more than {_MAX_TEXT} characters, or nested deeper than "
+                f"{_MAX_DEPTH}."
+            )
             raise UnsupportedError(cause, "Save large data as tensors.")
     return "".join(parts)
 
 
 def value_of(literal: str) -> Any:
-    """Return the object that has a literal; ``ValueError`` if a part of it is a call, such as that of a set.
+    """Return the object that has a literal; ``ValueError`` if a part of it is a call, such as that
+    of a set.
 
     Law: ``literal_of(value_of(literal)) == literal``.
 
@@ -280,16 +349,22 @@ def _written(item: Any, depth: int, left: list[tuple[Any, int]]) -> str:
         return repr(item)
     if kind is int:
         if item.bit_length() > 4096:  # Python refuses to write longer ones
-            raise UnsupportedError(f"It is an integer of {item.bit_length()} bits.", "Save it as bytes.")
+            raise UnsupportedError(
+                f"It is an integer of {item.bit_length()} bits.", "Save it as bytes."
+            )
         return repr(item)
     if kind is Node and item.name in _PLAIN_CALLS:
         return _written_call(item, depth, left)
     if kind is Node and item.name in _CALLS:
-        raise UnsupportedError("It is an object with a tensor in it.", "Save its tensors in dicts and lists.")
+        raise UnsupportedError(
+            "It is an object with a tensor in it.", "Save its tensors in dicts and lists."
+        )
     if kind not in (list, tuple, dict):
         raise unsupported(item)
     if len(left) + len(item) > _MAX_TEXT:
-        raise UnsupportedError(f"It is an object of more than {_MAX_TEXT} characters.", "Save large data as tensors.")
+        raise UnsupportedError(
+            f"It is an object of more than {_MAX_TEXT} characters.", "Save large data as tensors."
+        )
     begin, end = _BRACKETS[kind]
     flat: list[tuple[Any, int]] = []
     for position, each in enumerate(item):

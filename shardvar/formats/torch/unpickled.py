@@ -1,7 +1,7 @@
 """One file of ``torch.save``, opened: its archive, and its values by key.
 
-Other things that go by the names of such files are recognised by their first bytes or by the records of the archive,
-and refused with a remedy.
+Other things that go by the names of such files are recognised by their first bytes or by the
+records of the archive, and refused with a remedy.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,13 @@ from shardvar.formats.torch.names import LEGACY_MAGIC
 from shardvar.formats.torch.tensors import StoredTensor, is_tensor, unsupported
 from shardvar.formats.window import Window
 from shardvar.storage.protocol import ReadableFile
-from shardvar.wire.damage import SNIFF_NBYTES, foreign_archive, foreign_file, is_known_archive, malformed
+from shardvar.wire.damage import (
+    SNIFF_NBYTES,
+    foreign_archive,
+    foreign_file,
+    is_known_archive,
+    malformed,
+)
 from shardvar.wire.pickle import parse_pickle
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -68,18 +74,27 @@ def _archive(file: ReadableFile) -> Archive:
     """Return the directory of a file, or raise what the file is instead."""
     first = file.read(0, min(SNIFF_NBYTES, file.size))
     if first.startswith(LEGACY_MAGIC):
-        cause = "The file has the form that torch wrote before its version 1.6, a sequence of pickles."
+        cause = (
+            "The file has the form that torch wrote before its version 1.6, a sequence of pickles."
+        )
         raise UnsupportedError(cause, _SAVE_AGAIN)
     if not first.startswith(ZIP_MAGIC):
         if file.size > 512 and file.read(257, 5) == b"ustar":
             cause = "The file is a tar archive, as torch wrote before its version 0.1.10."
             raise UnsupportedError(cause, _SAVE_AGAIN)
-        raise foreign_file("a file of torch.save", first, file.size, "it does not begin as a zip archive does")
+        raise foreign_file(
+            "a file of torch.save", first, file.size, "it does not begin as a zip archive does"
+        )
     archive = open_archive(Window(file).read, 0, file.size)
     if archive.has("constants.pkl") or any(name.startswith("code/") for name in archive.members):
-        raise UnsupportedError("The file is a TorchScript archive, which holds a program.", _SAVE_STATE)
+        raise UnsupportedError(
+            "The file is a TorchScript archive, which holds a program.", _SAVE_STATE
+        )
     if not archive.has(PICKLE) and is_known_archive(archive.members):
         raise foreign_archive("a file of torch.save", archive.members)
     if not archive.has(PICKLE):
-        raise malformed(f"The file is a zip archive without a record {PICKLE!r}, which torch.save did not write.")
+        raise malformed(
+            f"The file is a zip archive without a record {PICKLE!r}, which torch.save did not "
+            "write."
+        )
     return archive

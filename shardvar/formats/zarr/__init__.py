@@ -1,4 +1,5 @@
-"""Zarr groups, and checkpoints of Orbax, which consist of Zarr arrays; without JAX, Orbax and zarr-python.
+"""Zarr groups, and checkpoints of Orbax, which consist of Zarr arrays; without JAX, Orbax and
+zarr-python.
 
 names      file names, and the checkpoints that a folder holds
 files      the files of a tree of folders
@@ -72,7 +73,12 @@ class ZarrFormat:
         return open_group(storage, name)
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> FolderSink:
         """Lay the slices out as the group of the folder."""
         slices = assignment.slices
@@ -81,18 +87,25 @@ class ZarrFormat:
         check_paths(keys, self.name)
         check_folder(storage, INDEX)
         if ARRAYS_ATTRIBUTE in metadata.user:
-            cause = f"The metadata have the key {ARRAYS_ATTRIBUTE!r}, under which the format zarr lists the arrays."
+            cause = (
+                f"The metadata have the key {ARRAYS_ATTRIBUTE!r}, under which the format zarr "
+                "lists the arrays."
+            )
             raise UnsupportedError(cause, "Give it another name.")
         documents = {f"{folder}/{INDEX}": build_group({}) for folder in folders_above(keys)}
         steps = grid_steps(slices).tolist()
         for row, key in enumerate(keys):
             shape = slices.tensors.shape(row)
-            documents[f"{key}/{INDEX}"] = build_array(key, slices.tensors.dtype(row), shape, steps[row][: len(shape)])
+            documents[f"{key}/{INDEX}"] = build_array(
+                key, slices.tensors.dtype(row), shape, steps[row][: len(shape)]
+            )
         nodes = {path.removesuffix(f"/{INDEX}"): document for path, document in documents.items()}
         dtypes = {slices.tensors.dtype(row) for row in range(len(keys))}
         index = INDEX, build_root(metadata.user, nodes, keys, dtypes)
         paths = chunk_paths(slices, keys, version=3)
-        return plan_folder(storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=True)
+        return plan_folder(
+            storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=True
+        )
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the group of the folder, and not the folder."""

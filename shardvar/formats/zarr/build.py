@@ -1,7 +1,8 @@
 """Descriptions of arrays and groups as they are written, and the names of chunks.
 
-Version 3 has the codecs ``bytes`` and ``crc32c``: 4 bytes after the elements of a chunk guard them, and every reader of
-Zarr compares them. Version 2, which Orbax reads, has no such codec; its chunks are the bare elements.
+Version 3 has the codecs ``bytes`` and ``crc32c``: 4 bytes after the elements of a chunk guard them,
+and every reader of Zarr compares them. Version 2, which Orbax reads, has no such codec; its chunks
+are the bare elements.
 """
 
 import json
@@ -14,7 +15,8 @@ from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
 
 WRITTEN = frozenset(DTYPES_V3) - {"float4_e2m1fn", "int4", "int2"}
-"""The dtypes that are written. Elements of less than a byte are packed differently by different readers."""
+"""The dtypes that are written. Elements of less than a byte are packed differently by different
+readers."""
 
 
 def build_document(fields: Mapping[str, Any] | str) -> bytes:
@@ -32,17 +34,27 @@ def build_group(attributes: Mapping[str, Any]) -> bytes:
 
 
 def build_root(
-    attributes: Mapping[str, str], nodes: Mapping[str, bytes], arrays: Sequence[str], dtypes: Collection[str]
+    attributes: Mapping[str, str],
+    nodes: Mapping[str, bytes],
+    arrays: Sequence[str],
+    dtypes: Collection[str],
 ) -> bytes:
-    """Return the description of a group that says which arrays there should be (``lost``), by their paths ``arrays``.
+    """Return the description of a group that says which arrays there should be (``lost``), by their
+    paths ``arrays``.
 
-    Consolidated metadata of the ``nodes`` below it, by path, name them. zarr-python parses all of these to open the
-    group, and cannot parse a dtype that NumPy lacks. A group with one of these dtypes has an attribute instead, which
-    lists the arrays: so its other arrays can be opened there.
+    Consolidated metadata of the ``nodes`` below it, by path, name them. zarr-python parses all of
+    these to open the group, and cannot parse a dtype that NumPy lacks. A group with one of these
+    dtypes has an attribute instead, which lists the arrays: so its other arrays can be opened
+    there.
     """
     group = build_group(attributes)
-    whole = b'%s, "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {%s}}}'
-    repeated = b", ".join(build_document(path) + b": " + node for path, node in sorted(nodes.items()))
+    whole = (
+        b'%s, "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": '
+        b"{%s}}}"
+    )
+    repeated = b", ".join(
+        build_document(path) + b": " + node for path, node in sorted(nodes.items())
+    )
     if {*dtypes} <= NATIVE and len(group) + len(whole) + len(repeated) <= MAX_TREE_NBYTES:
         return whole % (group.removesuffix(b"}"), repeated)
     listing = build_group({**attributes, ARRAYS_ATTRIBUTE: sorted(arrays)})
@@ -52,9 +64,12 @@ def build_root(
 def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequence[int]) -> bytes:
     """Return the description of an array of version 3.
 
-    xarray opens only arrays whose axes have names, and takes axes of one name for the same. So the key is part of them.
+    xarray opens only arrays whose axes have names, and takes axes of one name for the same. So the
+    key is part of them.
     """
-    order = {} if np.dtype(_native(dtype)).itemsize == 1 else {"configuration": {"endian": "little"}}
+    order = (
+        {} if np.dtype(_native(dtype)).itemsize == 1 else {"configuration": {"endian": "little"}}
+    )
     return build_document(
         {
             "zarr_format": 3,

@@ -32,7 +32,12 @@ from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing
 from shardvar.formats.zarr.index import TRAILER_NBYTES, ChunkIndex
 from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
-from shardvar.limits import MAX_ABSENT_FILES, MAX_CODEC_EXPANSION, MAX_FILL_NBYTES, MAX_PAYLOAD_EXPANSION
+from shardvar.limits import (
+    MAX_ABSENT_FILES,
+    MAX_CODEC_EXPANSION,
+    MAX_FILL_NBYTES,
+    MAX_PAYLOAD_EXPANSION,
+)
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.wire.damage import DISTRUST, past_limit
@@ -82,7 +87,8 @@ class Chunks:
     @property
     def is_plain(self) -> Bools:
         """[m] True for chunks whose elements lie in their file as in memory."""
-        # What is cut off a chunk on the first axis lies behind the elements that are left; on others, between them.
+        # What is cut off a chunk on the first axis lies behind the elements that are left; on
+        # others, between them.
         whole = (self.shape == np.array(self.metadata.chunk_shape, np.int64))[:, 1:].all(axis=1)
         plain: Bools = whole & self.is_present & (self.metadata.is_raw | self.metadata.is_framed)
         return plain
@@ -91,7 +97,9 @@ class Chunks:
     def is_guarded(self) -> bool:
         """Return True if checksums cover every element."""
         # An array without elements has nothing to guard.
-        return self.metadata.is_guarded and bool((self.is_present | (self.shape == 0).any(axis=1)).all())
+        return self.metadata.is_guarded and bool(
+            (self.is_present | (self.shape == 0).any(axis=1)).all()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,13 @@ class ArrayContents:
     first: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     """[n + 1] the number of the first entry of each array."""
 
-    def add(self, found: Sequence[Description], listing: PathListing, convention: Convention, decoder: Decoder) -> None:
+    def add(
+        self,
+        found: Sequence[Description],
+        listing: PathListing,
+        convention: Convention,
+        decoder: Decoder,
+    ) -> None:
         """Add arrays, each checked by itself."""
         budget = MAX_FILL_NBYTES
         stored = sum(listing.sizes.values())
@@ -139,7 +153,10 @@ class ArrayContents:
                 filled = _fill_nbytes(chunks)
                 budget -= filled
                 if budget < 0:
-                    raise past_limit(f"With {filled} bytes more, the fill value stands for too many", "MAX_FILL_NBYTES")
+                    raise past_limit(
+                        f"With {filled} bytes more, the fill value stands for too many",
+                        "MAX_FILL_NBYTES",
+                    )
                 if convention.is_database:
                     _check_values(chunks, decoder, stored)
                 else:
@@ -153,7 +170,9 @@ class ArrayContents:
             self.by_key[each.key] = chunks
             self.findings += _oddities(chunks, listing)
 
-    def table(self, listing: PathListing, convention: Convention, metadata: Metadata) -> tuple[ChunkIndex, Ints]:
+    def table(
+        self, listing: PathListing, convention: Convention, metadata: Metadata
+    ) -> tuple[ChunkIndex, Ints]:
         """Return the table of contents, and the size of each file."""
         self._payloads = [*self.texts.values()]
         self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
@@ -162,13 +181,19 @@ class ArrayContents:
         dtypes = [*(chunks.metadata.dtype for chunks in self.arrays), *([STRING] * len(self.texts))]
         tensors = TensorTable(keys, np.array([*map(code, dtypes)], np.int64), *pad(shapes, fill=1))
         rank, rest = tensors.shapes.shape[1], (len(self.texts), tensors.shapes.shape[1])
-        offset = np.concatenate([*(widen(chunks.offset, rank, 0) for chunks in self.arrays), np.zeros(rest, np.int64)])
-        shape = np.concatenate([*(widen(chunks.shape, rank, 1) for chunks in self.arrays), np.ones(rest, np.int64)])
+        offset = np.concatenate(
+            [*(widen(chunks.offset, rank, 0) for chunks in self.arrays), np.zeros(rest, np.int64)]
+        )
+        shape = np.concatenate(
+            [*(widen(chunks.shape, rank, 1) for chunks in self.arrays), np.ones(rest, np.int64)]
+        )
         counts = [*np.diff(self.first).tolist(), *([1] * len(self.texts))]
         tensor = np.repeat(np.arange(len(keys)), np.array(counts, np.int64))
         nbytes = np.array([0] * int(self.first[-1]) + [*map(len, self.texts.values())], np.int64)
         # Values of the database have no files.
-        plain = np.concatenate([*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)])
+        plain = np.concatenate(
+            [*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
+        )
         plain &= not convention.is_database
         paths = [path for chunks in self.arrays for path in _paths(chunks)]
         paths = [convention.database] * len(paths) if convention.is_database else paths
@@ -182,7 +207,10 @@ class ArrayContents:
         entries = EntryTable(slices, file, start, np.full(len(tensor), NO_CHECKSUM), plain)
         sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
         faults = cast(dict[str, CheckpointError], self.faults)
-        framed = np.array([*(chunks.metadata.is_framed for chunks in self.arrays)] + [False] * len(self.texts), np.bool)
+        framed = np.array(
+            [*(chunks.metadata.is_framed for chunks in self.arrays)] + [False] * len(self.texts),
+            np.bool,
+        )
         return ChunkIndex(entries, files, metadata, faults, is_framed=framed[tensor] & plain), sizes
 
     def array_of(self, number: int) -> tuple[Chunks, int]:
@@ -196,27 +224,35 @@ class ArrayContents:
         return None if position < 0 else self._payloads[position]
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if checksums cover every byte of a key, or of a key that cannot be read, may cover them."""
+        """Return True if checksums cover every byte of a key, or of a key that cannot be read, may
+        cover them."""
         if key in self.faults:
             return key in self.uncompared
         return key in self.by_key and self.by_key[key].is_guarded
 
 
 def _paths(chunks: Chunks) -> Iterator[str]:
-    """Yield the file of each chunk; that of an absent one is the description, which says what stands for it."""
+    """Yield the file of each chunk; that of an absent one is the description, which says what
+    stands for it."""
     folder = f"{chunks.description.path}/".removeprefix("/")
     for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True):
         yield folder + name if is_present else chunks.description.document
 
 
-def _chunks(description: Description, metadata: ArrayMetadata, there: list[str], fills: bool) -> Chunks:
+def _chunks(
+    description: Description, metadata: ArrayMetadata, there: list[str], fills: bool
+) -> Chunks:
     """Return the chunks of an array, of which ``there`` are stored."""
     counts, names = prod(metadata.counts), {*there}.difference(_OWN)
-    may_be_absent = fills and (metadata.has_fill or metadata.version == 2) and not metadata.is_complete
+    may_be_absent = (
+        fills and (metadata.has_fill or metadata.version == 2) and not metadata.is_complete
+    )
     # No list is made whose length is a claim.
     if counts > len(names) + (MAX_ABSENT_FILES if may_be_absent else 0):
         if may_be_absent:
-            raise past_limit(f"{counts} chunks are claimed, and {len(names)} stored", "MAX_ABSENT_FILES")
+            raise past_limit(
+                f"{counts} chunks are claimed, and {len(names)} stored", "MAX_ABSENT_FILES"
+            )
         raise _absent(metadata, names, counts)
     expected = [*metadata.chunk_names()] if counts else []
     is_present = np.array([name in names for name in expected], np.bool)
@@ -226,8 +262,14 @@ def _chunks(description: Description, metadata: ArrayMetadata, there: list[str],
     step, extent = np.array(metadata.chunk_shape, np.int64), np.array(metadata.shape, np.int64)
     if counts:
         # Without axes there is one place, which NumPy's indices do not have.
-        offset = np.indices(metadata.counts, np.int64).reshape(rank, counts).T * step if rank else step.reshape(1, 0)
-        return Chunks(description, metadata, offset, np.minimum(step, extent - offset), expected, is_present)
+        offset = (
+            np.indices(metadata.counts, np.int64).reshape(rank, counts).T * step
+            if rank
+            else step.reshape(1, 0)
+        )
+        return Chunks(
+            description, metadata, offset, np.minimum(step, extent - offset), expected, is_present
+        )
     # An array without elements has one slice, which is stored nowhere.
     empty = np.zeros((1, rank), np.int64)
     return Chunks(description, metadata, empty, extent.reshape(1, rank), [""], np.zeros(1, np.bool))
@@ -250,14 +292,19 @@ def _fill_nbytes(chunks: Chunks) -> int:
 def _check_files(chunks: Chunks, listing: PathListing) -> None:
     """Raise unless the size of each file is possible."""
     metadata = chunks.metadata
-    nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize + metadata.is_framed * TRAILER_NBYTES
+    nbytes = (
+        prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
+        + metadata.is_framed * TRAILER_NBYTES
+    )
     folder = f"{chunks.description.path}/".removeprefix("/")
     for row in np.flatnonzero(chunks.is_present).tolist():
         name = folder + chunks.names[row]
         size = listing.sizes[name]
         if (metadata.is_raw or metadata.is_framed) and size != nbytes:
             error = IncompleteCheckpoint if size < nbytes else InvalidCheckpoint
-            raise error(f"The chunk {name!r} has {size} bytes in the place of {nbytes}.", COPY_AGAIN)
+            raise error(
+                f"The chunk {name!r} has {size} bytes in the place of {nbytes}.", COPY_AGAIN
+            )
         if nbytes > size * MAX_CODEC_EXPANSION:
             raise _impossible(name, nbytes, size)
         if size < metadata.min_nbytes:
@@ -266,10 +313,12 @@ def _check_files(chunks: Chunks, listing: PathListing) -> None:
 
 
 def _check_values(chunks: Chunks, decoder: Decoder, stored: int) -> None:
-    """Raise unless each value of the database may be as large as it must be; ``stored`` are the bytes of all files."""
+    """Raise unless each value of the database may be as large as it must be; ``stored`` are the
+    bytes of all files."""
     metadata = chunks.metadata
     nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
-    # A claim that is not much larger than the files is harmless, and this saves a question for each chunk.
+    # A claim that is not much larger than the files is harmless, and this saves a question for each
+    # chunk.
     if nbytes * len(chunks.names) <= stored * MAX_PAYLOAD_EXPANSION:
         return
     for name in chunks.names:
@@ -288,8 +337,13 @@ def _oddities(chunks: Chunks, listing: PathListing) -> Iterator[Finding]:
     path = chunks.description.path or "."
     absent = int((~chunks.is_present).sum())
     if absent and prod(chunks.metadata.shape):
-        # Without a fill value zarr-python and TensorStore return zeros, and zarr-python omits chunks of zeros.
-        fill = "the fill value stands" if chunks.metadata.has_fill else "there is no fill value, and zeros stand"
+        # Without a fill value zarr-python and TensorStore return zeros, and zarr-python omits
+        # chunks of zeros.
+        fill = (
+            "the fill value stands"
+            if chunks.metadata.has_fill
+            else "there is no fill value, and zeros stand"
+        )
         said = f"{absent} of {len(chunks.names)} chunks are absent; {fill} for them."
         yield Finding(path, said, False)
     others = {*listing.below(chunks.description.path)}.difference(chunks.names, _OWN)

@@ -1,8 +1,10 @@
-"""TensorStore, which decodes chunks: the one module that imports it, when the first chunk is decoded.
+"""TensorStore, which decodes chunks: the one module that imports it, when the first chunk is
+decoded.
 
-TensorStore ends the process when it is asked for more memory than there is. So it is given only descriptions that
-``wire.zarr_metadata`` has checked, and only arrays whose claims ``contents`` has compared with the bytes that are
-stored. It does not read chunks that are absent, unless told that the fill value stands for them.
+TensorStore ends the process when it is asked for more memory than there is. So it is given only
+descriptions that ``wire.zarr_metadata`` has checked, and only arrays whose claims ``contents`` has
+compared with the bytes that are stored. It does not read chunks that are absent, unless told that
+the fill value stands for them.
 
 Its threads do not survive a fork. A child of a process that has used it is refused.
 """
@@ -38,8 +40,12 @@ _NODES_NBYTES = 1 << 26
 _lock = new_lock()
 _loaded: dict[str, Any] = {}
 """The module, and the process that imported it."""
-_POOLS = {"cache_pool": {"total_bytes_limit": 0}, "cache_pool#nodes": {"total_bytes_limit": _NODES_NBYTES}}
-"""Caches of one checkpoint: a database keeps what it has seen of the folder, which another may replace."""
+_POOLS = {
+    "cache_pool": {"total_bytes_limit": 0},
+    "cache_pool#nodes": {"total_bytes_limit": _NODES_NBYTES},
+}
+"""Caches of one checkpoint: a database keeps what it has seen of the folder, which another may
+replace."""
 
 
 def _tensorstore() -> Any:
@@ -49,12 +55,20 @@ def _tensorstore() -> Any:
             try:
                 import tensorstore
             except ImportError:
-                cause = "Reading compressed chunks and OCDBT needs the package tensorstore, which is not installed."
+                cause = (
+                    "Reading compressed chunks and OCDBT needs the package tensorstore, which is "
+                    "not installed."
+                )
                 raise MissingExtra(cause, "Install it: pip install 'shardvar[orbax]'.") from None
             _loaded.update(module=tensorstore, process=os.getpid())
         if _loaded["process"] != os.getpid():
-            cause = "This process was forked from one that has read chunks, whose threads it does not have."
-            raise UnsupportedError(cause, "Start it with multiprocessing's method 'spawn', or read before the fork.")
+            cause = (
+                "This process was forked from one that has read chunks, whose threads it does not "
+                "have."
+            )
+            raise UnsupportedError(
+                cause, "Start it with multiprocessing's method 'spawn', or read before the fork."
+            )
         return _loaded["module"]
 
 
@@ -81,32 +95,43 @@ class Decoder:
     def keys(self) -> list[str]:
         """Return the keys of the database, sorted."""
         with _Translation("manifest.ocdbt"):
-            return sorted(key.decode("utf-8", "surrogateescape") for key in self._database().list().result())
+            return sorted(
+                key.decode("utf-8", "surrogateescape") for key in self._database().list().result()
+            )
 
     def values(self, keys: list[str]) -> Iterator[bytes]:
         """Yield small values of the database, in order."""
         database = self._database()
         for start in range(0, len(keys), 1000):
             some = keys[start : start + 1000]
-            for key, future in [(key, database.read(key.encode("utf-8", "surrogateescape"))) for key in some]:
+            for key, future in [
+                (key, database.read(key.encode("utf-8", "surrogateescape"))) for key in some
+            ]:
                 with _Translation(key):
                     value: bytes = future.result().value
                 yield value
 
     def has_bytes(self, key: str, nbytes: int) -> bool:
-        """Return True if a value of the database has at least that many bytes; one of them is read."""
+        """Return True if a value of the database has at least that many bytes; one of them is
+        read."""
         if not nbytes:
             return True
         last = slice(nbytes - 1, nbytes)
         try:
-            result = self._database().read(key.encode("utf-8", "surrogateescape"), byte_range=last).result()
+            result = (
+                self._database()
+                .read(key.encode("utf-8", "surrogateescape"), byte_range=last)
+                .result()
+            )
         except (ValueError, IndexError) as error:
             if "OUT_OF_RANGE" in str(error):
                 return False
             raise _translated(error, key) from None
         return bool(result.state == "value")
 
-    def start_reading(self, path: str, document: Mapping[str, Any], fills: bool, region: tuple[slice, ...]) -> Any:
+    def start_reading(
+        self, path: str, document: Mapping[str, Any], fills: bool, region: tuple[slice, ...]
+    ) -> Any:
         """Begin to decode a region of an array; ``finish_reading`` waits for it."""
         with _Translation(path):
             return self._array(path, document, fills)[region].read(order="C")
@@ -128,7 +153,9 @@ class Decoder:
                     "fill_missing_data_reads": fills,
                 }
                 module = _tensorstore()
-                found = module.open(spec, context=self._context(), open=True, assume_metadata=True, read=True).result()
+                found = module.open(
+                    spec, context=self._context(), open=True, assume_metadata=True, read=True
+                ).result()
                 if len(self._arrays) >= _OPEN_ARRAYS:
                     self._arrays.clear()
                 self._arrays[path] = found
@@ -144,14 +171,21 @@ class Decoder:
         with _lock:
             if "" not in self._databases:
                 with _Translation("manifest.ocdbt"):
-                    opened = _tensorstore().KvStore.open(self._place(""), context=self._context()).result()
+                    opened = (
+                        _tensorstore()
+                        .KvStore.open(self._place(""), context=self._context())
+                        .result()
+                    )
                 self._databases[""] = opened
             return self._databases[""]
 
     def _place(self, path: str) -> dict[str, Any]:
         # TensorStore takes paths that are absolute and free of links that lead up.
         if self.storage.local_path is None:
-            cause = f"{self.storage.path} is not on a local disk, where alone compressed chunks and OCDBT are read."
+            cause = (
+                f"{self.storage.path} is not on a local disk, where alone compressed chunks and "
+                "OCDBT are read."
+            )
             raise UnsupportedError(cause, "Copy the checkpoint to a local disk.")
         folder = os.path.realpath(self.storage.local_path) + "/"
         if not self.is_ocdbt:

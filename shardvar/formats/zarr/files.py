@@ -1,4 +1,5 @@
-"""The files of a checkpoint that is a tree of folders, by their paths with "/"; or the keys of a database in it."""
+"""The files of a checkpoint that is a tree of folders, by their paths with "/"; or the keys of a
+database in it."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Open a group of Zarr, or one array: the tree of folders is walked, and each description read.
 
-Consolidated metadata repeat the descriptions, and an attribute of shardvar's lists the arrays: they say which arrays
-there should be (``lost``), and nothing else is taken from them.
+Consolidated metadata repeat the descriptions, and an attribute of shardvar's lists the arrays: they
+say which arrays there should be (``lost``), and nothing else is taken from them.
 """
 
 import json
@@ -21,7 +21,13 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree
-from shardvar.formats.zarr.lost import CONSOLIDATED, compare_repeated, listed_arrays, lost_arrays, repeated_arrays
+from shardvar.formats.zarr.lost import (
+    CONSOLIDATED,
+    compare_repeated,
+    listed_arrays,
+    lost_arrays,
+    repeated_arrays,
+)
 from shardvar.formats.zarr.names import check_finished
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
@@ -49,7 +55,9 @@ def open_group(storage: Storage, name: str) -> ZarrSource:
         decoder = Decoder.of(storage, is_ocdbt=False)
         contents.add(found, listing, CONVENTION, decoder)
         index, file_sizes = contents.table(listing, CONVENTION, metadata)
-    return ZarrSource(index, DataFiles(tree, index.files, file_sizes), contents, CONVENTION, decoder)
+    return ZarrSource(
+        index, DataFiles(tree, index.files, file_sizes), contents, CONVENTION, decoder
+    )
 
 
 def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
@@ -72,7 +80,8 @@ def read_documents(tree: Tree, paths: Sequence[str]) -> list[bytes]:
 def text_of(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return attributes as text; values other than text as JSON."""
     return {
-        key: value if type(value) is str else json.dumps(value, ensure_ascii=False) for key, value in fields.items()
+        key: value if type(value) is str else json.dumps(value, ensure_ascii=False)
+        for key, value in fields.items()
     }
 
 
@@ -122,13 +131,16 @@ def _read_repeated(tree: Tree, listing: PathListing) -> dict[str, Any]:
 
 
 def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[Description]:
-    """Return the descriptions of all arrays below a folder; what cannot be read is a fault of its key."""
+    """Return the descriptions of all arrays below a folder; what cannot be read is a fault of its
+    key."""
     versions: dict[str, list[int]] = {}
     for path in listing.names:
         folder, _, last = path.rpartition("/")
         if last in (".zarray", "zarr.json"):
             versions.setdefault(folder, []).append(2 if last == ".zarray" else 3)
-    answers = as_answered(lambda item: (item[0], _describe(tree, *item)), versions.items(), tree.traits)
+    answers = as_answered(
+        lambda item: (item[0], _describe(tree, *item)), versions.items(), tree.traits
+    )
     found = dict(answers)
     in_order = [(folder, found[folder]) for folder in versions]
     for folder, each in in_order:
@@ -137,16 +149,25 @@ def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[D
     return [each for _, each in in_order if isinstance(each, Description)]
 
 
-def _describe(tree: Tree, folder: str, versions: Sequence[int]) -> Description | ReadError | StorageError | None:
-    """Return the description of the array in a folder, or what is wrong with it; None if the folder is a group."""
+def _describe(
+    tree: Tree, folder: str, versions: Sequence[int]
+) -> Description | ReadError | StorageError | None:
+    """Return the description of the array in a folder, or what is wrong with it; None if the folder
+    is a group."""
     description = Description(folder, folder, versions[0], b"")
     try:
         with prefix_errors(description.document):
             data = read_document(tree, description.document)
-            if 3 in versions and parse_document(data, 3, MAX_TREE_NBYTES).get("node_type") == "group":
+            if (
+                3 in versions
+                and parse_document(data, 3, MAX_TREE_NBYTES).get("node_type") == "group"
+            ):
                 return None
             if len(versions) > 1:
-                cause = "The folder has descriptions of two versions of Zarr, of which readers choose different ones."
+                cause = (
+                    "The folder has descriptions of two versions of Zarr, of which readers choose "
+                    "different ones."
+                )
                 raise InvalidCheckpoint(cause, WRITE_AGAIN)
     except (*READ_ERRORS, StorageError) as error:
         if not folder:  # a checkpoint, and not one of its arrays

@@ -1,12 +1,14 @@
-"""The table of contents of arrays whose chunks are followed by their checksums, as the codec crc32c writes them.
+"""The table of contents of arrays whose chunks are followed by their checksums, as the codec crc32c
+writes them.
 
-Such a chunk is read in place, or mapped. Its checksum is at the end of its file, and read when its entry is asked for,
-by ``find`` or ``scan``. It covers the whole chunk:
+Such a chunk is read in place, or mapped. Its checksum is at the end of its file, and read when its
+entry is asked for, by ``find`` or ``scan``. It covers the whole chunk:
 
     | elements in the array | elements outside of it | checksum of both |
 
-If c is the checksum of the first part and p that of the second, n bytes long, the stored one is c * x**(8*n) + p modulo
-the generator. So c is found by a multiplication with x**(-8*n), which is a power of x too: x**(2**31 - 1) is 1.
+If c is the checksum of the first part and p that of the second, n bytes long, the stored one is c *
+x**(8*n) + p modulo the generator. So c is found by a multiplication with x**(-8*n), which is a
+power of x too: x**(2**31 - 1) is 1.
 """
 
 from collections.abc import Iterator
@@ -26,14 +28,16 @@ from shardvar.wire.crc import CRC32C
 TRAILER_NBYTES = 4
 """The bytes of a checksum."""
 _ORDER = (1 << 31) - 1
-"""The smallest power of x that is 1 modulo CRC32C's generator, which is x + 1 times a primitive one of degree 31."""
+"""The smallest power of x that is 1 modulo CRC32C's generator, which is x + 1 times a primitive one
+of degree 31."""
 _BLOCK_NBYTES = 1 << 22
 """The bytes that are read at once of the elements outside of an array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex(TableIndex):
-    """A table of contents that reads checksums when they are asked for; safe to use from several threads."""
+    """A table of contents that reads checksums when they are asked for; safe to use from several
+    threads."""
 
     is_framed: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
     """[m] True for entries whose checksums are still to be read."""
@@ -75,7 +79,10 @@ class ChunkIndex(TableIndex):
 
     def _checksum(self, row: int) -> int:
         """Return the checksum of the elements in the array."""
-        file, nbytes = self.data[0].open(int(self.entries.file[row])), int(self.entries.slices.nbytes[row])
+        file, nbytes = (
+            self.data[0].open(int(self.entries.file[row])),
+            int(self.entries.slices.nbytes[row]),
+        )
         stop = file.size - TRAILER_NBYTES
         outside = 0
         for start in range(nbytes, stop, _BLOCK_NBYTES):

@@ -1,6 +1,7 @@
 """Arrays that a group lost, as far as its files tell.
 
-A group of Zarr lists no arrays: if the description of one is lost, nothing else changes. Three things show it:
+A group of Zarr lists no arrays: if the description of one is lost, nothing else changes. Three
+things show it:
 
     consolidated metadata   repeat the description of every array: the file ``.zmetadata`` of version 2, and a field of
                             the group's ``zarr.json`` of version 3. Readers that use them read no other
@@ -8,10 +9,12 @@ A group of Zarr lists no arrays: if the description of one is lost, nothing else
                             has no consolidated metadata. Other programs keep it, and do not know what it means
     chunks                  files that are named as chunks, in a folder that is not an array's
 
-An array that was removed on purpose is missing too: zarr-python removes it from consolidated metadata that it has read,
-and nothing else does. No file tells the two apart, so the error says what to do in either case.
+An array that was removed on purpose is missing too: zarr-python removes it from consolidated
+metadata that it has read, and nothing else does. No file tells the two apart, so the error says
+what to do in either case.
 
-A description that differs from its repetition is a problem too, since readers choose different ones.
+A description that differs from its repetition is a problem too, since readers choose different
+ones.
 """
 
 from bisect import bisect_left
@@ -42,25 +45,37 @@ def lost_arrays(
 ) -> dict[str, CheckpointError]:
     """Return an error for each array that is lost, and for each whose folder has others, by path.
 
-    ``found`` are the arrays that are there, ``known`` those that have an error already, ``repeated`` those that the
-    consolidated metadata describe, and ``listed`` those that the attribute lists.
+    ``found`` are the arrays that are there, ``known`` those that have an error already,
+    ``repeated`` those that the consolidated metadata describe, and ``listed`` those that the
+    attribute lists.
     """
     there = {*found, *known}
     errors: dict[str, CheckpointError] = {}
     for path in sorted({*listed} - there):
-        cause = f"The array {path!r} is missing, which the attribute {ARRAYS_ATTRIBUTE!r} of the group lists."
-        errors[path] = MissingFile(cause, f"{_COPY_AGAIN} If it was removed on purpose, remove it from the list too.")
+        cause = (
+            f"The array {path!r} is missing, which the attribute {ARRAYS_ATTRIBUTE!r} of the group "
+            "lists."
+        )
+        errors[path] = MissingFile(
+            cause, f"{_COPY_AGAIN} If it was removed on purpose, remove it from the list too."
+        )
     for path in sorted({*repeated} - there):
         cause = f"The array {path!r} is missing, which the consolidated metadata describe."
         errors[path] = MissingFile(
             cause, f"{_COPY_AGAIN} If it was removed on purpose, consolidate the metadata again."
         )
     for path in sorted(_folders_of_chunks(listing, there | {*errors})):
-        errors[path] = MissingFile(f"{path!r} has chunks of an array, whose description is missing.", _COPY_AGAIN)
+        errors[path] = MissingFile(
+            f"{path!r} has chunks of an array, whose description is missing.", _COPY_AGAIN
+        )
     # Zarr has no arrays in arrays: one of the two is misplaced.
     paths = sorted(there)
     for path in found:
-        below = paths[bisect_left(paths, f"{path}/") :][:1] if path else [each for each in paths if each][:1]
+        below = (
+            paths[bisect_left(paths, f"{path}/") :][:1]
+            if path
+            else [each for each in paths if each][:1]
+        )
         if below and below[0].startswith(f"{path}/".removeprefix("/")):
             errors[path] = InvalidCheckpoint(
                 f"The array {path!r} has another in its folder, {below[0]!r}.", WRITE_AGAIN
@@ -69,7 +84,8 @@ def lost_arrays(
 
 
 def listed_arrays(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the paths of arrays that the attributes of a group list; a text under that name is a user's."""
+    """Return the paths of arrays that the attributes of a group list; a text under that name is a
+    user's."""
     paths = attributes.get(ARRAYS_ATTRIBUTE)
     if type(paths) is not list:
         return []
@@ -89,16 +105,22 @@ def repeated_arrays(data: bytes, document: str) -> dict[str, Any]:
             raise invalid("The consolidated metadata are not an object of objects.")
     if document == CONSOLIDATED:
         suffix = f"/{DOCUMENTS[2]}"
-        return {path.removesuffix(suffix): node for path, node in nodes.items() if path.endswith(suffix)}
+        return {
+            path.removesuffix(suffix): node for path, node in nodes.items() if path.endswith(suffix)
+        }
     return {path: node for path, node in nodes.items() if node.get("node_type") == "array"}
 
 
-def compare_repeated(found: Sequence[Description], repeated: Mapping[str, Any]) -> Iterator[Finding]:
+def compare_repeated(
+    found: Sequence[Description], repeated: Mapping[str, Any]
+) -> Iterator[Finding]:
     """Yield the arrays that consolidated metadata do not describe, or describe otherwise."""
     for each in found if repeated else ():
         other = repeated.get(each.path)
         if other is None:
-            cause = "The consolidated metadata do not describe it, so that some readers do not see it."
+            cause = (
+                "The consolidated metadata do not describe it, so that some readers do not see it."
+            )
             yield Finding(each.document, cause, False)
             continue
         try:
@@ -106,10 +128,13 @@ def compare_repeated(found: Sequence[Description], repeated: Mapping[str, Any]) 
         except CheckpointError:  # the fault of its key
             continue
         core = CORE_V2 if each.version == 2 else CORE_V3
-        differing = [name for name in core if str(own.get(name)) != str(other.get(name))]  # NaN is not equal to itself
+        differing = [
+            name for name in core if str(own.get(name)) != str(other.get(name))
+        ]  # NaN is not equal to itself
         if differing:
             cause = (
-                f"The consolidated metadata, which some readers use, have another {' and another '.join(differing)}."
+                "The consolidated metadata, which some readers use, have another "
+                f"{' and another '.join(differing)}."
             )
             yield Finding(each.document, cause, True)
 
@@ -117,11 +142,16 @@ def compare_repeated(found: Sequence[Description], repeated: Mapping[str, Any]) 
 def _folders_of_chunks(listing: PathListing, arrays: Collection[str]) -> set[str]:
     """Return the folders that have chunks and are in none of the arrays.
 
-    A lone number may be any program's file, such as ``logs/17``: it is taken for a chunk only beside the first, ``0``.
+    A lone number may be any program's file, such as ``logs/17``: it is taken for a chunk only
+    beside the first, ``0``.
     """
     is_outside = np.ones(len(listing.names), np.bool)
     for path in arrays:
         rows = listing.rows_below(path)
         is_outside[rows.start : rows.stop] = False
     chunks = (CHUNK.fullmatch(listing.names[row]) for row in np.flatnonzero(is_outside).tolist())
-    return {chunk[1] for chunk in chunks if chunk is not None and (chunk[2] == "0" or not chunk[2].isdigit())}
+    return {
+        chunk[1]
+        for chunk in chunks
+        if chunk is not None and (chunk[2] == "0" or not chunk[2].isdigit())
+    }

@@ -13,7 +13,8 @@ from shardvar.formats.unfinished import BESIDE
 from shardvar.storage.protocol import Storage
 
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
-"""The files that make a folder one of Zarr, those of version 3 first, as zarr-python prefers them."""
+"""The files that make a folder one of Zarr, those of version 3 first, as zarr-python prefers
+them."""
 TREE, DATABASE, STEP = "_METADATA", "manifest.ocdbt", "_CHECKPOINT_METADATA"
 STRINGS = "_strings.json"
 """The leaves that are strings, by key."""
@@ -24,25 +25,34 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 
 
 def find_group(names: list[str], name: str) -> list[str]:
-    """Return the description of the group or array that a name may mean in a folder with the files ``names``.
+    """Return the description of the group or array that a name may mean in a folder with the files
+    ``names``.
 
     >>> find_group([".zattrs", ".zgroup"], ""), find_group(["zarr.json"], "w")
     (['.zgroup'], [])
     """
     found = [each for each in GROUPS if each in names]
-    # A folder that a writer has not finished is found, so that opening it says so, and not as the arrays in it.
+    # A folder that a writer has not finished is found, so that opening it says so, and not as the
+    # arrays in it.
     found = found or [GROUPS[0]] * is_interrupted(names, GROUPS[0])
     return found[:1] if found and name in ("", *found) else []
 
 
 def find_orbax(storage: Storage, name: str) -> list[str]:
-    """Return the indexes of the checkpoints that a name may mean: that of the folder, or those of a step's items."""
+    """Return the indexes of the checkpoints that a name may mean: that of the folder, or those of a
+    step's items."""
     names = storage.names()
-    own = [each for each in (TREE, DATABASE, STEP) if each in names] or [TREE] * is_interrupted(names, TREE)
+    own = [each for each in (TREE, DATABASE, STEP) if each in names] or [TREE] * is_interrupted(
+        names, TREE
+    )
     if not own or name not in ("", *own):
         return []
     if own == [STEP]:
-        items = [folder for folder in storage.folders() if find_orbax(storage.folder(folder), "") == [TREE]]
+        items = [
+            folder
+            for folder in storage.folders()
+            if find_orbax(storage.folder(folder), "") == [TREE]
+        ]
         return [f"{item}/{TREE}" for item in items] or [TREE]
     return [TREE]
 
@@ -61,15 +71,24 @@ def is_interrupted(names: Iterable[str], index: str) -> bool:
 
 def asides_of(names: Iterable[str], index: str) -> list[str]:
     """Return the temporary files of writers, and what may be beside them."""
-    return [name for name in names if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}{BESIDE}", name)]
+    return [
+        name
+        for name in names
+        if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}{BESIDE}", name)
+    ]
 
 
 def check_finished(storage: Storage, index: str) -> None:
     """Raise ``MissingFile`` if the index of a folder stands aside, and is not in place."""
     names = storage.names()
     if index not in names and is_interrupted(names, index):
-        cause = f"{storage.path}: {index} is missing, since a save was interrupted while it put files in place."
-        raise MissingFile(cause, "Save it again with force=True (--force), or use another checkpoint.")
+        cause = (
+            f"{storage.path}: {index} is missing, since a save was interrupted while it put files "
+            "in place."
+        )
+        raise MissingFile(
+            cause, "Save it again with force=True (--force), or use another checkpoint."
+        )
 
 
 _MAX_STEP_NBYTES = 255
@@ -77,24 +96,38 @@ _MAX_STEP_NBYTES = 255
 
 
 def check_paths(keys: Sequence[str], form: str) -> None:
-    """Raise ``UnsupportedError`` unless each key is the path of a folder for an array of the format ``form``."""
+    """Raise ``UnsupportedError`` unless each key is the path of a folder for an array of the format
+    ``form``."""
     for key in keys:
         for step in key.split("/"):
             if any("\ud800" <= character <= "\udfff" for character in step):
-                cause = f"The format {form} cannot hold the key {key!r}: {step!r} is not UTF-8, which its JSON has."
+                cause = (
+                    f"The format {form} cannot hold the key {key!r}: {step!r} is not UTF-8, which "
+                    "its JSON has."
+                )
                 raise UnsupportedError(cause, "Rename the tensor (--rename).")
             # Version 3 keeps names that begin with "__" for itself.
-            if step in ("", ".", "..", "zarr.json") or step.startswith("__") or {*step} & {"\0", "\\"}:
-                cause = f"The format {form} cannot hold the key {key!r}: {step!r} cannot be the name of a folder of it."
+            if (
+                step in ("", ".", "..", "zarr.json")
+                or step.startswith("__")
+                or {*step} & {"\0", "\\"}
+            ):
+                cause = (
+                    f"The format {form} cannot hold the key {key!r}: {step!r} cannot be the name "
+                    "of a folder of it."
+                )
                 raise UnsupportedError(cause, "Rename the tensor (--rename).")
             if len(step.encode("utf-8", "surrogateescape")) > _MAX_STEP_NBYTES:
                 cause = (
-                    f"The format {form} cannot hold the key {key!r}: {step!r} has more than {_MAX_STEP_NBYTES} bytes."
+                    f"The format {form} cannot hold the key {key!r}: {step!r} has more than "
+                    f"{_MAX_STEP_NBYTES} bytes."
                 )
                 raise UnsupportedError(cause, "Rename the tensor (--rename).")
     both = sorted(set(folders_above(keys)).intersection(keys))
     if both:
-        cause = f"The format {form} cannot hold {both[0]!r} beside a key below it, {both[0] + '/'!r}…"
+        cause = (
+            f"The format {form} cannot hold {both[0]!r} beside a key below it, {both[0] + '/'!r}…"
+        )
         raise UnsupportedError(cause, "Rename one of them (--rename).")
 
 

@@ -1,11 +1,12 @@
-"""Orbax's checkpoints as a format: a folder of Zarr arrays with an index, in a database (OCDBT) or as plain files.
+"""Orbax's checkpoints as a format: a folder of Zarr arrays with an index, in a database (OCDBT) or
+as plain files.
 
     _METADATA            the index: the leaves of the tree
     NAME/.zarray, NAME/zarr.json, and chunks   arrays; without a database they are files
     manifest.ocdbt, d/, ocdbt.process_0/d/     the database, whose keys are the same paths
 
-Orbax writes every chunk, so one that is absent is damage. The database has checksums of its nodes, and a value of at
-most 1024 bytes is in a node; larger ones have none.
+Orbax writes every chunk, so one that is absent is damage. The database has checksums of its nodes,
+and a value of at most 1024 bytes is in a node; larger ones have none.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -69,7 +70,8 @@ CAPABILITIES = Capabilities(
 )
 """Numbers, in chunks of one shape."""
 _MARKER = "commit_success.txt"
-"""The file by which Orbax knows in a bucket of Google that a checkpoint is complete; it writes it last, too."""
+"""The file by which Orbax knows in a bucket of Google that a checkpoint is complete; it writes it
+last, too."""
 _SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", _MARKER})
 """The files that Orbax has at the top of a checkpoint."""
 
@@ -87,7 +89,8 @@ class OrbaxFormat:
     """The limits of the format."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the index of the folder, or those of the items of a manager's step, if ``name`` may mean them."""
+        """Return the index of the folder, or those of the items of a manager's step, if ``name``
+        may mean them."""
         return find_orbax(storage, name)
 
     def open(self, storage: Storage, name: str) -> ZarrSource:
@@ -96,13 +99,20 @@ class OrbaxFormat:
         return open_orbax(storage.folder(item) if item else storage)
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> FolderSink:
         """Lay the slices out as the checkpoint of the folder."""
         slices = assignment.slices
         keys = slices.tensors.keys
         check_arrays(assignment, self.capabilities, self.name)
-        texts = {key: text.decode("utf-8", "surrogatepass") for key, text in metadata.objects.items()}
+        texts = {
+            key: text.decode("utf-8", "surrogatepass") for key, text in metadata.objects.items()
+        }
         check_paths([*keys, *texts], self.name)
         if DATABASE in storage.names():
             cause = f"{storage.path} has a database, {DATABASE}, which is not replaced."
@@ -119,7 +129,15 @@ class OrbaxFormat:
         index = TREE, build_tree(keys, metadata.paths, metadata.user, [*texts])
         paths = chunk_paths(slices, keys, version=2)
         return plan_folder(
-            storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=False, marker=_MARKER
+            storage,
+            assignment,
+            index,
+            documents,
+            _SIDES,
+            paths,
+            generation,
+            is_guarded=False,
+            marker=_MARKER,
         )
 
     def remove(self, storage: Storage, name: str) -> None:
@@ -154,7 +172,11 @@ def open_orbax(storage: Storage) -> ZarrSource:
         if pytree is None and not found:
             raise _no_arrays(sizes)
         contents.add(found, listing, convention, decoder)
-        about = Metadata(user=text_of(pytree.custom), paths=pytree.paths) if pytree is not None else Metadata()
+        about = (
+            Metadata(user=text_of(pytree.custom), paths=pytree.paths)
+            if pytree is not None
+            else Metadata()
+        )
         index, file_sizes = contents.table(listing, convention, about)
     data = DataFiles(tree, index.files, None if is_ocdbt else file_sizes)
     return OrbaxSource(index, data, contents, convention, decoder)
@@ -167,10 +189,15 @@ class OrbaxSource(ZarrSource):
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         """Return the strings among keys as Orbax keeps them; none for any other format."""
         texts = self.contents.texts if form == FORMAT.name else {}
-        return {key: bytes(strings.decode(payload, ())[()]) for key, payload in texts.items() if key in keys}
+        return {
+            key: bytes(strings.decode(payload, ())[()])
+            for key, payload in texts.items()
+            if key in keys
+        }
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if checksums cover every byte: those of a codec, or those of the nodes of the database."""
+        """Return True if checksums cover every byte: those of a codec, or those of the nodes of the
+        database."""
         if self.contents.is_guarded(key):
             return True
         chunks = self.contents.by_key.get(key)
@@ -180,19 +207,28 @@ class OrbaxSource(ZarrSource):
         """Return True if all chunks are in nodes of the database."""
         path = chunks.description.path
         try:
-            return not any(self.decoder.has_bytes(f"{path}/{name}", INLINE_NBYTES + 1) for name in chunks.names)
+            return not any(
+                self.decoder.has_bytes(f"{path}/{name}", INLINE_NBYTES + 1) for name in chunks.names
+            )
         except CheckpointError:  # damage, which reading the key reports
             return False
 
 
 def _arrays(
-    tree: Tree, listing: PathListing, decoder: Decoder | None, pytree: PyTree | None, contents: ArrayContents
+    tree: Tree,
+    listing: PathListing,
+    decoder: Decoder | None,
+    pytree: PyTree | None,
+    contents: ArrayContents,
 ) -> Iterator[Description]:
-    """Yield the descriptions of the arrays that the index names; what is missing is a fault of its key."""
+    """Yield the descriptions of the arrays that the index names; what is missing is a fault of its
+    key."""
     there: dict[str, int] = {}
     for version, document in DOCUMENTS.items():
         suffix = f"/{document}"
-        there |= {name.removesuffix(suffix): version for name in listing.names if name.endswith(suffix)}
+        there |= {
+            name.removesuffix(suffix): version for name in listing.names if name.endswith(suffix)
+        }
     if pytree is None:
         cause = "It is missing: arrays that were lost cannot be noticed."
         contents.findings.append(Finding(TREE, cause, True))
@@ -207,7 +243,8 @@ def _arrays(
 
 
 def _no_arrays(paths: Iterable[str]) -> ReadError:
-    """Return the error of a folder without arrays and without their index, of which ``paths`` are the files.
+    """Return the error of a folder without arrays and without their index, of which ``paths`` are
+    the files.
 
     A step may have items of JSON and no others: each is a folder with the file ``metadata``.
     """
@@ -217,7 +254,9 @@ def _no_arrays(paths: Iterable[str]) -> ReadError:
         if slash:
             items.setdefault(item, set()).add(rest)
     if items and all(files - {_MARKER} == {"metadata"} for files in items.values()):
-        cause = f"The step has no arrays; its items are JSON: {', '.join(map(repr, sorted(items)))}."
+        cause = (
+            f"The step has no arrays; its items are JSON: {', '.join(map(repr, sorted(items)))}."
+        )
         return UnsupportedError(cause, "Read the file `metadata` of the item.")
     return MissingFile(f"{TREE} is missing, and so are all arrays.", "Copy the checkpoint again.")
 
@@ -228,7 +267,10 @@ def _places(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> I
         try:
             check_inside(key)
             if key not in there:
-                raise MissingFile(f"The array {key!r} is missing, which the index names.", "Copy the folder again.")
+                raise MissingFile(
+                    f"The array {key!r} is missing, which the index names.",
+                    "Copy the folder again.",
+                )
             yield key
         except READ_ERRORS as error:
             contents.faults[key] = error.at(TREE)
@@ -241,7 +283,9 @@ def _add_strings(tree: Tree, pytree: PyTree | None, contents: ArrayContents) -> 
     values: dict[str, Any] = {}
     try:
         with prefix_errors(STRINGS):
-            values = parse_object(read_document(tree, STRINGS), "the strings of a checkpoint of Orbax")
+            values = parse_object(
+                read_document(tree, STRINGS), "the strings of a checkpoint of Orbax"
+            )
         cause = f"{STRINGS}: The string {{!r}} is missing, which the index names."
     except CheckpointError as error:
         cause = f"{{!r}}: {error.cause}"
@@ -256,9 +300,12 @@ def _add_strings(tree: Tree, pytree: PyTree | None, contents: ArrayContents) -> 
 def _look(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> None:
     """Note leaves without arrays, and arrays without leaves."""
     contents.findings += [
-        Finding(key, f"It is an empty leaf ({kind}) and has no array.", False) for key, kind in pytree.empty.items()
+        Finding(key, f"It is an empty leaf ({kind}) and has no array.", False)
+        for key, kind in pytree.empty.items()
     ]
     others = sorted(there.keys() - {*pytree.arrays})
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        contents.findings.append(Finding(TREE, f"It does not name the array {others[0]!r}{more}.", False))
+        contents.findings.append(
+            Finding(TREE, f"It does not name the array {others[0]!r}{more}.", False)
+        )

@@ -1,12 +1,14 @@
 """The index of a checkpoint of Orbax, ``_METADATA``: the leaves of a tree of Python containers.
 
-    {"tree_metadata": {"('params', 'w')": {"key_metadata": [{"key": "params", "key_type": 2}, {"key": "w", ...}],
-                                           "value_metadata": {"value_type": "jax.Array", "skip_deserialize": false}}},
+    {"tree_metadata": {"('params', 'w')": {"key_metadata": [{"key": "params", "key_type": 2},
+    {"key": "w", ...}],
+                                           "value_metadata": {"value_type": "jax.Array",
+                                           "skip_deserialize": false}}},
      "use_ocdbt": true, "use_zarr3": false, "custom_metadata": {...}}
 
-A leaf's key is its path joined by dots, and its array has the same name. Orbax itself does not tell {"a.b": …} from
-{"a": {"b": …}} by these names. An empty container and None are leaves without an array. Strings are in one file,
-``_strings.json``.
+A leaf's key is its path joined by dots, and its array has the same name. Orbax itself does not tell
+{"a.b": …} from {"a": {"b": …}} by these names. An empty container and None are leaves without an
+array. Strings are in one file, ``_strings.json``.
 
 Without ``_METADATA``, the arrays that are there are the leaves, and what is lost cannot be noticed.
 """
@@ -62,13 +64,17 @@ def parse_tree(data: bytes) -> PyTree:
         raise invalid("The index has no tree_metadata.")
     custom, is_ocdbt = index.get("custom_metadata"), index.get("use_ocdbt")
     tree = PyTree(
-        [], custom=custom if type(custom) is dict else {}, is_ocdbt=is_ocdbt if type(is_ocdbt) is bool else None
+        [],
+        custom=custom if type(custom) is dict else {},
+        is_ocdbt=is_ocdbt if type(is_ocdbt) is bool else None,
     )
     seen: set[str] = set()
     for key, path, kind in map(_leaf, leaves.values()):
         tree.paths[key] = path
         if key in seen and kind not in _EMPTY:
-            tree.faults[key] = InvalidCheckpoint(f"Two leaves have the key {key!r}, and one array.", WRITE_AGAIN)
+            tree.faults[key] = InvalidCheckpoint(
+                f"Two leaves have the key {key!r}, and one array.", WRITE_AGAIN
+            )
         seen.add(key)
         if kind in _EMPTY:
             tree.empty[key] = kind
@@ -101,7 +107,11 @@ _DICT, _LIST = 2, 1
 def _step(step: Mapping[str, Any]) -> str | int:
     """Return a step of a path: the number of an item of a list, or the name of one of a dict."""
     name = str(step["key"])
-    return int(name) if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", name, re.ASCII) else name
+    return (
+        int(name)
+        if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", name, re.ASCII)
+        else name
+    )
 
 
 def build_tree(
@@ -112,7 +122,8 @@ def build_tree(
 ) -> bytes:
     """Return the index of arrays without a database, and of strings.
 
-    A key is cut at its dots, unless ``paths`` has its steps. ``UnsupportedError`` for a key that leads through another.
+    A key is cut at its dots, unless ``paths`` has its steps. ``UnsupportedError`` for a key that
+    leads through another.
 
     >>> parse_tree(build_tree(["a.w", "b"], {}, {"by": "me"})).arrays
     ['a.w', 'b']
@@ -124,13 +135,23 @@ def build_tree(
         if ".".join(map(str, steps)) != key:
             steps = tuple(key.split("."))
         leaves[str(tuple(map(str, steps)))] = {
-            "key_metadata": [{"key": str(step), "key_type": _LIST if type(step) is int else _DICT} for step in steps],
+            "key_metadata": [
+                {"key": str(step), "key_type": _LIST if type(step) is int else _DICT}
+                for step in steps
+            ],
             "value_metadata": {"value_type": kind, "skip_deserialize": False},
         }
-    above = {".".join(parts[:count]) for parts in (key.split(".") for key in keys) for count in range(1, len(parts))}
+    above = {
+        ".".join(parts[:count])
+        for parts in (key.split(".") for key in keys)
+        for count in range(1, len(parts))
+    }
     both = sorted(above.intersection(keys))
     if both:
-        cause = f"The format orbax cannot hold {both[0]!r} beside keys that begin with {both[0] + '.'!r}."
+        cause = (
+            f"The format orbax cannot hold {both[0]!r} beside keys that begin with "
+            f"{both[0] + '.'!r}."
+        )
         raise UnsupportedError(cause, "Rename one of them (--rename).")
     index = {
         "tree_metadata": leaves,

@@ -1,13 +1,15 @@
-"""Writing a folder of arrays: a file for each chunk, in the folder of its array, and an index, put in place last.
+"""Writing a folder of arrays: a file for each chunk, in the folder of its array, and an index, put
+in place last.
 
     prepare  the chunks stand aside in the folder of the checkpoint, and so does the new index
     retire   the old index is removed, and then the arrays that it led to
     move     descriptions and chunks come to their places; without an index, they are not a checkpoint
     commit   the index is renamed
 
-A checkpoint is not replaced in one step, since the names of its files follow from its keys. While an index stands aside
-(or is about to be removed), the arrays of the folder belong to an interrupted writer, and the next one removes them.
-Without any index they may be another program's, and nothing is written among them.
+A checkpoint is not replaced in one step, since the names of its files follow from its keys. While
+an index stands aside (or is about to be removed), the arrays of the folder belong to an interrupted
+writer, and the next one removes them. Without any index they may be another program's, and nothing
+is written among them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +43,8 @@ class ChunkWriter:
     is_guarded: bool
     """True if a checksum follows the elements."""
     steps: Mapping[str, int]
-    """The rows of the chunks of each tensor, by its key: a worker numbers the tensors that it has otherwise."""
+    """The rows of the chunks of each tensor, by its key: a worker numbers the tensors that it has
+    otherwise."""
     run_nbytes: int = 0
     """0: runs of payloads have no checksums."""
 
@@ -54,13 +57,16 @@ class ChunkWriter:
         """Return the checksum of the bytes; the format holds neither strings nor variants."""
         return CRC32C.compute(payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Iterator[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Iterator[tuple[int, bytes]]:
         """Yield what follows the elements of the file's chunk."""
         for row in range(min(len(slices), 1)):
             nbytes, crc = int(slices.nbytes[row]), int(checksums.payload[row])
             if not nbytes:
                 return
-            # 13 rows in chunks of 3 end with a chunk of 1 row, after which 2 rows of zeros are stored.
+            # 13 rows in chunks of 3 end with a chunk of 1 row, after which 2 rows of zeros are
+            # stored.
             rows = int(slices.shape[row, 0]) if slices.shape.shape[1] else 1
             end = nbytes // rows * self.steps[slices.key(row)]
             while nbytes < end:
@@ -93,7 +99,8 @@ class FolderSink:
     writer: ChunkWriter
     """The frame of each chunk."""
     marker: str = ""
-    """The name of a file that says in a bucket that the checkpoint is complete; it follows the index."""
+    """The name of a file that says in a bucket that the checkpoint is complete; it follows the
+    index."""
 
     @property
     def asides(self) -> list[str]:
@@ -108,20 +115,24 @@ class FolderSink:
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished chunks in place, the index last."""
         storage, is_committing = self.storage, False
-        # A bucket has no lock, and other writers would give their files the same names. One of the other format of
-        # arrays may have come since this write began.
+        # A bucket has no lock, and other writers would give their files the same names. One of the
+        # other format of arrays may have come since this write began.
         storage.claim()
         check_folder(storage.anew(), self.index)
         try:
-            # Prepare: the name of the new index must be on the disk before an array is removed or made.
+            # Prepare: the name of the new index must be on the disk before an array is removed or
+            # made.
             storage.announce([self._index_aside, *self.documents])
             write_file(storage, self._index_aside, self.content)
             storage.sync()
             _clear(storage, self.index, self.sides)
-            # Move: descriptions first, because a chunk is known by the description in the folder of its array.
+            # Move: descriptions first, because a chunk is known by the description in the folder of
+            # its array.
             do_all(self._describe, self.documents, storage.traits)
             _sync_above(storage, self.documents)
-            moves = [(aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path]
+            moves = [
+                (aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path
+            ]
             do_all(lambda pair: storage.move(*pair), moves, storage.traits)
             _sync_above(storage, self.paths)
             # Commit.
@@ -146,7 +157,8 @@ class FolderSink:
         discard_files(self.storage, self.asides)
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in place."""
+        """Return False: until the commit, the files have names that no other process puts in
+        place."""
         return False
 
     def _describe(self, path: str) -> None:
@@ -155,18 +167,28 @@ class FolderSink:
         self.storage.finish(path)
 
     def _mark(self) -> None:
-        """Write the marker, by which the format's own reader knows in a bucket what a rename says on a disk."""
+        """Write the marker, by which the format's own reader knows in a bucket what a rename says
+        on a disk."""
         if not self.marker or self.storage.local_path is not None:
             return
         try:
             self.storage.announce([self.marker])
-            write_file(self.storage, self.marker, f"Checkpoint commit was successful to {self.storage.path}".encode())
+            write_file(
+                self.storage,
+                self.marker,
+                f"Checkpoint commit was successful to {self.storage.path}".encode(),
+            )
             self.storage.sync()
             if self.storage.stamp(self.marker) is None:
                 raise StorageError("The service has taken it, and answers untruly.")
         except StorageError as error:
-            cause = f"{self.storage.path}: the checkpoint is in place, but its mark {self.marker} is not. {error.cause}"
-            raise StorageError(cause, "Save it again if Orbax is to read it from the bucket.") from None
+            cause = (
+                f"{self.storage.path}: the checkpoint is in place, but its mark {self.marker} is "
+                f"not. {error.cause}"
+            )
+            raise StorageError(
+                cause, "Save it again if Orbax is to read it from the bucket."
+            ) from None
 
     def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: asides_of(names, self.index))
@@ -181,7 +203,8 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
     storage.claim()
     names = storage.names()
     marker = f"{index}.removed.tmp"
-    # Commit: without its index the folder has no checkpoint, and what stands aside says that arrays are to be removed.
+    # Commit: without its index the folder has no checkpoint, and what stands aside says that arrays
+    # are to be removed.
     if index in names:
         storage.rename(index, marker)
     if is_interrupted(storage.names(), index):
@@ -192,7 +215,8 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
 
 
 def check_folder(storage: Storage, index: str) -> None:
-    """Raise ``TargetExists`` if a folder without an index has arrays: a new index would make them its own."""
+    """Raise ``TargetExists`` if a folder without an index has arrays: a new index would make them
+    its own."""
     names = storage.names()
     if index in names or is_interrupted(names, index):
         return
@@ -211,22 +235,33 @@ def check_arrays(assignment: Assignment, capabilities: Capabilities, form: str) 
         raise UnsupportedError(cause, "Leave the policy out.")
     deep = np.flatnonzero(tensors.ranks > capabilities.max_slice_rank)
     if len(deep):
-        cause = f"{tensors.keys[int(deep[0])]!r} has {tensors.ranks[deep[0]]} axes, and arrays of the format {form}"
-        raise UnsupportedError(f"{cause} at most {capabilities.max_slice_rank}.", "Reshape it, or leave it out.")
+        cause = (
+            f"{tensors.keys[int(deep[0])]!r} has {tensors.ranks[deep[0]]} axes, and arrays of the "
+            f"format {form}"
+        )
+        raise UnsupportedError(
+            f"{cause} at most {capabilities.max_slice_rank}.", "Reshape it, or leave it out."
+        )
     is_odd = ~are_grids(slices)[slices.tensor]
     is_odd |= ~slices.is_whole() & ~(slices.shape > 0).all(axis=1)
     if is_odd.any():
         key = slices.key(int(is_odd.argmax()))
-        cause = f"The format {form} cannot hold the slices of {key!r}, which are not a grid of equal ones."
+        cause = (
+            f"The format {form} cannot hold the slices of {key!r}, which are not a grid of equal "
+            "ones."
+        )
         raise UnsupportedError(cause, "Write the tensor whole, or in equal parts.")
 
 
 def chunk_paths(slices: SliceTable, folders: Sequence[str], version: int) -> list[str]:
-    """Return the path of the chunk of each slice; empty for slices without elements. [n] ``folders`` are the arrays."""
+    """Return the path of the chunk of each slice; empty for slices without elements. [n]
+    ``folders`` are the arrays."""
     step = grid_steps(slices)[slices.tensor]
     places = slices.offset // step
     paths = []
-    for row, (tensor, place) in enumerate(zip(slices.tensor.tolist(), places.tolist(), strict=True)):
+    for row, (tensor, place) in enumerate(
+        zip(slices.tensor.tolist(), places.tolist(), strict=True)
+    ):
         name = chunk_name(version, place[: int(slices.tensors.ranks[tensor])])
         paths.append(f"{folders[tensor]}/{name}" if (slices.shape[row] > 0).all() else "")
     return paths
@@ -262,11 +297,15 @@ def _clear(storage: Storage, index: str, sides: frozenset[str]) -> None:
     own = [*_own_files(storage)]
     for name in sorted({index, *sides}.intersection(names), key=lambda name: name != index):
         storage.remove(name)
-    # Were an array gone and the index back after a power cut, the fill value would stand for its chunks.
+    # Were an array gone and the index back after a power cut, the fill value would stand for its
+    # chunks.
     if own or index in names:
         storage.sync()
     # Chunks first: without its description, the next writer would not know a chunk.
-    for paths in ([path for path in own if not _is_description(path)], [*filter(_is_description, own)]):
+    for paths in (
+        [path for path in own if not _is_description(path)],
+        [*filter(_is_description, own)],
+    ):
         do_all(storage.remove, paths, storage.traits)
         _sync_above(storage, paths)
     if own:
@@ -284,7 +323,8 @@ def _is_description(path: str) -> bool:
 
 
 def _own_files(storage: Storage) -> Iterator[str]:
-    """Yield the files of arrays and groups below a folder; other files in their folders are the user's."""
+    """Yield the files of arrays and groups below a folder; other files in their folders are the
+    user's."""
     tree = _tree(storage)
     nodes = {path.rpartition("/")[0] for path in tree if _is_description(path)}
     for path in tree:

@@ -1,8 +1,9 @@
 """The payloads of an open checkpoint of Zarr or Orbax.
 
-A chunk is decoded whole, or if it consists of inner chunks, some rows of these at a time. What was decoded last is
-kept, since the engine asks for blocks of it one after the other. The engine says what it will ask for next
-(``expect``): chunks without inner ones are decoded ahead, by TensorStore's threads.
+A chunk is decoded whole, or if it consists of inner chunks, some rows of these at a time. What was
+decoded last is kept, since the engine asks for blocks of it one after the other. The engine says
+what it will ask for next (``expect``): chunks without inner ones are decoded ahead, by
+TensorStore's threads.
 """
 
 from collections import OrderedDict
@@ -55,7 +56,8 @@ class ZarrSource:
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of chunks that are read in place; the decoder compares those of the others."""
+        """The checksum of chunks that are read in place; the decoder compares those of the
+        others."""
         return CRC32C
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
@@ -101,10 +103,15 @@ class ZarrSource:
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         """Decode the payloads of some rows ahead, which will be read in that order."""
         numbers = entries.start[rows]
-        bands = [(number, *self._bands(number)) for number in numbers[numbers < self.contents.first[-1]].tolist()]
+        bands = [
+            (number, *self._bands(number))
+            for number in numbers[numbers < self.contents.first[-1]].tolist()
+        ]
         # Of chunks with inner ones, a part may be wanted.
         whole = [each for each in bands if each[2] == self._rows(each[0])]
-        self._ahead.expect([((number, 0, rows), row_nbytes * rows) for number, row_nbytes, rows in whole])
+        self._ahead.expect(
+            [((number, 0, rows), row_nbytes * rows) for number, row_nbytes, rows in whole]
+        )
 
     def decode(self, entries: EntryTable, row: int) -> memoryview:
         """Return the payload of an entry in fresh memory, which the caller keeps."""
@@ -132,7 +139,8 @@ class ZarrSource:
         row_nbytes = int(shape[1:].prod()) * numpy_dtype(metadata.dtype).itemsize
         rows = self._rows(number)
         inner = metadata.inner_shape[0] if metadata.inner_shape else 1
-        # Inner chunks lie on a grid that begins with the chunk, so that no band cuts one. Rows may have no bytes.
+        # Inner chunks lie on a grid that begins with the chunk, so that no band cuts one. Rows may
+        # have no bytes.
         return row_nbytes, min(max(_BAND_NBYTES // max(row_nbytes * inner, 1), 1) * inner, rows)
 
     def _rows(self, number: int) -> int:
@@ -169,7 +177,8 @@ class ZarrSource:
             stop[0] = min(stop[0], begin[0] + last)
             begin[0] += first
         region = tuple(slice(*ends) for ends in zip(begin.tolist(), stop.tolist(), strict=True))
-        # Inner chunks may be absent from a chunk that is stored, so that the decoder has to know the rule.
+        # Inner chunks may be absent from a chunk that is stored, so that the decoder has to know
+        # the rule.
         return self.decoder.start_reading(
             chunks.description.path, chunks.metadata.document, self.convention.fills, region
         )

@@ -1,4 +1,5 @@
-"""Layouts of meshes: the regions that each device holds, by the rules of the frameworks. Geometry alone."""
+"""Layouts of meshes: the regions that each device holds, by the rules of the frameworks. Geometry
+alone."""
 
 from shardvar.layout.meshes.deepspeed import deepspeed
 from shardvar.layout.meshes.dtensor import (
@@ -11,7 +12,12 @@ from shardvar.layout.meshes.dtensor import (
     local_shapes_and_offsets,
 )
 from shardvar.layout.meshes.fsdp import fsdp, fsdp_flat, fsdp_placements
-from shardvar.layout.meshes.keras import UNSHARDED, layouts_by_path, tensor_layout, tensorflow_dtensor
+from shardvar.layout.meshes.keras import (
+    UNSHARDED,
+    layouts_by_path,
+    tensor_layout,
+    tensorflow_dtensor,
+)
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.megatron import (
     from_rank_offsets,

@@ -1,8 +1,9 @@
 """Collectives: the name of the communication that some copies between devices amount to.
 
-Devices that exchange something, directly or through others, are a group. Each group alone is asked which collective it
-carries out, from the numbers of elements that its devices hold before and after, keep, and send. The copies have a name
-where all groups have it and the other devices keep what they hold.
+Devices that exchange something, directly or through others, are a group. Each group alone is asked
+which collective it carries out, from the numbers of elements that its devices hold before and
+after, keep, and send. The copies have a name where all groups have it and the other devices keep
+what they hold.
 
     identity        every device holds what it held
     local_slice     every device keeps a part of what it held
@@ -13,8 +14,8 @@ where all groups have it and the other devices keep what they hold.
     reduce_scatter  each device holds a term of all, and in the end the reduction of its part
     all_reduce      each device holds a term of all, and in the end the reduction of all
 
-A broadcast is an all_gather of shards of which all but one are empty, and a permute an all_to_all. So where uneven
-shards make some groups the special case, the name of all is the general one.
+A broadcast is an all_gather of shards of which all but one are empty, and a permute an all_to_all.
+So where uneven shards make some groups the special case, the name of all is the general one.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ class Flow:
     receiver: Ints
     """[messages] its receiver."""
     part: Ints
-    """[devices] a number for what a device holds after: equal where two hold the same; -1 where nothing."""
+    """[devices] a number for what a device holds after: equal where two hold the same; -1 where
+    nothing."""
     num_terms: int
     """The number of terms that are reduced; 1 without a reduction."""
 
@@ -72,8 +74,8 @@ def _groups(flow: Flow) -> Ints:
         lower = label.copy()
         np.minimum.at(lower, flow.sender, label[flow.receiver])
         np.minimum.at(lower, flow.receiver, label[flow.sender])
-        # A label is a device of the group too, which may have found a smaller one by now: a ring of n devices takes
-        # about log n rounds instead of n.
+        # A label is a device of the group too, which may have found a smaller one by now: a ring of
+        # n devices takes about log n rounds instead of n.
         lower = lower[lower]
         if (lower == label).all():
             return label
@@ -85,20 +87,24 @@ def _name(flow: Flow, members: Ints) -> str | None:
     before, after, kept = flow.before[members], flow.after[members], flow.kept[members]
     if flow.num_terms > 1:
         return _reduction(flow, before, after, kept)
-    # All end with as many elements as the group had: then these were disjoint, and each device gets all of them.
+    # All end with as many elements as the group had: then these were disjoint, and each device gets
+    # all of them.
     if (after == before.sum()).all() and (kept == before).all():
         return "broadcast" if np.count_nonzero(before) == 1 else "all_gather"
     parts = flow.part[members]
     parts = parts[parts >= 0]
     is_disjoint = len(np.unique(parts)) == len(parts)
-    # Disjoint parts come from within the group, so equal sums mean that each element went to one place.
+    # Disjoint parts come from within the group, so equal sums mean that each element went to one
+    # place.
     if is_disjoint and after.sum() == before.sum():
         return "permute" if _is_permutation(flow, members, kept) else "all_to_all"
     return None
 
 
 def _reduction(flow: Flow, before: Ints, after: Ints, kept: Ints) -> str | None:
-    has_all_terms = len(before) == flow.num_terms and (before == before[0]).all() and (kept == after).all()
+    has_all_terms = (
+        len(before) == flow.num_terms and (before == before[0]).all() and (kept == after).all()
+    )
     if has_all_terms and (after == before).all():
         return "all_reduce"
     return "reduce_scatter" if has_all_terms and after.sum() == before[0] else None
@@ -107,4 +113,8 @@ def _reduction(flow: Flow, before: Ints, after: Ints, kept: Ints) -> str | None:
 def _is_permutation(flow: Flow, members: Ints, kept: Ints) -> bool:
     mine: Bools = np.isin(flow.sender, members)
     senders, receivers = flow.sender[mine], flow.receiver[mine]
-    return not kept.any() and len(np.unique(senders)) == len(senders) and len(np.unique(receivers)) == len(receivers)
+    return (
+        not kept.any()
+        and len(np.unique(senders)) == len(senders)
+        and len(np.unique(receivers)) == len(receivers)
+    )

@@ -1,9 +1,11 @@
-"""DeepSpeed's ZeRO: the elements of each parameter that a rank holds (deepspeed 0.19.8, ``deepspeed.runtime.zero``).
+"""DeepSpeed's ZeRO: the elements of each parameter that a rank holds (deepspeed 0.19.8,
+``deepspeed.runtime.zero``).
 
     stages 1 and 2   the parameters of a group in one buffer, padded at the end, in equal partitions
     stage 3          each parameter in a buffer alone, padded at the end, in equal partitions
 
-Its code divides partitions of stages 1 and 2 like ``sv.div``, which says nothing after the padding: all are equal.
+Its code divides partitions of stages 1 and 2 like ``sv.div``, which says nothing after the padding:
+all are equal.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,8 @@ def deepspeed(
 ) -> tuple[Layout, ...]:
     """Return the layouts of the parameters of one group under DeepSpeed's ZeRO.
 
-    In stages 1 and 2 these are the parts that each rank updates, and whose optimizer's state it saves.
+    In stages 1 and 2 these are the parts that each rank updates, and whose optimizer's state it
+    saves.
 
     Parameters
     ----------
@@ -65,12 +68,19 @@ def deepspeed(
     places, ranks = flat_places(mesh)
     rule = f"DeepSpeed ZeRO stage {stage} (deepspeed 0.19)"
     if stage == 3:
-        return tuple(flat_layout(shape, mesh, rule, 0, -(-prod(shape) // ranks), places) for shape in extents)
-    order = sorted(range(len(extents)), key=lambda number: number % ranks if round_robin_gradients else 0)
+        return tuple(
+            flat_layout(shape, mesh, rule, 0, -(-prod(shape) // ranks), places) for shape in extents
+        )
+    order = sorted(
+        range(len(extents)), key=lambda number: number % ranks if round_robin_gradients else 0
+    )
     starts, end = {}, 0
     for number in order:
         starts[number] = end
         end += prod(extents[number])
     # 9 elements on 2 ranks are padded to 12, the next multiple of 2 * 2, so each has 6.
     length = -(-end // (_ALIGNMENT * ranks)) * _ALIGNMENT
-    return tuple(flat_layout(shape, mesh, rule, starts[number], length, places) for number, shape in enumerate(extents))
+    return tuple(
+        flat_layout(shape, mesh, rule, starts[number], length, places)
+        for number, shape in enumerate(extents)
+    )

@@ -1,11 +1,14 @@
-"""PyTorch's DTensor: one placement for each axis of the mesh (torch 2.13.0, ``torch.distributed.tensor``).
+"""PyTorch's DTensor: one placement for each axis of the mesh (torch 2.13.0,
+``torch.distributed.tensor``).
 
-Its documentation says of ``Shard(dim)`` that it "follows the torch.chunk(dim) semantic, where the last few shards of
-the DeviceMesh dimension might be empty when the tensor dimension is not evenly divisible on the DeviceMesh dimension".
-Placements on one tensor axis are applied from left to right, each to what the ones before it left.
+Its documentation says of ``Shard(dim)`` that it "follows the torch.chunk(dim) semantic, where the
+last few shards of the DeviceMesh dimension might be empty when the tensor dimension is not evenly
+divisible on the DeviceMesh dimension". Placements on one tensor axis are applied from left to
+right, each to what the ones before it left.
 
-This is what ``distribute_tensor`` makes of the placements, and what ``compute_local_shape_and_global_offset`` and
-distributed checkpoints say. The shards of FSDP2 over tensor parallelism can differ: see ``layouts.fsdp``.
+This is what ``distribute_tensor`` makes of the placements, and what
+``compute_local_shape_and_global_offset`` and distributed checkpoints say. The shards of FSDP2 over
+tensor parallelism can differ: see ``layouts.fsdp``.
 """
 
 from collections.abc import Sequence
@@ -26,7 +29,8 @@ DTENSOR_RULE = "DTensor placements, from left to right (torch 2.13)"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The placement that cuts a dimension of the tensor into as many parts as the mesh axis has devices.
+    """The placement that cuts a dimension of the tensor into as many parts as the mesh axis has
+    devices.
 
     Parameters
     ----------
@@ -44,7 +48,8 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The placement in which each device of the mesh axis holds a term, and the value is their reduction.
+    """The placement in which each device of the mesh axis holds a term, and the value is their
+    reduction.
 
     Parameters
     ----------
@@ -57,7 +62,8 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class StridedShard:
-    """The placement ``_StridedShard``: of each of several ranges of the dimension, a part for each device.
+    """The placement ``_StridedShard``: of each of several ranges of the dimension, a part for each
+    device.
 
     FSDP2 makes it where tensor parallelism cuts the same dimension: the ranges are those cuts.
 
@@ -92,15 +98,18 @@ def dtensor(shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacem
     Returns
     -------
     Layout
-        What ``distribute_tensor`` gives each device. Terms are pending over the mesh axes that are ``Partial``.
+        What ``distribute_tensor`` gives each device. Terms are pending over the mesh axes that are
+        ``Partial``.
 
     Raises
     ------
     ArgumentError
-        Where ``distribute_tensor`` refuses the placements: another number of them than mesh axes, a ``split_factor``
-        below 1, a reduction that is not sum, avg, min or max, different reductions other than sum with avg.
+        Where ``distribute_tensor`` refuses the placements: another number of them than mesh axes, a
+        ``split_factor`` below 1, a reduction that is not sum, avg, min or max, different reductions
+        other than sum with avg.
     ArgumentTypeError
-        If `placements` holds other values, `mesh` is not a ``Mesh``, or `shape` is not a sequence of integers.
+        If `placements` holds other values, `mesh` is not a ``Mesh``, or `shape` is not a sequence
+        of integers.
     OutOfRange
         If a placement names a dimension that the tensor does not have.
 
@@ -138,8 +147,9 @@ def local_shapes_and_offsets(
     shapes : ndarray of int64
         The local shapes, [devices, rank].
     offsets : ndarray of int64
-        The global offsets, [devices, rank]. Of an empty shard it is the extent of each dimension along which it is
-        empty. Of a strided shard it is the first index, so that both do not describe what the device holds.
+        The global offsets, [devices, rank]. Of an empty shard it is the extent of each dimension
+        along which it is empty. Of a strided shard it is the first index, so that both do not
+        describe what the device holds.
 
     Examples
     --------
@@ -152,13 +162,17 @@ def local_shapes_and_offsets(
     axes = _axes(extents, mesh, check_placements(placements, mesh))
     size = (len(axes), mesh.size)
     lengths, starts = (
-        np.array([each(axis, extent) for axis, extent in zip(axes, extents, strict=True)], np.int64).reshape(size).T
+        np.array([each(axis, extent) for axis, extent in zip(axes, extents, strict=True)], np.int64)
+        .reshape(size)
+        .T
         for each in (lambda axis, _: axis.lengths(), Intervals.first)
     )
     return lengths, starts
 
 
-def _axes(extents: tuple[int, ...], mesh: Mesh, placements: Sequence[DTensorPlacement]) -> list[Intervals]:
+def _axes(
+    extents: tuple[int, ...], mesh: Mesh, placements: Sequence[DTensorPlacement]
+) -> list[Intervals]:
     """The indices along each dimension that each device holds."""
     coordinates = mesh.coordinates()
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
@@ -174,33 +188,44 @@ def _axes(extents: tuple[int, ...], mesh: Mesh, placements: Sequence[DTensorPlac
     return axes
 
 
-def check_placements(placements: Sequence[DTensorPlacement], mesh: Mesh) -> tuple[DTensorPlacement, ...]:
-    """The placements as a tuple; ``ArgumentError`` where DTensor refuses them on this mesh, whatever the tensor is."""
+def check_placements(
+    placements: Sequence[DTensorPlacement], mesh: Mesh
+) -> tuple[DTensorPlacement, ...]:
+    """The placements as a tuple; ``ArgumentError`` where DTensor refuses them on this mesh,
+    whatever the tensor is."""
     given: Any = placements
-    if not isinstance(given, Sequence) or not all(isinstance(each, DTensorPlacement) for each in given):
+    if not isinstance(given, Sequence) or not all(
+        isinstance(each, DTensorPlacement) for each in given
+    ):
         raise ArgumentTypeError(
-            f"The placements are {placements!r}.", "Give a list of Shard, Replicate, Partial and StridedShard."
+            f"The placements are {placements!r}.",
+            "Give a list of Shard, Replicate, Partial and StridedShard.",
         )
     if len(placements) != mesh.rank:
         raise ArgumentError(
-            f"The mesh {mesh} and the placements {list(placements)} differ in number: {mesh.rank} and "
+            f"The mesh {mesh} and the placements {list(placements)} differ in number: {mesh.rank} "
+            "and "
             f"{len(placements)}.",
             "Give one for each axis of the mesh, not of the tensor.",
         )
     for placement in placements:
         if isinstance(placement, StridedShard) and _integer(placement.split_factor) < 1:
             raise ArgumentError(
-                f"{placement} divides a dimension into less than one range.", "Give a factor from 1 on."
+                f"{placement} divides a dimension into less than one range.",
+                "Give a factor from 1 on.",
             )
     ops = [each.op for each in placements if isinstance(each, Partial)]
     for op in ops:
         check_reduction(op)
         # distribute_tensor: "Replicate to Partial(product) conversion is not supported."
         if op not in ("sum", "avg", "min", "max"):
-            raise ArgumentError(f"No tensor can be distributed as terms of {op!r}.", "Use sum, avg, min or max.")
+            raise ArgumentError(
+                f"No tensor can be distributed as terms of {op!r}.", "Use sum, avg, min or max."
+            )
     if len(set(ops)) > 1 and set(ops) != {"sum", "avg"}:
         raise ArgumentError(
-            f"The placements have the reductions {', '.join(sorted(set(ops)))}.", "Use one, or sum together with avg."
+            f"The placements have the reductions {', '.join(sorted(set(ops)))}.",
+            "Use one, or sum together with avg.",
         )
     return tuple(placements)
 
@@ -213,12 +238,18 @@ def read_dim(dim: int, shape: Sequence[int]) -> int:
     """
     rank = len(shape)
     if not -rank <= _integer(dim) < rank:
-        remedy = f"Give a number from {-rank} to {rank - 1}." if rank else "A scalar cannot be sharded; replicate it."
+        remedy = (
+            f"Give a number from {-rank} to {rank - 1}."
+            if rank
+            else "A scalar cannot be sharded; replicate it."
+        )
         raise OutOfRange(f"The shape {tuple(shape)} has no dimension {dim}.", remedy)
     return int(dim) % rank
 
 
 def _integer(value: int) -> int:
     if not hasattr(value, "__index__"):
-        raise ArgumentTypeError(f"{value!r} is used as a number of a placement.", "Give an integer.")
+        raise ArgumentTypeError(
+            f"{value!r} is used as a number of a placement.", "Give an integer."
+        )
     return value

@@ -1,8 +1,10 @@
-"""PyTorch's FSDP: what its shards hold (torch 2.13.0, ``fully_shard`` and ``FullyShardedDataParallel``).
+"""PyTorch's FSDP: what its shards hold (torch 2.13.0, ``fully_shard`` and
+``FullyShardedDataParallel``).
 
-**FSDP2** shards each parameter along one dimension by ``torch.chunk``. Where tensor parallelism cuts the parameter too,
-it comes first, and FSDP cuts what it left. If both cut the same dimension, the parameter's placements are
-``(_StridedShard(dim, split_factor=tp), Shard(dim))``, and torch has two definitions that differ for some uneven sizes:
+**FSDP2** shards each parameter along one dimension by ``torch.chunk``. Where tensor parallelism
+cuts the parameter too, it comes first, and FSDP cuts what it left. If both cut the same dimension,
+the parameter's placements are ``(_StridedShard(dim, split_factor=tp), Shard(dim))``, and torch has
+two definitions that differ for some uneven sizes:
 
     fsdp(shape, mesh, ...)                                   what the shards hold, ``full_tensor`` and ``redistribute``
     dtensor(shape, mesh, fsdp_placements(shape, mesh, ...))  what the placements say, ``distribute_tensor``, and the
@@ -10,11 +12,12 @@ it comes first, and FSDP cuts what it left. If both cut the same dimension, the 
 
 The smallest case is 7 rows on a mesh of (dp 3, tp 2). They agree wherever tp divides the extent.
 
-**FSDP1** flattens the parameters of a module into one, cuts that, and so holds ranges of elements: ``fsdp_flat``.
+**FSDP1** flattens the parameters of a module into one, cuts that, and so holds ranges of elements:
+``fsdp_flat``.
 
-Roles of mesh axes: one called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other axis shards. If there
-are two, the documentation of ``fully_shard`` says: "parameters are sharded across the 2nd dim and replicated across the
-1st dim (HSDP)".
+Roles of mesh axes: one called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other
+axis shards. If there are two, the documentation of ``fully_shard`` says: "parameters are sharded
+across the 2nd dim and replicated across the 1st dim (HSDP)".
 """
 
 from collections.abc import Sequence
@@ -23,7 +26,13 @@ from math import prod
 import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError
-from shardvar.layout.meshes.dtensor import DTensorPlacement, Replicate, Shard, StridedShard, read_dim
+from shardvar.layout.meshes.dtensor import (
+    DTensorPlacement,
+    Replicate,
+    Shard,
+    StridedShard,
+    read_dim,
+)
 from shardvar.layout.meshes.flat import flat_layout, flat_places
 from shardvar.layout.meshes.intervals import Intervals
 from shardvar.layout.meshes.layout import Layout
@@ -46,8 +55,8 @@ def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None
     shape : sequence of int
         The shape of the parameter.
     mesh : Mesh
-        An axis called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other axis shards; of two others
-        the first replicates and the second shards.
+        An axis called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other axis
+        shards; of two others the first replicates and the second shards.
     fsdp_dim : int, default 0
         The dimension that FSDP cuts, which is the answer of ``shard_placement_fn``.
     tp_dim : int, optional
@@ -61,9 +70,11 @@ def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None
     Raises
     ------
     LayoutError
-        If a dimension other than the first does not divide: "FSDP does not support uneven sharding on dim 1".
+        If a dimension other than the first does not divide: "FSDP does not support uneven sharding
+        on dim 1".
     ArgumentError
-        If the axes of `mesh` have no roles in FSDP, or `tp_dim` is given for a mesh without ``tp`` and ``ep``.
+        If the axes of `mesh` have no roles in FSDP, or `tp_dim` is given for a mesh without ``tp``
+        and ``ep``.
     OutOfRange
         If the parameter does not have the dimension `fsdp_dim` or `tp_dim`.
 
@@ -88,7 +99,8 @@ def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None
     if dim > 0 and (lengths % count).any():
         length = lengths[np.argmax(lengths % count > 0)]
         raise LayoutError(
-            f"Dimension {dim} of the shape {extents} has {length} indices on some device, which FSDP does not cut into "
+            f"Dimension {dim} of the shape {extents} has {length} indices on some device, which "
+            "FSDP does not cut into "
             f"{count} uneven parts.",
             "Shard dimension 0, or pad the parameter.",
         )
@@ -120,7 +132,8 @@ def fsdp_placements(
     Raises
     ------
     ArgumentError
-        If the axes of `mesh` have no roles in FSDP, or `tp_dim` is given for a mesh without ``tp`` and ``ep``.
+        If the axes of `mesh` have no roles in FSDP, or `tp_dim` is given for a mesh without ``tp``
+        and ``ep``.
     OutOfRange
         If the parameter does not have the dimension `fsdp_dim` or `tp_dim`.
 
@@ -150,7 +163,8 @@ def fsdp_flat(
 ) -> tuple[Layout, ...]:
     """The layouts of the parameters of one FSDP1 module: ranges of a flat parameter.
 
-    The parameters follow each other in C order. The flat parameter is cut into equal ranges, the last of them padded.
+    The parameters follow each other in C order. The flat parameter is cut into equal ranges, the
+    last of them padded.
 
     Parameters
     ----------
@@ -173,7 +187,8 @@ def fsdp_flat(
     Raises
     ------
     ArgumentError
-        If a parameter is a scalar, which FSDP1 refuses, `itemsize` is below 1, or `mesh` has three axes or more.
+        If a parameter is a scalar, which FSDP1 refuses, `itemsize` is below 1, or `mesh` has three
+        axes or more.
 
     Examples
     --------
@@ -184,7 +199,8 @@ def fsdp_flat(
     extents = [read_shape(shape) for shape in shapes]
     if () in extents:
         raise ArgumentError(
-            f"Parameter {extents.index(())} is a scalar, which FSDP1 does not flatten.", "Give it the shape (1,)."
+            f"Parameter {extents.index(())} is a scalar, which FSDP1 does not flatten.",
+            "Give it the shape (1,).",
         )
     if itemsize < 1:
         raise ArgumentError(f"itemsize is {itemsize}.", "Give the bytes of an element.")
@@ -192,7 +208,9 @@ def fsdp_flat(
     step = max(1, _ALIGNMENT_NBYTES // itemsize) if use_orig_params else 1
     starts, end = [], 0
     for parameter in extents:
-        starts.append(-(-end // step) * step)  # rounded up to the alignment: 15 elements of 4 bytes end at 16
+        starts.append(
+            -(-end // step) * step
+        )  # rounded up to the alignment: 15 elements of 4 bytes end at 16
         end = starts[-1] + prod(parameter)
     count = 1 if no_shard else ranks
     length = -(-end // count)
@@ -202,7 +220,8 @@ def fsdp_flat(
 
 
 def _roles(mesh: Mesh) -> tuple[int, int | None]:
-    """The mesh axis that shards, and that of tensor parallelism if there is one; ``ArgumentError`` for any others."""
+    """The mesh axis that shards, and that of tensor parallelism if there is one; ``ArgumentError``
+    for any others."""
     check_mesh(mesh)
     names = mesh.axis_names or ("",) * mesh.rank
     tensor = [axis for axis, name in enumerate(names) if name in _TENSOR_PARALLEL]
@@ -215,8 +234,13 @@ def _roles(mesh: Mesh) -> tuple[int, int | None]:
     return others[-1], (tensor[0] if tensor else None)
 
 
-def _read_dims(shape: tuple[int, ...], mesh: Mesh, fsdp_dim: int, tp_dim: int | None) -> tuple[int, int | None]:
-    """The dimensions counted from the front; ``ArgumentError`` for a ``tp_dim`` on a mesh without such an axis."""
+def _read_dims(
+    shape: tuple[int, ...], mesh: Mesh, fsdp_dim: int, tp_dim: int | None
+) -> tuple[int, int | None]:
+    """The dimensions counted from the front; ``ArgumentError`` for a ``tp_dim`` on a mesh without
+    such an axis."""
     if tp_dim is not None and _roles(mesh)[1] is None:
-        raise ArgumentError(f"tp_dim is {tp_dim} and the mesh {mesh} has no axis tp or ep.", "Name the axis tp.")
+        raise ArgumentError(
+            f"tp_dim is {tp_dim} and the mesh {mesh} has no axis tp or ep.", "Name the axis tp."
+        )
     return read_dim(fsdp_dim, shape), None if tp_dim is None else read_dim(tp_dim, shape)

@@ -3,11 +3,13 @@
 Every layout whose devices hold a grid (an outer product of indices along each axis) is made here:
 
 1. ``Intervals.whole``: each device holds all indices of the axis.
-2. ``cut``, once for each mesh axis that divides this tensor axis, in the order in which the framework does it: each
-   device keeps one part of the indices that it held before.
-3. ``grid_columns`` multiplies the axes: the regions of each device, in the C order over its intervals of each axis.
+2. ``cut``, once for each mesh axis that divides this tensor axis, in the order in which the
+   framework does it: each device keeps one part of the indices that it held before.
+3. ``grid_columns`` multiplies the axes: the regions of each device, in the C order over its
+   intervals of each axis.
 
-Only step 2 knows a rule of division. To add one, add a function that gives the bounds of part ``i`` of ``count``.
+Only step 2 knows a rule of division. To add one, add a function that gives the bounds of part ``i``
+of ``count``.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +23,8 @@ from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_NBYTES
 
 Division = Callable[[Ints, Ints, int], tuple[Ints, Ints]]
-"""``division(length, part, count)``: start and stop of a part of a range of this length, element by element."""
+"""``division(length, part, count)``: start and stop of a part of a range of this length, element by
+element."""
 
 
 def chunk_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
@@ -41,7 +44,8 @@ def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
     [[6, 9], [9, 11]]
     """
     small, larger = np.divmod(length, count)
-    # The first `larger` parts have one index more, so min(part, larger) of the parts before this one do.
+    # The first `larger` parts have one index more, so min(part, larger) of the parts before this
+    # one do.
     start = part * small + np.minimum(part, larger)
     return start, start + small + (part < larger)
 
@@ -50,13 +54,15 @@ def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
 class Intervals:
     """Lists of ranges of indices of one axis, and the list that each device holds.
 
-    Devices that differ on other mesh axes alone share a list, so the work does not grow with their number.
+    Devices that differ on other mesh axes alone share a list, so the work does not grow with their
+    number.
     """
 
     owner: Ints
     """[n] the list that each range belongs to, ascending."""
     start: Ints
-    """[n] the first index, in the tensor's coordinates; rows of a list are in the order of its devices."""
+    """[n] the first index, in the tensor's coordinates; rows of a list are in the order of its
+    devices."""
     stop: Ints
     """[n] the index behind the last one, greater than the first."""
     number: Ints
@@ -66,19 +72,25 @@ class Intervals:
 
     @classmethod
     def whole(cls, extent: int, num_devices: int) -> Self:
-        """All indices of an axis on each device; ``LayoutError`` for an extent that no tensor has."""
+        """All indices of an axis on each device; ``LayoutError`` for an extent that no tensor
+        has."""
         if extent > MAX_NBYTES:
-            raise LayoutError(f"An axis has {extent} indices.", f"At most {MAX_NBYTES} are supported.")
+            raise LayoutError(
+                f"An axis has {extent} indices.", f"At most {MAX_NBYTES} are supported."
+            )
         rows = 1 if extent else 0
         zeros = np.zeros(rows, np.int64)
-        return cls(zeros, zeros, np.full(rows, extent, np.int64), np.zeros(num_devices, np.int64), 1)
+        return cls(
+            zeros, zeros, np.full(rows, extent, np.int64), np.zeros(num_devices, np.int64), 1
+        )
 
     def lengths(self) -> Ints:
         """[devices] how many indices each device holds."""
         return self._lengths()[self.number]
 
     def first(self, empty: int) -> Ints:
-        """[devices] the first index that each device holds, in its order; ``empty`` where it holds nothing."""
+        """[devices] the first index that each device holds, in its order; ``empty`` where it holds
+        nothing."""
         first = np.full(self.num_lists, empty, np.int64)
         # From the last row to the first, so that the first row of each list is what stays.
         first[self.owner[::-1]] = self.start[::-1]
@@ -97,7 +109,8 @@ class Intervals:
         return self._take(np.arange(len(source)), low, high, part, count)
 
     def cut_strided(self, part: Ints, count: int, factor: int) -> Self:
-        """Divide the indices of each device into ``factor`` ranges, and keep part ``part[device]`` of each.
+        """Divide the indices of each device into ``factor`` ranges, and keep part ``part[device]``
+        of each.
 
         >>> kept = Intervals.whole(12, 2).cut_strided(np.array([0, 1]), 2, factor=3)
         >>> list(zip(kept.owner.tolist(), kept.start.tolist(), kept.stop.tolist()))
@@ -107,12 +120,15 @@ class Intervals:
         lengths = self._lengths()[source]
         # More ranges than indices have one index each.
         step = np.maximum(-(-lengths // min(factor, MAX_NBYTES)), 1)
-        # Ranges past the end are left out, and so are lists whose part of each range is empty: a range of `step`
-        # indices has no part from number `step` on. So the work is bounded by the indices, whatever the factor is.
+        # Ranges past the end are left out, and so are lists whose part of each range is empty: a
+        # range of `step` indices has no part from number `step` on. So the work is bounded by the
+        # indices, whatever the factor is.
         ranges = np.where(number < step, -(-lengths // step), 0)
         owner = np.repeat(np.arange(len(source)), ranges)
         base = step[owner] * (np.arange(len(owner)) - np.repeat(np.cumsum(ranges) - ranges, ranges))
-        low, high = chunk_bounds(np.minimum(step[owner], lengths[owner] - base), number[owner], count)
+        low, high = chunk_bounds(
+            np.minimum(step[owner], lengths[owner] - base), number[owner], count
+        )
         return self._take(owner, base + low, base + high, part, count)
 
     def _lengths(self) -> Ints:
@@ -122,16 +138,18 @@ class Intervals:
         return lengths
 
     def _take(self, owner: Ints, low: Ints, high: Ints, part: Ints, count: int) -> Self:
-        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``, counted in its order."""
-        # The indices of all lists are counted one after the other. Example: list 0 holds 2:4 and 8:9, list 1 holds 0:5;
-        # their places are 0:2, 2:3 and 3:8.
+        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``, counted in its
+        order."""
+        # The indices of all lists are counted one after the other. Example: list 0 holds 2:4 and
+        # 8:9, list 1 holds 0:5; their places are 0:2, 2:3 and 3:8.
         stops = np.cumsum(self.stop - self.start)
         starts = stops - (self.stop - self.start)
         lengths = self._lengths()
         first = (np.cumsum(lengths) - lengths)[owner // count]
         keep = low < high
         owner, low, high = owner[keep], (first + low)[keep], (first + high)[keep]
-        # Each range [low, high) meets the rows from the one that holds `low` to the one that holds `high - 1`.
+        # Each range [low, high) meets the rows from the one that holds `low` to the one that holds
+        # `high - 1`.
         row = np.searchsorted(stops, low, side="right")
         rows = np.searchsorted(starts, high, side="left") - row
         each = np.repeat(np.arange(len(owner)), rows)
@@ -139,20 +157,28 @@ class Intervals:
         shift = self.start[row] - starts[row]
         begin = np.maximum(low[each], starts[row]) + shift
         end = np.minimum(high[each], stops[row]) + shift
-        return type(self)(*_joined(owner[each], begin, end), self.number * count + part, self.num_lists * count)
+        return type(self)(
+            *_joined(owner[each], begin, end), self.number * count + part, self.num_lists * count
+        )
 
 
 def _joined(owner: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-    """Join each row with the one before it where that is of the same list and ends where this one begins."""
+    """Join each row with the one before it where that is of the same list and ends where this one
+    begins."""
     if not len(owner):
         return owner, start, stop
     is_new = np.ones(len(owner), bool)
     is_new[1:] = (owner[1:] != owner[:-1]) | (start[1:] != stop[:-1])
-    return owner[is_new], start[is_new], stop[np.append(np.flatnonzero(is_new)[1:] - 1, len(owner) - 1)]
+    return (
+        owner[is_new],
+        start[is_new],
+        stop[np.append(np.flatnonzero(is_new)[1:] - 1, len(owner) - 1)],
+    )
 
 
 def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Ints, Ints]:
-    """Device [n], offset and extent [n, rank] of the regions of each device: the product of its intervals.
+    """Device [n], offset and extent [n, rank] of the regions of each device: the product of its
+    intervals.
 
     >>> rows = Intervals.whole(4, 2).cut(np.array([0, 1]), 2)
     >>> [column.tolist() for column in grid_columns([rows, Intervals.whole(3, 2)], 2)]
@@ -164,7 +190,8 @@ def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Int
     total = np.prod(counts, axis=0, dtype=np.int64) if axes else np.ones(num_devices, np.int64)
     device = np.repeat(np.arange(num_devices), total)
     offset, extent = np.empty((2, len(device), len(axes)), np.int64)
-    # The number of a region within its device, whose digits are the numbers of its intervals, the last axis first.
+    # The number of a region within its device, whose digits are the numbers of its intervals, the
+    # last axis first.
     number = np.arange(len(device)) - np.repeat(np.cumsum(total) - total, total)
     for axis in reversed(range(len(axes))):
         number, digit = np.divmod(number, counts[axis][device])

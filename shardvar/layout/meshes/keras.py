@@ -1,12 +1,14 @@
-"""Keras' distribution and TensorFlow's DTensor: one entry for each axis of the tensor, a mesh axis or nothing.
+"""Keras' distribution and TensorFlow's DTensor: one entry for each axis of the tensor, a mesh axis
+or nothing.
 
-**Keras** (3.15.1, ``keras.distribution``, JAX backend). ``TensorLayout(axes, device_mesh)`` names a mesh axis or None
-for each axis of the tensor, and is a NamedSharding without tuples of names. A ``LayoutMap`` gives variables their
-layouts by their paths: an exact name, or a regular expression that matches the whole path; "Path ... matches multiple
-layout specification keys" is an error, and a variable that nothing matches is replicated.
+**Keras** (3.15.1, ``keras.distribution``, JAX backend). ``TensorLayout(axes, device_mesh)`` names a
+mesh axis or None for each axis of the tensor, and is a NamedSharding without tuples of names. A
+``LayoutMap`` gives variables their layouts by their paths: an exact name, or a regular expression
+that matches the whole path; "Path ... matches multiple layout specification keys" is an error, and
+a variable that nothing matches is replicated.
 
-**TF DTensor** (tensorflow 2.21.0, ``tf.experimental.dtensor``). ``Layout(sharding_specs, mesh)`` has exactly one entry
-for each axis, a name or "unsharded".
+**TF DTensor** (tensorflow 2.21.0, ``tf.experimental.dtensor``). ``Layout(sharding_specs, mesh)``
+has exactly one entry for each axis, a name or "unsharded".
 
 Both need extents that divide, and take a mesh axis once.
 """
@@ -85,7 +87,9 @@ def layouts_by_path(
     >>> [len(layout.replicas) for layout in found.values()]
     [2, 1]
     """
-    return {path: tensor_layout(shape, mesh, _find(layout_map, path)) for path, shape in shapes.items()}
+    return {
+        path: tensor_layout(shape, mesh, _find(layout_map, path)) for path, shape in shapes.items()
+    }
 
 
 def tensorflow_dtensor(shape: Sequence[int], mesh: Mesh, sharding_specs: Sequence[str]) -> Layout:
@@ -119,7 +123,8 @@ def tensorflow_dtensor(shape: Sequence[int], mesh: Mesh, sharding_specs: Sequenc
     extents, specs = read_shape(shape), _read_names(sharding_specs)
     if None in specs or len(specs) != len(extents):
         raise ArgumentError(
-            f"The sharding specs {specs} are for {len(specs)} axes, and the shape {extents} has {len(extents)}.",
+            f"The sharding specs {specs} are for {len(specs)} axes, and the shape {extents} has "
+            f"{len(extents)}.",
             f"Give a mesh axis or {UNSHARDED!r} for each axis of the tensor.",
         )
     names = [None if spec == UNSHARDED else spec for spec in specs]
@@ -130,7 +135,9 @@ def _read_names(axes: Sequence[str | None]) -> tuple[str | None, ...]:
     """The entries as a tuple; ``ArgumentTypeError`` for anything but names and None."""
     given: Any = axes
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ArgumentTypeError(f"The axes are {axes!r}.", "Give one name, or None, for each axis of the tensor.")
+        raise ArgumentTypeError(
+            f"The axes are {axes!r}.", "Give one name, or None, for each axis of the tensor."
+        )
     for entry in given:
         if entry is not None and not isinstance(entry, str):
             raise ArgumentTypeError(
@@ -146,9 +153,13 @@ def _find(layout_map: Mapping[str, Sequence[str | None]], path: str) -> Sequence
     try:
         keys = [key for key in layout_map if re.fullmatch(key, path)]
     except re.error as error:
-        raise ArgumentError(f"A key of the layout map is not a regular expression: {error}.", "Mend it.") from None
+        raise ArgumentError(
+            f"A key of the layout map is not a regular expression: {error}.", "Mend it."
+        ) from None
     if len(keys) > 1:
-        raise ArgumentError(f"The path {path!r} matches the keys {', '.join(keys)}.", "Let one key match it.")
+        raise ArgumentError(
+            f"The path {path!r} matches the keys {', '.join(keys)}.", "Let one key match it."
+        )
     return layout_map[keys[0]] if keys else ()
 
 

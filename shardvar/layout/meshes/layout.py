@@ -1,8 +1,9 @@
 """Layouts: the regions of one tensor that each device of a mesh holds.
 
-A layout is geometry and holds no values. Its columns have a row for each region, so that a million regions are ordinary
-work; ``regions`` gives those of one device, for people. The constructors of this package make layouts by the rules of
-the frameworks; nothing that uses a layout needs to know which.
+A layout is geometry and holds no values. Its columns have a row for each region, so that a million
+regions are ordinary work; ``regions`` gives those of one device, for people. The constructors of
+this package make layouts by the rules of the frameworks; nothing that uses a layout needs to know
+which.
 """
 
 from collections.abc import Sequence
@@ -31,9 +32,10 @@ _MOST_NAMED = 16
 class Layout:
     """The regions of a tensor that each device of a mesh holds.
 
-    Constructors such as ``layouts.dtensor`` make layouts by the rules of the frameworks. Two layouts are equal if they
-    have the same shape, each device holds the same regions in the same order, and the same terms are pending. The
-    mesh's shape, its names and the rule do not matter. A device without regions holds an empty shard.
+    Constructors such as ``layouts.dtensor`` make layouts by the rules of the frameworks. Two
+    layouts are equal if they have the same shape, each device holds the same regions in the same
+    order, and the same terms are pending. The mesh's shape, its names and the rule do not matter. A
+    device without regions holds an empty shard.
 
     Raises
     ------
@@ -64,13 +66,14 @@ class Layout:
     device: Ints
     """[n] the device that holds each region, ascending."""
     offset: Ints
-    """[n, rank] the offset of each region in the tensor's coordinates; of one device, in the order in which it keeps
-    them."""
+    """[n, rank] the offset of each region in the tensor's coordinates; of one device, in the order
+    in which it keeps them."""
     extent: Ints
-    """[n, rank] the shape of each region, which has elements. Neighbours along an axis are one region, except where the
-    framework keeps a tensor for each, as Megatron does for layers."""
+    """[n, rank] the shape of each region, which has elements. Neighbours along an axis are one
+    region, except where the framework keeps a tensor for each, as Megatron does for layers."""
     pending: tuple[tuple[int, str], ...] = ()
-    """(mesh axis, reduction) of each mesh axis whose devices hold terms: the value is their reduction."""
+    """(mesh axis, reduction) of each mesh axis whose devices hold terms: the value is their
+    reduction."""
 
     def __post_init__(self) -> None:
         check_mesh(self.mesh)
@@ -83,23 +86,37 @@ class Layout:
         self._check_columns()
         axes = [axis for axis, _ in self.pending]
         if len(set(axes)) != len(axes) or not set(axes) <= set(range(self.mesh.rank)):
-            raise ArgumentError(f"pending is {self.pending} on the mesh {self.mesh}.", "Name axes of the mesh, once.")
+            raise ArgumentError(
+                f"pending is {self.pending} on the mesh {self.mesh}.",
+                "Name axes of the mesh, once.",
+            )
         for _, op in self.pending:
             check_reduction(op)
 
     def _check_columns(self) -> None:
-        """Raise ``LayoutError`` unless the columns are regions of the tensor on devices of the mesh."""
+        """Raise ``LayoutError`` unless the columns are regions of the tensor on devices of the
+        mesh."""
         rows, rank = len(self.device), len(self.shape)
         if self.device.ndim != 1 or {self.offset.shape, self.extent.shape} != {(rows, rank)}:
             raise LayoutError(
-                f"The columns have the shapes {self.device.shape}, {self.offset.shape} and {self.extent.shape}.",
+                f"The columns have the shapes {self.device.shape}, {self.offset.shape} and "
+                f"{self.extent.shape}.",
                 f"Give [n], [n, {rank}] and [n, {rank}].",
             )
-        if rows and (self.device[0] < 0 or self.device[-1] >= self.mesh.size or (np.diff(self.device) < 0).any()):
+        if rows and (
+            self.device[0] < 0
+            or self.device[-1] >= self.mesh.size
+            or (np.diff(self.device) < 0).any()
+        ):
             raise LayoutError(
-                f"The column of devices is not ascending from 0 to {self.mesh.size - 1} at most.", "Sort the regions."
+                f"The column of devices is not ascending from 0 to {self.mesh.size - 1} at most.",
+                "Sort the regions.",
             )
-        outside = (self.offset < 0) | (self.extent < 1) | (self.offset + self.extent > np.array(self.shape, np.int64))
+        outside = (
+            (self.offset < 0)
+            | (self.extent < 1)
+            | (self.offset + self.extent > np.array(self.shape, np.int64))
+        )
         if outside.any():
             row = int(np.argmax(outside.any(axis=1)))
             raise LayoutError(
@@ -117,7 +134,8 @@ class Layout:
         axes: Sequence[Intervals],
         pending: Sequence[tuple[int, str]] = (),
     ) -> Self:
-        """The layout in which each device holds the product of its intervals along each axis of the tensor.
+        """The layout in which each device holds the product of its intervals along each axis of the
+        tensor.
 
         Parameters
         ----------
@@ -173,10 +191,11 @@ class Layout:
 
     @property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
-        """Groups of devices that hold the same regions in the same order; devices that hold nothing are one group.
+        """Groups of devices that hold the same regions in the same order; devices that hold nothing
+        are one group.
 
-        Groups, and the devices in each, are in the C order of the mesh. Where something is pending, the devices of a
-        group may hold different terms: ``terms`` tells those apart.
+        Groups, and the devices in each, are in the C order of the mesh. Where something is pending,
+        the devices of a group may hold different terms: ``terms`` tells those apart.
         """
         bounds = np.searchsorted(self.device, np.arange(self.mesh.size + 1))
         columns = np.concatenate([self.offset, self.extent], axis=1)
@@ -191,8 +210,8 @@ class Layout:
     def terms(self) -> dict[str, Ints]:
         """For each pending reduction, [devices] the number of the term that each device holds.
 
-        Devices that hold the same regions and the same numbers are copies of each other. Mesh axes of one device need
-        no reduction and are left out.
+        Devices that hold the same regions and the same numbers are copies of each other. Mesh axes
+        of one device need no reduction and are left out.
 
         Examples
         --------
@@ -205,7 +224,9 @@ class Layout:
         for axis, op in sorted(self.pending):
             count = self.mesh.shape[axis]
             if count > 1:
-                terms[op] = terms.get(op, np.zeros(self.mesh.size, np.int64)) * count + coordinates[:, axis]
+                terms[op] = (
+                    terms.get(op, np.zeros(self.mesh.size, np.int64)) * count + coordinates[:, axis]
+                )
         return terms
 
     def holders(self, index: Sequence[int]) -> tuple[int, ...]:
@@ -228,7 +249,9 @@ class Layout:
         """
         place = np.array(read_shape(index), np.int64)
         if len(place) != len(self.shape) or (place >= np.array(self.shape, np.int64)).any():
-            raise ArgumentError(f"The shape {self.shape} has no element {tuple(index)}.", "Give an index an axis.")
+            raise ArgumentError(
+                f"The shape {self.shape} has no element {tuple(index)}.", "Give an index an axis."
+            )
         held = ((self.offset <= place) & (place < self.offset + self.extent)).all(axis=1)
         return tuple(np.unique(self.device[held]).tolist())
 
@@ -257,7 +280,10 @@ class Layout:
         ([0, 1], [[0], [2]], [[2], [2]])
         """
         if any(self.mesh.shape[axis] > 1 for axis, _ in self.pending):
-            raise LayoutError(f"{self!r} holds terms, which are not values.", "Reduce them first: sv.redistribute.")
+            raise LayoutError(
+                f"{self!r} holds terms, which are not values.",
+                "Reduce them first: sv.redistribute.",
+            )
         columns = np.column_stack([self.offset, self.extent])
         # Equal regions are neighbours once sorted, the first device in front.
         order = np.lexsort((self.device, *columns.T[::-1]))
@@ -266,7 +292,11 @@ class Layout:
         rows = np.sort(order[is_first])
         device, offset, extent = self.device[rows], self.offset[rows], self.extent[rows]
         if not prod(self.shape):  # no device holds a region; the tensor exists all the same
-            return np.zeros(1, np.int64), np.zeros((1, len(self.shape)), np.int64), np.array([self.shape], np.int64)
+            return (
+                np.zeros(1, np.int64),
+                np.zeros((1, len(self.shape)), np.int64),
+                np.array([self.shape], np.int64),
+            )
         check_tiles(self.shape, list(map(Region, offset.tolist(), extent.tolist())))
         return device, offset, extent
 
@@ -277,17 +307,23 @@ class Layout:
         return self.shape, self.mesh.size, *(column.tobytes() for column in columns), terms
 
     def __eq__(self, other: object) -> bool:
-        return self._identity() == other._identity() if isinstance(other, Layout) else NotImplemented
+        return (
+            self._identity() == other._identity() if isinstance(other, Layout) else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return hash(self._identity())
 
     def __str__(self) -> str:
-        """The devices that hold the same, and their regions, a line for each group; at most 16 of each."""
+        """The devices that hold the same, and their regions, a line for each group; at most 16 of
+        each."""
         groups = self.replicas
         names = [_some(group, ", ") for group in groups[:_MOST_NAMED]]
         width = max(map(len, names))
-        lines = [f"{self.shape} on the mesh {self.mesh}: {self.rule}", *map(self._pending_text, self.pending)]
+        lines = [
+            f"{self.shape} on the mesh {self.mesh}: {self.rule}",
+            *map(self._pending_text, self.pending),
+        ]
         for group, name in zip(groups, names, strict=False):
             lines.append(f"  {name:{width}}  {_some(self.regions(group[0]), ' ') or 'nothing'}")
         if len(groups) > _MOST_NAMED:
@@ -295,14 +331,18 @@ class Layout:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The mesh and the tensor as drawings in which devices have the colour of what they hold, for notebooks."""
+        """The mesh and the tensor as drawings in which devices have the colour of what they hold,
+        for notebooks."""
         from shardvar.pictures.drawings import layout_html
 
         groups = [
-            (group, [(region.offset, region.shape) for region in self.regions(group[0])]) for group in self.replicas
+            (group, [(region.offset, region.shape) for region in self.regions(group[0])])
+            for group in self.replicas
         ]
         about = (self.rule, *map(self._pending_text, self.pending))
-        return layout_html(self.shape, (self.mesh.shape, str(self.mesh), self.mesh.devices), groups, about)
+        return layout_html(
+            self.shape, (self.mesh.shape, str(self.mesh), self.mesh.devices), groups, about
+        )
 
     def _pending_text(self, pending: tuple[int, str]) -> str:
         axis, op = pending
@@ -323,4 +363,6 @@ def _some(values: Sequence[object], separator: str) -> str:
 def check_reduction(op: str) -> None:
     """Raise ``ArgumentError`` unless the text names a reduction."""
     if op not in REDUCTIONS:
-        raise ArgumentError(f"There is no reduction {op!r}.", f"Name one of {', '.join(REDUCTIONS)}.")
+        raise ArgumentError(
+            f"There is no reduction {op!r}.", f"Name one of {', '.join(REDUCTIONS)}."
+        )

@@ -1,7 +1,9 @@
-"""Megatron-core's ShardedTensor: what each rank saves of a tensor of a model (megatron-core 0.16.1).
+"""Megatron-core's ShardedTensor: what each rank saves of a tensor of a model (megatron-core
+0.16.1).
 
-Ranks are counted with tensor parallelism fastest, so the mesh in C order is ``(pp, dp, cp, tp)``. Experts have a second
-mesh over the same ranks, ``(pp, expert_dp, ep, expert_tp)``. Axes may be left out, and are then of one device.
+Ranks are counted with tensor parallelism fastest, so the mesh in C order is ``(pp, dp, cp, tp)``.
+Experts have a second mesh over the same ranks, ``(pp, expert_dp, ep, expert_tp)``. Axes may be left
+out, and are then of one device.
 
     column parallel   axis 0 of the weight [out, in] in tp parts, the bias too; also query, key and value together
     row parallel      axis 1 in tp parts; the bias is whole on each rank
@@ -9,7 +11,8 @@ mesh over the same ranks, ``(pp, expert_dp, ep, expert_tp)``. Axes may be left o
     gated             axis 0 is [gate; up]: a rank holds its part of each
     layers, experts   axes in front of the tensor's; each layer, and each expert, is a ShardedTensor, so a region
 
-All local tensors of a key are equal: "100 is not divisible by 8" is an error of Megatron, and nothing is uneven.
+All local tensors of a key are equal: "100 is not divisible by 8" is an error of Megatron, and
+nothing is uneven.
 """
 
 from collections.abc import Sequence
@@ -51,12 +54,14 @@ def megatron(
     shape : sequence of int
         The shape of the tensor in the checkpoint, the axes of layers and experts included.
     mesh : Mesh
-        The ranks. Its axes have names from ``pp``, ``dp``, ``cp``, ``tp``, ``expert_dp``, ``ep`` and ``expert_tp``.
+        The ranks. Its axes have names from ``pp``, ``dp``, ``cp``, ``tp``, ``expert_dp``, ``ep``
+        and ``expert_tp``.
     parallel : {"column", "row", "vocabulary"}, optional
-        The kind of tensor parallelism; None keeps the tensor whole on the ranks of tensor parallelism.
+        The kind of tensor parallelism; None keeps the tensor whole on the ranks of tensor
+        parallelism.
     layers : bool or sequence of sequences of (start, stop), default False
-        True: the first axis counts layers, which the pipeline stages share equally. Ranges for each stage, as
-        `pipeline_layers` gives them, say otherwise.
+        True: the first axis counts layers, which the pipeline stages share equally. Ranges for each
+        stage, as `pipeline_layers` gives them, say otherwise.
     experts : bool, default False
         True: the axis behind that of layers counts experts.
     gated : bool, default False
@@ -74,8 +79,8 @@ def megatron(
     LayoutError
         If an extent does not divide.
     ArgumentError
-        If `mesh` has an axis that Megatron does not have, `parallel` is another text, or a gated tensor is not column
-        parallel.
+        If `mesh` has an axis that Megatron does not have, `parallel` is another text, or a gated
+        tensor is not column parallel.
     OutOfRange
         If the mesh does not have the stage, or the tensor an axis that is cut.
 
@@ -92,9 +97,14 @@ def megatron(
     first = (layers is not False) + experts
     cut = first + (parallel == "row")
     if max(first, cut + 1 if parallel else 0) > len(extents):
-        raise OutOfRange(f"The shape {extents} has no axis {max(first - 1, cut)}.", "Give all axes of the checkpoint.")
+        raise OutOfRange(
+            f"The shape {extents} has no axis {max(first - 1, cut)}.",
+            "Give all axes of the checkpoint.",
+        )
     if layers is not False:
-        axes[0] = _singles(_cut(extents, 0, mesh, "pp") if layers is True else _on_stages(extents, mesh, layers))
+        axes[0] = _singles(
+            _cut(extents, 0, mesh, "pp") if layers is True else _on_stages(extents, mesh, layers)
+        )
     if experts:
         axes[first - 1] = _singles(_cut(extents, first - 1, mesh, "ep"))
     if parallel:
@@ -104,7 +114,8 @@ def megatron(
 
 
 def replica_id(mesh: Mesh, device: int, parallel: Parallel | None = None) -> tuple[int, int, int]:
-    """The ``replica_id`` with which a rank saves a tensor; the rank whose numbers are all 0 stores it.
+    """The ``replica_id`` with which a rank saves a tensor; the rank whose numbers are all 0 stores
+    it.
 
     Parameters
     ----------
@@ -157,8 +168,8 @@ def from_rank_offsets(
     local_shape : sequence of int
         The shape of the local tensor.
     *rank_offsets : tuple of int
-        (axis, i, n): along this axis, counted with the prepended ones, the local tensor is number i of n equal ones. As
-        in Megatron, an axis may be given twice, and the last one counts.
+        (axis, i, n): along this axis, counted with the prepended ones, the local tensor is number i
+        of n equal ones. As in Megatron, an axis may be given twice, and the last one counts.
     prepend_axis_num : int, default 0
         The number of axes in front of the tensor's, in which the local tensor has the extent 1.
     flattened_range : object, optional
@@ -174,8 +185,8 @@ def from_rank_offsets(
     Raises
     ------
     ArgumentError
-        If an offset is not of the form (axis, i, n) with 0 <= i < n, `prepend_axis_num` is negative, or a
-        `flattened_range` is given.
+        If an offset is not of the form (axis, i, n) with 0 <= i < n, `prepend_axis_num` is
+        negative, or a `flattened_range` is given.
     OutOfRange
         If an offset names an axis that the tensor does not have.
 
@@ -190,10 +201,15 @@ def from_rank_offsets(
     for given in rank_offsets:
         numbers = read_integers(given, "rank offset")
         if len(numbers) != 3 or min(numbers) < 0 or numbers[1] >= numbers[2]:
-            raise ArgumentError(f"The rank offset {numbers} is not valid.", "Give (axis, i, n) with 0 <= i < n.")
+            raise ArgumentError(
+                f"The rank offset {numbers} is not valid.", "Give (axis, i, n) with 0 <= i < n."
+            )
         axis, number, count = numbers
         if axis >= len(local):
-            raise OutOfRange(f"The rank offset {numbers} names axis {axis} of {len(local)}.", "Count axes from 0.")
+            raise OutOfRange(
+                f"The rank offset {numbers} names axis {axis} of {len(local)}.",
+                "Count axes from 0.",
+            )
         offset[axis], shape[axis] = number * local[axis], count * local[axis]
     return tuple(shape), Region(offset, local)
 
@@ -218,7 +234,8 @@ def sharded_tensor(
     global_offset : sequence of int
         The offset of the local tensor in it.
     axis_fragmentations : sequence of int, optional
-        If given, the local tensors are a regular grid: "Global offset must be divisible by local shape".
+        If given, the local tensors are a regular grid: "Global offset must be divisible by local
+        shape".
     prepend_axis_num : int, default 0
         The number of axes in front of the local tensor's.
     flattened_range : object, optional
@@ -247,27 +264,32 @@ def sharded_tensor(
     shape, offset = read_shape(global_shape), read_shape(global_offset)
     if not len(local) == len(shape) == len(offset):
         raise ArgumentError(
-            f"The local shape {tuple(local_shape)} with {prepend_axis_num} axes in front, the global shape {shape} and "
+            f"The local shape {tuple(local_shape)} with {prepend_axis_num} axes in front, the "
+            f"global shape {shape} and "
             f"the global offset {offset} have {len(local)}, {len(shape)} and {len(offset)} axes.",
             "Give one number for each axis of the full tensor.",
         )
-    if axis_fragmentations is not None and any(at % size for at, size in zip(offset, local, strict=True) if size):
+    if axis_fragmentations is not None and any(
+        at % size for at, size in zip(offset, local, strict=True) if size
+    ):
         raise ArgumentError(
             f"The global offset {offset} is not a multiple of the local shape {local}.",
             "Give None for axis_fragmentations if the local tensors are not a regular grid.",
         )
     if any(at + size > extent for at, size, extent in zip(offset, local, shape, strict=True)):
         raise OutOfRange(
-            f"A local tensor of shape {local} at {offset} leaves the global shape {shape}.", "Give offsets within it."
+            f"A local tensor of shape {local} at {offset} leaves the global shape {shape}.",
+            "Give offsets within it.",
         )
     return Region(offset, local)
 
 
 def padded_vocabulary(size: int, tensor_parallel: int, multiple: int = 128) -> int:
-    """The number of rows of an embedding for a vocabulary, padded to a multiple that all ranks divide.
+    """The number of rows of an embedding for a vocabulary, padded to a multiple that all ranks
+    divide.
 
-    The rows from `size` on are padding, and their number depends on the parallelism: to reshard, load the rows that
-    both have.
+    The rows from `size` on are padding, and their number depends on the parallelism: to reshard,
+    load the rows that both have.
 
     Parameters
     ----------
@@ -295,7 +317,8 @@ def padded_vocabulary(size: int, tensor_parallel: int, multiple: int = 128) -> i
     """
     if size < 0 or tensor_parallel < 1 or multiple < 1:
         raise ArgumentError(
-            f"A vocabulary of {size} words cannot be padded for {tensor_parallel} ranks to a multiple of {multiple}.",
+            f"A vocabulary of {size} words cannot be padded for {tensor_parallel} ranks to a "
+            f"multiple of {multiple}.",
             "Give positive numbers.",
         )
     step = multiple * tensor_parallel
@@ -333,10 +356,14 @@ def vocabulary_range(size: int, rank: int, world_size: int) -> Interval:
     """
     if world_size < 1 or size < 0 or size % world_size:
         raise LayoutError(
-            f"A vocabulary of {size} words is not divisible by {world_size} ranks.", "Pad it with padded_vocabulary."
+            f"A vocabulary of {size} words is not divisible by {world_size} ranks.",
+            "Pad it with padded_vocabulary.",
         )
     if not 0 <= rank < world_size:
-        raise OutOfRange(f"There is no rank {rank} of {world_size}.", f"Give a number from 0 to {world_size - 1}.")
+        raise OutOfRange(
+            f"There is no rank {rank} of {world_size}.",
+            f"Give a number from 0 to {world_size - 1}.",
+        )
     return rank * size // world_size, (rank + 1) * size // world_size
 
 
@@ -344,32 +371,48 @@ def _check_arguments(mesh: Mesh, parallel: str | None, gated: bool) -> None:
     """Raise ``ArgumentError`` for a mesh or a kind of parallelism that Megatron does not have."""
     for name in mesh.axis_names or ("",) * mesh.rank:
         if name not in _AXES:
-            raise ArgumentError(f"The mesh {mesh} has an axis that Megatron lacks.", f"Use {', '.join(_AXES)}.")
+            raise ArgumentError(
+                f"The mesh {mesh} has an axis that Megatron lacks.", f"Use {', '.join(_AXES)}."
+            )
     if parallel is not None and parallel not in get_args(Parallel):
-        raise ArgumentError(f"parallel is {parallel!r}.", f"Give one of {get_args(Parallel)}, or None.")
+        raise ArgumentError(
+            f"parallel is {parallel!r}.", f"Give one of {get_args(Parallel)}, or None."
+        )
     if gated and parallel != "column":
-        raise ArgumentError(f"A gated tensor is column parallel, and parallel is {parallel!r}.", "Give 'column'.")
+        raise ArgumentError(
+            f"A gated tensor is column parallel, and parallel is {parallel!r}.", "Give 'column'."
+        )
 
 
-def _with_prepended(local_shape: Sequence[int], prepend_axis_num: int, flattened_range: object) -> tuple[int, ...]:
+def _with_prepended(
+    local_shape: Sequence[int], prepend_axis_num: int, flattened_range: object
+) -> tuple[int, ...]:
     """The local shape with the axes in front of it, each of extent 1."""
     if flattened_range is not None:
         raise ArgumentError(
-            f"flattened_range is {flattened_range!r}, and Megatron has no flat ShardedTensor any more.",
-            "Give the local tensor in its own shape; `fsdp_flat` and `deepspeed` describe flat parameters.",
+            f"flattened_range is {flattened_range!r}, and Megatron has no flat ShardedTensor any "
+            "more.",
+            "Give the local tensor in its own shape; `fsdp_flat` and `deepspeed` describe flat "
+            "parameters.",
         )
     if prepend_axis_num < 0:
-        raise ArgumentError(f"prepend_axis_num is {prepend_axis_num}.", "Give the number of axes in front, or 0.")
+        raise ArgumentError(
+            f"prepend_axis_num is {prepend_axis_num}.", "Give the number of axes in front, or 0."
+        )
     return (*[1] * prepend_axis_num, *read_shape(local_shape))
 
 
-def _on_stages(shape: tuple[int, ...], mesh: Mesh, layers: Sequence[Sequence[Interval]]) -> Intervals:
+def _on_stages(
+    shape: tuple[int, ...], mesh: Mesh, layers: Sequence[Sequence[Interval]]
+) -> Intervals:
     """The first axis, of which each pipeline stage holds the layers that it is given."""
     named = "pp" in (mesh.axis_names or ())
     stages = mesh.shape[mesh.axis("pp")] if named else 1
     check_stage_layers(layers, shape[0], stages)
     part = mesh.coordinates()[:, mesh.axis("pp")] if named else np.zeros(mesh.size, np.int64)
-    rows = [(stage, *each) for stage, held in enumerate(layers) for each in held if each[0] < each[1]]
+    rows = [
+        (stage, *each) for stage, held in enumerate(layers) for each in held if each[0] < each[1]
+    ]
     owner, start, stop = np.array(rows, np.int64).reshape(-1, 3).T
     return Intervals(owner, start, stop, part, stages)
 
@@ -379,19 +422,23 @@ def _tensor_axis(mesh: Mesh) -> str:
 
 
 def _cut(shape: tuple[int, ...], dim: int, mesh: Mesh, name: str, halves: int = 1) -> Intervals:
-    """An axis of the tensor that a mesh axis cuts: one equal part a device, or one of each of several halves."""
+    """An axis of the tensor that a mesh axis cuts: one equal part a device, or one of each of
+    several halves."""
     named = name in (mesh.axis_names or ())
     count = mesh.shape[mesh.axis(name)] if named else 1
     part = mesh.coordinates()[:, mesh.axis(name)] if named else np.zeros(mesh.size, np.int64)
     extent = shape[dim]
     if extent % (halves * count):
         raise LayoutError(
-            f"Axis {dim} of the shape {shape} has {extent} indices, which Megatron does not cut into "
+            f"Axis {dim} of the shape {shape} has {extent} indices, which Megatron does not cut "
+            "into "
             f"{halves * count} uneven parts.",
-            f"Choose a number of {name} ranks that divides it, or pad it (a vocabulary: padded_vocabulary).",
+            f"Choose a number of {name} ranks that divides it, or pad it (a vocabulary: "
+            "padded_vocabulary).",
         )
     size = extent // (halves * count)
-    # A list for each part. The halves stay apart, also where one device holds both: each is a ShardedTensor.
+    # A list for each part. The halves stay apart, also where one device holds both: each is a
+    # ShardedTensor.
     owner = np.repeat(np.arange(count if extent else 0), halves)
     start = (np.tile(np.arange(halves), len(owner) // halves) * count + owner) * size
     return Intervals(owner, start, start + size, part, count)
@@ -415,4 +462,6 @@ def _on_stage(layout: Layout, stage: int) -> Layout:
     if not named:
         return layout
     keep = mesh.coordinates()[layout.device, mesh.axis("pp")] == stage % count
-    return replace(layout, device=layout.device[keep], offset=layout.offset[keep], extent=layout.extent[keep])
+    return replace(
+        layout, device=layout.device[keep], offset=layout.offset[keep], extent=layout.extent[keep]
+    )

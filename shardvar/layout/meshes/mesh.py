@@ -22,18 +22,20 @@ class Mesh:
     shape : sequence of int
         The number of devices along each axis, at least 1.
     axis_names : sequence of str, optional
-        A name for each axis, all different. Without names, axes have only positions, and the attribute is None.
+        A name for each axis, all different. Without names, axes have only positions, and the
+        attribute is None.
     devices : sequence of int, optional
-        The number of the device at each coordinate, in C order: each of 0 to ``size - 1`` once. By default the devices
-        are in this order. JAX takes devices in any order.
+        The number of the device at each coordinate, in C order: each of 0 to ``size - 1`` once. By
+        default the devices are in this order. JAX takes devices in any order.
 
     Raises
     ------
     ArgumentTypeError
-        If `shape` or `devices` holds other values than integers, or `axis_names` is not a sequence of texts.
+        If `shape` or `devices` holds other values than integers, or `axis_names` is not a sequence
+        of texts.
     ArgumentError
-        If an axis has no devices, the mesh is larger than is supported, or `axis_names` or `devices` does not fit
-        `shape`.
+        If an axis has no devices, the mesh is larger than is supported, or `axis_names` or
+        `devices` does not fit `shape`.
 
     Examples
     --------
@@ -57,9 +59,13 @@ class Mesh:
     ) -> None:
         extents = read_integers(shape, "mesh shape")
         object.__setattr__(self, "shape", extents)
-        object.__setattr__(self, "axis_names", None if axis_names is None else _read_names(axis_names))
+        object.__setattr__(
+            self, "axis_names", None if axis_names is None else _read_names(axis_names)
+        )
         self._check_axes()
-        numbers = range(self.size) if devices is None else read_integers(devices, "order of devices")
+        numbers = (
+            range(self.size) if devices is None else read_integers(devices, "order of devices")
+        )
         object.__setattr__(self, "devices", tuple(numbers))
         if devices is not None and sorted(self.devices) != list(range(self.size)):
             raise ArgumentError(
@@ -68,12 +74,17 @@ class Mesh:
             )
 
     def _check_axes(self) -> None:
-        """Raise ``ArgumentError`` unless the extents are positive and the names are different texts, one an axis."""
+        """Raise ``ArgumentError`` unless the extents are positive and the names are different
+        texts, one an axis."""
         if any(extent < 1 for extent in self.shape):
-            raise ArgumentError(f"The mesh shape {self.shape} has an axis without devices.", "Give extents from 1 on.")
+            raise ArgumentError(
+                f"The mesh shape {self.shape} has an axis without devices.",
+                "Give extents from 1 on.",
+            )
         if prod(self.shape) > MAX_DEVICES or len(self.shape) > MAX_RANK:
             raise ArgumentError(
-                f"A mesh of shape {self.shape} has {prod(self.shape)} devices on {len(self.shape)} axes.",
+                f"A mesh of shape {self.shape} has {prod(self.shape)} devices on "
+                f"{len(self.shape)} axes.",
                 f"At most {MAX_DEVICES} devices on {MAX_RANK} axes are supported.",
             )
         names = self.axis_names
@@ -81,7 +92,8 @@ class Mesh:
             return
         if len(names) != len(self.shape) or len(set(names)) != len(names):
             raise ArgumentError(
-                f"axis_names is {names} for the mesh shape {self.shape}.", "Give a different name for each axis."
+                f"axis_names is {names} for the mesh shape {self.shape}.",
+                "Give a different name for each axis.",
             )
 
     @property
@@ -158,9 +170,14 @@ class Mesh:
         """
         if isinstance(name, str) or not hasattr(name, "__index__"):
             if self.axis_names is None:
-                raise ArgumentError(f"The mesh {self} has no axis {name!r}.", "Name its axes: sv.Mesh(shape, names).")
+                raise ArgumentError(
+                    f"The mesh {self} has no axis {name!r}.",
+                    "Name its axes: sv.Mesh(shape, names).",
+                )
             if name not in self.axis_names:
-                raise ArgumentError(f"The mesh {self} has no axis {name!r}.", "Name one of its axes.")
+                raise ArgumentError(
+                    f"The mesh {self} has no axis {name!r}.", "Name one of its axes."
+                )
             return self.axis_names.index(name)
         if not -self.rank <= name < self.rank:
             raise OutOfRange(f"The mesh {self} has no axis {name}.", f"It has {self.rank} axes.")
@@ -182,9 +199,14 @@ class Mesh:
             If `device` is not an integer.
         """
         if not hasattr(device, "__index__"):
-            raise ArgumentTypeError(f"The device is {device!r}.", "Give its number, counted from 0.")
+            raise ArgumentTypeError(
+                f"The device is {device!r}.", "Give its number, counted from 0."
+            )
         if not 0 <= device < self.size:
-            raise OutOfRange(f"The mesh {self} has no device {device}.", f"Give a number from 0 to {self.size - 1}.")
+            raise OutOfRange(
+                f"The mesh {self} has no device {device}.",
+                f"Give a number from 0 to {self.size - 1}.",
+            )
 
     def __str__(self) -> str:
         names = self.axis_names or map(str, range(self.rank))
@@ -192,10 +214,17 @@ class Mesh:
 
 
 def _read_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Names as a tuple; ``ArgumentTypeError`` for one text, whose letters would be names, and for other values."""
+    """Names as a tuple; ``ArgumentTypeError`` for one text, whose letters would be names, and for
+    other values."""
     given: Any = names
-    if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(each, str) for each in given):
-        raise ArgumentTypeError(f"axis_names is {given!r}.", "Give a sequence with a text for each axis.")
+    if (
+        isinstance(given, str)
+        or not isinstance(given, Iterable)
+        or not all(isinstance(each, str) for each in given)
+    ):
+        raise ArgumentTypeError(
+            f"axis_names is {given!r}.", "Give a sequence with a text for each axis."
+        )
     return tuple(given)
 
 

@@ -1,11 +1,14 @@
-"""JAX's NamedSharding: one entry of the PartitionSpec for each axis of the tensor (jax 0.10.2, ``jax.sharding``).
+"""JAX's NamedSharding: one entry of the PartitionSpec for each axis of the tensor (jax 0.10.2,
+``jax.sharding``).
 
-An entry names the mesh axes that cut this tensor axis, into as many equal parts as they have devices together. The part
-of a device is its coordinate on the named axes, in C order in the order in which the entry names them; the other mesh
-axes replicate. JAX has no uneven arrays: "the dimension size is 7" and "tiling factors [...] should evenly divide the
-shape" is an error of ``devices_indices_map`` and of ``device_put``.
+An entry names the mesh axes that cut this tensor axis, into as many equal parts as they have
+devices together. The part of a device is its coordinate on the named axes, in C order in the order
+in which the entry names them; the other mesh axes replicate. JAX has no uneven arrays: "the
+dimension size is 7" and "tiling factors [...] should evenly divide the shape" is an error of
+``devices_indices_map`` and of ``device_put``.
 
-``with_sharding_constraint`` inside of jit replicates what does not divide, without an error; this module refuses it.
+``with_sharding_constraint`` inside of jit replicates what does not divide, without an error; this
+module refuses it.
 """
 
 from collections import Counter
@@ -42,10 +45,11 @@ def named_sharding(
     mesh : Mesh
         The devices; its axes have names.
     spec : iterable of str, sequence of str, or None
-        For each tensor axis the mesh axes that cut it. Axes behind the last entry stay whole. A ``PartitionSpec`` of
-        JAX may be given as it is, and brings the unreduced axes that it has.
+        For each tensor axis the mesh axes that cut it. Axes behind the last entry stay whole. A
+        ``PartitionSpec`` of JAX may be given as it is, and brings the unreduced axes that it has.
     unreduced : iterable of str, default ()
-        The mesh axes whose devices hold terms of a sum. JAX accepts it only for mesh axes of the type Explicit.
+        The mesh axes whose devices hold terms of a sum. JAX accepts it only for mesh axes of the
+        type Explicit.
 
     Returns
     -------
@@ -55,7 +59,8 @@ def named_sharding(
     Raises
     ------
     ArgumentError
-        Where JAX refuses the spec: a mesh axis that is named twice, a name that the mesh does not have.
+        Where JAX refuses the spec: a mesh axis that is named twice, a name that the mesh does not
+        have.
     ArgumentTypeError
         If an entry of `spec` or of `unreduced` is of another type.
     OutOfRange
@@ -80,22 +85,28 @@ tensor, or name mesh axes whose number of devices divides it: JAX has no uneven 
     _check_names(mesh, entries, pending)
     if any(entries[len(extents) :]):
         raise OutOfRange(
-            f"The spec {tuple(entries)} names mesh axes for more axes than the shape {extents} has.", "Leave them out."
+            f"The spec {tuple(entries)} names mesh axes for more axes than the shape {extents} has.",
+            "Leave them out.",
         )
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
     for dim, (names, extent) in enumerate(zip(entries, extents, strict=False)):
         part, count = _parts(mesh, names)
         if extent % count:
             raise LayoutError(
-                f"Axis {dim} of the shape {extents} has {extent} indices, which {names} cuts into {count} parts.",
-                "Pad the tensor, or name mesh axes whose number of devices divides it: JAX has no uneven arrays.",
+                f"Axis {dim} of the shape {extents} has {extent} indices, which {names} cuts "
+                f"into {count} parts.",
+                "Pad the tensor, or name mesh axes whose number of devices divides it: JAX has "
+                "no uneven arrays.",
             )
         axes[dim] = axes[dim].cut(part, count)
-    return Layout.from_axes(extents, mesh, _RULE, axes, [(mesh.axis(name), "sum") for name in pending])
+    return Layout.from_axes(
+        extents, mesh, _RULE, axes, [(mesh.axis(name), "sum") for name in pending]
+    )
 
 
 def _parts(mesh: Mesh, names: Sequence[str]) -> tuple[Ints, int]:
-    """The part that each device takes of an axis that is cut by mesh axes, and the number of parts."""
+    """The part that each device takes of an axis that is cut by mesh axes, and the number of
+    parts."""
     coordinates, count = mesh.coordinates(), 1
     part = np.zeros(mesh.size, np.int64)
     for axis in map(mesh.axis, names):
@@ -106,17 +117,27 @@ def _parts(mesh: Mesh, names: Sequence[str]) -> tuple[Ints, int]:
 
 def _read_spec(spec: Iterable[SpecEntry]) -> list[tuple[str, ...]]:
     """The names of each entry. ``()`` means None, and ``("x",)`` means ``"x"``, as in JAX."""
-    # The PartitionSpec of JAX keeps its entries in this field, and cannot be iterated if axes are unreduced.
+    # The PartitionSpec of JAX keeps its entries in this field, and cannot be iterated if axes are
+    # unreduced.
     given: Any = getattr(spec, "partitions", spec)
     if isinstance(given, str | Set | Mapping) or not isinstance(given, Iterable):
-        raise ArgumentTypeError(f"The spec is {given!r}.", "Give a tuple with one entry for each axis of the tensor.")
+        raise ArgumentTypeError(
+            f"The spec is {given!r}.", "Give a tuple with one entry for each axis of the tensor."
+        )
     entries = []
     for entry in (given := tuple(given)):
         # JAX's UNCONSTRAINED is an object that prints so.
-        names = () if entry is None or str(entry) == UNCONSTRAINED else (entry,) if isinstance(entry, str) else entry
+        names = (
+            ()
+            if entry is None or str(entry) == UNCONSTRAINED
+            else (entry,)
+            if isinstance(entry, str)
+            else entry
+        )
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise ArgumentTypeError(
-                f"The spec {given} has the entry {entry!r}.", "Give None, a name, or a tuple of names."
+                f"The spec {given} has the entry {entry!r}.",
+                "Give None, a name, or a tuple of names.",
             )
         entries.append(tuple(names))
     return entries
@@ -137,9 +158,12 @@ def _check_names(mesh: Mesh, entries: Sequence[Sequence[str]], unreduced: Sequen
     twice = sorted(name for name, count in named.items() if count > 1)
     if twice:
         raise ArgumentError(
-            f"The spec names the mesh axis {twice[0]!r} {named[twice[0]]} times.", "A mesh axis cuts one tensor axis."
+            f"The spec names the mesh axis {twice[0]!r} {named[twice[0]]} times.",
+            "A mesh axis cuts one tensor axis.",
         )
     both = sorted(named.keys() & set(unreduced))
     if both or len(set(unreduced)) != len(unreduced):
         name = (both or [*unreduced])[0]
-        raise ArgumentError(f"unreduced has the mesh axis {name!r}, which is named elsewhere.", "Name it once.")
+        raise ArgumentError(
+            f"unreduced has the mesh axis {name!r}, which is named elsewhere.", "Name it once."
+        )

@@ -1,4 +1,5 @@
-"""Parameter servers, as TensorFlow's strategy shards variables over them: RFC 000's div rule on the first axis."""
+"""Parameter servers, as TensorFlow's strategy shards variables over them: RFC 000's div rule on the
+first axis."""
 
 from collections.abc import Sequence
 
@@ -33,7 +34,8 @@ def parameter_servers(shape: Sequence[int], mesh: Mesh) -> Layout:
     Raises
     ------
     LayoutError
-        If `mesh` has several axes, since servers are numbered, or the variable is a scalar, which is never sharded.
+        If `mesh` has several axes, since servers are numbered, or the variable is a scalar, which
+        is never sharded.
     ArgumentError
         If `shape` is not a shape or `mesh` is not a ``Mesh``.
 
@@ -46,9 +48,18 @@ def parameter_servers(shape: Sequence[int], mesh: Mesh) -> Layout:
     check_mesh(mesh)
     extents = read_shape(shape)
     if mesh.rank != 1:
-        raise LayoutError(f"Parameter servers have one number each, not a place in the mesh {mesh}.", "Give one axis.")
+        raise LayoutError(
+            f"Parameter servers have one number each, not a place in the mesh {mesh}.",
+            "Give one axis.",
+        )
     if not extents:
-        raise LayoutError("A scalar cannot be cut along its first axis.", "Keep it whole on one server.")
+        raise LayoutError(
+            "A scalar cannot be cut along its first axis.", "Keep it whole on one server."
+        )
     rows, *others = (Intervals.whole(extent, mesh.size) for extent in extents)
-    number = np.argsort(np.array(mesh.devices, np.int64))  # the place of each device in the order of the servers
-    return Layout.from_axes(extents, mesh, _RULE, [rows.cut(number, mesh.size, div_bounds), *others])
+    number = np.argsort(
+        np.array(mesh.devices, np.int64)
+    )  # the place of each device in the order of the servers
+    return Layout.from_axes(
+        extents, mesh, _RULE, [rows.cut(number, mesh.size, div_bounds), *others]
+    )

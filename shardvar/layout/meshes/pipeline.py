@@ -1,12 +1,15 @@
-"""Pipeline stages of Megatron: the layers that each stage holds (megatron-core 0.16.1, ``TransformerConfig``).
+"""Pipeline stages of Megatron: the layers that each stage holds (megatron-core 0.16.1,
+``TransformerConfig``).
 
-Every stage has the same number of layers, unless the first or the last one is given another. The embedding and the loss
-may count as layers, so the stages that hold them have fewer layers of the model. With virtual stages a rank holds
-several ranges of layers: "Stage 0: [0, 1] [4, 5], Stage 1: [2, 3] [6, 7]" is 8 layers on 2 stages of 2 virtual ones. A
-layout of the pipeline as text says it stage by stage: "Et*3|(tt|)*2L".
+Every stage has the same number of layers, unless the first or the last one is given another. The
+embedding and the loss may count as layers, so the stages that hold them have fewer layers of the
+model. With virtual stages a rank holds several ranges of layers: "Stage 0: [0, 1] [4, 5], Stage 1:
+[2, 3] [6, 7]" is 8 layers on 2 stages of 2 virtual ones. A layout of the pipeline as text says it
+stage by stage: "Et*3|(tt|)*2L".
 
 1. ``_sizes`` counts the layers of each virtual stage of each stage, by one of the three rules.
-2. Layers are numbered in the order of virtual stages, and within one of them in the order of stages.
+2. Layers are numbered in the order of virtual stages, and within one of them in the order of
+   stages.
 
 >>> pipeline_layers(8, 2, virtual_pipeline_model_parallel_size=2)
 (((0, 2), (4, 6)), ((2, 4), (6, 8)))
@@ -26,7 +29,8 @@ StageLayers = tuple[tuple[Interval, ...], ...]
 """For each pipeline stage, the range of layers of each of its virtual stages."""
 
 _LONGEST = 1 << 16
-"""Letters of a layout of the pipeline after its repetitions: more layers and stages than any model has."""
+"""Letters of a layout of the pipeline after its repetitions: more layers and stages than any model
+has."""
 
 
 def pipeline_layers(
@@ -40,7 +44,8 @@ def pipeline_layers(
     virtual_pipeline_model_parallel_size: int = 1,
     pipeline_model_parallel_layout: str | None = None,
 ) -> StageLayers:
-    """Return the layers of each pipeline stage, by the arguments of Megatron's ``TransformerConfig``.
+    """Return the layers of each pipeline stage, by the arguments of Megatron's
+    ``TransformerConfig``.
 
     Parameters
     ----------
@@ -59,8 +64,8 @@ def pipeline_layers(
     virtual_pipeline_model_parallel_size : int, default 1
         The virtual stages of each stage.
     pipeline_model_parallel_layout : str, optional
-        All stages as text: ``E`` is the embedding, ``t`` a layer, ``m`` a layer that predicts several tokens, ``L`` the
-        loss, ``|`` the end of a stage; ``t*3`` and ``(t|)*3`` repeat.
+        All stages as text: ``E`` is the embedding, ``t`` a layer, ``m`` a layer that predicts
+        several tokens, ``L`` the loss, ``|`` the end of a stage; ``t*3`` and ``(t|)*3`` repeat.
 
     Returns
     -------
@@ -84,12 +89,14 @@ def pipeline_layers(
     virtual, text = virtual_pipeline_model_parallel_size, pipeline_model_parallel_layout
     if min(num_layers, stages, virtual) < 1:
         raise ArgumentError(
-            f"{num_layers} layers cannot be divided over {stages} stages of {virtual} virtual ones.", "Begin with 1."
+            f"{num_layers} layers cannot be divided over {stages} stages of {virtual} virtual ones.",
+            "Begin with 1.",
         )
     if (text is not None) + (ends != (None, None)) + any(counted) > 1:
         raise ArgumentError(
             "Megatron divides layers over pipeline stages in one way, and several are given.",
-            "Give numbers of layers of the first and the last stage, or count the embedding and the loss, or a layout.",
+            "Give numbers of layers of the first and the last stage, or count the embedding and "
+            "the loss, or a layout.",
         )
     if text is not None:
         return _numbered(_sizes_of_text(text, num_layers, stages, virtual))
@@ -100,35 +107,50 @@ def check_stage_layers(layers: Sequence[Sequence[Interval]], num_layers: int, st
     """Raise ``LayoutError`` unless the ranges of all stages hold each layer once."""
     found = sorted((start, stop) for stage in layers for start, stop in stage if start < stop)
     ends = [0, *(stop for _, stop in found)]
-    if len(layers) != stages or ends[-1] != num_layers or ends[:-1] != [start for start, _ in found]:
+    if (
+        len(layers) != stages
+        or ends[-1] != num_layers
+        or ends[:-1] != [start for start, _ in found]
+    ):
         raise LayoutError(
-            f"The {len(layers)} pipeline stages {tuple(layers)} do not hold each of {num_layers} layers once on a mesh "
+            f"The {len(layers)} pipeline stages {tuple(layers)} do not hold each of {num_layers} "
+            "layers once on a mesh "
             f"of {stages} stages.",
             "Give ranges for each stage of the mesh, as pipeline_layers does.",
         )
 
 
 def _sizes(
-    num_layers: int, stages: int, ends: tuple[int | None, int | None], counted: tuple[bool, bool], virtual: int
+    num_layers: int,
+    stages: int,
+    ends: tuple[int | None, int | None],
+    counted: tuple[bool, bool],
+    virtual: int,
 ) -> list[list[int]]:
-    """The number of layers of each virtual stage of each stage; ``counted``: the embedding and the loss are layers."""
+    """The number of layers of each virtual stage of each stage; ``counted``: the embedding and the
+    loss are layers."""
     by_stage = _stage_sizes(num_layers + sum(counted), stages, *ends)
     uneven = [size for size in by_stage if size % virtual]
     if uneven:
         raise LayoutError(
-            f"A pipeline stage of {uneven[0]} layers cannot be divided into {virtual} virtual stages.",
+            f"A pipeline stage of {uneven[0]} layers cannot be divided into {virtual} virtual "
+            "stages.",
             "Choose a number of virtual stages that divides it.",
         )
     if None not in ends and stages == 2 and virtual > 1:
         raise LayoutError(
-            "Megatron divides layers by the number of stages between the first and the last, which is 0 of 2.",
+            "Megatron divides layers by the number of stages between the first and the last, "
+            "which is 0 of 2.",
             "With virtual stages, name the layers of one of them.",
         )
     sizes = [[size // virtual] * virtual for size in by_stage]
     sizes[0][0] -= counted[0]
     sizes[-1][-1] -= counted[1]
     if min(map(min, sizes)) < 0:
-        raise LayoutError(f"A stage of 1 of {num_layers} layers holds the embedding and the loss.", "Use fewer stages.")
+        raise LayoutError(
+            f"A stage of 1 of {num_layers} layers holds the embedding and the loss.",
+            "Use fewer stages.",
+        )
     return sizes
 
 
@@ -137,14 +159,25 @@ def _stage_sizes(num_layers: int, stages: int, first: int | None, last: int | No
     given = [each for each in (first, last) if each is not None]
     left, middle = num_layers - sum(given), stages - len(given)
     # "Mismatch: 3 middle layers remaining but 0 middle PP stages available."
-    if min([*given, 1]) < 1 or left < 0 or middle < 0 or bool(left) != bool(middle) or (middle and left % middle):
+    if (
+        min([*given, 1]) < 1
+        or left < 0
+        or middle < 0
+        or bool(left) != bool(middle)
+        or (middle and left % middle)
+    ):
         raise LayoutError(
-            f"{num_layers} layers cannot be divided over {stages} pipeline stages, of which the first has {first} and "
+            f"{num_layers} layers cannot be divided over {stages} pipeline stages, of which the "
+            f"first has {first} and "
             f"the last {last}: {left} layers are left for {middle} equal stages.",
             "Choose numbers of which the rest divides. None is a stage like the others.",
         )
     size = left // middle if middle else 0
-    return [*([] if first is None else [first]), *[size] * middle, *([] if last is None else [last])]
+    return [
+        *([] if first is None else [first]),
+        *[size] * middle,
+        *([] if last is None else [last]),
+    ]
 
 
 def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> list[list[int]]:
@@ -153,11 +186,13 @@ def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> lis
     count = "".join(places).count("t")
     if len(places) % stages or virtual not in (1, len(places) // stages) or count != num_layers:
         raise LayoutError(
-            f"The layout {text!r} has {len(places)} stages and {count} layers, for {stages} pipeline stages of "
+            f"The layout {text!r} has {len(places)} stages and {count} layers, for {stages} "
+            "pipeline stages of "
             f"{virtual} virtual ones and {num_layers} layers.",
             "Give a multiple of the stages, with a t for each layer.",
         )
-    # "All of the MTP layers must be in the same one virtual pipeline stage", which is the last one of its rank.
+    # "All of the MTP layers must be in the same one virtual pipeline stage", which is the last one
+    # of its rank.
     with_m = [number for number, place in enumerate(places) if "m" in place]
     if (
         not re.fullmatch("Et*m*L", "".join(places))
@@ -168,18 +203,23 @@ def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> lis
             f"The layout {text!r} has its letters in an order that Megatron does not build.",
             "Begin with E, then t, then m in one stage of the last ones, and end with L.",
         )
-    return [[places[place].count("t") for place in range(stage, len(places), stages)] for stage in range(stages)]
+    return [
+        [places[place].count("t") for place in range(stage, len(places), stages)]
+        for stage in range(stages)
+    ]
 
 
 def _unrolled(text: str) -> str:
-    """The text with its repetitions written out; ``ArgumentError`` for letters that it cannot have."""
+    """The text with its repetitions written out; ``ArgumentError`` for letters that it cannot
+    have."""
     for pattern in (r"\(([^()]+)\)\*(\d{1,6})(?!\d)", r"([EtmL|])\*(\d{1,6})(?!\d)"):
         length = len(text)
         for match in re.finditer(pattern, text):
             length += len(match[1]) * int(match[2])
         if length > _LONGEST:
             raise ArgumentError(
-                f"The layout of the pipeline has more than {_LONGEST} letters.", "Shorten its repetitions."
+                f"The layout of the pipeline has more than {_LONGEST} letters.",
+                "Shorten its repetitions.",
             )
         text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
     if re.search(r"[^EtmL|]", text):
@@ -191,7 +231,8 @@ def _unrolled(text: str) -> str:
 
 
 def _numbered(sizes: Sequence[Sequence[int]]) -> StageLayers:
-    """Number the layers: in the order of virtual stages, and within one of them in the order of stages."""
+    """Number the layers: in the order of virtual stages, and within one of them in the order of
+    stages."""
     layers: list[list[Interval]] = [[] for _ in sizes]
     start = 0
     for place in range(len(sizes[0])):

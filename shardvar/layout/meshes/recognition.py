@@ -1,13 +1,15 @@
 """Recognition: the layout that the slices of a tensor are, where they are one.
 
-A checkpoint lists the regions that it stores, and not who held them. Regions that are a grid of parts can be named:
+A checkpoint lists the regions that it stores, and not who held them. Regions that are a grid of
+parts can be named:
 
 1. ``_grid`` finds the sizes of the parts along each axis, or that the regions are not a grid.
-2. Each rule in turn is asked for these sizes: chunk along each axis (DTensor, and equal parts of every framework), then
-   div along each axis (parameter servers, and ``partition=``), then FSDP2 over tensor parallelism.
+2. Each rule in turn is asked for these sizes: chunk along each axis (DTensor, and equal parts of
+   every framework), then div along each axis (parameter servers, and ``partition=``), then FSDP2
+   over tensor parallelism.
 
-The first rule that gives exactly these parts is the answer. Parts without elements are not stored, so a mesh with more
-devices than parts is not found again.
+The first rule that gives exactly these parts is the answer. Parts without elements are not stored,
+so a mesh with more devices than parts is not found again.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,8 @@ _MOST_DEVICES = 1024
 def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None:
     """The layout whose devices hold exactly these regions, one each; None where no rule gives them.
 
-    ``offset`` and ``extent`` [n, rank] are the regions, in any order. Devices are counted in their C order.
+    ``offset`` and ``extent`` [n, rank] are the regions, in any order. Devices are counted in their
+    C order.
 
     >>> recognize((13,), np.array([[0], [5]]), np.array([[5], [8]])) is None
     True
@@ -48,20 +51,26 @@ def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None
         return dtensor(shape, mesh, placements or [Replicate()])
     if all(grid[axis] == _sizes(div(shape[axis], len(grid[axis]))) for axis in cut):
         return parameter_servers(shape, mesh) if cut == [0] else _div_grid(tuple(shape), mesh, cut)
-    return _fsdp_over_tensor_parallelism(tuple(shape), cut[0], grid[cut[0]]) if len(cut) == 1 else None
+    return (
+        _fsdp_over_tensor_parallelism(tuple(shape), cut[0], grid[cut[0]]) if len(cut) == 1 else None
+    )
 
 
 def _grid(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Sizes | None:
-    """The sizes of the parts along each axis; None if the regions are not the product of parts that tile the axes."""
+    """The sizes of the parts along each axis; None if the regions are not the product of parts that
+    tile the axes."""
     number = np.zeros(len(offset), np.int64)
     sizes: list[tuple[int, ...]] = []
     for axis, length in enumerate(shape):
-        pairs, part = np.unique(np.stack([offset[:, axis], extent[:, axis]], axis=1), axis=0, return_inverse=True)
+        pairs, part = np.unique(
+            np.stack([offset[:, axis], extent[:, axis]], axis=1), axis=0, return_inverse=True
+        )
         ends = np.cumsum(pairs[:, 1])
         if not len(pairs) or ends[-1] != length or (pairs[:, 0] != ends - pairs[:, 1]).any():
             return None
         sizes.append(tuple(pairs[:, 1].tolist()))
-        # With more parts than regions the number could pass 64 bits, and the regions are not their product.
+        # With more parts than regions the number could pass 64 bits, and the regions are not their
+        # product.
         if np.prod([len(along) for along in sizes], dtype=float) > len(offset):
             return None
         number = number * len(pairs) + part.ravel()
@@ -71,21 +80,27 @@ def _grid(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Sizes | None:
 
 
 def _div_grid(shape: tuple[int, ...], mesh: Mesh, cut: Sequence[int]) -> Layout:
-    """The layout in which each mesh axis cuts one axis of the tensor by div, as ``partition=[5, 2]`` does."""
+    """The layout in which each mesh axis cuts one axis of the tensor by div, as ``partition=[5,
+    2]`` does."""
     axes = [Intervals.whole(extent, mesh.size) for extent in shape]
     for number, axis in enumerate(cut):
         axes[axis] = axes[axis].cut(mesh.coordinates()[:, number], mesh.shape[number], div_bounds)
     return Layout.from_axes(shape, mesh, "div on each axis, as sv.save(partition=...)", axes)
 
 
-def _fsdp_over_tensor_parallelism(shape: tuple[int, ...], axis: int, sizes: tuple[int, ...]) -> Layout | None:
-    """The layout of FSDP2 over tensor parallelism with as many devices as parts, where it cuts this axis so."""
+def _fsdp_over_tensor_parallelism(
+    shape: tuple[int, ...], axis: int, sizes: tuple[int, ...]
+) -> Layout | None:
+    """The layout of FSDP2 over tensor parallelism with as many devices as parts, where it cuts this
+    axis so."""
     count = len(sizes)
     if axis != 0 or count > _MOST_DEVICES:
         return None
     for tensor in range(2, count):
         if count % tensor == 0:
-            parts = [chunk(stop - start, count // tensor) for start, stop in chunk(shape[0], tensor)]
+            parts = [
+                chunk(stop - start, count // tensor) for start, stop in chunk(shape[0], tensor)
+            ]
             if sizes == tuple(size for part in parts for size in _sizes(part)):
                 return fsdp(shape, Mesh((count // tensor, tensor), ("dp", "tp")), tp_dim=0)
     return None

@@ -1,18 +1,22 @@
-"""Redistribution: which regions move between which devices so that one layout of a tensor becomes another.
+"""Redistribution: which regions move between which devices so that one layout of a tensor becomes
+another.
 
-The answer is a value, made from geometry alone: copies from a device that holds a region to one that lacks it, and the
-regions that a device keeps. It is optimal in two ways. No element that a device holds already is sent to it, and each
-element that it lacks is sent to it once; and a device sends all that another needs of it in one message.
+The answer is a value, made from geometry alone: copies from a device that holds a region to one
+that lacks it, and the regions that a device keeps. It is optimal in two ways. No element that a
+device holds already is sent to it, and each element that it lacks is sent to it once; and a device
+sends all that another needs of it in one message.
 
-1. Terms. A pending value is not in one place: the devices along a pending axis hold terms of it. Two leading axes make
-   this ordinary geometry. The first counts the terms that stay terms, the second those that a reduction combines. A
-   device that holds term 1 of 2 holds ``[1:2]`` of that axis, and a target of values needs ``[0:2]``.
-2. Distinct regions. Devices that hold the same region are its holders, or its receivers. Distinct regions of the source
-   are disjoint, so each element of a target region is in one of them.
-3. Pairs. ``overlapping_pairs`` finds the source regions that each target region meets, in time that grows with the
-   result. Each pair is one copy for each receiver: the receiver keeps the region if it is a holder, else one sends it.
-4. Senders. What a receiver needs of one group of holders is one message. Messages are dealt to the holders in turn, the
-   largest first, so two holders of a group differ by at most one message.
+1. Terms. A pending value is not in one place: the devices along a pending axis hold terms of it.
+   Two leading axes make this ordinary geometry. The first counts the terms that stay terms, the
+   second those that a reduction combines. A device that holds term 1 of 2 holds ``[1:2]`` of that
+   axis, and a target of values needs ``[0:2]``.
+2. Distinct regions. Devices that hold the same region are its holders, or its receivers. Distinct
+   regions of the source are disjoint, so each element of a target region is in one of them.
+3. Pairs. ``overlapping_pairs`` finds the source regions that each target region meets, in time that
+   grows with the result. Each pair is one copy for each receiver: the receiver keeps the region if
+   it is a holder, else one sends it.
+4. Senders. What a receiver needs of one group of holders is one message. Messages are dealt to the
+   holders in turn, the largest first, so two holders of a group differ by at most one message.
 
 ``Redistribution`` can only be constructed if its copies fill every target region exactly.
 """
@@ -31,12 +35,14 @@ from shardvar.layout.overlap import overlapping_pairs
 from shardvar.layout.region import Region, intersect
 
 _FEW = 1 << 21
-"""Pairs of regions up to which all are compared at once, which takes 2 MiB: those of 1,024 devices and some more."""
+"""Pairs of regions up to which all are compared at once, which takes 2 MiB: those of 1,024 devices
+and some more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceCopies:
-    """Columns of copies between devices, sorted by receiver and term, and then by their place in both layouts."""
+    """Columns of copies between devices, sorted by receiver and term, and then by their place in
+    both layouts."""
 
     sender: Ints
     """[n] the device that holds the region."""
@@ -89,7 +95,8 @@ class Redistribution:
     Raises
     ------
     LayoutError
-        If the copies do not fill each region of the target exactly once, so the source does not hold the whole tensor.
+        If the copies do not fill each region of the target exactly once, so the source does not
+        hold the whole tensor.
     """
 
     source: Layout
@@ -112,20 +119,24 @@ class Redistribution:
             row = int(short[0])
             region = Region(self.target.offset[row].tolist(), self.target.extent[row].tolist())
             raise LayoutError(
-                f"The source layout holds some elements of {region}, which device {self.target.device[row]} needs, "
+                f"The source layout holds some elements of {region}, which device "
+                f"{self.target.device[row]} needs, "
                 "nowhere or more than once.",
                 "Give layouts whose devices together hold the whole tensor.",
             )
 
     @property
     def num_devices(self) -> int:
-        """The number of devices of the larger mesh; device ``i`` of both layouts is the same one."""
+        """The number of devices of the larger mesh; device ``i`` of both layouts is the same
+        one."""
         return max(self.source.mesh.size, self.target.mesh.size)
 
     @property
     def num_terms(self) -> int:
         """The number of terms that are combined into each element; 1 without a reduction."""
-        return prod(self.source.mesh.shape[axis] for axis in _reduced_axes(self.source, self.target))
+        return prod(
+            self.source.mesh.shape[axis] for axis in _reduced_axes(self.source, self.target)
+        )
 
     def sent(self, itemsize: int = 1) -> Ints:
         """The elements that each device sends.
@@ -178,7 +189,8 @@ class Redistribution:
         return needed - self._sum(self.kept.receiver, self.kept.sizes(), itemsize)
 
     def peak(self, itemsize: int = 1) -> Ints:
-        """The elements that each device holds at the end, before the source is given up: source and target.
+        """The elements that each device holds at the end, before the source is given up: source and
+        target.
 
         Parameters
         ----------
@@ -195,13 +207,15 @@ class Redistribution:
 
     @property
     def messages(self) -> Ints:
-        """[devices] messages that each device sends, one to each other device that needs something of it."""
+        """[devices] messages that each device sends, one to each other device that needs something
+        of it."""
         pairs = np.unique(self.moves.sender * self.num_devices + self.moves.receiver)
         return np.bincount(pairs // self.num_devices, minlength=self.num_devices)
 
     @property
     def collective(self) -> str | None:
-        """The collective that the copies amount to (``layouts.collectives``); None where they are several.
+        """The collective that the copies amount to (``layouts.collectives``); None where they are
+        several.
 
         Examples
         --------
@@ -213,7 +227,8 @@ class Redistribution:
         """
         pairs = np.unique(self.moves.sender * self.num_devices + self.moves.receiver)
         part = np.full(self.num_devices, -1)
-        # Regions of a target are disjoint or equal, so the offset of one of them tells which devices hold the same.
+        # Regions of a target are disjoint or equal, so the offset of one of them tells which
+        # devices hold the same.
         _, part[self.target.device] = np.unique(self.target.offset, axis=0, return_inverse=True)
         return find_collective(
             Flow(
@@ -229,15 +244,21 @@ class Redistribution:
 
     def __repr__(self) -> str:
         moved = f"{self.sent().sum():,} elements in {self.messages.sum():,} messages"
-        return f"<Redistribution of {self.target.shape}: {self.collective or 'several collectives'}, {moved}>"
+        return (
+            f"<Redistribution of {self.target.shape}: {self.collective or 'several collectives'}, "
+            f"{moved}>"
+        )
 
     def _repr_html_(self) -> str:
-        """The flow between devices as a drawing, and the totals of each device as a table, for notebooks."""
+        """The flow between devices as a drawing, and the totals of each device as a table, for
+        notebooks."""
         # Imported on use, so that programs outside notebooks do not pay for the drawings.
         from shardvar.pictures.drawings import MOST_MOVES, redistribution_html
 
         both = (self.moves, self.kept)
-        pairs = np.concatenate([copies.sender * self.num_devices + copies.receiver for copies in both])
+        pairs = np.concatenate(
+            [copies.sender * self.num_devices + copies.receiver for copies in both]
+        )
         pairs, place = np.unique(pairs, return_inverse=True)
         flow = np.zeros(len(pairs), np.int64)
         np.add.at(flow, place, np.concatenate([copies.sizes() for copies in both]))
@@ -252,10 +273,13 @@ class Redistribution:
         return total
 
 
-def plan_redistribution(source: Layout, target: Layout, *, reduce: str | None = None) -> Redistribution:
+def plan_redistribution(
+    source: Layout, target: Layout, *, reduce: str | None = None
+) -> Redistribution:
     """Return the copies that turn one layout of a tensor into another.
 
-    Meshes may differ: device ``i`` is number ``i`` of both, and a device beyond the end of one holds nothing there.
+    Meshes may differ: device ``i`` is number ``i`` of both, and a device beyond the end of one
+    holds nothing there.
 
     Parameters
     ----------
@@ -269,19 +293,22 @@ def plan_redistribution(source: Layout, target: Layout, *, reduce: str | None = 
     Returns
     -------
     Redistribution
-        The copies. No element that a device holds already is sent to it, and each that it lacks is sent to it once.
+        The copies. No element that a device holds already is sent to it, and each that it lacks is
+        sent to it once.
 
     Raises
     ------
     LayoutError
-        If the layouts are of different shapes, a reduction is missing or not that of the source, the target is pending
-        where the source is not, or regions of the source overlap without being equal.
+        If the layouts are of different shapes, a reduction is missing or not that of the source,
+        the target is pending where the source is not, or regions of the source overlap without
+        being equal.
     ArgumentError
         If `reduce` is another text.
     """
     if source.shape != target.shape:
         raise LayoutError(
-            f"The source layout is of a tensor of shape {source.shape}, the target layout of {target.shape}.",
+            f"The source layout is of a tensor of shape {source.shape}, the target layout of "
+            f"{target.shape}.",
             "Give two layouts of one tensor.",
         )
     _check_reduction(source, target, reduce)
@@ -301,7 +328,8 @@ def plan_redistribution(source: Layout, target: Layout, *, reduce: str | None = 
 
 
 def _pending(layout: Layout) -> dict[int, str]:
-    """The reduction of each pending mesh axis; an axis of one device has one term, which is the value."""
+    """The reduction of each pending mesh axis; an axis of one device has one term, which is the
+    value."""
     return {axis: op for axis, op in sorted(layout.pending) if layout.mesh.shape[axis] > 1}
 
 
@@ -320,13 +348,15 @@ def _term_counts(source: Layout, target: Layout) -> tuple[int, int]:
 
 
 def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None:
-    """Raise ``LayoutError`` unless pending axes stay as they are or are combined by the reduction that is named."""
+    """Raise ``LayoutError`` unless pending axes stay as they are or are combined by the reduction
+    that is named."""
     before, after = _pending(source), _pending(target)
     for axis, op in after.items():
         if before.get(axis) != op or source.mesh.shape != target.mesh.shape:
             there = f"pending as {before[axis]!r}" if axis in before else "a value"
             raise LayoutError(
-                f"The target is pending as {op!r} over mesh axis {axis} of {target.mesh.shape}, where the source, on a "
+                f"The target is pending as {op!r} over mesh axis {axis} of {target.mesh.shape}, "
+                "where the source, on a "
                 f"mesh of {source.mesh.shape}, is {there}.",
                 "Redistribute to values; how they would become terms is not defined.",
             )
@@ -335,7 +365,8 @@ def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None
         return
     if reduce is None:
         raise LayoutError(
-            f"The source is pending as {' and '.join(map(repr, sorted(ops)))}, and the target is values.",
+            f"The source is pending as {' and '.join(map(repr, sorted(ops)))}, and the target is "
+            "values.",
             f"Name the reduction: reduce={min(ops)!r}.",
         )
     check_reduction(reduce)
@@ -343,17 +374,24 @@ def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None
         there = " and ".join(map(repr, sorted(ops))) or "not pending, or stays so"
         raise LayoutError(
             f"The reduction {reduce!r} is named, and the source is {there}.",
-            "Name the reduction for which the source is pending; reduce axes of different ones one after the other.",
+            "Name the reduction for which the source is pending; reduce axes of different ones "
+            "one after the other.",
         )
 
 
-def _rows_with_terms(layout: Layout, source: Layout, target: Layout, num_terms: int) -> tuple[Ints, Ints]:
-    """Offsets and extents [n, 2 + rank] of a layout's regions, with the two axes of terms in front."""
+def _rows_with_terms(
+    layout: Layout, source: Layout, target: Layout, num_terms: int
+) -> tuple[Ints, Ints]:
+    """Offsets and extents [n, 2 + rank] of a layout's regions, with the two axes of terms in
+    front."""
     reduced = _reduced_axes(source, target)
     staying = [axis for axis in _pending(source) if axis not in reduced]
     first = _numbers(layout, staying)
-    # A target of values needs all terms; the source holds one, whose number is its coordinate along those axes.
-    second = _numbers(layout, reduced) if layout is source and num_terms == 1 else np.zeros_like(first)
+    # A target of values needs all terms; the source holds one, whose number is its coordinate along
+    # those axes.
+    second = (
+        _numbers(layout, reduced) if layout is source and num_terms == 1 else np.zeros_like(first)
+    )
     return (
         np.column_stack([first, second, layout.offset]),
         np.column_stack([np.ones_like(first), np.full_like(first, num_terms), layout.extent]),
@@ -361,7 +399,8 @@ def _rows_with_terms(layout: Layout, source: Layout, target: Layout, num_terms: 
 
 
 def _numbers(layout: Layout, axes: Sequence[int]) -> Ints:
-    """[n] the number of each row's device among the devices along some mesh axes, in C order; 0 without axes."""
+    """[n] the number of each row's device among the devices along some mesh axes, in C order; 0
+    without axes."""
     coordinates = layout.mesh.coordinates()
     number = np.zeros(layout.mesh.size, np.int64)
     for axis in axes:
@@ -389,7 +428,8 @@ def _distinct(offset: Ints, extent: Ints, device: Ints) -> _Regions:
     rank = offset.shape[1]
     full = np.flatnonzero((extent > 0).all(axis=1))
     matrix = np.column_stack([offset, extent])[full]
-    # Equal rows are neighbours once sorted. The device is the least significant key, so holders ascend.
+    # Equal rows are neighbours once sorted. The device is the least significant key, so holders
+    # ascend.
     order = np.lexsort((device[full], *matrix.T[::-1]))
     matrix, rows = matrix[order], full[order]
     differs = np.ones(len(rows), np.bool)
@@ -406,7 +446,10 @@ def _copies(
     wanted, held = _pairs(receivers, holders)
     # A pair has one term; its common region is that of the axes behind those of terms.
     offset, extent = intersect(
-        receivers.offset[wanted, 2:], receivers.extent[wanted, 2:], holders.offset[held, 2:], holders.extent[held, 2:]
+        receivers.offset[wanted, 2:],
+        receivers.extent[wanted, 2:],
+        holders.offset[held, 2:],
+        holders.extent[held, 2:],
     )
     # One copy for each receiver of each pair: [p] -> [n].
     counts = np.diff(receivers.start)[wanted]
@@ -419,7 +462,8 @@ def _copies(
     moved = np.flatnonzero(~is_kept)
     sizes = np.prod(extent, axis=1, dtype=np.int64)[pair[moved]]
     holder[moved] = _deal(holders, region[moved], receiver[moved], sizes)
-    # Pairs are in the order of both layouts' regions, which a stable sort by receiver and term keeps.
+    # Pairs are in the order of both layouts' regions, which a stable sort by receiver and term
+    # keeps.
     order = np.argsort(receiver * (int(term.max(initial=0)) + 1) + term, kind="stable")
 
     def table(rows: Ints) -> DeviceCopies:
@@ -451,10 +495,14 @@ def _pairs(wanted: _Regions, held: _Regions) -> tuple[Ints, Ints]:
 
 
 def _own_row(holders: _Regions, region: Ints, receiver: Ints) -> tuple[Ints, Bools]:
-    """[n] the place of the receiver among the holders of a region, and True where it is one of them."""
-    # Regions ascend in ``start``, devices within a region: so region * count + device ascends, and can be searched.
+    """[n] the place of the receiver among the holders of a region, and True where it is one of
+    them."""
+    # Regions ascend in ``start``, devices within a region: so region * count + device ascends, and
+    # can be searched.
     count = max(int(holders.device.max(initial=0)), int(receiver.max(initial=0))) + 1
-    keys = np.repeat(np.arange(len(holders.offset)), np.diff(holders.start)) * count + holders.device
+    keys = (
+        np.repeat(np.arange(len(holders.offset)), np.diff(holders.start)) * count + holders.device
+    )
     wanted = region * count + receiver
     place = np.searchsorted(keys, wanted)
     is_holder = np.zeros(len(wanted), np.bool)
@@ -464,18 +512,22 @@ def _own_row(holders: _Regions, region: Ints, receiver: Ints) -> tuple[Ints, Boo
 
 
 def _deal(holders: _Regions, region: Ints, receiver: Ints, sizes: Ints) -> Ints:
-    """[n] the holder that sends each copy: messages of a group of holders are dealt out in turn, largest first."""
+    """[n] the holder that sends each copy: messages of a group of holders are dealt out in turn,
+    largest first."""
     count = np.diff(holders.start)[region]
     if not (count > 1).any():  # one holder each, or no copy at all: nothing to deal
         return holders.start[region]
-    # A group is known by its first holder: devices that share one region share all, in a layout on a mesh.
+    # A group is known by its first holder: devices that share one region share all, in a layout on
+    # a mesh.
     group = holders.device[holders.start[:-1]][region]
-    message_keys, message = np.unique(group * (int(receiver.max()) + 1) + receiver, return_inverse=True)
+    message_keys, message = np.unique(
+        group * (int(receiver.max()) + 1) + receiver, return_inverse=True
+    )
     total = np.zeros(len(message_keys), np.int64)
     np.add.at(total, message, sizes)
     group_of = message_keys // (int(receiver.max()) + 1)
-    # Keys ascend by group and receiver, so ties go to receivers in order. The turn of a message is its rank in its
-    # group: positions 0 1 2 3 with groups 5 5 5 7 have the turns 0 1 2 0.
+    # Keys ascend by group and receiver, so ties go to receivers in order. The turn of a message is
+    # its rank in its group: positions 0 1 2 3 with groups 5 5 5 7 have the turns 0 1 2 0.
     order = np.lexsort((-total, group_of))
     turn = np.empty(len(order), np.int64)
     turn[order] = np.arange(len(order)) - np.searchsorted(group_of[order], group_of[order])

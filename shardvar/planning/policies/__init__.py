@@ -1,4 +1,5 @@
-"""Policies: which slices share a file. Pure functions of columns, which can be called as RFC 001's callbacks too."""
+"""Policies: which slices share a file. Pure functions of columns, which can be called as RFC 001's
+callbacks too."""
 
 from shardvar.planning.policies.grouping import (
     AllInOnePolicy,
@@ -8,7 +9,13 @@ from shardvar.planning.policies.grouping import (
     ShardByTaskPolicy,
 )
 from shardvar.planning.policies.max_shard_size import MaxShardSizePolicy
-from shardvar.planning.policies.policy import CallbackPolicy, ColumnarPolicy, Policy, TablePolicy, TensorSliceDict
+from shardvar.planning.policies.policy import (
+    CallbackPolicy,
+    ColumnarPolicy,
+    Policy,
+    TablePolicy,
+    TensorSliceDict,
+)
 
 __all__ = [
     "AllInOnePolicy",

@@ -1,7 +1,8 @@
-"""Policies that group slices by a simple rule: one file, a file for each task or device, files of about equal size.
+"""Policies that group slices by a simple rule: one file, a file for each task or device, files of
+about equal size.
 
-Each rule numbers the files of all slices at once, in columns. Only ``BalancedPolicy`` cuts slices, and only along axis
-0.
+Each rule numbers the files of all slices at once, in columns. Only ``BalancedPolicy`` cuts slices,
+and only along axis 0.
 """
 
 from bisect import bisect_left, bisect_right
@@ -57,15 +58,17 @@ class SeparatePolicy(ColumnarPolicy):
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Put slice number n in file n."""
-        return Assignment(slices, np.arange(len(slices), dtype=np.int64), len(slices), self.description)
+        return Assignment(
+            slices, np.arange(len(slices), dtype=np.int64), len(slices), self.description
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ShardByTaskPolicy(ColumnarPolicy):
     """A file for each task, the default; one file in formats that have only one.
 
-    R-POLICY-10 (RFC 001): "Common sharding policies like sharding by task and sharding according to a maximum file size
-    will be provided".
+    R-POLICY-10 (RFC 001): "Common sharding policies like sharding by task and sharding according to
+    a maximum file size will be provided".
     """
 
     @property
@@ -74,7 +77,8 @@ class ShardByTaskPolicy(ColumnarPolicy):
         return "Places the slices of each task in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices of the task that comes first in file 0, those of the next task in file 1, and so on.
+        """Put the slices of the task that comes first in file 0, those of the next task in file 1,
+        and so on.
 
         Parameters
         ----------
@@ -96,7 +100,8 @@ class ShardByTaskPolicy(ColumnarPolicy):
 
 @dataclass(frozen=True, slots=True)
 class ShardByDevicePolicy(ColumnarPolicy):
-    """A file for each device: R-POLICY-10 (RFC 001), "Callback to split tensors into shards based on their device"."""
+    """A file for each device: R-POLICY-10 (RFC 001), "Callback to split tensors into shards based
+    on their device"."""
 
     @property
     def description(self) -> str:
@@ -104,7 +109,8 @@ class ShardByDevicePolicy(ColumnarPolicy):
         return "Places the slices of each device in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices of the device of the lowest number in file 0, those of the next one in file 1, and so on.
+        """Put the slices of the device of the lowest number in file 0, those of the next one in
+        file 1, and so on.
 
         Parameters
         ----------
@@ -145,9 +151,11 @@ class SlicePart:
 
 @dataclass(frozen=True, slots=True)
 class BalancedPolicy(ColumnarPolicy):
-    """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that helps.
+    """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that
+    helps.
 
-    Tensors of several tasks may share a file, which a save refuses; arrays and checkpoints are of one task.
+    Tensors of several tasks may share a file, which a save refuses; arrays and checkpoints are of
+    one task.
 
     Raises
     ------
@@ -164,7 +172,8 @@ class BalancedPolicy(ColumnarPolicy):
     """
 
     num_files: int
-    """The number of files, at most 99,999; there are fewer if there are fewer rows and tensors to fill them."""
+    """The number of files, at most 99,999; there are fewer if there are fewer rows and tensors to
+    fill them."""
 
     def __post_init__(self) -> None:
         if not 1 <= read_integer(self.num_files, "num_files") <= MAX_FILES:
@@ -176,7 +185,8 @@ class BalancedPolicy(ColumnarPolicy):
         return f"Balances payload bytes over {self.num_files} files."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Lay all payloads end to end, draw ``num_files - 1`` even marks, and cut at the row nearest to each mark.
+        """Lay all payloads end to end, draw ``num_files - 1`` even marks, and cut at the row
+        nearest to each mark.
 
         Parameters
         ----------
@@ -192,9 +202,10 @@ class BalancedPolicy(ColumnarPolicy):
 
         Notes
         -----
-        If everything can be cut, a file is within one row of its even share. A slice that cannot be cut goes to the
-        file that its middle falls in, unless that leaves a file empty: every file gets a part as long as there are as
-        many parts as files. Files beyond that are not written, since a cut is made for balance alone.
+        If everything can be cut, a file is within one row of its even share. A slice that cannot be
+        cut goes to the file that its middle falls in, unless that leaves a file empty: every file
+        gets a part as long as there are as many parts as files. Files beyond that are not written,
+        since a cut is made for balance alone.
         """
         cuttable = cuttable_rows(slices, capabilities)
         total = int(slices.nbytes.sum())
@@ -203,7 +214,8 @@ class BalancedPolicy(ColumnarPolicy):
         middles: list[int] = []
         position = 0
         for row, nbytes in enumerate(slices.nbytes.tolist()):
-            # Only marks strictly inside the payload cut it: a mark on its first or last byte lies between two slices.
+            # Only marks strictly inside the payload cut it: a mark on its first or last byte lies
+            # between two slices.
             inside = marks[bisect_right(marks, position) : bisect_left(marks, position + nbytes)]
             cuts = [mark - position for mark in inside] if cuttable[row] else []
             for part in _cut_at(slices, row, nbytes, cuts):
@@ -211,10 +223,15 @@ class BalancedPolicy(ColumnarPolicy):
                 middles.append(position + part.nbytes // 2)
                 position += part.nbytes
         num_files = max(1, min(self.num_files, len(parts)))
-        first = _leave_none_empty([bisect_left(middles, mark) for mark in marks], len(parts), num_files)
-        # first[k] is the first part of file k + 1, so the file of a part is the number of such firsts up to it.
+        first = _leave_none_empty(
+            [bisect_left(middles, mark) for mark in marks], len(parts), num_files
+        )
+        # first[k] is the first part of file k + 1, so the file of a part is the number of such
+        # firsts up to it.
         file = np.searchsorted(np.array(first, dtype=np.int64), np.arange(len(parts)), side="right")
-        return Assignment(_table_of(slices, parts), file.astype(np.int64), num_files, self.description)
+        return Assignment(
+            _table_of(slices, parts), file.astype(np.int64), num_files, self.description
+        )
 
 
 def _cut_at(slices: SliceTable, row: int, nbytes: int, marks: list[int]) -> list[SlicePart]:
@@ -224,12 +241,15 @@ def _cut_at(slices: SliceTable, row: int, nbytes: int, marks: list[int]) -> list
     region = slices.region(row)
     count = region.shape[0]
     row_nbytes = nbytes // count
-    # Half a row is added before dividing, so that the nearest row is taken: with rows of 10 bytes, byte 14 is row 1 and
-    # byte 15 is row 2. Cuts at the first or the last row would leave an empty part.
+    # Half a row is added before dividing, so that the nearest row is taken: with rows of 10 bytes,
+    # byte 14 is row 1 and byte 15 is row 2. Cuts at the first or the last row would leave an empty
+    # part.
     cuts = sorted({(mark + row_nbytes // 2) // row_nbytes for mark in marks} - {0, count})
     parts = []
     for start, stop in zip([0, *cuts], [*cuts, count], strict=True):
-        part = Region((region.offset[0] + start, *region.offset[1:]), (stop - start, *region.shape[1:]))
+        part = Region(
+            (region.offset[0] + start, *region.offset[1:]), (stop - start, *region.shape[1:])
+        )
         parts.append(SlicePart(row, part, (stop - start) * row_nbytes))
     return parts
 
@@ -237,14 +257,19 @@ def _cut_at(slices: SliceTable, row: int, nbytes: int, marks: list[int]) -> list
 def _table_of(slices: SliceTable, parts: list[SlicePart]) -> SliceTable:
     """The table with one row for each part."""
     rows = np.array([part.row for part in parts], dtype=np.int64)
-    return take_parts(slices, rows, {place: part.region for place, part in enumerate(parts) if part.region is not None})
+    return take_parts(
+        slices,
+        rows,
+        {place: part.region for place, part in enumerate(parts) if part.region is not None},
+    )
 
 
 def _leave_none_empty(first: list[int], num_parts: int, num_files: int) -> list[int]:
-    """The first part of each file but the first one, moved as little as possible so that every file has a part."""
-    # Example: 4 parts in 4 files with first = [0, 0, 3]. Forwards, each first moves behind the one before: [1, 2, 3].
-    # Backwards, each moves in front of the one after, so that the last files have parts too: of 4 parts in 3 files, [3,
-    # 4] becomes [2, 3].
+    """The first part of each file but the first one, moved as little as possible so that every file
+    has a part."""
+    # Example: 4 parts in 4 files with first = [0, 0, 3]. Forwards, each first moves behind the one
+    # before: [1, 2, 3]. Backwards, each moves in front of the one after, so that the last files
+    # have parts too: of 4 parts in 3 files, [3, 4] becomes [2, 3].
     kept = list(first) if num_files == len(first) + 1 else list(range(1, num_files))
     for file in range(len(kept)):
         kept[file] = max(kept[file], kept[file - 1] + 1 if file else 1)

@@ -1,16 +1,18 @@
 """MaxShardSizePolicy: files of at most so many bytes.
 
-R-POLICY-4 (RFC 001): "The main goal of the `MaxShardSizePolicy` is to place tensors in shards without those shards
-exceeding a specified size."
+R-POLICY-4 (RFC 001): "The main goal of the `MaxShardSizePolicy` is to place tensors in shards
+without those shards exceeding a specified size."
 
-1. Weigh. Only elements count against the limit, as in TensorFlow: neither the object graph, which belongs to the
-   checkpoint and cannot be cut, nor the lengths in front of strings. Otherwise a limit that TensorFlow keeps with n
-   files would take more files here.
-2. Fill files in order. Slices that fit go in; a slice that does not fit is cut, or begins the next file. Row ranges
-   that fit are found by bisection, so the cost is that of the files, not of the slices.
-3. Cut. The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a cut the rest may be awkward, so
-   this alone can take more files than necessary. Where it takes more than ``fewest_files``, fill again and cut down to
-   single elements (``cut_to_elements``). TensorFlow fills in order too, so it never needs fewer files.
+1. Weigh. Only elements count against the limit, as in TensorFlow: neither the object graph, which
+   belongs to the checkpoint and cannot be cut, nor the lengths in front of strings. Otherwise a
+   limit that TensorFlow keeps with n files would take more files here.
+2. Fill files in order. Slices that fit go in; a slice that does not fit is cut, or begins the next
+   file. Row ranges that fit are found by bisection, so the cost is that of the files, not of the
+   slices.
+3. Cut. The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a cut the rest
+   may be awkward, so this alone can take more files than necessary. Where it takes more than
+   ``fewest_files``, fill again and cut down to single elements (``cut_to_elements``). TensorFlow
+   fills in order too, so it never needs fewer files.
 
 To add a way of cutting, write another ``CutRule``; ``fill`` does not change.
 """
@@ -39,8 +41,8 @@ _CHECKSUM_NBYTES = 4
 """The checksum between the lengths of strings and the strings."""
 
 CutRule = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]
-"""(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None to begin the next
-file."""
+"""(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None
+to begin the next file."""
 
 
 # Weigh.
@@ -51,23 +53,26 @@ def weights_of(slices: SliceTable) -> Ints:
     weights = slices.nbytes.copy()
     for row in np.flatnonzero(slices.codes() == code(STRING)).tolist():
         count = int(np.prod(slices.shape[row]))
-        weights[row] = 0 if slices.key(row) == OBJECT_GRAPH_KEY else strings_nbytes(int(weights[row]), count)
+        weights[row] = (
+            0 if slices.key(row) == OBJECT_GRAPH_KEY else strings_nbytes(int(weights[row]), count)
+        )
     return weights
 
 
 def strings_nbytes(payload_nbytes: int, count: int) -> int:
-    """Bytes of the elements in a payload of ``count`` strings, computed as if all had the same length.
+    """Bytes of the elements in a payload of ``count`` strings, computed as if all had the same
+    length.
 
-    The true lengths are unknown without reading. The result is exact for one string, and where every string is shorter
-    than 128 bytes.
+    The true lengths are unknown without reading. The result is exact for one string, and where
+    every string is shorter than 128 bytes.
 
     >>> strings_nbytes(4 + 3 * 1 + 6, 3), strings_nbytes(4 + 2 + 300, 1)
     (6, 300)
     """
     rest = payload_nbytes - _CHECKSUM_NBYTES
-    # A length is a varint, 7 bits a byte: take the fewest digits whose range holds the average length. Example: one
-    # string of 300 bytes leaves rest = 302. With 1 digit it would have 301 bytes, and 301 >= 128; with 2 digits it has
-    # 300 < 128 ** 2.
+    # A length is a varint, 7 bits a byte: take the fewest digits whose range holds the average
+    # length. Example: one string of 300 bytes leaves rest = 302. With 1 digit it would have 301
+    # bytes, and 301 >= 128; with 2 digits it has 300 < 128 ** 2.
     for digits in range(1, 10):
         if rest - count * digits < count << 7 * digits:
             break
@@ -77,11 +82,14 @@ def strings_nbytes(payload_nbytes: int, count: int) -> int:
 # Cut.
 
 
-def cut_along_an_axis(region: Region, itemsize: int, remaining: int, limit: int) -> tuple[Region, Region] | None:
+def cut_along_an_axis(
+    region: Region, itemsize: int, remaining: int, limit: int
+) -> tuple[Region, Region] | None:
     """Cut off as many indices along one axis as fill most of what remains.
 
-    R-POLICY-14 (RFC 001): "We want to partition along the axis that results in the most amount of remaining
-    shard space being filled up, so we don't create more shards than is necessary. We do this by partitioning the tensor
+    R-POLICY-14 (RFC 001): "We want to partition along the axis that results in the most amount of
+    remaining shard space being filled up, so we don't create more shards than is necessary. We do
+    this by partitioning the tensor
     ... of maximum size <= the remaining shard size." If not one index along any axis fits: "If the
     partition is larger than the remaining shard space, we start over with a new shard." If it does not fit a whole file
     either, the longest axis is cut into single indices, and these are cut further.
@@ -92,7 +100,9 @@ def cut_along_an_axis(region: Region, itemsize: int, remaining: int, limit: int)
     return found
 
 
-def cut_to_elements(region: Region, itemsize: int, remaining: int, limit: int) -> tuple[Region, Region] | None:
+def cut_to_elements(
+    region: Region, itemsize: int, remaining: int, limit: int
+) -> tuple[Region, Region] | None:
     """Cut as ``cut_along_an_axis`` does, and further as long as one element fits."""
     found = _most_filling(region, itemsize, remaining)
     if found is None and (remaining >= limit or remaining >= itemsize) and region.size > 1:
@@ -100,11 +110,13 @@ def cut_to_elements(region: Region, itemsize: int, remaining: int, limit: int) -
     return found
 
 
-def cut_as_tensorflow(region: Region, itemsize: int, remaining: int, limit: int) -> tuple[Region, Region] | None:
+def cut_as_tensorflow(
+    region: Region, itemsize: int, remaining: int, limit: int
+) -> tuple[Region, Region] | None:
     """Cut off a part of even size, along the first axis that needs the fewest parts.
 
-    If not one index along any axis fits a whole file, TensorFlow begins file after file and never ends; such a region
-    is cut as in ``cut_along_an_axis``.
+    If not one index along any axis fits a whole file, TensorFlow begins file after file and never
+    ends; such a region is cut as in ``cut_along_an_axis``.
     """
     best: tuple[int, int] | None = None
     for axis, extent in enumerate(region.shape):
@@ -116,7 +128,8 @@ def cut_as_tensorflow(region: Region, itemsize: int, remaining: int, limit: int)
     if best is None:
         return cut_along_an_axis(region, itemsize, remaining, limit)
     parts, axis = best
-    # Even parts instead of full ones: 13 rows of which 6 fit make three parts of ceil(13 / 3) = 5, 5 and 3 rows.
+    # Even parts instead of full ones: 13 rows of which 6 fit make three parts of ceil(13 / 3) = 5,
+    # 5 and 3 rows.
     return _split(region, axis, -(-region.shape[axis] // parts))
 
 
@@ -132,9 +145,10 @@ def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
 
 
 def _most_filling(region: Region, itemsize: int, remaining: int) -> tuple[Region, Region] | None:
-    """Split a region so that the first part is as large as one cut along an axis makes it; None if no index fits."""
-    # Example: (4, 5) of 4 bytes with 50 bytes left. An index along axis 0 has 20 bytes, so 2 of them fill 40; one along
-    # axis 1 has 16 bytes, so 3 of them fill 48: cut along axis 1.
+    """Split a region so that the first part is as large as one cut along an axis makes it; None if
+    no index fits."""
+    # Example: (4, 5) of 4 bytes with 50 bytes left. An index along axis 0 has 20 bytes, so 2 of
+    # them fill 40; one along axis 1 has 16 bytes, so 3 of them fill 48: cut along axis 1.
     indices = [region.size // extent * itemsize for extent in region.shape]
     filled = [remaining // nbytes * nbytes for nbytes in indices]
     axis = filled.index(max(filled))
@@ -200,7 +214,8 @@ def fill(work: WeighedSlices, rows: Ints, cut: CutRule) -> FileContents:
     """Fill files in order; each row that no file can hold gets a file alone."""
     filled = FileContents(work.limit)
     weights = work.weights[rows]
-    # total[i] is the weight of the rows before i, so the rows [position, stop) that fit are found by one bisection.
+    # total[i] is the weight of the rows before i, so the rows [position, stop) that fit are found
+    # by one bisection.
     total = np.concatenate([[0], np.cumsum(weights)])
     # Rows that no file can hold, and the file that was being filled when they came.
     aside: list[tuple[int, int]] = []
@@ -225,16 +240,20 @@ def fill(work: WeighedSlices, rows: Ints, cut: CutRule) -> FileContents:
     return filled
 
 
-def _placed(work: WeighedSlices, filled: FileContents, aside: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _placed(
+    work: WeighedSlices, filled: FileContents, aside: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
     """Yield the rows that were put aside, each with the number of its file."""
     if work.are_whole:
-        # As ``save_pretrained`` of Hugging Face numbers files, by the time at which they are finished: that of the row
-        # comes before the one that was being filled. Limit 5, sizes 2 10 2 4: the files are 10, 2 + 2, 4.
+        # As ``save_pretrained`` of Hugging Face numbers files, by the time at which they are
+        # finished: that of the row comes before the one that was being filled. Limit 5, sizes 2 10
+        # 2 4: the files are 10, 2 + 2, 4.
         open_files = [file for _, file in aside]
         filled.files = [file + bisect_right(open_files, file) for file in filled.files]
         yield from ((position, file + number) for number, (position, file) in enumerate(aside))
         return
-    # Rows without elements do not justify a file alone: the first row that was put aside joins them.
+    # Rows without elements do not justify a file alone: the first row that was put aside joins
+    # them.
     first = 0 if _is_empty(work, filled) else filled.num_files
     yield from ((position, first + number) for number, (position, _) in enumerate(aside))
 
@@ -265,10 +284,11 @@ def _fill_cut(work: WeighedSlices, filled: FileContents, row: int, cut: CutRule)
 
 
 def fewest_files(work: WeighedSlices, rows: Ints) -> int:
-    """Number of files that any filling in order takes at least, as if cuts were allowed between any two elements.
+    """Number of files that any filling in order takes at least, as if cuts were allowed between any
+    two elements.
 
-    Each file then holds as many whole elements as fit, so no other filling in order is ahead of this one after any
-    file.
+    Each file then holds as many whole elements as fit, so no other filling in order is ahead of
+    this one after any file.
     """
     limit, weights = work.limit, work.weights[rows]
     items = ITEMSIZES[work.slices.codes()[rows]]
@@ -289,9 +309,9 @@ def fewest_files(work: WeighedSlices, rows: Ints) -> int:
             else:
                 full, remaining = full + 1, limit - nbytes
         else:
-            # `count` elements do not fit in this file; `files` more hold them, `each` in all but the last. Example: 10
-            # elements of 4 bytes, limit 12, 4 bytes left: 9 elements remain, 3 a file, so 3 files, and 0 bytes are
-            # left.
+            # `count` elements do not fit in this file; `files` more hold them, `each` in all but
+            # the last. Example: 10 elements of 4 bytes, limit 12, 4 bytes left: 9 elements remain,
+            # 3 a file, so 3 files, and 0 bytes are left.
             is_begun_here = remaining < limit
             count = nbytes // item - remaining // item
             each = max(limit // item, 1)
@@ -310,10 +330,11 @@ def fewest_files(work: WeighedSlices, rows: Ints) -> int:
 class MaxShardSizePolicy(ColumnarPolicy):
     """Files of at most ``max_shard_size`` bytes, filled in order; slices that do not fit are cut.
 
-    Slices are those of the full tensor, also where a shard of a sharded variable is cut. Tensors without elements are
-    kept, strings are never cut, and the tensors of two tasks never share a file. A slice that cannot be cut and exceeds
-    the limit gets a file alone, after the others; in a format of whole tensors, such as safetensors, in the order of
-    ``save_pretrained`` of Hugging Face. The number of files is the least that filling in order can take.
+    Slices are those of the full tensor, also where a shard of a sharded variable is cut. Tensors
+    without elements are kept, strings are never cut, and the tensors of two tasks never share a
+    file. A slice that cannot be cut and exceeds the limit gets a file alone, after the others; in a
+    format of whole tensors, such as safetensors, in the order of ``save_pretrained`` of Hugging
+    Face. The number of files is the least that filling in order can take.
 
     Examples
     --------
@@ -323,14 +344,17 @@ class MaxShardSizePolicy(ColumnarPolicy):
     """
 
     max_shard_size: int
-    """The limit in bytes of elements; neither indexes, nor the object graph, nor the lengths of strings are counted."""
+    """The limit in bytes of elements; neither indexes, nor the object graph, nor the lengths of
+    strings are counted."""
     compat: Literal["tensorflow"] | None = None
-    """``"tensorflow"`` cuts exactly the slices that TensorFlow cuts, wherever its algorithm ends."""
+    """``"tensorflow"`` cuts exactly the slices that TensorFlow cuts, wherever its algorithm
+    ends."""
 
     def __post_init__(self) -> None:
         if read_integer(self.max_shard_size, "max_shard_size") < 1:
             raise ArgumentError(
-                f"max_shard_size is {self.max_shard_size}; such a file holds nothing.", "Give at least 1."
+                f"max_shard_size is {self.max_shard_size}; such a file holds nothing.",
+                "Give at least 1.",
             )
         if self.compat not in (None, "tensorflow"):
             raise ArgumentError(f"Unknown compat={self.compat!r}.", "Give 'tensorflow' or None.")
@@ -339,7 +363,10 @@ class MaxShardSizePolicy(ColumnarPolicy):
     def description(self) -> str:
         """One sentence about the policy."""
         manner = "" if self.compat is None else " as TensorFlow does"
-        return f"Fills files up to {self.max_shard_size} bytes, cutting slices that do not fit{manner}."
+        return (
+            f"Fills files up to {self.max_shard_size} bytes, cutting slices that do not "
+            f"fit{manner}."
+        )
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Fill files task by task: the tensors of two tasks never share a file.
@@ -362,7 +389,9 @@ class MaxShardSizePolicy(ColumnarPolicy):
             If more than 99,999 files are needed.
         """
         weights, cuttable = weights_of(slices), cuttable_rows(slices, capabilities)
-        work = WeighedSlices(slices, weights, cuttable, int(self.max_shard_size), not capabilities.slice_dtypes)
+        work = WeighedSlices(
+            slices, weights, cuttable, int(self.max_shard_size), not capabilities.slice_dtypes
+        )
         number, names = slices.tasks()
         groups = [np.flatnonzero(number == task) for task in range(len(names))]
         fewest = [fewest_files(work, group) for group in groups]
@@ -372,7 +401,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
         regions: dict[int, Region] = {}
         count = num_files = 0
         for filled in map(self._fill, repeat(work), groups, fewest):
-            # Row ranges, files and parts are numbered within the task; here they are put behind those before them.
+            # Row ranges, files and parts are numbered within the task; here they are put behind
+            # those before them.
             for place, (some, file) in enumerate(zip(filled.rows, filled.files, strict=True)):
                 if place in filled.regions:
                     regions[count] = filled.regions[place]
@@ -389,8 +419,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
     def _check_count(self, num_files: int, nbytes: int) -> None:
         """Refuse a limit that takes too many files, before any of them is filled."""
         if num_files > MAX_FILES:
-            # Two files that follow each other hold more than the limit, and so does a slice that is set aside. So there
-            # are at most 3 * nbytes / limit.
+            # Two files that follow each other hold more than the limit, and so does a slice that is
+            # set aside. So there are at most 3 * nbytes / limit.
             enough = 3 * nbytes // MAX_FILES + 1
             cause = f"A limit of {self.max_shard_size} bytes a file takes {num_files} files or more"
             remedy = f"Give a larger limit, such as {enough} bytes."
@@ -404,7 +434,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
 
     @property
     def has_full_specs(self) -> bool:
-        """True as in TensorFlow's policy: whole tensors get their texts too, apart from scalars, which have none."""
+        """True as in TensorFlow's policy: whole tensors get their texts too, apart from scalars,
+        which have none."""
         return self.compat is not None
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
@@ -423,9 +454,13 @@ class MaxShardSizePolicy(ColumnarPolicy):
         nbytes, weights = assignment.nbytes_of_files(), weights_of(assignment.slices)
         found = []
         for file in np.flatnonzero(nbytes > self.max_shard_size).tolist():
-            rows = np.flatnonzero((assignment.file == file) & (weights > self.max_shard_size)).tolist()
+            rows = np.flatnonzero(
+                (assignment.file == file) & (weights > self.max_shard_size)
+            ).tolist()
             reasons = [_why_whole(assignment.slices, row) for row in rows]
-            reason = " ".join(reasons) or "The object graph and the lengths of strings are not counted."
+            reason = (
+                " ".join(reasons) or "The object graph and the lengths of strings are not counted."
+            )
             found.append(Exceeding(file, int(nbytes[file]), reason))
         return found
 

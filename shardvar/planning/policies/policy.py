@@ -1,15 +1,16 @@
-"""A policy decides which slices share a file. It has a ``description`` and answers in one of two ways:
+"""A policy decides which slices share a file. It has a ``description`` and answers in one of two
+ways:
 
     columns    ``assign(slices, capabilities)``: all slices at once, from metadata alone
     callback   ``__call__(shardable_tensors)``: tensor by tensor, RFC 001's ``ShardingCallback``
 
-The policies of shardvar answer in columns, which is fast. ``ColumnarPolicy`` makes each of them a callback too, with
-the law that both ways give the same answer. A shardable tensor is anything with the attributes ``checkpoint_key``,
-``dtype``, ``shape``, ``slice_spec``, ``device`` and ``tensor``; a tensor is anything that a basic index of NumPy cuts.
-Nothing is read here.
+The policies of shardvar answer in columns, which is fast. ``ColumnarPolicy`` makes each of them a
+callback too, with the law that both ways give the same answer. A shardable tensor is anything with
+the attributes ``checkpoint_key``, ``dtype``, ``shape``, ``slice_spec``, ``device`` and ``tensor``;
+a tensor is anything that a basic index of NumPy cuts. Nothing is read here.
 
-To add a policy, derive from ``ColumnarPolicy`` and write ``description`` and ``assign``; a policy with a limit adds
-``exceeding(assignment)``, which lists the files that are larger.
+To add a policy, derive from ``ColumnarPolicy`` and write ``description`` and ``assign``; a policy
+with a limit adds ``exceeding(assignment)``, which lists the files that are larger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,14 +61,16 @@ HOLDS_ALL = Capabilities(
     max_slice_rank=MAX_RANK,
     empty_slices=True,
 )
-"""The capabilities that a policy assumes if it is called without a format: all dtypes but strings can be cut."""
+"""The capabilities that a policy assumes if it is called without a format: all dtypes but strings
+can be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exceeding:
     """A file that is larger than its policy's limit.
 
-    R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a warning."
+    R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a
+    warning."
     """
 
     file: int
@@ -103,18 +106,22 @@ class ColumnarPolicy:
     def __call__(self, shardable_tensors: Sequence[Any]) -> list[dict[str, dict[str, Any]]]:
         """Answer as RFC 001 asks: for every file, from keys to the texts of slices to tensors.
 
-        Law: equal to what ``assign`` answers for the same slices and a format that can hold all of them.
+        Law: equal to what ``assign`` answers for the same slices and a format that can hold all of
+        them.
         """
         slices = tabulate(shardable_tensors)
         answer = self.assign(slices, HOLDS_ALL)
         parts, source = answer.slices, _source_rows(slices, answer.slices)
         kept = (parts.shape == slices.shape[source]).all(axis=1).tolist()
         files: list[dict[str, dict[str, Any]]] = [{} for _ in range(answer.num_files)]
-        for row, (file, given) in enumerate(zip(answer.file.tolist(), source.tolist(), strict=True)):
+        for row, (file, given) in enumerate(
+            zip(answer.file.tolist(), source.tolist(), strict=True)
+        ):
             each = shardable_tensors[given]
             part, spec = each.tensor, each.slice_spec
             if not kept[row]:
-                # Parts are in coordinates of the whole tensor; the value begins at the offset of the given slice.
+                # Parts are in coordinates of the whole tensor; the value begins at the offset of
+                # the given slice.
                 part = part[parts.region(row).relative_to(slices.region(given)).slices]
             if not kept[row] or self.has_full_specs:
                 spec = _spec(parts, row, self.has_full_specs)
@@ -123,7 +130,8 @@ class ColumnarPolicy:
 
 
 def take_parts(slices: SliceTable, rows: Ints, regions: dict[int, Region]) -> SliceTable:
-    """The table of some of the rows, in the given order; those in ``regions``, by position, only in part."""
+    """The table of some of the rows, in the given order; those in ``regions``, by position, only in
+    part."""
     table = slices.take(rows)
     if not regions:
         return table
@@ -141,11 +149,16 @@ def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
     >>> slice_spec((4, 3), Region((0, 0), (2, 3))), slice_spec((4, 3), Region((0, 0), (4, 3)))
     ('4 3 0,2:0,3', '')
     """
-    return "" if region == Region.whole(full_shape) else format_slice_text(full_shape, region, empty=True)
+    return (
+        ""
+        if region == Region.whole(full_shape)
+        else format_slice_text(full_shape, region, empty=True)
+    )
 
 
 def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Region]:
-    """The full shape and the region that a slice_spec means; ``shape`` is that of a whole tensor, whose spec is empty.
+    """The full shape and the region that a slice_spec means; ``shape`` is that of a whole tensor,
+    whose spec is empty.
 
     >>> parse_slice_spec("4 3 0,2:-", (2, 3))
     ((4, 3), Region(offset=(0, 0), shape=(2, 3)))
@@ -157,7 +170,8 @@ def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...]
 def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
     """The columns of shardable tensors, row by row.
 
-    ``InconsistentTensor`` if two of one key disagree, ``LayoutError`` if one has another shape than its slice_spec.
+    ``InconsistentTensor`` if two of one key disagree, ``LayoutError`` if one has another shape than
+    its slice_spec.
     """
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     position: dict[str, int] = {}
@@ -170,7 +184,8 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
             full_shape, region = parse_slice_spec(each.slice_spec, shape)
             if region.shape != shape:
                 raise LayoutError(
-                    f"The slice of {key!r} has shape {shape}, and the slice_spec {each.slice_spec!r}.",
+                    f"The slice of {key!r} has shape {shape}, and the slice_spec "
+                    f"{each.slice_spec!r}.",
                     "Give the slice_spec of a slice of that shape.",
                 )
             offset = region.offset
@@ -187,19 +202,26 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
     devices = [str(each.device or LOCAL_DEVICE) for each in shardable_tensors]
     number = {name: number for number, name in enumerate(dict.fromkeys(devices))}
     device = np.array([number[name] for name in devices], dtype=np.int64)
-    return replace(SliceTable.of(table, np.array(rows, dtype=np.int64), *columns), device=device, devices=tuple(number))
+    return replace(
+        SliceTable.of(table, np.array(rows, dtype=np.int64), *columns),
+        device=device,
+        devices=tuple(number),
+    )
 
 
 def _spec(parts: SliceTable, row: int, is_full: bool) -> str:
     """The text of a part; with ``is_full`` also that of a whole tensor, unless it is a scalar."""
     full_shape, region = parts.tensors.shape(int(parts.tensor[row])), parts.region(row)
     return (
-        format_slice_text(full_shape, region, empty=True) if is_full and full_shape else slice_spec(full_shape, region)
+        format_slice_text(full_shape, region, empty=True)
+        if is_full and full_shape
+        else slice_spec(full_shape, region)
     )
 
 
 def _payload_nbytes(tensor: Any) -> int:
-    """The bytes of a payload; for strings with those of their lengths and of the checksum of these."""
+    """The bytes of a payload; for strings with those of their lengths and of the checksum of
+    these."""
     if not isinstance(tensor, np.ndarray) or tensor.dtype.kind != "O":
         return int(tensor.nbytes)
     lengths = [len(element) for element in tensor.ravel().tolist()]
@@ -210,14 +232,15 @@ def _payload_nbytes(tensor: Any) -> int:
 def _source_rows(slices: SliceTable, parts: SliceTable) -> Ints:
     """[n] the row of the slice that each part belongs to."""
     counts = np.bincount(slices.tensor, minlength=len(slices.tensors))
-    # Right at once for tensors with one slice, as most are. The parts of the others are looked up below.
+    # Right at once for tensors with one slice, as most are. The parts of the others are looked up
+    # below.
     row_of = np.zeros(len(slices.tensors), dtype=np.int64)
     row_of[slices.tensor] = np.arange(len(slices))
     source: Ints = row_of[parts.tensor]
     several = np.flatnonzero(counts[parts.tensor] > 1)
     if len(several):
-        # A part that is a whole slice is found by its place, also one without elements, which overlaps with nothing.
-        # Every other part is found by its elements.
+        # A part that is a whole slice is found by its place, also one without elements, which
+        # overlaps with nothing. Every other part is found by its elements.
         places = {place: row for row, place in enumerate(_places(slices, np.arange(len(slices))))}
         source[several] = [places.get(place, -1) for place in _places(parts, several)]
         cut = several[source[several] < 0]
@@ -228,4 +251,7 @@ def _source_rows(slices: SliceTable, parts: SliceTable) -> Ints:
 
 def _places(slices: SliceTable, rows: Ints) -> list[tuple[int, bytes, bytes]]:
     columns = (slices.tensor[rows].tolist(), slices.offset[rows], slices.shape[rows])
-    return [(tensor, offset.tobytes(), shape.tobytes()) for tensor, offset, shape in zip(*columns, strict=True)]
+    return [
+        (tensor, offset.tobytes(), shape.tobytes())
+        for tensor, offset, shape in zip(*columns, strict=True)
+    ]

@@ -9,7 +9,13 @@ from shardvar.reference.devices.device import (
     make_cluster,
     value_nbytes,
 )
-from shardvar.reference.devices.ledger import Ledger, Traffic, Transfer, operation_scope, track_transfers
+from shardvar.reference.devices.ledger import (
+    Ledger,
+    Traffic,
+    Transfer,
+    operation_scope,
+    track_transfers,
+)
 from shardvar.reference.devices.moves import (
     Buffer,
     adopt,

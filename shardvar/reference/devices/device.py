@@ -1,16 +1,17 @@
 """Simulated devices and clusters of them: a device is a name and a memory whose limit is enforced.
 
-A device is an identity, not a value: two devices of one name are two memories. Its only mutable state is the count of
-bytes in use, which a lock guards.
+A device is an identity, not a value: two devices of one name are two memories. Its only mutable
+state is the count of bytes in use, which a lock guards.
 
 1. ``account`` counts an array when it comes to live on a device, and attaches a finalizer to it.
-2. The bytes are given back when the array is garbage-collected. A view keeps the array that owns the memory alive, so
-   views are covered.
-3. Finalizers may run at any point, even while this thread holds the lock. So a finalizer only appends its bytes to a
-   deque, and the next count subtracts them under the lock.
+2. The bytes are given back when the array is garbage-collected. A view keeps the array that owns
+   the memory alive, so views are covered.
+3. Finalizers may run at any point, even while this thread holds the lock. So a finalizer only
+   appends its bytes to a deque, and the next count subtracts them under the lock.
 
-Names are TensorFlow's: ``/job:ps/replica:0/task:1/device:CPU:0`` or short ``ps:1``, ``worker:0/GPU:1``, ``GPU:0``. A
-``Cluster`` holds the devices of parameter servers, of workers, and of the replicas of each worker.
+Names are TensorFlow's: ``/job:ps/replica:0/task:1/device:CPU:0`` or short ``ps:1``,
+``worker:0/GPU:1``, ``GPU:0``. A ``Cluster`` holds the devices of parameter servers, of workers, and
+of the replicas of each worker.
 """
 
 import gc
@@ -31,13 +32,16 @@ from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array
 from shardvar.limits import MAX_DEVICES
 
-# Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are names too.
+# Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are names
+# too.
 _FULL_NAME = re.compile(
     r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d+))?(?:/task:(?P<task>\d+))?"
     r"(?:/(?:device:)?(?P<kind>[A-Za-z]+):(?P<index>\d+))?",
     re.ASCII,
 )
-_SHORT_NAME = re.compile(r"(?P<job>[A-Za-z_]\w*):(?P<task>\d+)(?:/(?P<kind>[A-Za-z]+):(?P<index>\d+))?", re.ASCII)
+_SHORT_NAME = re.compile(
+    r"(?P<job>[A-Za-z_]\w*):(?P<task>\d+)(?:/(?P<kind>[A-Za-z]+):(?P<index>\d+))?", re.ASCII
+)
 _LOCAL_NAME = re.compile(r"(?P<kind>[CGT]PU):(?P<index>\d+)", re.ASCII | re.IGNORECASE)
 
 
@@ -51,7 +55,8 @@ class _Memory:
     released: deque[int] = field(default_factory=deque)
 
     def drain(self) -> int:
-        """Subtract what finalizers gave back, and return the bytes in use; the caller holds the lock."""
+        """Subtract what finalizers gave back, and return the bytes in use; the caller holds the
+        lock."""
         while self.released:
             self.used -= self.released.popleft()
         return self.used
@@ -113,7 +118,8 @@ class Device:
         return self._memory.peak
 
     def account(self, array: Array) -> "weakref.finalize[[int], Array]":
-        """Count an array as living here, from now until it is garbage-collected or the returned finalizer is called."""
+        """Count an array as living here, from now until it is garbage-collected or the returned
+        finalizer is called."""
         # At exit the finalizer is skipped: the process gives its memory back by itself.
         nbytes = value_nbytes(array)
         self.reserve(nbytes)
@@ -122,21 +128,26 @@ class Device:
         return finalizer
 
     def reserve(self, nbytes: int) -> None:
-        """Count bytes as used; ``DeviceFull`` if they do not fit, even after a garbage collection."""
+        """Count bytes as used; ``DeviceFull`` if they do not fit, even after a garbage
+        collection."""
         if self._memory.reserve(nbytes, self.memory_limit):
             return
-        # Arrays in reference cycles keep their bytes until the collector runs; only then is the device really full.
+        # Arrays in reference cycles keep their bytes until the collector runs; only then is the
+        # device really full.
         gc.collect()
         if not self._memory.reserve(nbytes, self.memory_limit):
             raise DeviceFull(
-                f"{self.name} has a memory limit of {self.memory_limit} bytes, {self.used} are used "
+                f"{self.name} has a memory limit of {self.memory_limit} bytes, {self.used} are "
+                "used "
                 f"and {nbytes} were requested.",
                 "Spread the variable over more shards, or give the device more memory.",
             )
 
     def check_room(self, nbytes: int) -> None:
-        """Raise ``DeviceFull`` if an array of so many bytes would not fit; called before the array is made."""
-        # Reserve and give back at once: the array's own `account` counts it, and `peak` sees the bytes either way.
+        """Raise ``DeviceFull`` if an array of so many bytes would not fit; called before the array
+        is made."""
+        # Reserve and give back at once: the array's own `account` counts it, and `peak` sees the
+        # bytes either way.
         self.reserve(nbytes)
         self._memory.released.append(nbytes)
 
@@ -160,11 +171,13 @@ def full_name(name: str) -> str:
     """
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Invalid device name {name!r}.", "Give a text such as 'ps:1'.")
-    # "GPU:1" has the form of a short name too, job "GPU" and task 1, so the local form is tried first.
+    # "GPU:1" has the form of a short name too, job "GPU" and task 1, so the local form is tried
+    # first.
     found = _LOCAL_NAME.fullmatch(name) or _SHORT_NAME.fullmatch(name) or _FULL_NAME.fullmatch(name)
     if not (name and found):
         raise ArgumentError(
-            f"Invalid device name {name!r}.", "Write '/job:ps/replica:0/task:1/device:CPU:0' or 'ps:1'."
+            f"Invalid device name {name!r}.",
+            "Write '/job:ps/replica:0/task:1/device:CPU:0' or 'ps:1'.",
         )
     # What a name leaves out is TensorFlow's default: "/job:ps/task:3" is replica 0, and its CPU 0.
     part = {key: value for key, value in found.groupdict().items() if value}
@@ -187,15 +200,19 @@ _current: ContextVar[Device] = ContextVar("device", default=_DEFAULT)
 
 
 def current_device() -> Device:
-    """Return the device on which plain arrays live: that of the innermost ``device_scope``, else one without limit."""
+    """Return the device on which plain arrays live: that of the innermost ``device_scope``, else
+    one without limit."""
     return _current.get()
 
 
 @contextmanager
 def device_scope(device: Device) -> Iterator[Device]:
-    """Compute on this device: arrays made inside live there, and reaching another device's buffers is a move."""
+    """Compute on this device: arrays made inside live there, and reaching another device's buffers
+    is a move."""
     if not isinstance(device, Device):
-        raise ArgumentTypeError(f"A device scope is given {device!r}.", "Give a shardvar.reference.devices.Device.")
+        raise ArgumentTypeError(
+            f"A device scope is given {device!r}.", "Give a shardvar.reference.devices.Device."
+        )
     token = _current.set(device)
     try:
         yield device
@@ -222,7 +239,9 @@ class Cluster:
         names = [device.name for device in self.devices]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ArgumentError(f"The cluster has two devices of the name {twice}.", "Number the tasks.")
+            raise ArgumentError(
+                f"The cluster has two devices of the name {twice}.", "Number the tasks."
+            )
 
     @property
     def servers(self) -> tuple[Device, ...]:
@@ -237,7 +256,10 @@ class Cluster:
     @property
     def replicas(self) -> tuple[Device, ...]:
         """The accelerators of the workers, or the hosts themselves where workers have none."""
-        return tuple(device for device in self._workers() if device.host_name != device.name) or self.hosts
+        return (
+            tuple(device for device in self._workers() if device.host_name != device.name)
+            or self.hosts
+        )
 
     def __getitem__(self, name: str) -> Device:
         wanted = full_name(name)
@@ -245,7 +267,9 @@ class Cluster:
             if device.name == wanted:
                 return device
         known = ", ".join(device.short_name for device in self.devices)
-        raise ArgumentError(f"The cluster has no device {wanted}.", f"Its devices are {known or 'none'}.")
+        raise ArgumentError(
+            f"The cluster has no device {wanted}.", f"Its devices are {known or 'none'}."
+        )
 
     def __iter__(self) -> Iterator[Device]:
         return iter(self.devices)
@@ -266,11 +290,16 @@ def make_cluster(
     host_memory_limit: int | None = None,
     replica_memory_limit: int | None = None,
 ) -> Cluster:
-    """Return a cluster of ``num_ps`` parameter servers and ``num_workers`` hosts; memory limits are in bytes.
+    """Return a cluster of ``num_ps`` parameter servers and ``num_workers`` hosts; memory limits are
+    in bytes.
 
     Each host has ``replicas_per_worker`` accelerators.
     """
-    counts = {"num_ps": num_ps, "num_workers": num_workers, "replicas_per_worker": replicas_per_worker}
+    counts = {
+        "num_ps": num_ps,
+        "num_workers": num_workers,
+        "replicas_per_worker": replicas_per_worker,
+    }
     for name, count in counts.items():
         if isinstance(count, bool) or not hasattr(count, "__index__"):
             raise ArgumentTypeError(f"{name} is {count!r}.", "Give a count of zero or more.")
@@ -278,9 +307,14 @@ def make_cluster(
             raise ArgumentError(f"{name} is {count}.", "Give a count of zero or more.")
     # As Python's integers: those of NumPy may overflow.
     if (total := int(num_ps) + int(num_workers) * (1 + int(replicas_per_worker))) > MAX_DEVICES:
-        raise ArgumentError(f"A cluster of {total} devices is asked for.", f"At most {MAX_DEVICES} are supported.")
+        raise ArgumentError(
+            f"A cluster of {total} devices is asked for.", f"At most {MAX_DEVICES} are supported."
+        )
     devices = [Device(f"ps:{task}", ps_memory_limit) for task in range(num_ps)]
     for task in range(num_workers):
         devices.append(Device(f"worker:{task}", host_memory_limit))
-        devices += [Device(f"worker:{task}/GPU:{i}", replica_memory_limit) for i in range(replicas_per_worker)]
+        devices += [
+            Device(f"worker:{task}/GPU:{i}", replica_memory_limit)
+            for i in range(replicas_per_worker)
+        ]
     return Cluster(tuple(devices))

@@ -1,13 +1,17 @@
-"""The transfer ledger: the bytes that crossed from one device to another, counted as they are copied.
+"""The transfer ledger: the bytes that crossed from one device to another, counted as they are
+copied.
 
-A ledger is open from ``track_transfers()`` until the end of its ``with`` statement. It counts the moves of the thread
-that opened it, nested ledgers included, and those of threads that have not opened one. Rows are totals by operation,
-source and target, so a long program takes no more memory than a short one.
+A ledger is open from ``track_transfers()`` until the end of its ``with`` statement. It counts the
+moves of the thread that opened it, nested ledgers included, and those of threads that have not
+opened one. Rows are totals by operation, source and target, so a long program takes no more memory
+than a short one.
 
-An operation is what the user called: the outermost ``operation_scope`` gives its name to all moves beneath it.
+An operation is what the user called: the outermost ``operation_scope`` gives its name to all moves
+beneath it.
 
-Example: a worker looks up 100 rows of 16 float32 on two servers, 60 on one and 40 on the other. The ledger gets two
-rows: ("sparse_read", ps:0, worker:0) of 60 * 16 * 4 = 3,840 bytes and one of 2,560, each with one message.
+Example: a worker looks up 100 rows of 16 float32 on two servers, 60 on one and 40 on the other. The
+ledger gets two rows: ("sparse_read", ps:0, worker:0) of 60 * 16 * 4 = 3,840 bytes and one of 2,560,
+each with one message.
 """
 
 from collections import Counter
@@ -51,7 +55,8 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ledger:
-    """The moves that were counted while it was open. It may be read at any time, also while threads still move.
+    """The moves that were counted while it was open. It may be read at any time, also while threads
+    still move.
 
     >>> with track_transfers() as ledger:
     ...     with operation_scope("assign"):
@@ -68,7 +73,10 @@ class Ledger:
     def transfers(self) -> tuple[Transfer, ...]:
         """One row for each operation, source and target, in the order of their first moves."""
         with self._lock:
-            return tuple(Transfer(*route, nbytes, self._messages[route]) for route, nbytes in self._nbytes.items())
+            return tuple(
+                Transfer(*route, nbytes, self._messages[route])
+                for route, nbytes in self._nbytes.items()
+            )
 
     @property
     def operations(self) -> dict[str, Traffic]:
@@ -101,7 +109,10 @@ class Ledger:
 
         total, rows = self.total(), self.transfers
         short = {name: Device(name).short_name for row in rows for name in (row.source, row.target)}
-        routes = [(row.operation, short[row.source], short[row.target], row.nbytes, row.messages) for row in rows]
+        routes = [
+            (row.operation, short[row.source], short[row.target], row.nbytes, row.messages)
+            for row in rows
+        ]
         return ledger_html(total.nbytes, total.messages, routes)
 
     def add(self, route: _Route, nbytes: int, messages: int) -> None:
@@ -126,10 +137,12 @@ def track_transfers() -> Iterator[Ledger]:
     Yields
     ------
     Ledger
-        Counts bytes and messages while it is open: ``nbytes``, ``messages``, ``operations`` and ``transfers``.
+        Counts bytes and messages while it is open: ``nbytes``, ``messages``, ``operations`` and
+        ``transfers``.
     """
-    # A thread with open ledgers counts in all of these (`_own`). A thread without any counts in those of all threads
-    # (`_open`): a pool that moves on behalf of the opener is counted, and two tests in two threads stay apart.
+    # A thread with open ledgers counts in all of these (`_own`). A thread without any counts in
+    # those of all threads (`_open`): a pool that moves on behalf of the opener is counted, and two
+    # tests in two threads stay apart.
     ledger = Ledger()
     token = _own.set((*_own.get(), ledger))
     with _open_lock:
@@ -144,8 +157,10 @@ def track_transfers() -> Iterator[Ledger]:
 
 @contextmanager
 def operation_scope(name: str) -> Iterator[None]:
-    """Attribute the moves inside to this operation, unless an enclosing scope has named them already."""
-    # A strategy's reduction opens "reduce", and the reads inside it open "read_value": the outer name stays.
+    """Attribute the moves inside to this operation, unless an enclosing scope has named them
+    already."""
+    # A strategy's reduction opens "reduce", and the reads inside it open "read_value": the outer
+    # name stays.
     token = _operation.set(_operation.get() or name)
     try:
         yield

@@ -1,8 +1,9 @@
 """Buffers, and the only functions that move bytes from one device to another.
 
-A plain array lives where the program computes: on ``current_device()``, unless a function names its ``source``. A
-``Buffer`` is an array that lives on a device while anything refers to it. Each move copies, and the ledger counts what
-was copied. Moves within one device copy where the caller asked for a copy, and are not counted.
+A plain array lives where the program computes: on ``current_device()``, unless a function names its
+``source``. A ``Buffer`` is an array that lives on a device while anything refers to it. Each move
+copies, and the ledger counts what was copied. Moves within one device copy where the caller asked
+for a copy, and are not counted.
 
     allocate        zeros on a device
     adopt           an array that was made on the device and has no other reference: no copy
@@ -14,10 +15,11 @@ was copied. Moves within one device copy where the caller asked for a copy, and 
     gather_into     rows of an array into memory that lives on the target already
     gather_parts    the same from arrays that each live on a device, as if they were one
 
-Lookups are gathers, and their speed is that of memory: a processor waits for rows that lie anywhere in a large array.
-So many rows are gathered by two threads, each half of them. Rows of several parts are gathered in row blocks: first the
-rows of each part, one part after another, into memory that stays in the processor's cache; from there all of them in
-the order that was asked for. Writing single rows to distant places, which is slow, never happens.
+Lookups are gathers, and their speed is that of memory: a processor waits for rows that lie anywhere
+in a large array. So many rows are gathered by two threads, each half of them. Rows of several parts
+are gathered in row blocks: first the rows of each part, one part after another, into memory that
+stays in the processor's cache; from there all of them in the order that was asked for. Writing
+single rows to distant places, which is slow, never happens.
 """
 
 import os
@@ -42,14 +44,16 @@ from shardvar.reference.devices.ledger import record_transfer
 
 T = TypeVar("T")
 Split = Callable[[Ints], Iterable[tuple[int, Ints, Ints | None]]]
-"""A function of rows of the whole that yields, for each part that holds some of them: the part, their numbers in it,
-and their places among the rows that were given, or None for all places."""
+"""A function of rows of the whole that yields, for each part that holds some of them: the part,
+their numbers in it, and their places among the rows that were given, or None for all places."""
 
 _MUCH_NBYTES = 1 << 22
-"""From so many bytes on two threads share a gather: it takes ten times as long as waking the second one."""
+"""From so many bytes on two threads share a gather: it takes ten times as long as waking the second
+one."""
 _BLOCK_NBYTES = 1 << 21
 _BLOCK_ROWS = 1 << 14
-"""The limits of a row block, whichever is reached first: what lies between source and target stays in the cache."""
+"""The limits of a row block, whichever is reached first: what lies between source and target stays
+in the cache."""
 
 _of_thread = threading.local()
 """The memory of one row block, which each thread keeps between gathers."""
@@ -59,7 +63,8 @@ _of_thread = threading.local()
 class Buffer:
     """An array that lives on a device and counts against its limit.
 
-    The array may be written in place. Its bytes are given back when the last view of it is gone, or on ``release()``.
+    The array may be written in place. Its bytes are given back when the last view of it is gone, or
+    on ``release()``.
     """
 
     device: Device
@@ -74,7 +79,10 @@ class Buffer:
     def array(self) -> Array:
         """The memory itself, not a copy; ``ScopeError`` after ``release()``."""
         if not self._finalizer.alive:
-            raise ScopeError(f"A buffer on {self.device} was used after its release.", "Read it before releasing it.")
+            raise ScopeError(
+                f"A buffer on {self.device} was used after its release.",
+                "Read it before releasing it.",
+            )
         return self._array
 
     @property
@@ -91,11 +99,17 @@ class Buffer:
 
 
 def allocate(
-    shape: Sequence[int], dtype: npt.DTypeLike, device: Device | None = None, *, is_zeroed: bool = True
+    shape: Sequence[int],
+    dtype: npt.DTypeLike,
+    device: Device | None = None,
+    *,
+    is_zeroed: bool = True,
 ) -> Buffer:
-    """Return zeros (empty strings for objects) on a device, the current one by default; the limit is checked first.
+    """Return zeros (empty strings for objects) on a device, the current one by default; the limit
+    is checked first.
 
-    ``is_zeroed=False`` is for callers that write every element next: the elements are undefined until then.
+    ``is_zeroed=False`` is for callers that write every element next: the elements are undefined
+    until then.
     """
     device = device or current_device()
     dtype = np.dtype(dtype)
@@ -111,14 +125,18 @@ def adopt(array: Array, device: Device | None = None) -> Buffer:
 
     It is copied only where it cannot be a buffer: where it is a view, read-only or not in C order.
     """
-    # A view would keep its owner's memory alive without counting it, and a buffer must be writeable in place.
+    # A view would keep its owner's memory alive without counting it, and a buffer must be writeable
+    # in place.
     device = device or current_device()
     can_be_buffer = array.flags.owndata and array.flags.writeable and array.flags.c_contiguous
     return Buffer(device, array if can_be_buffer else _copy_for(device, array))
 
 
-def place(value: npt.ArrayLike, device: Device | None = None, *, source: Device | None = None) -> Buffer:
-    """Return a copy of a value on a device; it moves there from ``source``, by default the current device."""
+def place(
+    value: npt.ArrayLike, device: Device | None = None, *, source: Device | None = None
+) -> Buffer:
+    """Return a copy of a value on a device; it moves there from ``source``, by default the current
+    device."""
     here = current_device()
     device, source = device or here, source or here
     # Check and plan: the copy raises DeviceFull before a byte is counted.
@@ -130,13 +148,15 @@ def place(value: npt.ArrayLike, device: Device | None = None, *, source: Device 
 
 
 def move(buffer: Buffer, target: Device | None = None) -> Buffer:
-    """Return the buffer's value on another device, by default the current one, or the buffer if it lives there."""
+    """Return the buffer's value on another device, by default the current one, or the buffer if it
+    lives there."""
     target = target or current_device()
     return buffer if buffer.device is target else place(buffer.array, target, source=buffer.device)
 
 
 def move_array(array: Array, source: Device, target: Device) -> Array:
-    """Return the array on the target, where it counts as used until it is dropped, or itself if it is there."""
+    """Return the array on the target, where it counts as used until it is dropped, or itself if it
+    is there."""
     return array if source is target else place(array, target, source=source).array
 
 
@@ -148,9 +168,13 @@ def copy_into(out: Array, values: npt.ArrayLike, source: Device, target: Device)
 
 
 def copy_all(
-    regions: Iterable[tuple[Array, Array]], source: Device, target: Device, combine: np.ufunc | None = None
+    regions: Iterable[tuple[Array, Array]],
+    source: Device,
+    target: Device,
+    combine: np.ufunc | None = None,
 ) -> None:
-    """``out[...] = values`` for each pair of ``regions``, or ``combine(out, values)``: one message for all of them."""
+    """``out[...] = values`` for each pair of ``regions``, or ``combine(out, values)``: one message
+    for all of them."""
     nbytes = 0
     for out, values in regions:
         if combine is None:
@@ -161,10 +185,14 @@ def copy_all(
     record_transfer(source, target, nbytes)
 
 
-def gather_into(out: Array, array: Array, rows: Ints, source: Device, target: Device, at: Ints | None = None) -> None:
-    """``out[at] = array[rows]``, where ``array`` lives on ``source`` and ``out`` on ``target``: one message.
+def gather_into(
+    out: Array, array: Array, rows: Ints, source: Device, target: Device, at: Ints | None = None
+) -> None:
+    """``out[at] = array[rows]``, where ``array`` lives on ``source`` and ``out`` on ``target``: one
+    message.
 
-    ``rows`` and ``at`` [n] must be in range, which the caller checks; without ``at`` it is ``out[:] = array[rows]``.
+    ``rows`` and ``at`` [n] must be in range, which the caller checks; without ``at`` it is ``out[:]
+    = array[rows]``.
     """
     # Plan. Rows that go to scattered places are gathered in memory of their own first.
     is_direct = at is None and out.flags.c_contiguous
@@ -180,11 +208,13 @@ def gather_into(out: Array, array: Array, rows: Ints, source: Device, target: De
     record_transfer(source, target, value_nbytes(taken), messages=int(len(rows) > 0))
 
 
-def gather_parts(out: Array, parts: Sequence[Buffer], rows: Ints, split: Split, target: Device) -> None:
+def gather_parts(
+    out: Array, parts: Sequence[Buffer], rows: Ints, split: Split, target: Device
+) -> None:
     """``out[:] = np.concatenate(parts)[rows]``, where ``out`` lives on ``target``.
 
-    One message is counted for each part that holds some of the rows. ``out`` is in C order, ``rows`` [n] must be in
-    range, and ``split`` says which part holds which of them.
+    One message is counted for each part that holds some of the rows. ``out`` is in C order,
+    ``rows`` [n] must be in range, and ``split`` says which part holds which of them.
     """
     # Plan. Rows of 1 MiB come two at a time, rows of 64 bytes 16,384 at a time.
     step = max(1, min(_BLOCK_ROWS, _BLOCK_NBYTES // max(1, out[:1].nbytes)))
@@ -200,7 +230,9 @@ def gather_parts(out: Array, parts: Sequence[Buffer], rows: Ints, split: Split, 
     # Move. Two threads may have gathered from one part, which is one message all the same.
     total: Counter[int] = Counter()
     for moved in _shared(gather, out):
-        total.update(moved)  # unlike a sum of counters it keeps zeros: rows without elements are a message too
+        total.update(
+            moved
+        )  # unlike a sum of counters it keeps zeros: rows without elements are a message too
     for part in sorted(total):
         record_transfer(parts[part].device, target, total[part])
 
@@ -212,9 +244,10 @@ def _gather_block(
     scratch: Array,
     moved: Counter[int],
 ) -> None:
-    """Write the rows of all portions to their places in ``out``, and add the bytes that each part gave to ``moved``."""
-    # scratch holds the rows part after part, and found[i] says where in it the row of out[i] is. Two parts that hold
-    # the places [1] and [0, 2] give found = [1, 0, 2].
+    """Write the rows of all portions to their places in ``out``, and add the bytes that each part
+    gave to ``moved``."""
+    # scratch holds the rows part after part, and found[i] says where in it the row of out[i] is.
+    # Two parts that hold the places [1] and [0, 2] give found = [1, 0, 2].
     filled, found = 0, np.empty(len(out), np.int64)
     for part, local, places in portions:
         taken = out if places is None else scratch[filled : filled + len(local)]
@@ -231,8 +264,9 @@ def _gather_block(
 def _scratch(count: int, like: Array) -> Iterator[Array]:
     """Provide ``count`` rows like those of ``like``, in memory that the thread keeps.
 
-    New pages would cost as much as the work itself. The memory is taken out of the thread's keeping meanwhile, so code
-    that runs in between in the same thread, such as a finalizer, allocates other memory.
+    New pages would cost as much as the work itself. The memory is taken out of the thread's keeping
+    meanwhile, so code that runs in between in the same thread, such as a finalizer, allocates other
+    memory.
     """
     shape, nbytes = (count, *like.shape[1:]), count * like[:1].nbytes
     if like.dtype.hasobject or nbytes > _BLOCK_NBYTES:
@@ -247,12 +281,14 @@ def _scratch(count: int, like: Array) -> Iterator[Array]:
 
 
 def _take(array: Array, rows: Ints, out: Array) -> None:
-    # Rows are in range, so nothing is clipped: this is the mode in which NumPy writes to `out` without a buffer.
+    # Rows are in range, so nothing is clipped: this is the mode in which NumPy writes to `out`
+    # without a buffer.
     array.take(rows, axis=0, out=out, mode="clip")
 
 
 def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:
-    """Return the results of ``work(start, stop)`` for the rows of ``out``: all at once, or two halves at a time."""
+    """Return the results of ``work(start, stop)`` for the rows of ``out``: all at once, or two
+    halves at a time."""
     is_much = out.nbytes >= _MUCH_NBYTES and not out.dtype.hasobject
     half = len(out) // 2 if is_much else 0
     # NumPy copies without the interpreter's lock, so another thread does one half meanwhile.

@@ -43,13 +43,14 @@ def redistribute(
 ) -> tuple[Parts, ...]:
     """Return what each device holds under the target layout, given what it holds under the source.
 
-    Terms are combined in the order of their numbers, in their dtype. ``track_transfers()`` counts the bytes and
-    messages of ``plan_redistribution``. Source and target are in memory together.
+    Terms are combined in the order of their numbers, in their dtype. ``track_transfers()`` counts
+    the bytes and messages of ``plan_redistribution``. Source and target are in memory together.
 
     Parameters
     ----------
     parts : sequence of array_like, or of sequences of array_like
-        For each device of the source's mesh the arrays of its regions in their order, or the array where there is one.
+        For each device of the source's mesh the arrays of its regions in their order, or the array
+        where there is one.
     source : Layout
         The layout of `parts`.
     target : Layout
@@ -62,7 +63,8 @@ def redistribute(
     Returns
     -------
     tuple of tuple of ndarray
-        For each device of the target's mesh new arrays of its regions in their order, of the dtype of `parts`.
+        For each device of the target's mesh new arrays of its regions in their order, of the dtype
+        of `parts`.
 
     Raises
     ------
@@ -100,8 +102,11 @@ def redistribute(
     return tuple(tuple(made[row] for row in rows) for rows in _rows_by_device(target))
 
 
-def _move(plan: Redistribution, held: Sequence[Parts], dtype: np.dtype[Any], places: Sequence[Device]) -> list[Array]:
-    """The arrays of the rows of the target, filled. Those of the source count as used meanwhile, and no longer."""
+def _move(
+    plan: Redistribution, held: Sequence[Parts], dtype: np.dtype[Any], places: Sequence[Device]
+) -> list[Array]:
+    """The arrays of the rows of the target, filled. Those of the source count as used meanwhile,
+    and no longer."""
     with ExitStack() as before, operation_scope("redistribute"):
         for place, arrays in zip(places, held, strict=False):
             for array in arrays:
@@ -111,13 +116,18 @@ def _move(plan: Redistribution, held: Sequence[Parts], dtype: np.dtype[Any], pla
     return made
 
 
-def _carry_out(plan: Redistribution, held: list[Array], made: list[Array], places: Sequence[Device]) -> None:
-    """Copy all regions; ``held`` and ``made`` are the arrays of the rows of the source and of the target."""
+def _carry_out(
+    plan: Redistribution, held: list[Array], made: list[Array], places: Sequence[Device]
+) -> None:
+    """Copy all regions; ``held`` and ``made`` are the arrays of the rows of the source and of the
+    target."""
     both = (plan.kept, plan.moves)
     term, sender, receiver = (
-        np.concatenate([getattr(copies, name) for copies in both]) for name in ("term", "sender", "receiver")
+        np.concatenate([getattr(copies, name) for copies in both])
+        for name in ("term", "sender", "receiver")
     )
-    # Term by term, so that the first one is copied and the others are combined with it in their order.
+    # Term by term, so that the first one is copied and the others are combined with it in their
+    # order.
     order = np.lexsort((sender, receiver, term))
     combine = None if plan.reduce is None else _COMBINE[plan.reduce]
     for (number, to, by), rows in groupby(
@@ -127,8 +137,11 @@ def _carry_out(plan: Redistribution, held: list[Array], made: list[Array], place
         copy_all(regions, places[by], places[to], combine if number else None)
 
 
-def _views(plan: Redistribution, row: int, held: list[Array], made: list[Array]) -> tuple[Array, Array]:
-    """The memory that a copy writes and the one that it reads: views of arrays of the target and of the source."""
+def _views(
+    plan: Redistribution, row: int, held: list[Array], made: list[Array]
+) -> tuple[Array, Array]:
+    """The memory that a copy writes and the one that it reads: views of arrays of the target and of
+    the source."""
     copies = plan.kept if row < len(plan.kept) else plan.moves
     number = row if row < len(plan.kept) else row - len(plan.kept)
     region = copies.region(number)
@@ -147,7 +160,9 @@ def _views(plan: Redistribution, row: int, held: list[Array], made: list[Array])
 def _allocate(layout: Layout, dtype: np.dtype[Any], places: Sequence[Device]) -> list[Array]:
     """An array for each row of the layout, on its device."""
     rows = zip(layout.device.tolist(), layout.extent.tolist(), strict=True)
-    return [allocate(extent, dtype, places[device], is_zeroed=False).array for device, extent in rows]
+    return [
+        allocate(extent, dtype, places[device], is_zeroed=False).array for device, extent in rows
+    ]
 
 
 def _rows_by_device(layout: Layout) -> list[range]:
@@ -162,15 +177,21 @@ def _read_parts(parts: Sequence[Sequence[npt.ArrayLike] | Array], source: Layout
     """The arrays of each device; ``LayoutError`` unless they have the shapes of the regions."""
     if len(parts) != source.mesh.size:
         raise LayoutError(
-            f"Parts of {len(parts)} devices are given for the mesh {source.mesh}.", "Give an entry for each device."
+            f"Parts of {len(parts)} devices are given for the mesh {source.mesh}.",
+            "Give an entry for each device.",
         )
     held: list[Parts] = []
     for device, (given, rows) in enumerate(zip(parts, _rows_by_device(source), strict=True)):
-        arrays = (given,) if isinstance(given, np.ndarray) and len(rows) == 1 else tuple(map(np.asarray, given))
+        arrays = (
+            (given,)
+            if isinstance(given, np.ndarray) and len(rows) == 1
+            else tuple(map(np.asarray, given))
+        )
         wanted = [tuple(source.extent[row].tolist()) for row in rows]
         if [array.shape for array in arrays] != wanted:
             raise LayoutError(
-                f"Device {device} is given arrays of the shapes {[array.shape for array in arrays]}, and its regions "
+                f"Device {device} is given arrays of the shapes "
+                f"{[array.shape for array in arrays]}, and its regions "
                 f"have {wanted}.",
                 "Give an array for each region of `source.regions(device)`, in that order.",
             )
@@ -179,16 +200,24 @@ def _read_parts(parts: Sequence[Sequence[npt.ArrayLike] | Array], source: Layout
 
 
 def _read_dtype(held: Iterable[Parts], reduce: str | None) -> np.dtype[Any]:
-    """The dtype of the parts; ``LayoutError`` for several, ``ArgumentError`` for one that a reduction would change."""
+    """The dtype of the parts; ``LayoutError`` for several, ``ArgumentError`` for one that a
+    reduction would change."""
     dtypes = {array.dtype for arrays in held for array in arrays}
     if len(dtypes) > 1:
-        raise LayoutError(f"The parts have the dtypes {sorted(map(str, dtypes))}.", "Give parts of one tensor.")
+        raise LayoutError(
+            f"The parts have the dtypes {sorted(map(str, dtypes))}.", "Give parts of one tensor."
+        )
     dtype = dtypes.pop() if dtypes else np.dtype(np.float32)
     is_bits = reduce in ("band", "bor", "bxor")
-    refused = (reduce == "avg" and dtype.kind in "iub") or (is_bits and dtype.kind not in "iub") or dtype.kind in "OSU"
+    refused = (
+        (reduce == "avg" and dtype.kind in "iub")
+        or (is_bits and dtype.kind not in "iub")
+        or dtype.kind in "OSU"
+    )
     if reduce is not None and refused:
         raise ArgumentError(
-            f"The reduction {reduce!r} of terms of dtype {dtype} is not of that dtype.", "Cast the terms first."
+            f"The reduction {reduce!r} of terms of dtype {dtype} is not of that dtype.",
+            "Cast the terms first.",
         )
     return dtype
 
@@ -198,9 +227,12 @@ def _read_devices(devices: Sequence[Device] | None, count: int) -> Sequence[Devi
         return [Device(f"GPU:{number}") for number in range(count)]
     for device in devices:
         if not isinstance(device, Device):
-            raise ArgumentTypeError(f"{device!r} is not a device.", "Give shardvar.reference.devices.Device objects.")
+            raise ArgumentTypeError(
+                f"{device!r} is not a device.", "Give shardvar.reference.devices.Device objects."
+            )
     if len(devices) < count or len(set(map(id, devices))) != len(devices):
         raise ArgumentError(
-            f"{len(set(map(id, devices)))} devices are given for meshes of {count}.", "Give a device for each number."
+            f"{len(set(map(id, devices)))} devices are given for meshes of {count}.",
+            "Give a device for each number.",
         )
     return devices

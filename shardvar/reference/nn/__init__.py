@@ -1,12 +1,27 @@
-"""Operations on variables, plain and sharded alike: lookups, products, sampled losses, and their gradients."""
+"""Operations on variables, plain and sharded alike: lookups, products, sampled losses, and their
+gradients."""
 
 from shardvar.reference.nn.gradients import gradient, vjp
 from shardvar.reference.nn.lookup import embedding_lookup
-from shardvar.reference.nn.losses import SampledValues, log_uniform_sampler, nce_loss, sampled_softmax_loss
+from shardvar.reference.nn.losses import (
+    SampledValues,
+    log_uniform_sampler,
+    nce_loss,
+    sampled_softmax_loss,
+)
 from shardvar.reference.nn.matmul import matmul
 from shardvar.reference.nn.mod import mod_to_div
-from shardvar.reference.nn.rebalance import RebalancedEmbedding, permute_rows, plan_balanced_rows, plan_shuffled_rows
-from shardvar.reference.nn.sparse import SparseTensor, embedding_lookup_sparse, safe_embedding_lookup_sparse
+from shardvar.reference.nn.rebalance import (
+    RebalancedEmbedding,
+    permute_rows,
+    plan_balanced_rows,
+    plan_shuffled_rows,
+)
+from shardvar.reference.nn.sparse import (
+    SparseTensor,
+    embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
 
 __all__ = [
     "RebalancedEmbedding",

@@ -1,13 +1,15 @@
-"""Gradients with respect to shards: pullbacks of the functions of nn, and the parts and sums of gradients.
+"""Gradients with respect to shards: pullbacks of the functions of nn, and the parts and sums of
+gradients.
 
-``vjp(function, *args)`` returns the function's value and its pullback. The pullback takes the gradient of a scalar with
-respect to that value, and returns the gradients with respect to the function's differentiable arguments: for a variable
-pairs (gradient, shard), for an array an array. A program chains pullbacks, and needs no tape. The table at the end says
-which functions have one.
+``vjp(function, *args)`` returns the function's value and its pullback. The pullback takes the
+gradient of a scalar with respect to that value, and returns the gradients with respect to the
+function's differentiable arguments: for a variable pairs (gradient, shard), for an array an array.
+A program chains pullbacks, and needs no tape. The table at the end says which functions have one.
 
-R-GRAD-1 (RFC 000): "gradient computation and update are always performed at the component variable level". The gradient
-of rows that were looked up is one ``IndexedSlices`` a shard, with local row numbers, in the order of the ids, rows that
-come twice kept; a shard of which nothing was read has one without rows. A dense gradient is cut like the variable.
+R-GRAD-1 (RFC 000): "gradient computation and update are always performed at the component variable
+level". The gradient of rows that were looked up is one ``IndexedSlices`` a shard, with local row
+numbers, in the order of the ids, rows that come twice kept; a shard of which nothing was read has
+one without rows. A dense gradient is cut like the variable.
 
 ``gradient`` adds what several pullbacks contribute to each variable.
 """
@@ -57,21 +59,26 @@ Gradient = Array | IndexedSlices
 ShardGradients = tuple[tuple[Gradient | None, Variable], ...]
 """Pairs as ``apply_gradients`` takes them, one for each shard."""
 Pullback = Callable[[Any], tuple[Any, ...]]
-"""upstream -> the gradient with respect to each differentiable argument, in the order of the arguments."""
+"""upstream -> the gradient with respect to each differentiable argument, in the order of the
+arguments."""
 
 
 # Parts and sums.
 
 
 def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> ShardGradients:
-    """Return the shards' parts of a gradient with ``values`` [n, *row] in the rows ``ids`` [n], which are in range."""
+    """Return the shards' parts of a gradient with ``values`` [n, *row] in the rows ``ids`` [n],
+    which are in range."""
     shards, layout = components(table), row_layout_of(table)
-    # A shard of which no row was read has an empty gradient, not None: Adam decays the slots of such a shard too.
+    # A shard of which no row was read has an empty gradient, not None: Adam decays the slots of
+    # such a shard too.
     nothing = np.zeros((0, *table.shape[1:]), values.dtype)
     parts = [IndexedSlices(nothing, np.zeros(0, ids.dtype), shard.shape) for shard in shards]
     for number, local, places in layout.split_rows(ids.astype(np.int64, copy=False)):
         own = values if places is None else values[places]
-        parts[number] = IndexedSlices(own, local.astype(ids.dtype, copy=False), shards[number].shape)
+        parts[number] = IndexedSlices(
+            own, local.astype(ids.dtype, copy=False), shards[number].shape
+        )
     return tuple(zip(parts, shards, strict=True))
 
 
@@ -81,7 +88,8 @@ def dense_gradients(table: VariableInterface, value: Array) -> ShardGradients:
     if len(bounds) == 1:  # a scalar has no rows to cut
         return ((value, components(table)[0]),)
     return tuple(
-        (value[start:stop], shard) for shard, start, stop in zip(components(table), bounds, bounds[1:], strict=False)
+        (value[start:stop], shard)
+        for shard, start, stop in zip(components(table), bounds, bounds[1:], strict=False)
     )
 
 
@@ -90,7 +98,8 @@ def gradient(
 ) -> list[Gradient | None]:
     """Return the sum of the contributions to each source.
 
-    R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient APIs": it is refused.
+    R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient
+    APIs": it is refused.
 
     Parameters
     ----------
@@ -102,7 +111,8 @@ def gradient(
     Returns
     -------
     list of ndarray, IndexedSlices or None
-        The gradient of each source: sparse where all its contributions are, and None without a contribution.
+        The gradient of each source: sparse where all its contributions are, and None without a
+        contribution.
 
     Raises
     ------
@@ -119,7 +129,8 @@ def gradient(
 
 
 def add_gradients(first: Gradient, second: Gradient) -> Gradient:
-    """Return the sum: sparse where both are, with the rows of the second after those of the first."""
+    """Return the sum: sparse where both are, with the rows of the second after those of the
+    first."""
     if isinstance(first, IndexedSlices) and isinstance(second, IndexedSlices):
         return IndexedSlices(
             np.concatenate([first.values, second.values]),
@@ -130,14 +141,16 @@ def add_gradients(first: Gradient, second: Gradient) -> Gradient:
 
 
 def check_sources(sources: Any) -> list[Variable]:
-    """Return the variables to differentiate by; ``ArgumentTypeError`` for a sharded one, naming its shards."""
+    """Return the variables to differentiate by; ``ArgumentTypeError`` for a sharded one, naming its
+    shards."""
     if isinstance(sources, ShardedVariable) or not isinstance(sources, list | tuple):
         sources = [sources]
     for source in sources:
         if isinstance(source, ShardedVariable):
             raise ArgumentTypeError(
                 f"{source.name!r} is a sharded variable, which has no gradient as a whole.",
-                "Gradients belong to shards: give its .variables, or a module's .trainable_variables.",
+                "Gradients belong to shards: give its .variables, or a module's "
+                ".trainable_variables.",
             )
         if not isinstance(source, Variable):
             raise ArgumentTypeError(f"{type(source).__name__} has no gradient.", "Give variables.")
@@ -157,7 +170,8 @@ def upstream_check(value: Array) -> Callable[[Any], Array]:
         array = np.asarray(upstream)
         if array.shape != shape:
             raise ArgumentError(
-                f"The gradient of a value of shape {shape} has shape {array.shape}.", "Give one number an element."
+                f"The gradient of a value of shape {shape} has shape {array.shape}.",
+                "Give one number an element.",
             )
         return array.astype(dtype, copy=False)
 
@@ -168,7 +182,8 @@ def _dense(part: Gradient) -> Array:
     return part.to_dense() if isinstance(part, IndexedSlices) else part
 
 
-# Pullbacks. A rule of ``_RULES`` has the signature of its function, and returns the value and the pullback.
+# Pullbacks. A rule of ``_RULES`` has the signature of its function, and returns the value and the
+# pullback.
 
 
 def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Array, Pullback]:
@@ -190,8 +205,8 @@ def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Arra
     value : ndarray
         ``function(*args, **kwargs)``.
     pullback : callable
-        Takes a gradient of the shape of `value`, and returns a tuple: for each variable among the arguments pairs
-        (gradient, shard), for each differentiable array an array.
+        Takes a gradient of the shape of `value`, and returns a tuple: for each variable among the
+        arguments pairs (gradient, shard), for each differentiable array an array.
 
     Raises
     ------
@@ -210,15 +225,20 @@ def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Arra
     rule = _RULES.get(function)
     if rule is None:
         known = ", ".join(known.__name__ for known in _RULES)
-        raise ArgumentError(f"{getattr(function, '__name__', function)} has no pullback.", f"Give one of {known}.")
+        raise ArgumentError(
+            f"{getattr(function, '__name__', function)} has no pullback.", f"Give one of {known}."
+        )
     return rule(**_signature(function).bind(*args, **kwargs).arguments)
 
 
 _signature = cache(signature)
-"""The signature of a function that has a rule; cached, since reading it takes as long as a small product."""
+"""The signature of a function that has a rule; cached, since reading it takes as long as a small
+product."""
 
 
-def _lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | None = None) -> tuple[Array, Pullback]:
+def _lookup(
+    params: Any, ids: Any, max_norm: float | None = None, name: str | None = None
+) -> tuple[Array, Pullback]:
     table = check_table(params)
     limit = check_max_norm(max_norm, table.dtype)
     read = embedding_lookup(table, ids, None, name)
@@ -226,7 +246,9 @@ def _lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | No
     flat = numbers.ravel()
     value = read if limit is None else clip_rows(read, limit, numbers.ndim)
     check = upstream_check(value)
-    clipped = None if limit is None else read  # keeps the rows alive only where the pullback needs them
+    clipped = (
+        None if limit is None else read
+    )  # keeps the rows alive only where the pullback needs them
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         above = check(upstream)
@@ -238,16 +260,19 @@ def _lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | No
 
 
 def clip_gradient(rows: Array, upstream: Array, max_norm: float, first_axis: int) -> Array:
-    """Return the gradient of ``clip_rows``: ``(g - x (x . g) / |x|^2) m / |x|`` for a row x that was shortened to m.
+    """Return the gradient of ``clip_rows``: ``(g - x (x . g) / |x|^2) m / |x|`` for a row x that
+    was shortened to m.
 
     >>> clip_gradient(np.array([[3.0, 4.0]]), np.array([[5.0, 0.0]]), 1.0, 1).round(2).tolist()
     [[0.64, -0.48]]
     """
-    # A shortened row is m x / |x|, which does not change when x gets longer. So the part of g along x is taken out:
-    # for x = (3, 4) and g = (5, 0) that is x * 15 / 25 = (1.8, 2.4), and the rest, (3.2, -2.4), is scaled by m / 5.
+    # A shortened row is m x / |x|, which does not change when x gets longer. So the part of g along
+    # x is taken out: for x = (3, 4) and g = (5, 0) that is x * 15 / 25 = (1.8, 2.4), and the rest,
+    # (3.2, -2.4), is scaled by m / 5.
     axes = tuple(range(first_axis, rows.ndim))
     norm = row_norms(rows, first_axis)
-    # A row of exactly max_norm has two one-sided gradients; this takes that of longer rows, as TensorFlow does.
+    # A row of exactly max_norm has two one-sided gradients; this takes that of longer rows, as
+    # TensorFlow does.
     is_longer = (norm >= max_norm) & (norm > 0)
     safe = np.where(is_longer, norm, 1)
     along = np.sum(rows * upstream, axis=axes, keepdims=True)
@@ -264,7 +289,9 @@ def _lookup_sparse(
     name: str | None = None,
     compat: EmptyRows | None = None,
 ) -> tuple[Array, Pullback]:
-    return _bags(check_table(params), plan_bags(sp_ids, sp_weights, compat), combiner, max_norm, name, None)
+    return _bags(
+        check_table(params), plan_bags(sp_ids, sp_weights, compat), combiner, max_norm, name, None
+    )
 
 
 def _safe_lookup_sparse(
@@ -297,8 +324,12 @@ def _bags(
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         above = check_upstream(upstream, value).reshape(answer.shape)
         ids, gradient = bag_gradients(bags, chosen, above, table.dtype)
-        if limit is not None:  # the rows are read again: to keep them would cost memory until the pullback is called
-            gradient = clip_gradient(table.sparse_read(distinct_ids(bags.ids)[0]), gradient, limit, 1)
+        if (
+            limit is not None
+        ):  # the rows are read again: to keep them would cost memory until the pullback is called
+            gradient = clip_gradient(
+                table.sparse_read(distinct_ids(bags.ids)[0]), gradient, limit, 1
+            )
         return (sparse_gradients(table, ids, gradient),)
 
     return value, pullback
@@ -313,19 +344,30 @@ def _matmul(a: Any, b: Any, mode: MatmulMode = "concat") -> tuple[Array, Pullbac
         flat = above.reshape(-1, above.shape[-1])
         left, right = _plain(a), _plain(b)
         rows = left if isinstance(left, VariableInterface) else left.reshape(-1, left.shape[-1])
-        # For y = a @ b with upstream g: d/da = g @ b.T and d/db = a.T @ g. Where the other factor is a variable, its
-        # shards are used one by one in the mode of the product; a.T @ g is computed as (g.T @ a).T for that.
-        of_left = matmul_transposed(flat, right, mode) if isinstance(right, VariableInterface) else flat @ right.T
-        of_right = matmul(flat.T, rows, mode).T if isinstance(rows, VariableInterface) else rows.T @ flat
+        # For y = a @ b with upstream g: d/da = g @ b.T and d/db = a.T @ g. Where the other factor
+        # is a variable, its shards are used one by one in the mode of the product; a.T @ g is
+        # computed as (g.T @ a).T for that.
+        of_left = (
+            matmul_transposed(flat, right, mode)
+            if isinstance(right, VariableInterface)
+            else flat @ right.T
+        )
+        of_right = (
+            matmul(flat.T, rows, mode).T if isinstance(rows, VariableInterface) else rows.T @ flat
+        )
         return _cut(a, of_left.reshape(left.shape)), _cut(b, of_right)
 
     return value, pullback
 
 
-def _sampled(scores: Callable[[losses.SampledLogits], Array], slopes: Callable[[losses.SampledLogits], Array]) -> Any:
+def _sampled(
+    scores: Callable[[losses.SampledLogits], Array], slopes: Callable[[losses.SampledLogits], Array]
+) -> Any:
     """Return the rule of a sampled loss, given the loss and its derivative by the logits."""
 
-    def rule(weights: Any, biases: Any, labels: Any, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Array, Pullback]:
+    def rule(
+        weights: Any, biases: Any, labels: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Array, Pullback]:
         sampled = losses.sampled_logits(weights, biases, labels, inputs, *args, **kwargs)
         value = scores(sampled)
 
@@ -333,7 +375,11 @@ def _sampled(scores: Callable[[losses.SampledLogits], Array], slopes: Callable[[
             by_logits = slopes(sampled) * check_upstream(upstream, value)[:, None]
             of_rows, of_offsets, of_inputs = _logit_gradients(sampled, by_logits)
             of_weights = sparse_gradients(check_table(weights), sampled.ids, of_rows)
-            return of_weights, sparse_gradients(check_table(biases), sampled.ids, of_offsets), of_inputs
+            return (
+                of_weights,
+                sparse_gradients(check_table(biases), sampled.ids, of_offsets),
+                of_inputs,
+            )
 
         return value, pullback
 
@@ -341,9 +387,11 @@ def _sampled(scores: Callable[[losses.SampledLogits], Array], slopes: Callable[[
 
 
 def _logit_gradients(sampled: losses.SampledLogits, by_logits: Array) -> tuple[Array, Array, Array]:
-    """Return gradients of the looked-up rows [ids, dim], the looked-up biases [ids] and the inputs [batch, dim]."""
-    # Each example has its own labels, and all share the samples: logits are einsum("btd,bd->bt") and x @ rows.T. The
-    # products below are their transposes, in the order of ``sampled.ids``: labels of all examples, then samples.
+    """Return gradients of the looked-up rows [ids, dim], the looked-up biases [ids] and the inputs
+    [batch, dim]."""
+    # Each example has its own labels, and all share the samples: logits are einsum("btd,bd->bt")
+    # and x @ rows.T. The products below are their transposes, in the order of ``sampled.ids``:
+    # labels of all examples, then samples.
     num_true = sampled.true_rows.shape[1]
     true, others = by_logits[:, :num_true], by_logits[:, num_true:]
     of_true = np.einsum("bt,bd->btd", true, sampled.inputs).reshape(-1, sampled.inputs.shape[1])
@@ -353,33 +401,40 @@ def _logit_gradients(sampled: losses.SampledLogits, by_logits: Array) -> tuple[A
 
 
 def _softmax_slopes(sampled: losses.SampledLogits) -> Array:
-    """Return the derivative of ``-S y log softmax(z)`` by z: ``softmax(z) S y - y``, where ``S y`` is about 1."""
+    """Return the derivative of ``-S y log softmax(z)`` by z: ``softmax(z) S y - y``, where ``S y``
+    is about 1."""
     weight = sampled.labels.sum(axis=1, keepdims=True)
     return np.asarray(np.exp(losses.log_softmax(sampled.logits)) * weight - sampled.labels)
 
 
 def _logistic_slopes(sampled: losses.SampledLogits) -> Array:
     """Return the derivative of the logistic loss by z: ``sigmoid(z) - y``."""
-    # exp of -|z| never overflows: sigmoid(z) is 1 / (1 + exp(-z)) for z >= 0, and exp(z) / (1 + exp(z)) below.
+    # exp of -|z| never overflows: sigmoid(z) is 1 / (1 + exp(-z)) for z >= 0, and exp(z) / (1 +
+    # exp(z)) below.
     decay = np.exp(-np.abs(sampled.logits))
     chance = np.where(sampled.logits >= 0, 1, decay) / (1 + decay)
     return np.asarray(chance - sampled.labels)
 
 
 def _getitem(a: VariableInterface, b: Any) -> tuple[Array, Pullback]:
-    """Return ``a[b]`` and its pullback; the gradient of a shard that the index does not touch is None."""
+    """Return ``a[b]`` and its pullback; the gradient of a shard that the index does not touch is
+    None."""
     table = check_table(a)
     value = table[b]
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         dense = np.zeros(table.shape, value.dtype)
-        np.add.at(dense, b, check_upstream(upstream, value))  # an index may name an element twice: add, not assign
+        np.add.at(
+            dense, b, check_upstream(upstream, value)
+        )  # an index may name an element twice: add, not assign
         # The index itself says which elements it selects: it may hold slices, lists and masks.
         touched = np.zeros(table.shape, np.bool_)
         touched[b] = True
         marks = [np.asarray(mark).any() for mark, _ in dense_gradients(table, touched)]
         parts = zip(dense_gradients(table, dense), marks, strict=True)
-        return (tuple((part if is_touched else None, shard) for (part, shard), is_touched in parts),)
+        return (
+            tuple((part if is_touched else None, shard) for (part, shard), is_touched in parts),
+        )
 
     return value, pullback
 
@@ -389,7 +444,9 @@ def _plain(value: Any) -> Any:
 
 
 def _cut(argument: Any, gradient: Array) -> Any:
-    return dense_gradients(argument, gradient) if isinstance(argument, VariableInterface) else gradient
+    return (
+        dense_gradients(argument, gradient) if isinstance(argument, VariableInterface) else gradient
+    )
 
 
 _RULES: dict[Callable[..., Any], Callable[..., tuple[Array, Pullback]]] = {

@@ -1,14 +1,16 @@
 """Tables and dense lookups: check what is given as a table, and read rows of it by their ids.
 
-A *table* is one variable, or one sharded variable. R-LOOKUP-1 (RFC 002): "let embedding_lookup take a tf.Variable or a
-ShardedVariable rather than a list of variables". A list of shards does not say how its rows are numbered. A sharded
-variable does: by div, so that each shard holds contiguous rows. All functions of ``nn`` take their table through
-``check_table``.
+A *table* is one variable, or one sharded variable. R-LOOKUP-1 (RFC 002): "let embedding_lookup take
+a tf.Variable or a ShardedVariable rather than a list of variables". A list of shards does not say
+how its rows are numbered. A sharded variable does: by div, so that each shard holds contiguous
+rows. All functions of ``nn`` take their table through ``check_table``.
 
 ``embedding_lookup`` has three steps:
 
-1. check the ids: integers, each in ``[0, rows)``. The error names the first id that is not, and nothing moves.
-2. read: every shard gives the rows that it holds, and they are put in the order of the ids. No other row moves.
+1. check the ids: integers, each in ``[0, rows)``. The error names the first id that is not, and
+   nothing moves.
+2. read: every shard gives the rows that it holds, and they are put in the order of the ids. No
+   other row moves.
 3. clip: rows that are longer than ``max_norm`` are shortened to it.
 """
 
@@ -27,12 +29,16 @@ from shardvar.reference.variables.variable import Variable
 
 
 def embedding_lookup(
-    params: VariableInterface, ids: npt.ArrayLike, max_norm: float | None = None, name: str | None = None
+    params: VariableInterface,
+    ids: npt.ArrayLike,
+    max_norm: float | None = None,
+    name: str | None = None,
 ) -> Array:
     """Return the rows of a table at ids, in the order of the ids.
 
-    R-LOOKUP-2 (RFC 000): ops that have well defined partitioned behavior "will treat sharded variable as a list of
-    variables for parallel operations". R-LOOKUP-3 (RFC 002): 'always use "div" partition_strategy'.
+    R-LOOKUP-2 (RFC 000): ops that have well defined partitioned behavior "will treat sharded
+    variable as a list of variables for parallel operations". R-LOOKUP-3 (RFC 002): 'always use
+    "div" partition_strategy'.
 
     Parameters
     ----------
@@ -77,18 +83,25 @@ def embedding_lookup(
 
 
 def check_table(params: Any) -> VariableInterface:
-    """Return ``params``, a variable with rows; ``ArgumentTypeError`` for lists of shards and all else."""
+    """Return ``params``, a variable with rows; ``ArgumentTypeError`` for lists of shards and all
+    else."""
     if isinstance(params, list | tuple):
         if not params:
             raise ArgumentError("params is empty.", "Give a variable or a sharded variable.")
         raise ArgumentTypeError(
-            f"params is a {type(params).__name__} of {len(params)}, which does not say how rows are numbered.",
-            "Give sv.ShardedVariable(variables), or sv.nn.mod_to_div(variables) where they were cut by mod.",
+            f"params is a {type(params).__name__} of {len(params)}, which does not say how rows "
+            "are numbered.",
+            "Give sv.ShardedVariable(variables), or sv.nn.mod_to_div(variables) where they were "
+            "cut by mod.",
         )
     if not isinstance(params, VariableInterface):
-        raise ArgumentTypeError(f"params is {type(params).__name__}.", "Give a variable or a sharded variable.")
+        raise ArgumentTypeError(
+            f"params is {type(params).__name__}.", "Give a variable or a sharded variable."
+        )
     if not params.shape:
-        raise ArgumentError(f"{params.name} is a scalar and has no rows.", "Give a variable with at least one axis.")
+        raise ArgumentError(
+            f"{params.name} is a scalar and has no rows.", "Give a variable with at least one axis."
+        )
     return params
 
 
@@ -97,7 +110,9 @@ def components(params: VariableInterface) -> tuple[Variable, ...]:
     if isinstance(params, ShardedVariable):
         return tuple(params.variables)
     if not isinstance(params, Variable):
-        raise ArgumentTypeError(f"{params!r} is neither a variable nor sharded.", "Give a variable.")
+        raise ArgumentTypeError(
+            f"{params!r} is neither a variable nor sharded.", "Give a variable."
+        )
     return (params,)
 
 
@@ -111,7 +126,8 @@ def row_layout_of(params: VariableInterface) -> RowLayout:
 
 def is_half(dtype: np.dtype[Any]) -> bool:
     """Return True for float16, bfloat16 and float8: so few bits that sums are taken in float32."""
-    # bool and integers of one or two bytes are exact in sums, so they are excluded by kind and not by size.
+    # bool and integers of one or two bytes are exact in sums, so they are excluded by kind and not
+    # by size.
     return dtype.itemsize < np.dtype(np.float32).itemsize and dtype.kind not in "iub"
 
 
@@ -125,7 +141,8 @@ def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def as_integers(values: Any, what: str) -> Array:
-    """Return integers of any rank in their dtype, int64 for an empty list; ``what`` begins the error's words.
+    """Return integers of any rank in their dtype, int64 for an empty list; ``what`` begins the
+    error's words.
 
     >>> as_integers([], "ids").dtype, as_integers(np.uint8(3), "ids").dtype
     (dtype('int64'), dtype('uint8'))
@@ -135,7 +152,9 @@ def as_integers(values: Any, what: str) -> Array:
     except (TypeError, ValueError):
         raise ArgumentError(f"{what} have rows of several lengths.", "Give an array.") from None
     if array.size == 0 and array.dtype.kind not in "iu":
-        array = array.astype(np.int64)  # NumPy makes [] float64, and an empty list of ids is a list of integers
+        array = array.astype(
+            np.int64
+        )  # NumPy makes [] float64, and an empty list of ids is a list of integers
     if array.dtype.kind not in "iu":
         raise ArgumentTypeError(f"{what} have dtype {array.dtype}.", "Give integers.")
     return array
@@ -145,7 +164,8 @@ def as_integers(values: Any, what: str) -> Array:
 
 
 def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
-    """Return the rows, scaled down to ``max_norm`` where their l2 norm over the axes from ``first_axis`` is larger.
+    """Return the rows, scaled down to ``max_norm`` where their l2 norm over the axes from
+    ``first_axis`` is larger.
 
     R-LOOKUP-4 (RFC 002): "each embedding is clipped if its l2-norm is larger than this value".
 
@@ -155,7 +175,8 @@ def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
     exact = rows.astype(np.float32) if is_half(rows.dtype) else rows
     norm = row_norms(exact, first_axis)
     is_longer = norm > max_norm
-    # Rows of norm 0 are never longer. They divide by 1 all the same, since np.where computes both of its branches.
+    # Rows of norm 0 are never longer. They divide by 1 all the same, since np.where computes both
+    # of its branches.
     shortened = exact * exact.dtype.type(max_norm) / np.where(is_longer, norm, 1)
     return np.where(is_longer, shortened, exact).astype(rows.dtype, copy=False)
 
@@ -163,7 +184,8 @@ def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
 def row_norms(rows: Array, first_axis: int) -> Array:
     """Return the l2 norms over the axes from ``first_axis`` on, which are kept with extent 1.
 
-    A row of a table of one axis is a number. The sum is then over no axes, and the norm is the absolute value.
+    A row of a table of one axis is a number. The sum is then over no axes, and the norm is the
+    absolute value.
     """
     axes = tuple(range(first_axis, rows.ndim))
     return np.asarray(np.sqrt(np.sum(rows * rows, axis=axes, keepdims=True)))
@@ -174,7 +196,9 @@ def check_max_norm(max_norm: float | None, dtype: np.dtype[Any]) -> float | None
     if max_norm is None:
         return None
     if dtype.kind in "iubO":
-        raise ArgumentError(f"Rows of dtype {dtype} cannot be clipped by max_norm.", "Use a table of real numbers.")
+        raise ArgumentError(
+            f"Rows of dtype {dtype} cannot be clipped by max_norm.", "Use a table of real numbers."
+        )
     try:
         limit = float(max_norm)
     except (TypeError, ValueError):

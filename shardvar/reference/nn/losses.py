@@ -1,12 +1,17 @@
-"""Losses over so many classes that only a sample of them is computed, with the classes' weights in a sharded variable.
+"""Losses over so many classes that only a sample of them is computed, with the classes' weights in
+a sharded variable.
 
-1. sample: which classes stand for all the others, and how often each class is expected in such a sample;
-2. look up the rows of weights and biases of all labels and samples, each from the shard that holds it;
+1. sample: which classes stand for all the others, and how often each class is expected in such a
+   sample;
+2. look up the rows of weights and biases of all labels and samples, each from the shard that holds
+   it;
 3. compute logits: products with the inputs, less the logarithm of the class's expected count;
-4. compute the loss of each example: the sum of logistic losses (``nce_loss``) or the softmax's cross-entropy.
+4. compute the loss of each example: the sum of logistic losses (``nce_loss``) or the softmax's
+   cross-entropy.
 
-R-LOSS-1 (RFC 002): "people have to write methods that respect the partitions, e.g. tf.nn.sampled_softmax_loss". Here,
-as in lookups, no partition strategy has to be kept "consistent" between them: the variable knows its row layout.
+R-LOSS-1 (RFC 002): "people have to write methods that respect the partitions, e.g.
+tf.nn.sampled_softmax_loss". Here, as in lookups, no partition strategy has to be kept "consistent"
+between them: the variable knows its row layout.
 """
 
 from dataclasses import dataclass
@@ -41,7 +46,8 @@ def nce_loss(
     *,
     seed: int | None = None,
 ) -> Array:
-    """Return the noise-contrastive loss of each example: ``S max(z, 0) - z y + log(1 + exp(-|z|))`` over logits z.
+    """Return the noise-contrastive loss of each example: ``S max(z, 0) - z y + log(1 + exp(-|z|))``
+    over logits z.
 
     Parameters
     ----------
@@ -155,7 +161,8 @@ def sampled_softmax_loss(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledValues:
-    """The answer of a candidate sampler, as TensorFlow's: classes, and the expected count of each class."""
+    """The answer of a candidate sampler, as TensorFlow's: classes, and the expected count of each
+    class."""
 
     sampled_candidates: Ints
     """The sampled classes, [num_sampled]."""
@@ -214,8 +221,9 @@ def log_uniform_sampler(
 
         P(class) = log((class + 2) / (class + 1)) / log(range_max + 1)
 
-    Classes are drawn until enough of them are distinct; after ``t`` draws the expected count of a class is ``1 - (1 -
-    P)^t``. The draws are ``shardvar.reference.random.stateless_uniform`` of the seed.
+    Classes are drawn until enough of them are distinct; after ``t`` draws the expected count of a
+    class is ``1 - (1 - P)^t``. The draws are ``shardvar.reference.random.stateless_uniform`` of the
+    seed.
 
     Parameters
     ----------
@@ -244,8 +252,12 @@ def log_uniform_sampler(
     [0, 1, 2]
     """
     if not 0 <= num_sampled <= range_max:
-        raise ArgumentError(f"{num_sampled} distinct classes below {range_max} do not exist.", "Sample fewer.")
-    candidates, draws = _draw_distinct(num_sampled, range_max, randbits(62) if seed is None else seed)
+        raise ArgumentError(
+            f"{num_sampled} distinct classes below {range_max} do not exist.", "Sample fewer."
+        )
+    candidates, draws = _draw_distinct(
+        num_sampled, range_max, randbits(62) if seed is None else seed
+    )
     true_count = expected_count(np.asarray(true_classes), range_max, draws)
     return SampledValues(candidates, true_count, expected_count(candidates, range_max, draws))
 
@@ -257,25 +269,33 @@ def expected_count(classes: npt.ArrayLike, range_max: int, draws: int) -> Array:
     [0.75]
     """
     ids = np.asarray(classes, np.float64)
-    # log((c + 2) / (c + 1)) = log1p(1 / (c + 1)), which keeps its digits for classes in the millions.
+    # log((c + 2) / (c + 1)) = log1p(1 / (c + 1)), which keeps its digits for classes in the
+    # millions.
     chance = np.log1p(1 / (ids + 1)) / np.log1p(range_max)
-    chance = np.minimum(chance, np.nextafter(1, 0))  # of a single class it is 1, and log1p(-1) is infinite
-    # 1 - (1 - P)^t = -expm1(t log1p(-P)): for a rare class P is about 1e-9, and 1 - P would round most of it away.
+    chance = np.minimum(
+        chance, np.nextafter(1, 0)
+    )  # of a single class it is 1, and log1p(-1) is infinite
+    # 1 - (1 - P)^t = -expm1(t log1p(-P)): for a rare class P is about 1e-9, and 1 - P would round
+    # most of it away.
     return np.asarray(-np.expm1(draws * np.log1p(-chance)), np.float32)
 
 
 def _draw_distinct(count: int, range_max: int, seed: int) -> tuple[Ints, int]:
-    """Return the first ``count`` distinct classes of a stream of draws, and how many draws that took."""
+    """Return the first ``count`` distinct classes of a stream of draws, and how many draws that
+    took."""
     found: dict[int, None] = {}
     draws = batch = 0
     while len(found) < count:
         size = min(_MAX_DRAWS, 4 * count + 16)
         uniform = stateless_uniform([size], [seed, batch], dtype="float64")
         batch += 1
-        # The distribution function is log(c + 1) / log(range_max + 1), so its inverse is exp(u log(range_max + 1)) - 1,
-        # rounded down. For range_max = 3 and u = 0.6 that is 4^0.6 - 1 = 1.3: class 1. Rounding of expm1 may reach
-        # range_max itself, which the remainder makes class 0.
-        for drawn in (np.expm1(uniform * np.log1p(range_max)).astype(np.int64) % range_max).tolist():
+        # The distribution function is log(c + 1) / log(range_max + 1), so its inverse is exp(u
+        # log(range_max + 1)) - 1, rounded down. For range_max = 3 and u = 0.6 that is 4^0.6 - 1 =
+        # 1.3: class 1. Rounding of expm1 may reach range_max itself, which the remainder makes
+        # class 0.
+        for drawn in (
+            np.expm1(uniform * np.log1p(range_max)).astype(np.int64) % range_max
+        ).tolist():
             draws += 1
             found.setdefault(drawn)
             if len(found) == count:
@@ -288,7 +308,8 @@ def _draw_distinct(count: int, range_max: int, seed: int) -> tuple[Ints, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledLogits:
-    """The logits of each example's labels, then of the samples; and what they were computed from."""
+    """The logits of each example's labels, then of the samples; and what they were computed
+    from."""
 
     logits: Array
     """[batch, num_true + num_sampled]."""
@@ -321,7 +342,9 @@ def sampled_logits(
     features, classes = _check(weights, biases, labels, inputs, num_true)
     if sampled_values is None:
         if num_classes > check_table(weights).shape[0]:
-            raise ArgumentError(f"There are {num_classes} classes and {weights.shape[0]} rows of weights.")
+            raise ArgumentError(
+                f"There are {num_classes} classes and {weights.shape[0]} rows of weights."
+            )
         sampled_values = log_uniform_sampler(classes, num_sampled, num_classes, seed)
     sampled = SampledValues.of(sampled_values, classes.shape)
     ids = np.concatenate([classes.ravel(), sampled.sampled_candidates])
@@ -329,22 +352,29 @@ def sampled_logits(
     offsets = embedding_lookup(biases, ids, name=name)
     true_rows = rows[: classes.size].reshape(*classes.shape, rows.shape[1])
     sampled_rows = rows[classes.size :]
-    true = np.einsum("btd,bd->bt", true_rows, features) + offsets[: classes.size].reshape(classes.shape)
+    true = np.einsum("btd,bd->bt", true_rows, features) + offsets[: classes.size].reshape(
+        classes.shape
+    )
     others = features @ sampled_rows.T + offsets[classes.size :]
     if remove_accidental_hits:
         others = others + hit_penalties(classes, sampled.sampled_candidates, others.dtype)
-    # A class that is drawn often would count often. To subtract log Q from its logit divides its share exp(z) by Q:
-    # expected 2 times, it counts half. Then the sampled loss estimates the loss over all classes.
+    # A class that is drawn often would count often. To subtract log Q from its logit divides its
+    # share exp(z) by Q: expected 2 times, it counts half. Then the sampled loss estimates the loss
+    # over all classes.
     true = true - np.log(sampled.true_expected_count).astype(true.dtype)
     others = others - np.log(sampled.sampled_expected_count).astype(true.dtype)
     wanted = np.concatenate([np.full_like(true, 1 / num_true), np.zeros_like(others)], axis=1)
-    return SampledLogits(np.concatenate([true, others], axis=1), wanted, ids, true_rows, sampled_rows, features)
+    return SampledLogits(
+        np.concatenate([true, others], axis=1), wanted, ids, true_rows, sampled_rows, features
+    )
 
 
 def logistic_losses(sampled: SampledLogits) -> Array:
-    """Return the sum of logistic losses over the logits of each example, in the form that does not overflow."""
-    # -y log s(z) - (1 - y) log(1 - s(z)) with the sigmoid s equals max(z, 0) - z y + log(1 + exp(-|z|)), where exp
-    # never sees a positive number: z = 1000 and y = 1 give 1000 - 1000 + log(1 + 0) = 0.
+    """Return the sum of logistic losses over the logits of each example, in the form that does not
+    overflow."""
+    # -y log s(z) - (1 - y) log(1 - s(z)) with the sigmoid s equals max(z, 0) - z y + log(1 +
+    # exp(-|z|)), where exp never sees a positive number: z = 1000 and y = 1 give 1000 - 1000 +
+    # log(1 + 0) = 0.
     z, y = sampled.logits, sampled.labels
     with np.errstate(invalid="ignore"):  # an infinite logit has the loss NaN
         return np.asarray(np.sum(np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z))), axis=1))
@@ -358,7 +388,8 @@ def softmax_losses(sampled: SampledLogits) -> Array:
 
 def log_softmax(z: Array) -> Array:
     """Return the logarithm of the softmax of each row, in the form that does not overflow."""
-    # softmax(z) = softmax(z - c) for any c. With the maximum for c, exp is at most 1: [1000, 0] becomes [0, -1000].
+    # softmax(z) = softmax(z - c) for any c. With the maximum for c, exp is at most 1: [1000, 0]
+    # becomes [0, -1000].
     with np.errstate(invalid="ignore"):
         below = z - np.max(z, axis=1, keepdims=True, initial=-np.inf)
         return np.asarray(below - np.log(np.sum(np.exp(below), axis=1, keepdims=True)))
@@ -367,22 +398,30 @@ def log_softmax(z: Array) -> Array:
 def hit_penalties(labels: Ints, candidates: Ints, dtype: np.dtype[Any]) -> Array:
     """Return the lowest number of the dtype where a sample is one of the example's labels, else 0.
 
-    The shape is [batch, num_sampled]. A sample that is also a label says nothing against that label; with such a
-    logit its share is 0. Of equal samples only the last is a hit, as in TensorFlow, whose samplers give distinct ones.
+    The shape is [batch, num_sampled]. A sample that is also a label says nothing against that
+    label; with such a logit its share is 0. Of equal samples only the last is a hit, as in
+    TensorFlow, whose samplers give distinct ones.
     """
     reversed_first = np.unique(candidates[::-1], return_index=True)[1]
     is_last = np.zeros(len(candidates), np.bool_)
-    is_last[len(candidates) - 1 - reversed_first] = True  # the first place from behind is the last from the front
+    is_last[len(candidates) - 1 - reversed_first] = (
+        True  # the first place from behind is the last from the front
+    )
     hits = (labels[:, :, None] == candidates).any(axis=1) & is_last
     return np.asarray(np.where(hits, np.finfo(dtype).min, dtype.type(0)))
 
 
-def _check(weights: Any, biases: Any, labels: Any, inputs: Any, num_true: int) -> tuple[Array, Ints]:
+def _check(
+    weights: Any, biases: Any, labels: Any, inputs: Any, num_true: int
+) -> tuple[Array, Ints]:
     """Return the inputs [batch, dim] and labels [batch, num_true], once they fit the tables."""
     table, offsets = check_table(weights), check_table(biases)
     check_shape(offsets.shape, (table.shape[0],), "The biases' variable")
     if len(table.shape) != 2 or table.dtype.kind != "f":
-        raise ArgumentError(f"Weights have shape {table.shape} and dtype {table.dtype}.", "Give reals [classes, dim].")
+        raise ArgumentError(
+            f"Weights have shape {table.shape} and dtype {table.dtype}.",
+            "Give reals [classes, dim].",
+        )
     features = cast_value(as_value(inputs), table.dtype, "The inputs")
     check_shape(features.shape, (None, table.shape[1]), "The array of inputs")
     classes = as_integers(labels, "Labels")

@@ -3,13 +3,14 @@
     concat    the variable comes to the device where the program computes, one shard at a time, and is multiplied there
     sharded   the other matrix goes to each shard, is multiplied there, and the product comes back
 
-R-MATMUL-1 (RFC 000): "tf.matmul will concat the sharded variable and then do the multiplication"; alternatively 'one
-can broadcast "b" to the parameter servers, do sharded multiplication on each parameter server, send the results back
-and finally concat the results'. Both give the same product; they differ in what crosses between devices, which
-``sv.track_transfers()`` shows.
+R-MATMUL-1 (RFC 000): "tf.matmul will concat the sharded variable and then do the multiplication";
+alternatively 'one can broadcast "b" to the parameter servers, do sharded multiplication on each
+parameter server, send the results back and finally concat the results'. Both give the same product;
+they differ in what crosses between devices, which ``sv.track_transfers()`` shows.
 
-A variable on the left gives rows of the product, one on the right gives terms of a sum. Of two shards with rows 0-1 and
-2 of a [3, m] variable ``b``: ``a @ b = a[:, 0:2] @ b[0:2] + a[:, 2:3] @ b[2:3]``.
+A variable on the left gives rows of the product, one on the right gives terms of a sum. Of two
+shards with rows 0-1 and 2 of a [3, m] variable ``b``: ``a @ b = a[:, 0:2] @ b[0:2] + a[:, 2:3] @
+b[2:3]``.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +23,13 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
-from shardvar.reference.devices import copy_into, current_device, device_scope, move_array, operation_scope
+from shardvar.reference.devices import (
+    copy_into,
+    current_device,
+    device_scope,
+    move_array,
+    operation_scope,
+)
 from shardvar.reference.nn.lookup import components, row_layout_of
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.values import as_value
@@ -31,7 +38,8 @@ from shardvar.reference.variables.writes import holding
 
 MatmulMode = Literal["concat", "sharded"]
 _Product = Callable[[Array, Array, Array], object]
-"""``product(other, shard, out)`` writes the product of the two, in its own order of factors, to ``out``."""
+"""``product(other, shard, out)`` writes the product of the two, in its own order of factors, to
+``out``."""
 
 
 def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> Array:
@@ -44,7 +52,8 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
     b : array_like, Variable or ShardedVariable
         [k, m].
     mode : {"concat", "sharded"}, default "concat"
-        "concat" brings the shards to the current device; "sharded" multiplies each shard on its own device.
+        "concat" brings the shards to the current device; "sharded" multiplies each shard on its own
+        device.
 
     Returns
     -------
@@ -74,14 +83,17 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
             other = _value(a)
             check_product(other.shape, b.shape)
             batch, rows = other.shape[:-1], prod(other.shape[:-1])
-            return _sum_of_products(other.reshape(rows, other.shape[-1]), b, mode).reshape(*batch, b.shape[1])
+            return _sum_of_products(other.reshape(rows, other.shape[-1]), b, mode).reshape(
+                *batch, b.shape[1]
+            )
         left, right = _value(a), _value(b)
         check_product(left.shape, right.shape)
         return np.asarray(left @ right)
 
 
 def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode = "concat") -> Array:
-    """Return ``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns of its rows.
+    """Return ``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns
+    of its rows.
 
     >>> import shardvar as sv
     >>> table = sv.ShardedVariable([sv.Variable([[1.0, 0.0], [2.0, 1.0]]), sv.Variable([[3.0, 1.0]])])
@@ -99,7 +111,9 @@ def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode = "concat
 def check_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     """Raise ``ArgumentError`` unless the shapes are [*batch, n, k] and [k, m]."""
     if len(left) < 2 or len(right) != 2 or left[-1] != right[0]:
-        raise ArgumentError(f"Shapes {left} and {right} have no product.", "Give [n, k] and [k, m].")
+        raise ArgumentError(
+            f"Shapes {left} and {right} have no product.", "Give [n, k] and [k, m]."
+        )
 
 
 def _rows_of_product(a: VariableInterface, b: Array, mode: MatmulMode) -> Array:
@@ -112,10 +126,12 @@ def _rows_of_product(a: VariableInterface, b: Array, mode: MatmulMode) -> Array:
 
 
 def _sum_of_products(a: Array, b: VariableInterface, mode: MatmulMode) -> Array:
-    """Return ``a @ b``, [rows of a, columns of b]; each shard gives the term of its rows and their columns of ``a``."""
+    """Return ``a @ b``, [rows of a, columns of b]; each shard gives the term of its rows and their
+    columns of ``a``."""
     multiply = _multiply_here if mode == "concat" else _multiply_there
     shape, dtype = (a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype)
-    # Terms are added in the order of the shards, into the first one, so that only two products are ever in memory.
+    # Terms are added in the order of the shards, into the first one, so that only two products are
+    # ever in memory.
     out: Array | None = None
     for shard, rows in _shards(b):
         term = np.empty(shape, dtype)
@@ -155,7 +171,8 @@ def _shard_transposed(other: Array, shard: Array, out: Array) -> None:
 
 @contextmanager
 def _value_here(shard: Variable) -> Iterator[Array]:
-    """Yield the shard's value on the current device: its memory, locked, if it lives here, else a copy."""
+    """Yield the shard's value on the current device: its memory, locked, if it lives here, else a
+    copy."""
     if len(shard.resources) == 1 and shard.device is current_device():
         with holding(shard.resources):
             yield shard.resources[0].array
@@ -172,7 +189,8 @@ def _shards(variable: VariableInterface) -> Iterator[tuple[Variable, slice]]:
 
 
 def _value(value: Any) -> Array:
-    # The second variable of a product of two is read whole: only one factor can be taken shard by shard.
+    # The second variable of a product of two is read whole: only one factor can be taken shard by
+    # shard.
     array = value.read_value() if isinstance(value, VariableInterface) else as_value(value)
     if array.dtype == np.object_:
         raise ArgumentError("Strings have no product.", "Give numbers.")

@@ -1,11 +1,13 @@
-"""The mod rule of old checkpoints: id ``i`` lies in shard ``i % P``, at row ``i // P``. Read, never written.
+"""The mod rule of old checkpoints: id ``i`` lies in shard ``i % P``, at row ``i // P``. Read, never
+written.
 
-R-MOD-1 (RFC 000): 'We are not going to support other partition strategies like "mod".' since "it is proved to be
-error-prone from TF 1.x experiences". Variables that TensorFlow 1 cut by mod are read once, and cut anew by div.
+R-MOD-1 (RFC 000): 'We are not going to support other partition strategies like "mod".' since "it is
+proved to be error-prone from TF 1.x experiences". Variables that TensorFlow 1 cut by mod are read
+once, and cut anew by div.
 
-``mod_sizes`` and ``mod_owner`` say where the rows lie; ``mod_to_div`` converts a list of shards. A list of shards looks
-the same under both rules, so only the caller can know which one holds. The caller says it by calling ``mod_to_div``;
-it is never the default of a lookup.
+``mod_sizes`` and ``mod_owner`` say where the rows lie; ``mod_to_div`` converts a list of shards. A
+list of shards looks the same under both rules, so only the caller can know which one holds. The
+caller says it by calling ``mod_to_div``; it is never the default of a lookup.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,13 +29,14 @@ def mod_sizes(length: int, num_shards: int) -> tuple[int, ...]:
     (3, 3, 3, 2, 2)
     """
     length, num_shards = read_counts(length, num_shards)
-    # Shard s holds s, s + P, s + 2P, ... below the length: (length - s) / P of them, rounded up. Of 13 rows over 5,
-    # shard 2 holds 2, 7 and 12: (13 - 2 + 4) // 5 = 3.
+    # Shard s holds s, s + P, s + 2P, ... below the length: (length - s) / P of them, rounded up. Of
+    # 13 rows over 5, shard 2 holds 2, 7 and 12: (13 - 2 + 4) // 5 = 3.
     return tuple((length - shard + num_shards - 1) // num_shards for shard in range(num_shards))
 
 
 def mod_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, Ints]:
-    """Return the shard that holds each id, and the id's row within that shard: two arrays like ``ids``.
+    """Return the shard that holds each id, and the id's row within that shard: two arrays like
+    ``ids``.
 
     >>> mod_owner([12, 0, 7], 13, 5)
     (array([2, 0, 2]), array([2, 0, 1]))
@@ -52,7 +55,8 @@ def mod_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
 
 
 def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> ShardedVariable:
-    """Return a table that was cut by mod, cut by div: as many shards, each on the device of the shard that it replaces.
+    """Return a table that was cut by mod, cut by div: as many shards, each on the device of the
+    shard that it replaces.
 
     Parameters
     ----------
@@ -69,7 +73,8 @@ def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> 
     Raises
     ------
     LayoutError
-        If the shards cannot have been cut by mod: only the first ones may have one row more, and rows are alike.
+        If the shards cannot have been cut by mod: only the first ones may have one row more, and
+        rows are alike.
     ArgumentError
         If `variables` is not a non-empty list.
     ArgumentTypeError
@@ -85,7 +90,12 @@ def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> 
     intervals = div(sum(shard.shape[0] for shard in shards), len(shards))
     return ShardedVariable(
         [
-            Variable(_read_mod(shards, start, stop), name=shard.name, trainable=shard.trainable, colocated_with=shard)
+            Variable(
+                _read_mod(shards, start, stop),
+                name=shard.name,
+                trainable=shard.trainable,
+                colocated_with=shard,
+            )
             for shard, (start, stop) in zip(shards, intervals, strict=True)
         ],
         name,
@@ -93,11 +103,12 @@ def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> 
 
 
 def _read_mod(shards: Sequence[Variable], start: int, stop: int) -> Array:
-    """Return the rows ``start`` to ``stop`` of the table, reading one contiguous range of rows of every shard."""
+    """Return the rows ``start`` to ``stop`` of the table, reading one contiguous range of rows of
+    every shard."""
     out = np.empty((stop - start, *shards[0].shape[1:]), shards[0].dtype)
     for shard, first in zip(shards, _firsts(start, len(shards)), strict=True):
-        # Every P-th row of the table is the shard's next one. Of P = 2 shards, rows 3 to 7 are: 3, 5 from shard 1 (its
-        # rows 1 and 2) and 4, 6 from shard 0 (its rows 2 and 3).
+        # Every P-th row of the table is the shard's next one. Of P = 2 shards, rows 3 to 7 are: 3,
+        # 5 from shard 1 (its rows 1 and 2) and 4, 6 from shard 0 (its rows 2 and 3).
         places = out[first - start :: len(shards)] if first < stop else out[:0]
         if len(places):
             row = first // len(shards)
@@ -107,22 +118,33 @@ def _read_mod(shards: Sequence[Variable], start: int, stop: int) -> Array:
 
 def _firsts(start: int, num_shards: int) -> Iterator[int]:
     """Yield for each shard the first id from ``start`` on that it holds."""
-    # The smallest id >= start with id % P == shard. For start = 3 and P = 2: shard 0 has 3 + (0 - 3) % 2 = 4.
+    # The smallest id >= start with id % P == shard. For start = 3 and P = 2: shard 0 has 3 + (0 -
+    # 3) % 2 = 4.
     return (start + (shard - start) % num_shards for shard in range(num_shards))
 
 
 def _check_mod(variables: Sequence[Variable]) -> Sequence[Variable]:
     if not variables or not isinstance(variables, list | tuple):
-        raise ArgumentError(f"{variables!r} is not a list of shards.", "Give the shards in their order.")
-    kinds = [isinstance(variable, Variable) and not isinstance(variable, ShardedVariable) for variable in variables]
+        raise ArgumentError(
+            f"{variables!r} is not a list of shards.", "Give the shards in their order."
+        )
+    kinds = [
+        isinstance(variable, Variable) and not isinstance(variable, ShardedVariable)
+        for variable in variables
+    ]
     if not all(kinds) or not all(variable.shape for variable in variables):
-        raise ArgumentTypeError("Not all shards are variables with rows.", "Give a list of variables.")
+        raise ArgumentTypeError(
+            "Not all shards are variables with rows.", "Give a list of variables."
+        )
     if len({(variable.shape[1:], variable.dtype) for variable in variables}) > 1:
-        raise LayoutError("The shards have rows of several shapes or dtypes.", "Give the shards of one table.")
+        raise LayoutError(
+            "The shards have rows of several shapes or dtypes.", "Give the shards of one table."
+        )
     sizes = [variable.shape[0] for variable in variables]
     by_mod = list(mod_sizes(sum(sizes), len(sizes)))
     if sizes != by_mod:
         raise LayoutError(
-            f"Shards of {sizes} rows were not cut by mod, which gives {by_mod}.", "Give the shards in their order."
+            f"Shards of {sizes} rows were not cut by mod, which gives {by_mod}.",
+            "Give the shards in their order.",
         )
     return variables

@@ -1,16 +1,20 @@
 """Permutations of the rows of an embedding: balanced by frequency, or shuffled.
 
-Under div the ids that are asked for most may all live on one server. The RFCs name two remedies. Both are a permutation
-of rows that is remembered:
+Under div the ids that are asked for most may all live on one server. The RFCs name two remedies.
+Both are a permutation of rows that is remembered:
 
-R-BALANCE-1 (RFC 002): "we can rebalance embeddings in the Keras Embedding layer, optionally given a frequency map/list,
-and remember the mapping in a variable or a hash table for lookup."
+R-BALANCE-1 (RFC 002): "we can rebalance embeddings in the Keras Embedding layer, optionally given a
+frequency map/list, and remember the mapping in a variable or a hash table for lookup."
 
-R-BALANCE-2 (RFC 000): "recommend users to mitigate hotspot issues via other means like vocab shuffling".
+R-BALANCE-2 (RFC 000): "recommend users to mitigate hotspot issues via other means like vocab
+shuffling".
 
-1. ``plan_balanced_rows`` or ``plan_shuffled_rows`` gives the mapping: ``rows[id]`` is the row of the table for the id.
-2. ``permute_rows`` moves the rows of a table that is filled already; the rows of a new one need not be moved.
-3. ``RebalancedEmbedding`` keeps table and mapping together, so that both are saved, and looks up through the mapping.
+1. ``plan_balanced_rows`` or ``plan_shuffled_rows`` gives the mapping: ``rows[id]`` is the row of
+   the table for the id.
+2. ``permute_rows`` moves the rows of a table that is filled already; the rows of a new one need not
+   be moved.
+3. ``RebalancedEmbedding`` keeps table and mapping together, so that both are saved, and looks up
+   through the mapping.
 
 The layer does all three: ``sv.layers.Embedding(..., rebalance=True, frequencies=...)``.
 """
@@ -39,16 +43,19 @@ Frequencies = npt.ArrayLike | Mapping[int, float]
 """The number of reads of each id: a list with one for each, or a map from ids."""
 
 
-def plan_balanced_rows(frequencies: Frequencies, layout: Partition | RowLayout | VariableInterface) -> Ints:
+def plan_balanced_rows(
+    frequencies: Frequencies, layout: Partition | RowLayout | VariableInterface
+) -> Ints:
     """Return the row of each id, such that shards are read about equally often.
 
-    Ids are dealt from the most frequent to the least, each to the shard with the smallest load so far that has room; of
-    equal shards to the first. The sizes of the shards stay.
+    Ids are dealt from the most frequent to the least, each to the shard with the smallest load so
+    far that has room; of equal shards to the first. The sizes of the shards stay.
 
     Parameters
     ----------
     frequencies : array_like or mapping
-        The number of reads of each id: one for each id, or a map from ids, in which ids may be missing.
+        The number of reads of each id: one for each id, or a map from ids, in which ids may be
+        missing.
     layout : Partition, Variable or ShardedVariable
         The rows that each shard holds: a table, or the partition of its rows.
 
@@ -60,7 +67,8 @@ def plan_balanced_rows(frequencies: Frequencies, layout: Partition | RowLayout |
     Raises
     ------
     ArgumentError
-        If the frequencies are not finite numbers from 0 on, one for each row, or `layout` has no rows.
+        If the frequencies are not finite numbers from 0 on, one for each row, or `layout` has no
+        rows.
     OutOfRange
         If the map has an id that is not a row.
 
@@ -72,10 +80,11 @@ def plan_balanced_rows(frequencies: Frequencies, layout: Partition | RowLayout |
     bounds = _bounds_of(layout)
     counts = read_frequencies(frequencies, bounds[-1])
     starts, stops = bounds[:-1], bounds[1:]
-    # A heap of (load, shard, next free row); it begins sorted, which a heap may be. For counts 8, 4, 4, 1, 1, 1 and two
-    # shards of 3 rows: 8 goes to shard 0, then 4 and 4 to shard 1, whose load is then 8 too; the ones go to shard 0
-    # (9), to shard 1 (9, now full), and to shard 0. Greedy is not optimal: as long as no shard is full, the largest
-    # load is at most 4/3 of the best (Graham).
+    # A heap of (load, shard, next free row); it begins sorted, which a heap may be. For counts 8,
+    # 4, 4, 1, 1, 1 and two shards of 3 rows: 8 goes to shard 0, then 4 and 4 to shard 1, whose load
+    # is then 8 too; the ones go to shard 0 (9), to shard 1 (9, now full), and to shard 0. Greedy is
+    # not optimal: as long as no shard is full, the largest load is at most 4/3 of the best
+    # (Graham).
     queue = [(0.0, shard, start) for shard, start in enumerate(starts) if start < stops[shard]]
     rows = np.empty(len(counts), np.int64)
     for chosen in np.argsort(-counts, kind="stable").tolist():
@@ -87,12 +96,16 @@ def plan_balanced_rows(frequencies: Frequencies, layout: Partition | RowLayout |
 
 
 def read_frequencies(frequencies: Frequencies, num_rows: int) -> Array:
-    """Return the number of reads of each id, as float64, from a list or from a map, in which ids may be missing.
+    """Return the number of reads of each id, as float64, from a list or from a map, in which ids
+    may be missing.
 
     >>> read_frequencies({2: 8, 0: 1}, 4).tolist()
     [1.0, 0.0, 8.0, 0.0]
     """
-    remedy = f"Give a number of at least 0 for each of {num_rows} ids, or a map from ids to such numbers."
+    remedy = (
+        f"Give a number of at least 0 for each of {num_rows} ids, or a map from ids to such "
+        "numbers."
+    )
     try:
         if isinstance(frequencies, Mapping):
             counts = np.zeros(num_rows, np.float64)
@@ -106,7 +119,8 @@ def read_frequencies(frequencies: Frequencies, num_rows: int) -> Array:
         raise ArgumentError("Frequencies are not numbers.", remedy) from None
     if counts.shape != (num_rows,) or not np.all(np.isfinite(counts) & (counts >= 0)):
         raise ArgumentError(
-            f"Frequencies of shape {counts.shape} do not fit {num_rows} rows, or are not counts.", remedy
+            f"Frequencies of shape {counts.shape} do not fit {num_rows} rows, or are not counts.",
+            remedy,
         )
     return counts
 
@@ -117,8 +131,12 @@ def _bounds_of(layout: Partition | RowLayout | VariableInterface) -> tuple[int, 
         return layout.bounds
     if isinstance(layout, Partition):
         if not layout.shape:
-            raise ArgumentError("A partition of a scalar has no rows.", "Give the partition of a table.")
-        return RowLayout.of_sizes([part.shape[0] for part in plan_rows(layout, layout.shape, None)]).bounds
+            raise ArgumentError(
+                "A partition of a scalar has no rows.", "Give the partition of a table."
+            )
+        return RowLayout.of_sizes(
+            [part.shape[0] for part in plan_rows(layout, layout.shape, None)]
+        ).bounds
     # A copy of a mirrored table has the rows of each of its shards where every other copy has them.
     while isinstance(layout, MirroredVariable | AggregatingVariable):
         layout = layout.copies[0] if isinstance(layout, MirroredVariable) else layout.variable
@@ -126,7 +144,8 @@ def _bounds_of(layout: Partition | RowLayout | VariableInterface) -> tuple[int, 
 
 
 def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
-    """Return a permutation that depends on the seed alone: the order of ``stateless_uniform``'s 64-bit words.
+    """Return a permutation that depends on the seed alone: the order of ``stateless_uniform``'s
+    64-bit words.
 
     Parameters
     ----------
@@ -150,8 +169,9 @@ def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
     >>> sorted(plan_shuffled_rows(5, seed=1).tolist())
     [0, 1, 2, 3, 4]
     """
-    # Sorting random keys shuffles without bias as long as keys differ. Two of n keys of 64 bits are equal with a
-    # probability of about n^2 / 2^65, below 10^-5 for ten million rows; a stable sort then keeps their order.
+    # Sorting random keys shuffles without bias as long as keys differ. Two of n keys of 64 bits are
+    # equal with a probability of about n^2 / 2^65, below 10^-5 for ten million rows; a stable sort
+    # then keeps their order.
     words = stateless_uniform([num_rows], [seed, 0], None, None, "uint64")
     return np.argsort(words, kind="stable").astype(np.int64)
 
@@ -176,7 +196,8 @@ def permute_rows(params: VariableInterface, rows: npt.ArrayLike) -> None:
     # Check.
     table = check_table(params)
     targets = check_permutation(rows, table.shape[0])
-    # Move. The value is a copy, so that no row is overwritten before it has moved. It holds the whole table.
+    # Move. The value is a copy, so that no row is overwritten before it has moved. It holds the
+    # whole table.
     with operation_scope("permute_rows"):
         table.scatter_update(IndexedSlices(table.read_value(), targets))
 
@@ -185,15 +206,17 @@ def check_permutation(rows: npt.ArrayLike, num_rows: int) -> Ints:
     """Return the rows; ``ArgumentError`` unless each comes exactly once."""
     targets = check_rows(rows, num_rows, rank=1)
     if len(targets) != num_rows or len(np.unique(targets)) != num_rows:
-        raise ArgumentError(f"{len(targets)} rows are not a permutation of {num_rows}.", "Name each row once.")
+        raise ArgumentError(
+            f"{len(targets)} rows are not a permutation of {num_rows}.", "Name each row once."
+        )
     return targets
 
 
 class RebalancedEmbedding(Trackable):
     """A table with permuted rows, and the mapping that finds them.
 
-    Both are variables and children of this object, so a checkpoint holds them together. A lookup through the mapping is
-    two lookups: 8 bytes of the mapping for each id, then the rows.
+    Both are variables and children of this object, so a checkpoint holds them together. A lookup
+    through the mapping is two lookups: 8 bytes of the mapping for each id, then the rows.
 
     Parameters
     ----------
@@ -225,7 +248,9 @@ class RebalancedEmbedding(Trackable):
         self.mapping = self.track("mapping", Variable(targets, trainable=False, name="row_of_id"))
 
     @classmethod
-    def by_frequency(cls, params: VariableInterface, frequencies: Frequencies) -> "RebalancedEmbedding":
+    def by_frequency(
+        cls, params: VariableInterface, frequencies: Frequencies
+    ) -> "RebalancedEmbedding":
         """Rebalance a table that is filled: plan, move its rows, and remember the mapping.
 
         Parameters
@@ -292,7 +317,9 @@ class RebalancedEmbedding(Trackable):
         """
         return embedding_lookup(self.mapping, ids, name="row_of_id")
 
-    def lookup(self, ids: npt.ArrayLike, max_norm: float | None = None, name: str | None = None) -> Array:
+    def lookup(
+        self, ids: npt.ArrayLike, max_norm: float | None = None, name: str | None = None
+    ) -> Array:
         """Return ``embedding_lookup`` of the ids, through the mapping.
 
         Parameters

@@ -1,10 +1,13 @@
-"""Sparse lookups: each row of sparse ids is a bag of rows of the table, combined into one row of the answer.
+"""Sparse lookups: each row of sparse ids is a bag of rows of the table, combined into one row of
+the answer.
 
-``embedding_lookup_sparse`` takes ids as they are: every row of ``sp_ids`` gives a row of the answer, and one without
-entries gives zeros. ``safe_embedding_lookup_sparse`` first drops invalid entries, negative ids and weights that are
-not positive, and fills rows that are then empty with ``default_id``.
+``embedding_lookup_sparse`` takes ids as they are: every row of ``sp_ids`` gives a row of the
+answer, and one without entries gives zeros. ``safe_embedding_lookup_sparse`` first drops invalid
+entries, negative ids and weights that are not positive, and fills rows that are then empty with
+``default_id``.
 
-1. ``plan_bags`` and ``plan_safe_bags`` say which rows are combined, as a ``Bags`` value; nothing has moved yet.
+1. ``plan_bags`` and ``plan_safe_bags`` say which rows are combined, as a ``Bags`` value; nothing
+   has moved yet.
 2. ``read_bags`` fetches every row that any bag holds, once, and combines:
 
        sum     S(w * e)          mean    S(w * e) / S(w)          sqrtn    S(w * e) / sqrt(S(w^2))
@@ -25,7 +28,13 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.reference.nn.lookup import as_integers, check_max_norm, check_table, clip_rows, exact_dtype
+from shardvar.reference.nn.lookup import (
+    as_integers,
+    check_max_norm,
+    check_table,
+    clip_rows,
+    exact_dtype,
+)
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.scatter import scatter_sorted, sort_rows
 from shardvar.reference.variables.updates import ADD
@@ -33,7 +42,8 @@ from shardvar.reference.variables.values import as_value
 
 Combiner = Literal["sum", "mean", "sqrtn"]
 EmptyRows = Literal["tf"]
-"""The treatment of trailing rows without entries: dropped as in TensorFlow, or kept like any other row (None)."""
+"""The treatment of trailing rows without entries: dropped as in TensorFlow, or kept like any other
+row (None)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +76,9 @@ class SparseTensor:
     values: Array
     dense_shape: tuple[int, ...]
 
-    def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, dense_shape: Sequence[int]) -> None:
+    def __init__(
+        self, indices: npt.ArrayLike, values: npt.ArrayLike, dense_shape: Sequence[int]
+    ) -> None:
         shape = tuple(as_integers(dense_shape, "The extents of a dense shape").tolist())
         places = as_integers(indices, "Indices")
         places = places.reshape(-1, len(shape)) if places.size == 0 and shape else places
@@ -75,9 +87,12 @@ class SparseTensor:
                 f"Indices of shape {places.shape} do not fit the dense shape {shape}.",
                 "Give integers [n, rank].",
             )
-        # Parsed before the fields are set: the dataclass is frozen, and holds arrays only, never lists.
+        # Parsed before the fields are set: the dataclass is frozen, and holds arrays only, never
+        # lists.
         object.__setattr__(self, "indices", places.astype(np.int64))
-        object.__setattr__(self, "values", as_value(values) if np.size(values) else np.asarray(values).reshape(-1))
+        object.__setattr__(
+            self, "values", as_value(values) if np.size(values) else np.asarray(values).reshape(-1)
+        )
         object.__setattr__(self, "dense_shape", shape)
         self._check()
 
@@ -103,9 +118,15 @@ class SparseTensor:
             If a row is not a list, a tuple or an array.
         """
         if not all(isinstance(values, list | tuple | np.ndarray) for values in rows):
-            raise ArgumentTypeError("Not all rows are lists.", "Give a list of values for each row.")
-        indices = [(row, column) for row, values in enumerate(rows) for column in range(len(values))]
-        values = np.asarray([value for row in rows for value in row], dtype or (None if indices else np.int64))
+            raise ArgumentTypeError(
+                "Not all rows are lists.", "Give a list of values for each row."
+            )
+        indices = [
+            (row, column) for row, values in enumerate(rows) for column in range(len(values))
+        ]
+        values = np.asarray(
+            [value for row in rows for value in row], dtype or (None if indices else np.int64)
+        )
         return cls(indices, values, (len(rows), max(map(len, rows), default=0)))
 
     def _check(self) -> None:
@@ -114,10 +135,14 @@ class SparseTensor:
                 f"There are {len(self.indices)} indices and values of shape {self.values.shape}.",
                 "Give one value for each index.",
             )
-        outside = np.flatnonzero(((self.indices < 0) | (self.indices >= np.array(self.dense_shape))).any(axis=1))
+        outside = np.flatnonzero(
+            ((self.indices < 0) | (self.indices >= np.array(self.dense_shape))).any(axis=1)
+        )
         if len(outside):
             first = int(outside[0])
-            raise OutOfRange(f"Index {self.indices[first].tolist()} at {first} is outside {self.dense_shape}.")
+            raise OutOfRange(
+                f"Index {self.indices[first].tolist()} at {first} is outside {self.dense_shape}."
+            )
 
 
 def embedding_lookup_sparse(
@@ -141,8 +166,8 @@ def embedding_lookup_sparse(
     sp_weights : SparseTensor or None
         A weight for each id, at the same indices; None where all are 1.
     combiner : {"sum", "mean", "sqrtn"}, optional
-        The rule that combines the rows of a bag: ``S(w * e)``, and for the others that over ``S(w)`` or
-        ``sqrt(S(w^2))``. By default "mean".
+        The rule that combines the rows of a bag: ``S(w * e)``, and for the others that over
+        ``S(w)`` or ``sqrt(S(w^2))``. By default "mean".
     max_norm : float, optional
         Rows with a larger l2 norm are scaled down to it before they are combined.
     name : str, optional
@@ -162,7 +187,8 @@ def embedding_lookup_sparse(
     ArgumentTypeError
         If `params` is not a variable, ids or weights are not sparse, or ids are not integers.
     ArgumentError
-        If weights are at other indices, entries are not sorted, or the table's dtype has no such combiner.
+        If weights are at other indices, entries are not sorted, or the table's dtype has no such
+        combiner.
     """
     table = check_table(params)
     chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
@@ -181,7 +207,8 @@ def safe_embedding_lookup_sparse(
 ) -> Array:
     """Return the rows of a table at each row of ids, combined into one, without invalid entries.
 
-    Negative ids and weights that are not positive count as absent. As in TensorFlow, "sum" keeps such weights.
+    Negative ids and weights that are not positive count as absent. As in TensorFlow, "sum" keeps
+    such weights.
 
     Parameters
     ----------
@@ -210,10 +237,11 @@ def safe_embedding_lookup_sparse(
     OutOfRange
         If an id, or `default_id`, is not below the number of rows.
     ArgumentTypeError
-        If `embedding_weights` is not a variable, ids or weights are not sparse, or ids are not integers.
+        If `embedding_weights` is not a variable, ids or weights are not sparse, or ids are not
+        integers.
     ArgumentError
-        If ids have no rows, weights are at other indices or of another dtype, entries are not sorted, or the table's
-        dtype has no such combiner.
+        If ids have no rows, weights are at other indices or of another dtype, entries are not
+        sorted, or the table's dtype has no such combiner.
     """
     table = check_table(embedding_weights)
     chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
@@ -246,28 +274,39 @@ class Bags:
         [0.25, 0.75]
         """
         weights = self.weights_as(dtype)
-        return weights if combiner == "sum" else _divide(weights, self._divisors(combiner, weights)[self.owners])
+        return (
+            weights
+            if combiner == "sum"
+            else _divide(weights, self._divisors(combiner, weights)[self.owners])
+        )
 
     def weights_as(self, dtype: np.dtype[Any]) -> Array:
         """Return the weights in a dtype, ones where none are given, [n]."""
         return np.ones(len(self.ids), dtype) if self.weights is None else self.weights.astype(dtype)
 
     def sums(self, values: Array) -> Array:
-        """Return the sums of the entries' values, [count, ...], each from the first entry to the last."""
+        """Return the sums of the entries' values, [count, ...], each from the first entry to the
+        last."""
         out = np.zeros((self.count, *values.shape[1:]), values.dtype)
         scatter_sorted(out, self.owners, values, ADD)
         return out
 
     def divide(self, totals: Array, combiner: Combiner, weights: Array) -> Array:
         """Return the totals of the bags, [count, *row], over the divisors of the combiner."""
-        return totals if combiner == "sum" else _divide(totals, _beside(self._divisors(combiner, weights), totals))
+        return (
+            totals
+            if combiner == "sum"
+            else _divide(totals, _beside(self._divisors(combiner, weights), totals))
+        )
 
     def _divisors(self, combiner: Combiner, weights: Array) -> Array:
         """Return ``S(w)`` of each bag, or ``sqrt(S(w^2))`` for "sqrtn", [count]."""
         return self.sums(weights) if combiner == "mean" else np.sqrt(self.sums(weights * weights))
 
 
-def read_bags(table: VariableInterface, bags: Bags, combiner: Combiner, max_norm: float | None, name: str) -> Array:
+def read_bags(
+    table: VariableInterface, bags: Bags, combiner: Combiner, max_norm: float | None, name: str
+) -> Array:
     """Return the combined rows, [count, *row]."""
     distinct, inverse = distinct_ids(bags.ids)
     rows = table.sparse_read(distinct, name)
@@ -277,22 +316,26 @@ def read_bags(table: VariableInterface, bags: Bags, combiner: Combiner, max_norm
     entries = rows.astype(dtype, copy=False)[inverse]
     if combiner == "sum" and bags.weights is None:
         return bags.sums(entries).astype(table.dtype, copy=False)
-    # Sum first, divide last, so that whole numbers stay whole: the mean of seven rows of 3.0 is then 21 / 7 = 3
-    # exactly, where the sum of seven 3.0 * (1 / 7) in float32 is not.
+    # Sum first, divide last, so that whole numbers stay whole: the mean of seven rows of 3.0 is
+    # then 21 / 7 = 3 exactly, where the sum of seven 3.0 * (1 / 7) in float32 is not.
     weights = bags.weights_as(dtype)
     totals = bags.sums(entries * _beside(weights, entries))
     return bags.divide(totals, combiner, weights).astype(table.dtype, copy=False)
 
 
-def bag_gradients(bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return the ids of the rows that were read, and their gradients [n, *row], given the answer's [count, *row].
+def bag_gradients(
+    bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """Return the ids of the rows that were read, and their gradients [n, *row], given the answer's
+    [count, *row].
 
     The ids are distinct, in the order in which they first came; the entries of one id are summed.
     """
     exact = exact_dtype(dtype)
     distinct, inverse = distinct_ids(bags.ids)
-    # An answer is linear in its rows: answer[b] = S coefficient[i] * row[i] over the entries i of bag b. So entry i
-    # gets coefficient[i] * upstream[b]: for the mean of two rows, half of the bag's gradient each.
+    # An answer is linear in its rows: answer[b] = S coefficient[i] * row[i] over the entries i of
+    # bag b. So entry i gets coefficient[i] * upstream[b]: for the mean of two rows, half of the
+    # bag's gradient each.
     entries = upstream.astype(exact)[bags.owners]
     entries = entries * _beside(bags.coefficients(combiner, exact), entries)
     gradient = np.zeros((len(distinct), *upstream.shape[1:]), exact)
@@ -302,13 +345,15 @@ def bag_gradients(bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dty
 
 
 def distinct_ids(ids: Array) -> tuple[Array, Ints]:
-    """Return the distinct ids in the order in which they first come, and the position of each id among them.
+    """Return the distinct ids in the order in which they first come, and the position of each id
+    among them.
 
     >>> distinct_ids(np.array([7, 1, 7]))
     (array([7, 1]), array([0, 1, 0]))
     """
-    # np.unique sorts: for 7, 1, 7 it gives ascending 1, 7, first places 1, 0 and inverse 1, 0, 1. Sorted by first
-    # place they are 7, 1, and ``rank`` translates positions in the sorted list into positions in that order.
+    # np.unique sorts: for 7, 1, 7 it gives ascending 1, 7, first places 1, 0 and inverse 1, 0, 1.
+    # Sorted by first place they are 7, 1, and ``rank`` translates positions in the sorted list into
+    # positions in that order.
     ascending, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
@@ -317,17 +362,21 @@ def distinct_ids(ids: Array) -> tuple[Array, Ints]:
 
 
 def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
-    """Return the combiner, by default "mean"; ``ArgumentError`` for another word, and for a division of integers."""
+    """Return the combiner, by default "mean"; ``ArgumentError`` for another word, and for a
+    division of integers."""
     chosen = combiner or "mean"
     if chosen not in get_args(Combiner):
         raise ArgumentError(f"combiner is {combiner!r}.", "It is 'sum', 'mean' or 'sqrtn'.")
     if dtype.kind in "bO" or (dtype.kind in "iu" and chosen != "sum"):
-        raise ArgumentError(f"Rows of dtype {dtype} have no {chosen}.", "Use a table of real numbers.")
+        raise ArgumentError(
+            f"Rows of dtype {dtype} have no {chosen}.", "Use a table of real numbers."
+        )
     return chosen  # type: ignore[return-value]  # mypy does not narrow by get_args
 
 
 def _divide(values: Array, divisors: Array) -> Array:
-    """Return ``values / divisors``, 0 where the divisor is 0: weights of a bag may cancel, and a bag may be empty."""
+    """Return ``values / divisors``, 0 where the divisor is 0: weights of a bag may cancel, and a
+    bag may be empty."""
     return np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
 
 
@@ -339,7 +388,9 @@ def _beside(values: Array, rows: Array) -> Array:
 # Which ids form a bag.
 
 
-def plan_bags(sp_ids: SparseTensor, sp_weights: SparseTensor | None, compat: EmptyRows | None = None) -> Bags:
+def plan_bags(
+    sp_ids: SparseTensor, sp_weights: SparseTensor | None, compat: EmptyRows | None = None
+) -> Bags:
     """Plan one bag for each index along the first axis of ``sp_ids``."""
     _check_pair(sp_ids, sp_weights)
     if compat not in (None, "tf"):
@@ -357,27 +408,38 @@ def plan_safe_bags(
     combiner: str,
     default_id: int | None,
 ) -> Bags:
-    """Plan one bag for each index into all axes but the last, without invalid entries, with defaults."""
+    """Plan one bag for each index into all axes but the last, without invalid entries, with
+    defaults."""
     _check_pair(sparse_ids, sparse_weights)
     if len(sparse_ids.dense_shape) < 2:
-        raise ArgumentError(f"Ids of shape {sparse_ids.dense_shape} have no rows.", "Give ids [*batch, width].")
+        raise ArgumentError(
+            f"Ids of shape {sparse_ids.dense_shape} have no rows.", "Give ids [*batch, width]."
+        )
     weights = None if sparse_weights is None else sparse_weights.values
     if weights is not None and weights.size and weights.dtype != dtype:
-        raise ArgumentError(f"Weights have dtype {weights.dtype}, and the table {dtype}.", "Convert them first.")
+        raise ArgumentError(
+            f"Weights have dtype {weights.dtype}, and the table {dtype}.", "Convert them first."
+        )
     batch = sparse_ids.dense_shape[:-1]
     owners = _check_ascending(_flat_rows(sparse_ids))
     # A weight <= 0 is dropped where the weights are divided by. "sum" keeps it, as TensorFlow does.
     keep = sparse_ids.values >= 0
     if weights is not None and combiner != "sum":
         keep &= weights > 0
-    pruned = Bags(sparse_ids.values[keep], owners[keep], None if weights is None else weights[keep], prod(batch))
+    pruned = Bags(
+        sparse_ids.values[keep],
+        owners[keep],
+        None if weights is None else weights[keep],
+        prod(batch),
+    )
     return pruned if default_id is None else _with_defaults(pruned, default_id)
 
 
 def _with_defaults(bags: Bags, default_id: int) -> Bags:
     """Put ``default_id`` with weight 1 into every empty bag."""
-    # The default entries go to the end, and a stable sort by owner brings them into place: of owners 0, 2 and 3 bags,
-    # bag 1 is empty, and 0, 2, 1 becomes 0, 1, 2. Entries of one bag keep their order.
+    # The default entries go to the end, and a stable sort by owner brings them into place: of
+    # owners 0, 2 and 3 bags, bag 1 is empty, and 0, 2, 1 becomes 0, 1, 2. Entries of one bag keep
+    # their order.
     empty = np.flatnonzero(np.bincount(bags.owners, minlength=bags.count) == 0)
     owners = np.concatenate([bags.owners, empty])
     order = np.argsort(owners, kind="stable")
@@ -411,7 +473,9 @@ def _check_ascending(rows: Ints) -> Ints:
 def _check_pair(ids: Any, weights: Any) -> None:
     for what, value in {"ids": ids, "weights": weights}.items():
         if not isinstance(value, SparseTensor) and not (what == "weights" and value is None):
-            raise ArgumentTypeError(f"The {what} are {type(value).__name__}.", "Give a sv.nn.SparseTensor.")
+            raise ArgumentTypeError(
+                f"The {what} are {type(value).__name__}.", "Give a sv.nn.SparseTensor."
+            )
     as_integers(ids.values, "Ids")
     if weights is not None and not np.array_equal(ids.indices, weights.indices):
         raise ArgumentError(

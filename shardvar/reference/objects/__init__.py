@@ -1,1 +1,2 @@
-"""Checkpoints of objects: the state of variables under the names by which a root object reaches them."""
+"""Checkpoints of objects: the state of variables under the names by which a root object reaches
+them."""

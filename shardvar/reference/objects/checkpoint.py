@@ -1,11 +1,13 @@
 """sv.Checkpoint: a root object whose variables are written and read by the names that lead to them.
 
-R-CKPT-1 (RFC 000): "being able to save sharded variable to a checkpoint, and restore it to possibly a different number
-of shards": a sharded variable is one key, and its shards are slices of it.
+R-CKPT-1 (RFC 000): "being able to save sharded variable to a checkpoint, and restore it to possibly
+a different number of shards": a sharded variable is one key, and its shards are slices of it.
 
-``write`` and ``read`` are for one checkpoint; ``save`` and ``restore`` are for a numbered series, and count.
+``write`` and ``read`` are for one checkpoint; ``save`` and ``restore`` are for a numbered series,
+and count.
 
-The root object is the root of the graph, also if other objects are named beside it: in the graph they are its children.
+The root object is the root of the graph, also if other objects are named beside it: in the graph
+they are its children.
 """
 
 import weakref
@@ -22,7 +24,13 @@ from shardvar.planning.policies import Policy
 from shardvar.reference.objects.image import Image, SaveOptions, hold_image, take_image
 from shardvar.reference.objects.keys import SAVE_COUNTER, key_of
 from shardvar.reference.objects.restoration import open_restoration
-from shardvar.reference.objects.series import SaveSteps, find_series, next_number, record_newest, target_of
+from shardvar.reference.objects.series import (
+    SaveSteps,
+    find_series,
+    next_number,
+    record_newest,
+    target_of,
+)
 from shardvar.reference.objects.status import RestoreStatus
 from shardvar.reference.objects.turn import PendingSave, Turn, start_save
 from shardvar.reference.tracking import ObjectGraph, Trackable
@@ -40,9 +48,8 @@ class Checkpoint(Trackable):
     Parameters
     ----------
     root : object, optional
-        A module, a variable, another trackable object, or a dictionary, list or tuple of these. A ``weakref.ref``
-        is kept
-        as it is, so that the root may own its checkpoint.
+        A module, a variable, another trackable object, or a dictionary, list or tuple of these. A
+        ``weakref.ref`` is kept as it is, so that the root may own its checkpoint.
     **objects : object
         More objects by name, of the same kinds. An attribute that is set later is one more object.
 
@@ -87,7 +94,8 @@ class Checkpoint(Trackable):
             self.__dict__["_held_root"] = None if root is None else self._node("root", root)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a checkpoint of copies of the objects; one with a weak reference to its root refers to the same."""
+        """Return a checkpoint of copies of the objects; one with a weak reference to its root
+        refers to the same."""
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         held = self._held_root
@@ -101,9 +109,12 @@ class Checkpoint(Trackable):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or hasattr(type(self), name):
-            raise ArgumentError(f"A checkpoint has no place for an object named {name!r}.", "Choose another name.")
+            raise ArgumentError(
+                f"A checkpoint has no place for an object named {name!r}.", "Choose another name."
+            )
         node = self._node(name, value)
-        # A child of the root may be named once more, under its name there: Checkpoint(model, w=model.w).
+        # A child of the root may be named once more, under its name there: Checkpoint(model,
+        # w=model.w).
         root = self._root
         if root is None or root.children.get(name) is not node:
             self._check_has_place(name)
@@ -118,7 +129,8 @@ class Checkpoint(Trackable):
 
     @property
     def save_counter(self) -> Variable:
-        """The number of numbered checkpoints that were saved: an int64 variable, created when it is first needed."""
+        """The number of numbered checkpoints that were saved: an int64 variable, created when it is
+        first needed."""
         counter: Any = super().children.get(SAVE_COUNTER)
         return self._new_counter() if counter is None else counter
 
@@ -163,19 +175,21 @@ class Checkpoint(Trackable):
         ArgumentError
             If an argument is invalid, or the policy is given twice.
         StorageError
-            If the disk is full, the file system refuses, or another writer holds the checkpoint (``LockHeld``).
+            If the disk is full, the file system refuses, or another writer holds the checkpoint
+            (``LockHeld``).
 
         Notes
         -----
-        Keys are TensorFlow's, and in formats that hold strings the graph of objects is stored too, so that TensorFlow
-        restores
-        what the format "tensorflow" holds. Waits for a save of this checkpoint that is in progress. Other threads that
-        write a
-        variable meanwhile wait.
+        Keys are TensorFlow's, and in formats that hold strings the graph of objects is stored too,
+        so that TensorFlow restores what the format "tensorflow" holds. Waits for a save of this
+        checkpoint that is in progress. Other threads that write a variable meanwhile wait.
         """
         target = find_target(path, format, otherwise="shardvar")
         save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
-        with self._turn.taken(target.path), hold_image(self._graph(), target, save_options) as image:
+        with (
+            self._turn.taken(target.path),
+            hold_image(self._graph(), target, save_options) as image,
+        ):
             return image.write()
 
     @overload
@@ -230,33 +244,35 @@ class Checkpoint(Trackable):
         force : bool, default False
             Replace the checkpoint of that number, if another process saved it meanwhile.
         background : bool, default False
-            Copy the values, and write them in another thread. Values that are assigned after the call are not in the
-            checkpoint. Another save, write or restore of this checkpoint waits for it.
+            Copy the values, and write them in another thread. Values that are assigned after the
+            call are not in the checkpoint. Another save, write or restore of this checkpoint waits
+            for it.
 
         Returns
         -------
         WriteReport or PendingSave
-            The report, which has the path; with ``background``, at once, the save in progress, to be joined for the
-            report.
+            The report, which has the path; with ``background``, at once, the save in progress, to
+            be joined for the report.
 
         Raises
         ------
         TargetExists
             If another process saved that number meanwhile, and ``force`` is not set.
         UnsupportedError
-            If the format cannot hold a tensor, or its checkpoints are folders, which are not numbered.
+            If the format cannot hold a tensor, or its checkpoints are folders, which are not
+            numbered.
         ArgumentError
             If ``file_prefix`` has the ending of a file, or another argument is invalid.
         StorageError
-            If the disk is full, the file system refuses, or another writer holds the checkpoint (``LockHeld``).
+            If the disk is full, the file system refuses, or another writer holds the checkpoint
+            (``LockHeld``).
 
         Notes
         -----
-        The number is the first above ``save_counter`` that no checkpoint of that prefix has, in any format. The counter
-        is
-        saved too, and becomes that number once the checkpoint is committed. The file ``checkpoint`` in the same
-        directory names
-        the newest one, for ``sv.latest_checkpoint`` and for TensorFlow.
+        The number is the first above ``save_counter`` that no checkpoint of that prefix has, in any
+        format. The counter is saved too, and becomes that number once the checkpoint is committed.
+        The file ``checkpoint`` in the same directory names the newest one, for
+        ``sv.latest_checkpoint`` and for TensorFlow.
 
         Examples
         --------
@@ -267,7 +283,9 @@ class Checkpoint(Trackable):
         ['ckpt-1', 'ckpt-2']
         """
         series = find_series(file_prefix, format)
-        save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force, is_new=not force)
+        save_options = SaveOptions(
+            policy_of(policy, options), texts_of(metadata), force, is_new=not force
+        )
 
         def choose(count: int) -> tuple[int, Location]:
             number = next_number(series, count)
@@ -289,7 +307,8 @@ class Checkpoint(Trackable):
         choose : callable
             Returns, for the counter's value, the value that it gets, and the checkpoint to write.
         steps : callable
-            Called as ``steps(target, plan)``; calls ``plan()`` and what that returns, and does the work around it.
+            Called as ``steps(target, plan)``; calls ``plan()`` and what that returns, and does the
+            work around it.
         save_options : SaveOptions
             The policy, the metadata, and what may be replaced.
         background : bool
@@ -311,7 +330,9 @@ class Checkpoint(Trackable):
 
             def write() -> WriteReport:
                 report = carry_out()
-                counter.assign(number)  # only now: a save that fails is tried again under the same number
+                counter.assign(
+                    number
+                )  # only now: a save that fails is tried again under the same number
                 return report
 
             return write
@@ -324,7 +345,8 @@ class Checkpoint(Trackable):
                 self._turn.name(target.path)
                 with hold_image(self._graph(), target, save_options, (counter, number)) as locked:
                     return steps(locked.target, lambda: plan(locked, counter, number))
-        # In the background: copy the values, then write the copies. The thread that writes gives the turn back.
+        # In the background: copy the values, then write the copies. The thread that writes gives
+        # the turn back.
         self._turn.take()
         try:
             counter = self.save_counter
@@ -338,19 +360,22 @@ class Checkpoint(Trackable):
         return start_save(image.target.path, work, self._turn)
 
     def read(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """Restore the values that the checkpoint and the objects both have, and later those of objects that appear.
+        """Restore the values that the checkpoint and the objects both have, and later those of
+        objects that appear.
 
         Parameters
         ----------
         path : path_like or None
-            The checkpoint. None restores nothing, as in ``restore(sv.latest_checkpoint(directory))`` at the first run.
+            The checkpoint. None restores nothing, as in
+            ``restore(sv.latest_checkpoint(directory))`` at the first run.
         options : CheckpointOptions, optional
             Not used in reading; the parameter exists because TensorFlow has it.
 
         Returns
         -------
         RestoreStatus
-            The parts that did not match, and assertions about them. If ``path`` is None every assertion fails.
+            The parts that did not match, and assertions about them. If ``path`` is None every
+            assertion fails.
 
         Raises
         ------
@@ -365,15 +390,15 @@ class Checkpoint(Trackable):
 
         Notes
         -----
-        All existing variables get their values, or none does. The number of shards is never an error: shards take the
-        rows that
-        they hold.
+        All existing variables get their values, or none does. The number of shards is never an
+        error: shards take the rows that they hold.
         """
         policy_of(None, options)  # checked, though nothing uses it
         return self._read(path, is_numbered=False)
 
     def restore(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """Read a checkpoint that may be one of a numbered series: the next ``save`` has a number after it.
+        """Read a checkpoint that may be one of a numbered series: the next ``save`` has a number
+        after it.
 
         Parameters
         ----------
@@ -414,34 +439,41 @@ class Checkpoint(Trackable):
             if root is None:
                 restoration.restore(self, 0)
             else:
-                # The objects that are named beside the root are its children there. Those that are named later appear
-                # as children of this checkpoint.
+                # The objects that are named beside the root are its children there. Those that are
+                # named later appear as children of this checkpoint.
                 restoration.restore(root, 0, super().children)
                 restoration.wait(self, 0)
         return RestoreStatus(restoration, self._graph)
 
     @property
     def _root(self) -> Trackable | None:
-        """The root that was given, None without one; ``ArgumentError`` if it was given weakly and is gone."""
+        """The root that was given, None without one; ``ArgumentError`` if it was given weakly and
+        is gone."""
         held = self._held_root
         if not isinstance(held, weakref.ref):
             return held
         root = held()
         if root is None:
-            raise ArgumentError("The root of a checkpoint, a weak reference, is gone.", "Keep the root elsewhere.")
+            raise ArgumentError(
+                "The root of a checkpoint, a weak reference, is gone.", "Keep the root elsewhere."
+            )
         return root
 
     def _new_counter(self) -> Variable:
         self._check_has_place(SAVE_COUNTER)
-        # Created directly, not by sv.Variable: no scope places it on a server, cuts it or names it after a layer.
+        # Created directly, not by sv.Variable: no scope places it on a server, cuts it or names it
+        # after a layer.
         counter = ResourceVariable(np.int64(0), trainable=False, name=SAVE_COUNTER)
         return self.track(SAVE_COUNTER, counter)
 
     def _check_has_place(self, name: str) -> None:
-        """Raise ``ArgumentError`` where the root cannot have one more child of that name beside its own."""
+        """Raise ``ArgumentError`` where the root cannot have one more child of that name beside its
+        own."""
         root = self._root
         if root is not None and name in root.children:
-            raise ArgumentError(f"The root has another child named {name!r}.", "Choose another name.")
+            raise ArgumentError(
+                f"The root has another child named {name!r}.", "Choose another name."
+            )
 
     def _graph(self) -> ObjectGraph:
         root = self._root

@@ -1,18 +1,21 @@
-"""sv.export and sv.load_exported: objects in the form in which they are served, without a trace of their sharding.
+"""sv.export and sv.load_exported: objects in the form in which they are served, without a trace of
+their sharding.
 
-R-EXPORT-1 (RFC 000): "being able to be saved to SavedModel as a single variable for fast inference". A sharded variable
-is written as one whole tensor: its shards are read where they lie and put side by side in the file, so that the single
-variable exists nowhere else. RFC 000: "The single variable will not be initialized at saving time (since no one reads
-it), and it will be restored to the full value at loading time." An export is a checkpoint like any other, with one more
+R-EXPORT-1 (RFC 000): "being able to be saved to SavedModel as a single variable for fast
+inference". A sharded variable is written as one whole tensor: its shards are read where they lie
+and put side by side in the file, so that the single variable exists nowhere else. RFC 000: "The
+single variable will not be initialized at saving time (since no one reads it), and it will be
+restored to the full value at loading time." An export is a checkpoint like any other, with one more
 fact in its graph of objects: which variables are not trainable.
 
-R-EXPORT-2 (RFC 000): "When the variable is recreated at loading time, the creation will be subject to the enclosed
-variable creation scope, for example a saved_model produced by a model with ParameterServerStrategy can be loaded under
-a MirroredStrategy, resulting in MirroredVariable." Each is created by ``sv.Variable`` from an initial value that reads
-the region that the creator wants, so that a shard reads its own rows.
+R-EXPORT-2 (RFC 000): "When the variable is recreated at loading time, the creation will be subject
+to the enclosed variable creation scope, for example a saved_model produced by a model with
+ParameterServerStrategy can be loaded under a MirroredStrategy, resulting in MirroredVariable." Each
+is created by ``sv.Variable`` from an initial value that reads the region that the creator wants, so
+that a shard reads its own rows.
 
-R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not preserved in SavedModel": it is not
-preserved here either.
+R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not preserved in
+SavedModel": it is not preserved here either.
 """
 
 import os
@@ -55,17 +58,19 @@ def export(
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> WriteReport:
-    """Write an object with all that it reaches for serving, and commit it. ``sv.load_exported`` reads it.
+    """Write an object with all that it reaches for serving, and commit it. ``sv.load_exported``
+    reads it.
 
     Parameters
     ----------
     obj : object
         A module, a variable, another trackable object, or a dictionary or list of these.
     path : path_like
-        The checkpoint to write; with ``format='tensorflow'`` the folder of a SavedModel, which TensorFlow's servers
-        open.
+        The checkpoint to write; with ``format='tensorflow'`` the folder of a SavedModel, which
+        TensorFlow's servers open.
     as_shards : bool, default False
-        Write each sharded variable as a slice a shard, for serving in parts. By default it is one whole tensor.
+        Write each sharded variable as a slice a shard, for serving in parts. By default it is one
+        whole tensor.
     policy : policy, optional
         The policy that says which slices share a file.
     options : CheckpointOptions, optional
@@ -97,11 +102,11 @@ def export(
 
     Notes
     -----
-    R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable as it is by specifying a SaveOption."
+    R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable as it is by specifying a
+    SaveOption."
 
-    The values are not copied, but read where they lie, so other threads that write a variable wait. Memory: a few
-    blocks of
-    4 MiB, whatever the size of a variable.
+    The values are not copied, but read where they lie, so other threads that write a variable wait.
+    Memory: a few blocks of 4 MiB, whatever the size of a variable.
 
     Examples
     --------
@@ -116,11 +121,18 @@ def export(
     if not isinstance(as_shards, bool):
         raise ArgumentTypeError(f"as_shards is {as_shards!r}.", "Give True or False.")
     chosen, graph, is_folder = policy_of(policy, options), _graph_of(obj), format == "tensorflow"
-    save_options = SaveOptions(chosen, texts_of(metadata), force, is_for_serving=True, as_shards=as_shards)
-    target = find_target(os.path.join(path, *VARIABLES) if is_folder else path, format, otherwise="shardvar")
+    save_options = SaveOptions(
+        chosen, texts_of(metadata), force, is_for_serving=True, as_shards=as_shards
+    )
+    target = find_target(
+        os.path.join(path, *VARIABLES) if is_folder else path, format, otherwise="shardvar"
+    )
     with hold_image(graph, target, save_options) as image:
         if not image.trackables:
-            raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
+            raise ArgumentError(
+                "There is nothing to export.",
+                "Build the model first: variables may come with a call.",
+            )
         return write_saved_model(path, graph, image) if is_folder else image.write()
 
 
@@ -128,7 +140,9 @@ def _graph_of(obj: Any) -> ObjectGraph:
     """Return the graph of an object, a dictionary or a list."""
     root = node_of(obj, WeakValueDictionary())
     if root is None:
-        raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
+        raise ArgumentTypeError(
+            f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable."
+        )
     return ObjectGraph.of(root)
 
 
@@ -136,24 +150,30 @@ def _graph_of(obj: Any) -> ObjectGraph:
 
 
 class ExportedObject(Stateful):
-    """An object whose children are known and whose class is not; children are attributes, or items by name.
+    """An object whose children are known and whose class is not; children are attributes, or items
+    by name.
 
     The items of lists are ``exported.blocks[0]``, those of dictionaries ``exported.heads["a"]``.
     """
 
     _own_state: Mapping[str, Array] = {}
 
-    # Called only for names that are not attributes: a child cannot hide a method, and a child named "state" is
-    # ``exported["state"]``.
+    # Called only for names that are not attributes: a child cannot hide a method, and a child named
+    # "state" is ``exported["state"]``.
     def __getattr__(self, name: str) -> Trackable:
         children: Mapping[str, Trackable] = self.__dict__.get("_children", {})
         if name not in children:
-            raise AttributeError(f"Unknown child {name!r}. The children are {', '.join(children) or 'none'}.")
+            raise AttributeError(
+                f"Unknown child {name!r}. The children are {', '.join(children) or 'none'}."
+            )
         return children[name]
 
     def __getitem__(self, name: str | int) -> Trackable:
         if str(name) not in self.children:
-            raise UnknownKey(f"Unknown child {name!r}.", f"The children are {', '.join(self.children) or 'none'}.")
+            raise UnknownKey(
+                f"Unknown child {name!r}.",
+                f"The children are {', '.join(self.children) or 'none'}.",
+            )
         return self.children[str(name)]
 
     def __len__(self) -> int:
@@ -167,9 +187,16 @@ class ExportedObject(Stateful):
 
     @property
     def variables(self) -> tuple[VariableInterface, ...]:
-        """All variables under this object, each once, nearest first; of sharded ones the shards, as in a module."""
-        found = [node for node in ObjectGraph.of(self).objects if isinstance(node, VariableInterface)]
-        return tuple(each for one in found for each in (one.variables if isinstance(one, ShardedVariable) else [one]))
+        """All variables under this object, each once, nearest first; of sharded ones the shards, as
+        in a module."""
+        found = [
+            node for node in ObjectGraph.of(self).objects if isinstance(node, VariableInterface)
+        ]
+        return tuple(
+            each
+            for one in found
+            for each in (one.variables if isinstance(one, ShardedVariable) else [one])
+        )
 
     @property
     def trainable_variables(self) -> tuple[VariableInterface, ...]:
@@ -210,9 +237,9 @@ def load_exported(path: Path) -> Any:
 
     Notes
     -----
-    Inside a strategy's scope variables are created by the strategy, else they are plain. Where the format holds no
-    strings,
-    as npz, names are those of the keys and all variables count as trainable.
+    Inside a strategy's scope variables are created by the strategy, else they are plain. Where the
+    format holds no strings, as npz, names are those of the keys and all variables count as
+    trainable.
 
     Examples
     --------
@@ -230,11 +257,13 @@ def load_exported(path: Path) -> Any:
         # Move: each value is read when the variable that wants it is created.
         values = _StoredValues(reader, [node.key for node in nodes if node.key is not None])
         made = [_create(reader, node, values) for node in nodes]
-    # Children may come before or after their parents, and graphs may have cycles: create all first, then connect.
+    # Children may come before or after their parents, and graphs may have cycles: create all first,
+    # then connect.
     for node, parent in zip(nodes, made, strict=True):
         for name, child in node.children.items():
             parent.track(name, made[child])
-        # A slot is found by its variable and its role; its name as a child only has to be unique, so it has the number.
+        # A slot is found by its variable and its role; its name as a child only has to be unique,
+        # so it has the number.
         for (beside, name), slot in node.slots.items():
             parent.track_slot(f"{beside}.{name}", made[slot], made[beside], name)
     return made[0]
@@ -248,7 +277,8 @@ _BATCH_NBYTES = 1 << 22
 
 @dataclass(slots=True, eq=False)
 class _StoredValues:
-    """The stored values, read when they are needed: small ones in batches, in the order of the keys."""
+    """The stored values, read when they are needed: small ones in batches, in the order of the
+    keys."""
 
     reader: Reader
     """The open checkpoint."""
@@ -267,7 +297,8 @@ class _StoredValues:
         slices = entries_of(self.reader, self.keys).slices
         sizes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
         rows = slices.tensors.rows()
-        # A batch ends with the tensor that fills it above 4 MiB, so it holds at most 4 MiB and one small tensor.
+        # A batch ends with the tensor that fills it above 4 MiB, so it holds at most 4 MiB and one
+        # small tensor.
         batch = filled = 0
         for key in self.keys:
             self._tensors[key] = slices.tensors.dtype(rows[key]), slices.tensors.shape(rows[key])
@@ -286,8 +317,8 @@ class _StoredValues:
         """Return a value or a region of it, as a new array."""
         if key not in self._batches:
             return self.reader.read(key) if partition is None else self.reader.read(key, partition)
-        # Values are needed in the order of the keys, and each batch is a range of them: so one batch at a time is kept,
-        # and each is read once.
+        # Values are needed in the order of the keys, and each batch is a range of them: so one
+        # batch at a time is kept, and each is read once.
         if self._batches[key] != self._at:
             self._at = self._batches[key]
             wanted = [each for each in self.keys if self._batches.get(each) == self._at]
@@ -295,7 +326,9 @@ class _StoredValues:
             rows = entries.slices.tensors.rows()
             tensors = entries.slices.tensors.take(np.array([rows[each] for each in wanted]))
             plan = plan_copies(entries.slices, tensors.whole())
-            self._batch = dict(zip(wanted, read_arrays(plan, self.reader.source, entries), strict=True))
+            self._batch = dict(
+                zip(wanted, read_arrays(plan, self.reader.source, entries), strict=True)
+            )
         value = self._batch[key]
         return value.copy() if partition is None else value[partition.slices].copy()
 
@@ -322,14 +355,19 @@ def _create(reader: Reader, node: StoredNode, values: _StoredValues) -> Trackabl
         if node.states:
             made.restore_state({name: reader.read(key) for name, key in node.states.items()})
         return made
-    variable: Trackable = Variable(trainable=node.is_trainable, name=node.name or None, **values.initial(node.key))
+    variable: Trackable = Variable(
+        trainable=node.is_trainable, name=node.name or None, **values.initial(node.key)
+    )
     return variable
 
 
 def _check_all_reached(reader: Reader, nodes: Sequence[StoredNode]) -> None:
-    """Raise ``InvalidCheckpoint`` where a value belongs to no object: it would be dropped silently."""
+    """Raise ``InvalidCheckpoint`` where a value belongs to no object: it would be dropped
+    silently."""
     # As ``_create`` reads them: a variable by its value alone, another object by its attributes.
-    reached = {node.key for node in nodes} | {key for node in nodes if not node.key for key in node.states.values()}
+    reached = {node.key for node in nodes} | {
+        key for node in nodes if not node.key for key in node.states.values()
+    }
     lost = [key for key in reader if key not in reached and not is_bookkeeping(key)]
     if lost:
         raise invalid(f"{reader.path} has values that belong to no object: {named(lost)}.")

@@ -1,9 +1,11 @@
-"""Images: the values of a graph of objects as of one moment, with the target that they are written to.
+"""Images: the values of a graph of objects as of one moment, with the target that they are written
+to.
 
-1. ``collect_values`` walks the graph, and finds the variables and the state of other objects, each with its key.
+1. ``collect_values`` walks the graph, and finds the variables and the state of other objects, each
+   with its key.
 2. ``take_image`` copies the values, or ``hold_image`` locks the variables and takes their memory.
-3. ``Image.write`` does what may be slow (a policy, the files). It needs the image only, so that after ``take_image``
-   training can go on meanwhile.
+3. ``Image.write`` does what may be slow (a policy, the files). It needs the image only, so that
+   after ``take_image`` training can go on meanwhile.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,11 +46,13 @@ class SaveOptions:
     force: bool
     """True if existing files may be replaced where that takes more than one step."""
     is_for_serving: bool = False
-    """True for an export: sharded variables are written whole, and the graph says which variables are trainable."""
+    """True for an export: sharded variables are written whole, and the graph says which variables
+    are trainable."""
     as_shards: bool = False
     """True if shards stay slices in an export."""
     is_new: bool = False
-    """True if the target had no checkpoint when it was chosen: one that another process saved since is kept."""
+    """True if the target had no checkpoint when it was chosen: one that another process saved since
+    is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +73,10 @@ class Image:
         return self.plan()()
 
     def plan(self) -> Callable[[], WriteReport]:
-        """Plan which slice goes to which file; return a function that writes the files and commits."""
-        # An export writes sharded variables whole: one part for each tensor. A format without slices joins them anyway.
+        """Plan which slice goes to which file; return a function that writes the files and
+        commits."""
+        # An export writes sharded variables whole: one part for each tensor. A format without
+        # slices joins them anyway.
         is_whole = self.options.is_for_serving and not self.options.as_shards
         work = plan_checkpoint(
             self.target,
@@ -91,12 +97,17 @@ class Image:
             return carry_out(work, self.source, None, lambda _nbytes: None)
         except TargetExists as error:
             if self.options.is_new:
-                raise TargetExists(error.cause, "Save again: the first number that is free then is taken.") from None
+                raise TargetExists(
+                    error.cause, "Save again: the first number that is free then is taken."
+                ) from None
             raise
 
 
 def take_image(
-    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph,
+    target: Location,
+    options: SaveOptions,
+    counter: tuple[VariableInterface, int] | None = None,
 ) -> Image:
     """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
 
@@ -108,28 +119,41 @@ def take_image(
 
 @contextmanager
 def hold_image(
-    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph,
+    target: Location,
+    options: SaveOptions,
+    counter: tuple[VariableInterface, int] | None = None,
 ) -> Iterator[Image]:
-    """Yield the same without a copy; until the ``with`` block ends, other writers of a variable wait."""
+    """Yield the same without a copy; until the ``with`` block ends, other writers of a variable
+    wait."""
     kept, others, trackables = _collect(graph, target, options, counter)
     with holding(resources_of(kept)):
         yield Image(target, in_place(kept, others), options, trackables)
 
 
 def _collect(
-    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None
+    graph: ObjectGraph,
+    target: Location,
+    options: SaveOptions,
+    counter: tuple[VariableInterface, int] | None,
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
-    """Return the variables that are stored with their values of now, other arrays, and all variables by their keys."""
+    """Return the variables that are stored with their values of now, other arrays, and all
+    variables by their keys."""
     paths = graph.paths()
     found = collect_values(graph, paths)
     others = list(found.states)
     if STRING in target.format.capabilities.dtypes:
-        message = encode_graph(graph, paths, found.attributes, with_trainable=options.is_for_serving)
+        message = encode_graph(
+            graph, paths, found.attributes, with_trainable=options.is_for_serving
+        )
         others.append((GRAPH_KEY, np.array(message, dtype=object)))
-    # The save counter counts checkpoints that are committed, so it is assigned after the commit. But checkpoint 7 holds
-    # the number 7: the number is stored in place of the counter's value, which is still 6.
+    # The save counter counts checkpoints that are committed, so it is assigned after the commit.
+    # But checkpoint 7 holds the number 7: the number is stored in place of the counter's value,
+    # which is still 6.
     counted, number = counter or (None, 0)
-    others.extend((key, np.array(number, each.dtype)) for key, each in found.variables if each is counted)
+    others.extend(
+        (key, np.array(number, each.dtype)) for key, each in found.variables if each is counted
+    )
     kept = [(key, each) for key, each in found.variables if each is not counted]
     return kept, others, dict(found.variables)
 
@@ -139,7 +163,8 @@ def _collect(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphValues:
-    """The values of a graph of objects, each with its key. Keys differ, and a file can hold them."""
+    """The values of a graph of objects, each with its key. Keys differ, and a file can hold
+    them."""
 
     variables: list[tuple[str, VariableInterface]]
     """The variables; their values are not read yet."""
@@ -150,7 +175,8 @@ class GraphValues:
 
 
 def collect_values(graph: ObjectGraph, paths: Sequence[tuple[str, ...]]) -> GraphValues:
-    """Collect the values of all objects of a graph, in order; ``ArgumentError`` where two values would have one key."""
+    """Collect the values of all objects of a graph, in order; ``ArgumentError`` where two values
+    would have one key."""
     found = GraphValues([], [], {})
     keys: dict[str, None] = {}
     for position, (node, path) in enumerate(zip(graph.objects, paths, strict=True)):
@@ -159,7 +185,9 @@ def collect_values(graph: ObjectGraph, paths: Sequence[tuple[str, ...]]) -> Grap
             found.variables.append((_add_key(key_of(path), keys), node))
         if isinstance(node, Stateful):
             state = _state(node, path)
-            found.states.extend((_add_key(key_of(path, name), keys), array) for name, array in state.items())
+            found.states.extend(
+                (_add_key(key_of(path, name), keys), array) for name, array in state.items()
+            )
             found.attributes[position] = list(state)
     check_keys(list(keys))
     return found
@@ -167,7 +195,9 @@ def collect_values(graph: ObjectGraph, paths: Sequence[tuple[str, ...]]) -> Grap
 
 def _add_key(key: str, keys: dict[str, None]) -> str:
     if key in keys:  # the root, whose path is (), and its child named "" have the same key
-        raise ArgumentError(f"Two objects have the key {key!r}.", "Give none of them an empty name.")
+        raise ArgumentError(
+            f"Two objects have the key {key!r}.", "Give none of them an empty name."
+        )
     keys[key] = None
     return key
 
@@ -177,7 +207,8 @@ def _check_stands_alone(node: VariableInterface, path: tuple[str, ...]) -> None:
         # Its values would be stored here and again in the sharded variable.
         # R-MODULE-1 (RFC 000): "It will result in unnecessary data duplications in checkpoints".
         raise ArgumentError(
-            f"{'/'.join(path)} is a shard of {node.container.name}, and could not be restored to other shards.",
+            f"{'/'.join(path)} is a shard of {node.container.name}, and could not be restored to "
+            "other shards.",
             "Track the sharded variable itself.",
         )
 
@@ -189,5 +220,7 @@ def _state(node: Stateful, path: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]
     for name in state:
         check_string(name, "names in a state")
         if not name:
-            raise ArgumentError(f"{'/'.join(path) or 'The root'} has a state without a name.", "Name it.")
+            raise ArgumentError(
+                f"{'/'.join(path) or 'The root'} has a state without a name.", "Name it."
+            )
     return {name: np.array(as_array(key_of(path, name), value)) for name, value in state.items()}

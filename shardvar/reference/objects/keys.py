@@ -5,7 +5,8 @@
          |  path? "/.OPTIMIZER_SLOT/" path      a slot: the variable, and then the optimizer and the slot's name
     edge := the name, with "." written ".." and then "/" written ".S"
 
-In an escaped edge a single dot comes only before S, so no name can look like ``.ATTRIBUTES`` or ``.OPTIMIZER_SLOT``.
+In an escaped edge a single dot comes only before S, so no name can look like ``.ATTRIBUTES`` or
+``.OPTIMIZER_SLOT``.
 """
 
 import re
@@ -22,7 +23,8 @@ _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 
 
 def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
-    """Return the key of the value of the variable at the end of a path, or of another attribute of the object there.
+    """Return the key of the value of the variable at the end of a path, or of another attribute of
+    the object there.
 
     ``split_key`` returns the path and the attribute.
 
@@ -31,7 +33,11 @@ def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
     >>> key_of(["w", SLOT, "optimizer", "m"])
     'w/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE'
     """
-    return "/".join([_edge(name) if "." in name or "/" in name else name for name in path]) + _ATTRIBUTES + attribute
+    return (
+        "/".join([_edge(name) if "." in name or "/" in name else name for name in path])
+        + _ATTRIBUTES
+        + attribute
+    )
 
 
 def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
@@ -44,7 +50,8 @@ def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
     if not separator:
         return None
     path: list[str] = []
-    # "a.Sb..c" is the edge of "a/b.c". An edge with any other character after a dot was not written by ``key_of``.
+    # "a.Sb..c" is the edge of "a/b.c". An edge with any other character after a dot was not written
+    # by ``key_of``.
     for edge in head.split("/") if head else ():
         if edge == SLOT:
             path.append(SLOT)
@@ -54,7 +61,8 @@ def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
             return None
         else:
             path.append(_ESCAPED.sub(lambda found: "/" if found[1] == "S" else ".", edge))
-    # A slot's path has one marker, with a path after it: of ".OPTIMIZER_SLOT/optimizer/m" the variable is the root.
+    # A slot's path has one marker, with a path after it: of ".OPTIMIZER_SLOT/optimizer/m" the
+    # variable is the root.
     slots = [number for number, name in enumerate(path) if name is SLOT]
     if slots and (len(slots) > 1 or slots[0] == len(path) - 1):
         return None

@@ -1,20 +1,22 @@
 """sv.CheckpointManager: numbered checkpoints of one directory, of which the newest are kept.
 
-Names, order of arguments and meaning are those of ``tf.train.CheckpointManager``, and each takes over the directory of
-the other.
+Names, order of arguments and meaning are those of ``tf.train.CheckpointManager``, and each takes
+over the directory of the other.
 
-A save writes one checkpoint and removes others. Its steps are ordered so that a crash at any of them harms nothing:
+A save writes one checkpoint and removes others. Its steps are ordered so that a crash at any of
+them harms nothing:
 
     check     collect the names that a save may leave without a checkpoint: its own, should it fail, and those to remove
     note      write these names to the file ``checkpoint.unfinished``, before any other file is written or removed
     save      write the checkpoint, and then the state file, which no longer names those to remove
     remove    remove the files of those, each index first, and then the note
 
-A name in the state file always belongs to a checkpoint, even if it is in the note as well. So a crash leaves the old
-checkpoints or the new ones, and a note by which the next save removes the rest. The note has the form of a state file.
-Its newest checkpoint is the one that was the newest when it was written. If the state file names another one by now,
-which is not in the note either, another program has saved here, and the note is void: no file of another program is
-removed. Example, with ``max_to_keep=2``, a crash while checkpoint 4 is written:
+A name in the state file always belongs to a checkpoint, even if it is in the note as well. So a
+crash leaves the old checkpoints or the new ones, and a note by which the next save removes the
+rest. The note has the form of a state file. Its newest checkpoint is the one that was the newest
+when it was written. If the state file names another one by now, which is not in the note either,
+another program has saved here, and the note is void: no file of another program is removed.
+Example, with ``max_to_keep=2``, a crash while checkpoint 4 is written:
 
     state file   newest ckpt-3, kept ckpt-2 ckpt-3
     note         newest ckpt-3, names ckpt-2 ckpt-4        ckpt-2 is in the state file, so only ckpt-4 is removed
@@ -77,24 +79,32 @@ def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
     """Return the names in the note that are not checkpoints of the state."""
     note = read_state_file(storage, _NOTE)
     newest = "" if state is None else state.newest
-    if note is None or newest not in (note.newest, *note.kept):  # without a note, or with a void one
+    if note is None or newest not in (
+        note.newest,
+        *note.kept,
+    ):  # without a note, or with a void one
         return []
     return [name for name in note.kept if state is None or name not in (newest, *state.kept)]
 
 
 def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]) -> None:
-    """Write a note with these names for a directory of that state; without names, remove the note."""
+    """Write a note with these names for a directory of that state; without names, remove the
+    note."""
     if names:
-        write_state(storage, SeriesState("" if state is None else state.newest, tuple(names)), _NOTE)
+        write_state(
+            storage, SeriesState("" if state is None else state.newest, tuple(names)), _NOTE
+        )
     else:
         with suppress(StorageError):  # a note that stays is void, or still right
-            # This forces the removals before it to the disk, as for an index. If a power cut undid the removal of a
-            # checkpoint but not that of the note, the checkpoint would stay for ever.
+            # This forces the removals before it to the disk, as for an index. If a power cut undid
+            # the removal of a checkpoint but not that of the note, the checkpoint would stay for
+            # ever.
             take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
 
 
 def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
-    """Remove the checkpoints of these names, and files that writers left of them; return the names that failed.
+    """Remove the checkpoints of these names, and files that writers left of them; return the names
+    that failed.
 
     An error of the disk is logged and not raised, since the new checkpoint is saved.
     """
@@ -111,7 +121,8 @@ def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
 
 
 def _locate(series: Location, name: str) -> Location:
-    """Return the checkpoint of a name: in the format of the series, or in the only other one that has files of it."""
+    """Return the checkpoint of a name: in the format of the series, or in the only other one that
+    has files of it."""
     storage = series.storage
     formats = [form for form in formats_of(storage.names(), name) if form.locate(storage, name)]
     if len(formats) != 1 or series.format.name in [form.name for form in formats]:
@@ -136,30 +147,41 @@ class Retention:
         hours: Any = self.every_n_hours
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most <= 0):
             raise ArgumentError(
-                f"max_to_keep={most!r} keeps no checkpoint.", "Give a positive integer, or None for all."
+                f"max_to_keep={most!r} keeps no checkpoint.",
+                "Give a positive integer, or None for all.",
             )
-        if hours is not None and (isinstance(hours, bool) or not isinstance(hours, int | float) or not hours >= 0):
+        if hours is not None and (
+            isinstance(hours, bool) or not isinstance(hours, int | float) or not hours >= 0
+        ):
             raise ArgumentError(
-                f"Invalid keep_checkpoint_every_n_hours={hours!r}.", "Give a number of hours >= 0, or None."
+                f"Invalid keep_checkpoint_every_n_hours={hours!r}.",
+                "Give a number of hours >= 0, or None.",
             )
 
 
-def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention) -> tuple[SeriesState, list[str]]:
-    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove, oldest first.
+def plan_rotation(
+    state: SeriesState, newest: str, time: float, keep: Retention
+) -> tuple[SeriesState, list[str]]:
+    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove,
+    oldest first.
 
-    A checkpoint that would be removed is preserved, outside of the state, if it was saved at least ``every_n_hours``
-    after the one that was preserved last. A checkpoint that is saved again is the newest again.
+    A checkpoint that would be removed is preserved, outside of the state, if it was saved at least
+    ``every_n_hours`` after the one that was preserved last. A checkpoint that is saved again is the
+    newest again.
 
     >>> state = SeriesState("b", ("a", "b"), (1.0, 2.0))
     >>> plan_rotation(state, "c", 3.0, Retention(2))
     (SeriesState(newest='c', kept=('b', 'c'), times=(2.0, 3.0), preserved=0.0), ['a'])
     """
-    kept = [(name, saved) for name, saved in zip(state.kept, state.times, strict=True) if name != newest]
+    kept = [
+        (name, saved) for name, saved in zip(state.kept, state.times, strict=True) if name != newest
+    ]
     kept.append((newest, time))
     preserved, gone = state.preserved, []
     while keep.max_to_keep is not None and len(kept) > keep.max_to_keep:
-        # With every_n_hours=1, the last one preserved at 0 s, and checkpoints of 1800 s and 3600 s that are too many:
-        # the first is removed (1800 - 3600 < 0), the second is preserved (3600 - 3600 >= 0), and the next hour starts.
+        # With every_n_hours=1, the last one preserved at 0 s, and checkpoints of 1800 s and 3600 s
+        # that are too many: the first is removed (1800 - 3600 < 0), the second is preserved (3600 -
+        # 3600 >= 0), and the next hour starts.
         name, saved = kept.pop(0)
         if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:
             preserved = saved
@@ -187,7 +209,8 @@ class CheckpointManager:
     step_counter : int or Variable, optional
         An integer variable that counts the steps of training.
     checkpoint_interval : int, optional
-        The steps by which ``step_counter`` must advance between two checkpoints; other saves are left out.
+        The steps by which ``step_counter`` must advance between two checkpoints; other saves are
+        left out.
     init_fn : callable, optional
         Called by ``restore_or_initialize`` if there is no checkpoint to restore.
     last_checkpoint_step : int, optional
@@ -212,10 +235,10 @@ class CheckpointManager:
 
     Notes
     -----
-    A manager takes over the checkpoints in the directory that the state file lists as saved by a manager under this
-    ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the disk,
-    so
-    that another process may open one to restore. Of two that save in one directory at once, one gets ``LockHeld``.
+    A manager takes over the checkpoints in the directory that the state file lists as saved by a
+    manager under this ``checkpoint_name``; other checkpoints and files are never touched. Opening a
+    manager changes nothing on the disk, so that another process may open one to restore. Of two
+    that save in one directory at once, one gets ``LockHeld``.
 
     Examples
     --------
@@ -245,10 +268,13 @@ class CheckpointManager:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not isinstance(checkpoint, Checkpoint):
-            raise ArgumentTypeError(f"{checkpoint!r} is not a checkpoint.", "Give sv.Checkpoint(model=model).")
+            raise ArgumentTypeError(
+                f"{checkpoint!r} is not a checkpoint.", "Give sv.Checkpoint(model=model)."
+            )
         if checkpoint_interval is not None and step_counter is None:
             raise ArgumentError(
-                "checkpoint_interval is given without a step_counter.", "Give the variable that counts steps."
+                "checkpoint_interval is given without a step_counter.",
+                "Give the variable that counts steps.",
             )
         self._checkpoint = checkpoint
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
@@ -284,8 +310,8 @@ class CheckpointManager:
     def latest_checkpoint(self) -> str | None:
         """The path of the newest checkpoint, None without one.
 
-        ``MissingFile``, which names them, where the directory has checkpoints of this name and no state file: None
-        would mean that training has not begun.
+        ``MissingFile``, which names them, where the directory has checkpoints of this name and no
+        state file: None would mean that training has not begun.
         """
         newest = self._state.newest
         if newest:
@@ -296,7 +322,8 @@ class CheckpointManager:
 
     @property
     def checkpoints(self) -> list[str]:
-        """The paths of the checkpoints that are kept, oldest first, without those that are preserved for good."""
+        """The paths of the checkpoints that are kept, oldest first, without those that are
+        preserved for good."""
         return [os.path.join(self._directory, name) for name in self._state.kept]
 
     def save(
@@ -312,15 +339,16 @@ class CheckpointManager:
         Parameters
         ----------
         checkpoint_number : int or Variable, optional
-            The number, whose checkpoint is replaced if it exists. By default the next of the checkpoint's
-            ``save_counter`` that
-            no checkpoint has. The counter counts in either case.
+            The number, whose checkpoint is replaced if it exists. By default the next of the
+            checkpoint's ``save_counter`` that no checkpoint has. The counter counts in either case.
         check_interval : bool, default True
-            Leave the save out until ``checkpoint_interval`` steps have passed. Otherwise save at every new step.
+            Leave the save out until ``checkpoint_interval`` steps have passed. Otherwise save at
+            every new step.
         options : CheckpointOptions, optional
             TensorFlow's options, which may have the policy.
         background : bool, default False
-            Write in another thread, as in ``Checkpoint.save``. Checkpoints are removed once the new one is committed.
+            Write in another thread, as in ``Checkpoint.save``. Checkpoints are removed once the new
+            one is committed.
 
         Returns
         -------
@@ -337,8 +365,14 @@ class CheckpointManager:
             If the disk is full, or the file system refuses.
         """
         policy = policy_of(None, options) or self._save_options.policy
-        number = None if checkpoint_number is None else _integer(checkpoint_number, "checkpoint_number")
-        step = None if self._checkpoint_interval is None else _integer(self._step_counter, "step_counter")
+        number = (
+            None if checkpoint_number is None else _integer(checkpoint_number, "checkpoint_number")
+        )
+        step = (
+            None
+            if self._checkpoint_interval is None
+            else _integer(self._step_counter, "step_counter")
+        )
         if not self._is_time(step, check_interval):
             return None
         series = self._series()
@@ -387,34 +421,46 @@ class CheckpointManager:
         return newest
 
     def _series(self) -> Location:
-        """Return the target that numbers are added to; found for each save, as the working directory may change."""
-        example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
+        """Return the target that numbers are added to; found for each save, as the working
+        directory may change."""
+        example = find_target(
+            os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar"
+        )
         check_series(example)
         if os.sep in self._name:
-            raise ArgumentError(f"checkpoint_name={self._name!r} leads to another directory.", "Give a bare name.")
+            raise ArgumentError(
+                f"checkpoint_name={self._name!r} leads to another directory.", "Give a bare name."
+            )
         return replace(example, name=self._name)
 
     def _unfinished(self, storage: Storage, state: SeriesState | None) -> list[str]:
-        """Return the checkpoints that a killed save of this series left unfinished, in a directory of that state."""
+        """Return the checkpoints that a killed save of this series left unfinished, in a directory
+        of that state."""
         return list(filter(self._own.fullmatch, read_note(storage, state)))
 
     def _is_time(self, step: int | None, check_interval: bool) -> bool:
-        # The same step is never saved twice. With an interval of 100 and the last save at step 250, the next is at 350.
+        # The same step is never saved twice. With an interval of 100 and the last save at step 250,
+        # the next is at 350.
         if step is None or self._checkpoint_interval is None or self._last_step is None:
             return True
-        return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)
+        return step != self._last_step and (
+            not check_interval or step >= self._last_step + self._checkpoint_interval
+        )
 
-    def _rotate(self, series: Location, target: Location, plan: PlanWrite, step: int | None) -> WriteReport:
+    def _rotate(
+        self, series: Location, target: Location, plan: PlanWrite, step: int | None
+    ) -> WriteReport:
         """Save a checkpoint in the steps that the module's docstring explains."""
-        # Check. Before a folder is made, the checkpoint is planned: what is refused leaves no new folder.
+        # Check. Before a folder is made, the checkpoint is planned: what is refused leaves no new
+        # folder.
         check_state_file(target)
         storage = target.storage
         planned = plan() if is_new_folder(storage) else None
         storage.make()
         with storage.lock(_LOCK):
             there = read_state(storage)
-            # Plan: the checkpoint, and the names that go. What an earlier save left is removed first, to make room for
-            # the new one.
+            # Plan: the checkpoint, and the names that go. What an earlier save left is removed
+            # first, to make room for the new one.
             write = planned or plan()
             state, gone = plan_rotation(self._state, target.name, self._clock(), self._retention)
             left = remove_checkpoints(series, self._unfinished(storage, there))
@@ -432,19 +478,25 @@ class CheckpointManager:
         return report
 
 
-def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float, directory: str) -> SeriesState:
-    """Return the part of a state file that a manager saved under the names ``own``; the newest checkpoint in any case.
+def _take_over(
+    state: SeriesState | None, own: re.Pattern[str], now: float, directory: str
+) -> SeriesState:
+    """Return the part of a state file that a manager saved under the names ``own``; the newest
+    checkpoint in any case.
 
-    As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than now; and a checkpoint
-    that is not later than the last preserved one is preserved too.
+    As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than
+    now; and a checkpoint that is not later than the last preserved one is preserved too.
     """
     if state is None:
         return SeriesState("", (), (), now - 1.0)
-    # If the clock was set back, the file has times in the future, which would block preserving for long: cut to now.
-    # Without times, all checkpoints count as preserved, and none of them is ever removed.
+    # If the clock was set back, the file has times in the future, which would block preserving for
+    # long: cut to now. Without times, all checkpoints count as preserved, and none of them is ever
+    # removed.
     if state.preserved > now:
         behind = state.preserved - now
-        what = f"{directory}: the clock is {behind:.0f} seconds behind the last preserved checkpoint."
+        what = (
+            f"{directory}: the clock is {behind:.0f} seconds behind the last preserved checkpoint."
+        )
         _LOG.warning("%s", message(what))
     preserved = min(state.preserved, now)
     times = state.times or (preserved,) * len(state.kept)
@@ -453,22 +505,29 @@ def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float, dire
         for each, saved in zip(state.kept, times, strict=True)
         if min(saved, now) > preserved and own.fullmatch(each)
     ]
-    return SeriesState(state.newest, tuple(each for each, _ in kept), tuple(saved for _, saved in kept), preserved)
+    return SeriesState(
+        state.newest, tuple(each for each, _ in kept), tuple(saved for _, saved in kept), preserved
+    )
 
 
 def _directory_text(directory: Path) -> str:
     try:
         return os.fsdecode(directory)
     except TypeError:
-        raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
+        raise ArgumentTypeError(
+            f"{directory!r} is not a path.", "Give the path of a directory."
+        ) from None
 
 
 def _integer(value: Any, what: str) -> int:
-    """Return a number or the value of a variable; ``ArgumentError`` unless it is an integer >= 0."""
+    """Return a number or the value of a variable; ``ArgumentError`` unless it is an integer >=
+    0."""
     try:
         number = operator.index(value.numpy() if isinstance(value, VariableInterface) else value)
     except TypeError:
-        raise ArgumentTypeError(f"Invalid {what}={value!r}.", "Give an integer, or a variable of one.") from None
+        raise ArgumentTypeError(
+            f"Invalid {what}={value!r}.", "Give an integer, or a variable of one."
+        ) from None
     if isinstance(value, bool) or number < 0:
         raise ArgumentError(f"Invalid {what}={value!r}.", "Give an integer >= 0.")
     return number

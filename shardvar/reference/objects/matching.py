@@ -1,7 +1,8 @@
 """Matching of objects and stored objects: which object is which stored one.
 
-Children are found by name, from the root on, and slots by the variable that they belong to. Objects are referred to
-weakly: matching them keeps none of them alive, and forms no cycle with the hooks that they keep.
+Children are found by name, from the root on, and slots by the variable that they belong to. Objects
+are referred to weakly: matching them keeps none of them alive, and forms no cycle with the hooks
+that they keep.
 """
 
 import weakref
@@ -19,28 +20,32 @@ NO_OBJECTS: Mapping[str, Trackable] = MappingProxyType({})
 _FoundSlot = tuple[Trackable, int, str, Slot]
 """A slot: its owner, the number of the owner, its name as a child, and its role."""
 _WaitingSlot = tuple["weakref.ref[Trackable]", int, str]
-"""A slot whose variable was not met: its owner, the number of the owner, and its name as a child."""
+"""A slot whose variable was not met: its owner, the number of the owner, and its name as a
+child."""
 
 
 @dataclass(slots=True, eq=False)
 class Matching:
     """The objects and stored objects that met so far.
 
-    A stored object meets one object, the first under its names, breadth first in the order of the checkpoint, and they
-    stay together. An object may meet several stored ones. A slot may come before the variable that it belongs to, and
-    then waits for that.
+    A stored object meets one object, the first under its names, breadth first in the order of the
+    checkpoint, and they stay together. An object may meet several stored ones. A slot may come
+    before the variable that it belongs to, and then waits for that.
     """
 
     nodes: list[StoredNode]
     """The stored objects; the first is the root."""
     objects: dict[int, "weakref.ref[Trackable]"] = field(default_factory=dict)
-    """The object of each stored one, by its number; also if it is gone, since a stored object meets only one."""
+    """The object of each stored one, by its number; also if it is gone, since a stored object meets
+    only one."""
     numbers: dict[int, int] = field(default_factory=dict)
     """The number of the first stored object that each object met, by its identity."""
     _waiting: dict[int, list[_WaitingSlot]] = field(default_factory=dict)
     """Slots of variables that have not been met, by the variable's identity."""
 
-    def find(self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS) -> Matches:
+    def find(
+        self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS
+    ) -> Matches:
         """Return the matches that are new where the root is the stored object of that number.
 
         ``added`` are further children of the root, as in ``ObjectGraph.of``.
@@ -67,17 +72,25 @@ class Matching:
                 if name in children and name not in slots:
                     meet(children[name], target)
             delayed.extend((parent, node, name, slot) for name, slot in slots.items())
-        # Slots after children: a slot is found by its variable, which may be reached later than the optimizer. Where
-        # the variable has no match yet, the slot waits until the variable appears.
+        # Slots after children: a slot is found by its variable, which may be reached later than the
+        # optimizer. Where the variable has no match yet, the slot waits until the variable appears.
         for owner, node, name, slot in delayed:
-            meet(owner.children[name], self._target_of(owner, node, name, slot, met.get(id(slot.beside))))
+            meet(
+                owner.children[name],
+                self._target_of(owner, node, name, slot, met.get(id(slot.beside))),
+            )
         return pairs
 
     def find_child(self, number: int, parent: Trackable, name: str) -> int | None:
-        """Return the number of the stored object of a child that just appeared; None without one, or with a match."""
+        """Return the number of the stored object of a child that just appeared; None without one,
+        or with a match."""
         stored, slot = self.nodes[number], parent.child_slots.get(name)
         if slot is None:
-            target = dict(_edges(stored, parent)).get(name) if parent.other_names else stored.children.get(name)
+            target = (
+                dict(_edges(stored, parent)).get(name)
+                if parent.other_names
+                else stored.children.get(name)
+            )
         else:
             target = self._target_of(parent, number, name, slot, None)
         return None if target in self.objects else target
@@ -95,8 +108,11 @@ class Matching:
         number = self.numbers.get(id(each))
         return number if number is not None and self.objects[number]() is each else None
 
-    def _target_of(self, owner: Trackable, node: int, name: str, slot: Slot, beside: int | None) -> int | None:
-        """Return the number of a stored slot; ``beside`` is that of its variable, if it is met just now."""
+    def _target_of(
+        self, owner: Trackable, node: int, name: str, slot: Slot, beside: int | None
+    ) -> int | None:
+        """Return the number of a stored slot; ``beside`` is that of its variable, if it is met just
+        now."""
         if beside is None:
             beside = self.number_of(slot.beside)
         target = _slot(self.nodes[node], owner, name, slot, beside)
@@ -116,14 +132,17 @@ class Matching:
 
 
 def _edges(stored: StoredNode, parent: Trackable) -> Iterator[tuple[str, int]]:
-    """Yield the stored children in order, by their names at ``parent``; then those stored under ``other_names``."""
+    """Yield the stored children in order, by their names at ``parent``; then those stored under
+    ``other_names``."""
     yield from stored.children.items()
     for name, other in parent.other_names.items():
         if name not in stored.children and other in stored.children:
             yield name, stored.children[other]
 
 
-def _slot(stored: StoredNode, owner: Trackable, name: str, slot: Slot, beside: int | None) -> int | None:
+def _slot(
+    stored: StoredNode, owner: Trackable, name: str, slot: Slot, beside: int | None
+) -> int | None:
     """Return the slot beside a stored object; without one it is a child like any other."""
     number = None
     if stored.slots and beside is not None:

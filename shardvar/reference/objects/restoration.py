@@ -6,17 +6,19 @@ plan     Compare dtype and full shape of every variable that met a value, then r
 commit   Stateful objects take their state, and get the old one back if one of them refuses. Then all variables are
          written while no thread reads in between. Only then are the objects marked as restored.
 
-An object that met a stored one keeps a hook for children that the checkpoint has and the object has not. When such a
-child appears, the same three steps restore it, and what hangs on it, before other code can see it. As long as there are
-values that no object took, the checkpoint stays open for that. It may be replaced or removed meanwhile, as a manager
-removes old ones, and what appears still gets the values of then. Open files are kept, but no values.
+An object that met a stored one keeps a hook for children that the checkpoint has and the object has
+not. When such a child appears, the same three steps restore it, and what hangs on it, before other
+code can see it. As long as there are values that no object took, the checkpoint stays open for
+that. It may be replaced or removed meanwhile, as a manager removes old ones, and what appears still
+gets the values of then. Open files are kept, but no values.
 
-Two rules are TensorFlow's. Where several restores have a value for one object, the restore that was called last
-determines it, whichever attached the object. Two stored objects may meet in one object, which then has the children of
-both; if both have a value for it, it takes the first, breadth first, and the other stays unmatched.
+Two rules are TensorFlow's. Where several restores have a value for one object, the restore that was
+called last determines it, whichever attached the object. Two stored objects may meet in one object,
+which then has the children of both; if both have a value for it, it takes the first, breadth first,
+and the other stays unmatched.
 
-An object refers to a restoration by its hooks, and the restoration to objects by weak references alone: there is no
-cycle, so a model is freed when it is dropped.
+An object refers to a restoration by its hooks, and the restoration to objects by weak references
+alone: there is no cycle, so a model is freed when it is dropped.
 """
 
 import logging
@@ -31,7 +33,12 @@ import numpy.typing as npt
 
 from shardvar.pictures.words import message, named
 from shardvar.reference.objects.matching import NO_OBJECTS, Matches, Matching
-from shardvar.reference.objects.stored_graph import GRAPH_KEY, StoredNode, decode_graph, nodes_of_keys
+from shardvar.reference.objects.stored_graph import (
+    GRAPH_KEY,
+    StoredNode,
+    decode_graph,
+    nodes_of_keys,
+)
 from shardvar.reference.objects.values import Keyed, read_writes
 from shardvar.reference.tracking import ChildHook, Stateful, Trackable
 from shardvar.reference.variables import VariableInterface
@@ -47,7 +54,8 @@ _State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
 
 _LOG = logging.getLogger("shardvar.verbs")
 _IGNORED = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"
-"""The end of keys that Keras 2 wrote beside each layer. As in TensorFlow, objects need not take them."""
+"""The end of keys that Keras 2 wrote beside each layer. As in TensorFlow, objects need not take
+them."""
 _TURN = "_restore_turn"
 """The attribute of an object with the turn of the restore whose value it has."""
 _turns = count(1)
@@ -70,7 +78,10 @@ class UnmatchedKeys:
     def log(self) -> None:
         """Log a warning with the keys, unless they are expected."""
         if self.keys and not self.is_expected:
-            what = f"{self.path} has values that no object took: {named(sorted(self.keys))}. If that is intended, call "
+            what = (
+                f"{self.path} has values that no object took: {named(sorted(self.keys))}. If that "
+                "is intended, call "
+            )
             _LOG.warning("%s", message(what + "expect_partial() on the status of the restore."))
 
 
@@ -96,12 +107,16 @@ class Restoration:
         """The path of the checkpoint."""
         return self.unmatched.path
 
-    def restore(self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS) -> None:
-        """Restore an object from the stored object of that number, and everything that hangs on both.
+    def restore(
+        self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS
+    ) -> None:
+        """Restore an object from the stored object of that number, and everything that hangs on
+        both.
 
         ``added`` are further children of the root, as in ``ObjectGraph.of``.
         """
-        # Check and plan. Nothing has changed until all values are read; a first restore that fails closes the files.
+        # Check and plan. Nothing has changed until all values are read; a first restore that fails
+        # closes the files.
         pairs = self.matching.find(root, number, added)
         variables, states = self._wanted(pairs)
         # What a later restore has given a value keeps it, and counts as restored here too.
@@ -126,19 +141,22 @@ class Restoration:
         self._remember(variables, states)
         for each, node in pairs:
             self.wait(each, node)
-        if self.unmatched.keys:  # the files stay open for what may appear, but the tables of entries need not stay
+        if (
+            self.unmatched.keys
+        ):  # the files stay open for what may appear, but the tables of entries need not stay
             self.reader.drop_tables()
         else:
             self.reader.close()
 
     def wait(self, each: Trackable, number: int) -> None:
-        """Leave a hook on an object for the children that the stored object of that number still has."""
+        """Leave a hook on an object for the children that the stored object of that number still
+        has."""
         stored = self.matching.nodes[number]
         older = each.child_hooks
         if not older and not (stored.children or stored.slots):
             return
-        # The restore that was called last comes first, so that the others find its values there; of one restore, the
-        # stored object that this object met first.
+        # The restore that was called last comes first, so that the others find its values there; of
+        # one restore, the stored object that this object met first.
         hook = _Waiting(self, number)
         hooks: list[ChildHook] = [*(other for other in older if not _replaces(hook, other)), hook]
         each.await_children(*sorted(hooks, key=_turn_of_hook, reverse=True))
@@ -150,7 +168,9 @@ class Restoration:
     def covers(self, older: "Restoration") -> bool:
         """Return True if this checkpoint has every value that an older restore has left."""
         if older.turn not in self._covered:
-            there = {key for node in self.matching.nodes for key in (node.key, *node.states.values())}
+            there = {
+                key for node in self.matching.nodes for key in (node.key, *node.states.values())
+            }
             self._covered[older.turn] = older.unmatched.keys <= there
         return self._covered[older.turn]
 
@@ -160,7 +180,8 @@ class Restoration:
         return len(self.matching.objects)
 
     def _wanted(self, pairs: Matches) -> tuple[Keyed, States]:
-        """Return the variables that met a value, and the objects that met their own state, each with the first."""
+        """Return the variables that met a value, and the objects that met their own state, each
+        with the first."""
         variables: list[tuple[str, VariableInterface]] = []
         states: list[tuple[Stateful, Mapping[str, str]]] = []
         taken: set[int] = set()
@@ -224,8 +245,8 @@ def _turn_of_hook(hook: ChildHook) -> int:
 def _replaces(hook: _Waiting, other: ChildHook) -> bool:
     """Return True if an object does not need an older hook beside a newer one.
 
-    Without this, a program that restores one checkpoint after the other into a part of its objects would keep all of
-    them open.
+    Without this, a program that restores one checkpoint after the other into a part of its objects
+    would keep all of them open.
     """
     if not isinstance(other, _Waiting):
         return False
@@ -245,8 +266,12 @@ def read_states(reader: Reader, wanted: States) -> list[_State]:
 
 def take_states(states: Sequence[_State]) -> None:
     """Have each object take its state; if one refuses, those before it get back what they had."""
-    # The old states are copied before any object takes a new one, since an object may change its arrays in place.
-    before = [{name: as_array(name, value).copy() for name, value in each.state().items()} for each, _ in states]
+    # The old states are copied before any object takes a new one, since an object may change its
+    # arrays in place.
+    before = [
+        {name: as_array(name, value).copy() for name, value in each.state().items()}
+        for each, _ in states
+    ]
     with ExitStack() as undo:
         for (each, values), old in zip(states, before, strict=True):
             each.restore_state(values)
@@ -258,7 +283,8 @@ def take_states(states: Sequence[_State]) -> None:
 
 
 def open_restoration(reader: Reader, ignored: Iterable[str] = ()) -> Restoration:
-    """Return the restoration of an open checkpoint, which has met nothing yet; ``ignored`` keys are not missed.
+    """Return the restoration of an open checkpoint, which has met nothing yet; ``ignored`` keys are
+    not missed.
 
     The restoration closes the checkpoint, at once where the graph cannot be decoded.
     """
@@ -277,7 +303,9 @@ def graph_of(reader: Reader) -> list[StoredNode]:
         return nodes_of_keys(keys)
     message = reader.read(GRAPH_KEY)
     if message.shape or not isinstance(message.item(), bytes):
-        raise invalid(f"{GRAPH_KEY} is {message.dtype}{list(message.shape)}, and should be one string.")
+        raise invalid(
+            f"{GRAPH_KEY} is {message.dtype}{list(message.shape)}, and should be one string."
+        )
     return decode_graph(message.item(), keys)
 
 

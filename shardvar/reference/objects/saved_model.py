@@ -1,4 +1,5 @@
-"""The folder that TensorFlow serves: a SavedModel, whose variables are a checkpoint of TensorFlow's format.
+"""The folder that TensorFlow serves: a SavedModel, whose variables are a checkpoint of TensorFlow's
+format.
 
     PATH/saved_model.pb                    the graph of objects, and graphs that restore variables and look rows up
     PATH/variables/variables.index, …      the values
@@ -10,15 +11,16 @@
     SavedObject       1 children (1 node_id, 2 local_name), 4 user_object (1 identifier, 2 version), 7 variable
                       (1 dtype, 2 shape, 3 trainable, 6 name), 8 bare_concrete_function
 
-R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF 2.x serving APIs." The
-variables of a session are restored by nodes of its graph. R-EXPORT-5: "Sharded variable saving will be made compatible
-with TensorFlow Serving (TF 1.x style session based APIs)".
+R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF 2.x
+serving APIs." The variables of a session are restored by nodes of its graph. R-EXPORT-5: "Sharded
+variable saving will be made compatible with TensorFlow Serving (TF 1.x style session based APIs)".
 
-Each variable of two axes or more can be looked up: its signature takes ids and returns rows. The signature of the only
-such variable has a second name, ``serving_default``. Functions of modules are not written, because they are programs of
-Python that shardvar does not trace.
+Each variable of two axes or more can be looked up: its signature takes ids and returns rows. The
+signature of the only such variable has a second name, ``serving_default``. Functions of modules are
+not written, because they are programs of Python that shardvar does not trace.
 
-Slots of optimizers are in the checkpoint and not in the graph of objects: TensorFlow would want the optimizer's class.
+Slots of optimizers are in the checkpoint and not in the graph of objects: TensorFlow would want the
+optimizer's class.
 
 The variables come first and ``saved_model.pb`` last, so a folder with this file has them.
 """
@@ -66,7 +68,8 @@ _VERSION = message(2, number(1, 1), number(2, 1))
 
 
 def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteReport:
-    """Write the variables of an image and the file that describes them; ``TargetExists`` without ``force``."""
+    """Write the variables of an image and the file that describes them; ``TargetExists`` without
+    ``force``."""
     # Check, and plan.
     split_path(path)  # raises if it is a URL
     storage = LocalStorage(os.fsdecode(path))
@@ -75,9 +78,13 @@ def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteRepo
     storage.make()
     with storage.lock("saved_model"):
         if _FILE in storage.names() and not image.options.force:
-            remedy = "Choose another name, or pass force=True: a crash in between leaves new values with an old graph."
+            remedy = (
+                "Choose another name, or pass force=True: a crash in between leaves new values "
+                "with an old graph."
+            )
             raise TargetExists(f"{storage.path} has a {_FILE}.", remedy)
-        # Move: the file first under another name, so that a full disk is noticed while the old model is whole.
+        # Move: the file first under another name, so that a full disk is noticed while the old
+        # model is whole.
         write_file(storage, _ASIDE, content)
         try:
             report = write()
@@ -92,13 +99,22 @@ def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteRepo
 def build_saved_model(graph: ObjectGraph) -> bytes:
     """Return the content of ``saved_model.pb`` for a graph of objects."""
     if isinstance(graph.objects[0], VariableInterface):
-        raise ArgumentError("A SavedModel has a variable as its root.", "Export a dictionary: {'name': variable}.")
+        raise ArgumentError(
+            "A SavedModel has a variable as its root.", "Export a dictionary: {'name': variable}."
+        )
     variables = _variables(graph)
     about = message(1, text(4, "serve"), text(5, "2.10.0"))
     main = map_field(4, "saved_model_main_op", message(1, text(1, "init")))
     signatures = [map_field(5, name, fields) for name, fields in signature_entries(variables)]
     objects = message(7, *_objects(graph, variables))
-    meta = about, message(2, graph_fields(variables)), message(3, saver_fields()), main, *signatures, objects
+    meta = (
+        about,
+        message(2, graph_fields(variables)),
+        message(3, saver_fields()),
+        main,
+        *signatures,
+        objects,
+    )
     return number(1, 1) + message(2, *meta)
 
 
@@ -116,15 +132,22 @@ def _variables(graph: ObjectGraph) -> list[ServedVariable]:
     for position, each in variables.items():
         dtype, path = dtype_name(each.dtype), "/".join(paths[position])
         if dtype not in ENUMS:
-            raise UnsupportedError(f"TensorFlow does not have the dtype {dtype} of {path!r}.", "Cast the variable.")
-        lookups = (path, _DEFAULT) if tables == [position] else (path,) if position in tables else ()
+            raise UnsupportedError(
+                f"TensorFlow does not have the dtype {dtype} of {path!r}.", "Cast the variable."
+            )
+        lookups = (
+            (path, _DEFAULT) if tables == [position] else (path,) if position in tables else ()
+        )
         key = key_of(paths[position])
-        found.append(ServedVariable(position, each.name, key, ENUMS[dtype], tuple(each.shape), lookups))
+        found.append(
+            ServedVariable(position, each.name, key, ENUMS[dtype], tuple(each.shape), lookups)
+        )
     return found
 
 
 def _objects(graph: ObjectGraph, variables: Sequence[ServedVariable]) -> Iterator[bytes]:
-    """Yield the fields of a SavedObjectGraph: the objects, then the map of signatures, then functions."""
+    """Yield the fields of a SavedObjectGraph: the objects, then the map of signatures, then
+    functions."""
     served = {each.node: each for each in variables}
     tables = [each for each in variables if each.lookups]
     count = len(graph.objects)
@@ -138,7 +161,9 @@ def _objects(graph: ObjectGraph, variables: Sequence[ServedVariable]) -> Iterato
             yield message(1, *children, _user_object(_kind(each) if position else _PLAIN))
     # The functions have the numbers after that of the map.
     names = [(name, count + 1 + row) for row, each in enumerate(tables) for name in each.lookups]
-    yield message(1, *(_child(name, number) for name, number in names), _user_object("signature_map"))
+    yield message(
+        1, *(_child(name, number) for name, number in names), _user_object("signature_map")
+    )
     for table in tables:
         fields = text(1, table.function), text(2, IDS), number(3, 1), message(4, _FUNCTION_SPEC)
         yield message(1, message(8, *fields))
@@ -165,10 +190,13 @@ def _kind(node: Trackable) -> str:
 def _variable(node: Trackable, variable: ServedVariable) -> bytes:
     trainable = isinstance(node, VariableInterface) and node.trainable
     shape = message(2, shape_fields(variable.shape))
-    return message(7, number(1, variable.dtype), shape, number(3, int(trainable)), text(6, variable.name))
+    return message(
+        7, number(1, variable.dtype), shape, number(3, int(trainable)), text(6, variable.name)
+    )
 
 
-# The messages of struct.proto, which describe arguments and answers: each value has the field of its kind.
+# The messages of struct.proto, which describe arguments and answers: each value has the field of
+# its kind.
 
 
 def _structured(kind: int, *fields: bytes) -> bytes:
@@ -176,11 +204,14 @@ def _structured(kind: int, *fields: bytes) -> bytes:
 
 
 def _tensor_spec(name: str, dtype: int, shape: Sequence[int]) -> bytes:
-    return _structured(_TENSOR_SPEC, text(1, name), message(2, shape_fields(shape)), number(3, dtype))
+    return _structured(
+        _TENSOR_SPEC, text(1, name), message(2, shape_fields(shape)), number(3, dtype)
+    )
 
 
 def _concrete_function(variable: ServedVariable) -> bytes:
-    """Return the fields of a SavedConcreteFunction: the variable that it reads, its argument and its answer."""
+    """Return the fields of a SavedConcreteFunction: the variable that it reads, its argument and
+    its answer."""
     ids = map_field(1, IDS, _tensor_spec(IDS, INT64, (-1,)))
     rows = map_field(1, ROWS, _tensor_spec(ROWS, variable.dtype, variable.rows))
     arguments = message(1, _structured(_TUPLE)) + message(1, _structured(_DICT, ids))

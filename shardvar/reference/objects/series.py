@@ -1,8 +1,10 @@
-"""Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the newest.
+"""Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the
+newest.
 
-The number of the next one is a variable, so that it is saved and restored with everything else. It counts checkpoints
-that are committed: a save that failed is tried again under the same name, and the files that it left are removed. A
-number whose checkpoint exists, in whatever format, is left out, even if the state file was lost.
+The number of the next one is a variable, so that it is saved and restored with everything else. It
+counts checkpoints that are committed: a save that failed is tried again under the same name, and
+the files that it left are removed. A number whose checkpoint exists, in whatever format, is left
+out, even if the state file was lost.
 """
 
 import logging
@@ -42,7 +44,8 @@ _LOG = logging.getLogger("shardvar.verbs")
 PlanWrite = Callable[[], Callable[[], WriteReport]]
 """Plans a checkpoint, and returns a function that writes it."""
 SaveSteps = Callable[[Location, PlanWrite], WriteReport]
-"""``steps(target, plan)`` calls ``plan()``, calls what that returns, and does the work around it."""
+"""``steps(target, plan)`` calls ``plan()``, calls what that returns, and does the work around
+it."""
 
 
 # Numbers.
@@ -62,21 +65,31 @@ def find_series(prefix: Path, format_name: str | None) -> Location:
 
 
 def check_series(target: Location) -> None:
-    """Raise ``UnsupportedError`` if checkpoints of the target cannot be numbered, because they are folders."""
+    """Raise ``UnsupportedError`` if checkpoints of the target cannot be numbered, because they are
+    folders."""
     if target.is_folder:
-        cause = f"A checkpoint of the format {target.format.name} is a folder, and folders are not numbered."
-        raise UnsupportedError(cause, "Write each checkpoint to another path, or choose the format shardvar.")
+        cause = (
+            f"A checkpoint of the format {target.format.name} is a folder, and folders are not "
+            "numbered."
+        )
+        raise UnsupportedError(
+            cause, "Write each checkpoint to another path, or choose the format shardvar."
+        )
 
 
 def target_of(series: Location, number: int) -> Location:
     """Return the target of one number; ``ArgumentError`` if a directory has its name."""
-    return find_target(os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar")
+    return find_target(
+        os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar"
+    )
 
 
 def numbers_in(storage: Storage, name: str) -> list[int]:
-    """Return the numbers of the checkpoints of a series that exist in a directory, in any built-in format, sorted.
+    """Return the numbers of the checkpoints of a series that exist in a directory, in any built-in
+    format, sorted.
 
-    The name of an index, or of an only file, tells. Data files alone are what an unfinished save left.
+    The name of an index, or of an only file, tells. Data files alone are what an unfinished save
+    left.
     """
     head, numbers = f"{name}-", set()
     for file in storage.names():
@@ -88,31 +101,41 @@ def numbers_in(storage: Storage, name: str) -> list[int]:
 
 
 def next_number(series: Location, count: int, ended: Collection[str] = ()) -> int:
-    """Return the first number above ``count`` that no checkpoint of the series has, in whatever format.
+    """Return the first number above ``count`` that no checkpoint of the series has, in whatever
+    format.
 
-    A save overwrites no checkpoint that the user did not name: not if an older one was restored, and not if the
-    state file was lost. The numbers of the checkpoints ``ended`` may be used again.
+    A save overwrites no checkpoint that the user did not name: not if an older one was restored,
+    and not if the state file was lost. The numbers of the checkpoints ``ended`` may be used again.
     """
     taken = set(numbers_in(series.storage, series.name))
     number = count + 1
-    while f"{series.name}-{number}" not in ended and (number in taken or _is_in_added_format(series, number)):
+    while f"{series.name}-{number}" not in ended and (
+        number in taken or _is_in_added_format(series, number)
+    ):
         number += 1
     return number
 
 
 def _is_in_added_format(series: Location, number: int) -> bool:
-    """Return True if another package's format, whose endings are not known here, has a checkpoint of that number."""
+    """Return True if another package's format, whose endings are not known here, has a checkpoint
+    of that number."""
     storage, name = series.storage, f"{series.name}-{number}"
-    forms = (form for form in formats_of(storage.names(), name) if len(names_of_target(name, form.name)) == 1)
+    forms = (
+        form
+        for form in formats_of(storage.names(), name)
+        if len(names_of_target(name, form.name)) == 1
+    )
     return any(form.locate(storage, name) for form in forms)
 
 
 def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
-    """Write a checkpoint, then a state file that names it alone, as TensorFlow's ``Checkpoint.save`` does."""
+    """Write a checkpoint, then a state file that names it alone, as TensorFlow's
+    ``Checkpoint.save`` does."""
     # Check. A state file that cannot be written must be known before the checkpoint is.
     check_state_file(target)
     write = plan()
-    # Commit the checkpoint, then its name: the state file never names a checkpoint that does not exist yet.
+    # Commit the checkpoint, then its name: the state file never names a checkpoint that does not
+    # exist yet.
     report = write()
     write_state(target.storage, SeriesState(target.name, (target.name,)))
     _remove_dead_locks(target)
@@ -120,50 +143,59 @@ def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
 
 
 def _remove_dead_locks(target: Location) -> None:
-    """Remove the lock files that killed processes left for lower numbers of the series of ``target``."""
+    """Remove the lock files that killed processes left for lower numbers of the series of
+    ``target``."""
     head, _, number = target.stem.rpartition("-")
     pattern = re.compile(rf"\.({re.escape(head)}-({NUMBER.pattern}))\.lock", re.DOTALL)
     with suppress(StorageError):
         for found in filter(None, map(pattern.fullmatch, target.storage.names())):
-            # A lock that can be taken has no holder, and its file goes when it is released. Higher numbers are left
-            # alone: another process may be about to lock one.
+            # A lock that can be taken has no holder, and its file goes when it is released. Higher
+            # numbers are left alone: another process may be about to lock one.
             if int(found[2]) < int(number):
                 with suppress(StorageError), target.storage.lock(found[1]):
                     pass
 
 
 def check_state_file(target: Location) -> None:
-    """Raise ``TargetExists`` where a directory has the name of the state file, before anything is written."""
+    """Raise ``TargetExists`` where a directory has the name of the state file, before anything is
+    written."""
     place = os.path.join(target.storage.path, STATE_FILE)
     if os.path.isdir(place):
         raise TargetExists(
-            f"{place} is a directory, and the state file needs that name.", "Move or rename the directory."
+            f"{place} is a directory, and the state file needs that name.",
+            "Move or rename the directory.",
         )
 
 
 def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str | None:
-    """Return the path of the newest checkpoint of a directory; None where no state file names one."""
+    """Return the path of the newest checkpoint of a directory; None where no state file names
+    one."""
     state = read_state(storage, name)
     while state is not None:
         path = resolve(directory, state.newest)
         if find_checkpoints(path):
             return path
-        # Between the two reads a manager may have saved a newer checkpoint and removed this one. Then the state has
-        # changed, and the newer one is looked for; a state that stays the same names a checkpoint that is missing.
+        # Between the two reads a manager may have saved a newer checkpoint and removed this one.
+        # Then the state has changed, and the newer one is looked for; a state that stays the same
+        # names a checkpoint that is missing.
         before, state = state, read_state(storage, name)
         if state == before:
             there = checkpoints_in(storage)
             raise CheckpointNotFound(
-                f"{os.path.join(directory, name)} names {path}, which does not exist; {listed(there)}.",
+                f"{os.path.join(directory, name)} names {path}, which does not exist; "
+                f"{listed(there)}.",
                 remedy_of(there),
             )
     return None
 
 
 def check_is_new(series: Location, ended: Collection[str] = ()) -> None:
-    """Raise ``MissingFile`` where a series has no state file, and checkpoints other than those ``ended``."""
+    """Raise ``MissingFile`` where a series has no state file, and checkpoints other than those
+    ``ended``."""
     numbers = numbers_in(series.storage, series.name)
-    there = [name for name in (f"{series.name}-{number}" for number in numbers) if name not in ended]
+    there = [
+        name for name in (f"{series.name}-{number}" for number in numbers) if name not in ended
+    ]
     if there and STATE_FILE not in series.storage.names():
         path = os.path.join(series.storage.path, STATE_FILE)
         raise MissingFile(f"{path} is missing; {listed(there)}.", remedy_of(there))
@@ -182,7 +214,8 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
     Returns
     -------
     str or None
-        The path; None without a state file. If numbered checkpoints are there all the same, that is logged.
+        The path; None without a state file. If numbered checkpoints are there all the same, that is
+        logged.
 
     Raises
     ------
@@ -209,11 +242,18 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
         home = os.fsdecode(directory)
         path = os.path.join(home, latest_filename or STATE_FILE)
     except TypeError:
-        raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
+        raise ArgumentTypeError(
+            f"{directory!r} is not a path.", "Give the path of a directory."
+        ) from None
     storage, name = split_place(path)
     newest = newest_of(storage, home, name) if name else None
     if newest is None:
-        there = [each for each in checkpoints_in(storage) if NUMBER.fullmatch(each.rpartition("-")[2])]
+        there = [
+            each for each in checkpoints_in(storage) if NUMBER.fullmatch(each.rpartition("-")[2])
+        ]
         if there:
-            _LOG.warning("%s", message(f"{path} is missing, so there is no newest checkpoint; {listed(there)}."))
+            _LOG.warning(
+                "%s",
+                message(f"{path} is missing, so there is no newest checkpoint; {listed(there)}."),
+            )
     return newest

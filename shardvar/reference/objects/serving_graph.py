@@ -1,7 +1,9 @@
-"""The program of a SavedModel: graphs that restore the variables and look rows up, in TensorFlow's words.
+"""The program of a SavedModel: graphs that restore the variables and look rows up, in TensorFlow's
+words.
 
-A server of the older kind runs the nodes of one graph. A program of TensorFlow 2 creates the variables itself, and
-calls functions of a library. Both get the same lookup: ``ResourceGather``, which refuses ids out of range on a CPU.
+A server of the older kind runs the nodes of one graph. A program of TensorFlow 2 creates the
+variables itself, and calls functions of a library. Both get the same lookup: ``ResourceGather``,
+which refuses ids out of range on a CPU.
 
     GraphDef      1 node, 2 library (1 function), 4 versions (1 producer)
     NodeDef       1 name, 2 op, 3 input, 5 attr (map)
@@ -79,7 +81,9 @@ def graph_fields(variables: Sequence[ServedVariable]) -> bytes:
 
 def saver_fields() -> bytes:
     """Return the fields of a SaverDef: the names of what saves and restores."""
-    return text(1, f"{_FILENAME}:0") + text(2, "save/done:0") + text(3, "restore_all") + number(7, 2)
+    return (
+        text(1, f"{_FILENAME}:0") + text(2, "save/done:0") + text(3, "restore_all") + number(7, 2)
+    )
 
 
 def signature_entries(variables: Sequence[ServedVariable]) -> Iterator[tuple[str, bytes]]:
@@ -102,7 +106,11 @@ def _nodes(variables: Sequence[ServedVariable]) -> Iterator[bytes]:
     """Yield the nodes of the graph of a server: variables, saving, restoring, lookups."""
     dtypes = message(1, *(number(6, each.dtype) for each in variables))
     for each in variables:
-        dtype, shape, shared = number(6, each.dtype), message(7, shape_fields(each.shape)), text(2, each.handle)
+        dtype, shape, shared = (
+            number(6, each.dtype),
+            message(7, shape_fields(each.shape)),
+            text(2, each.handle),
+        )
         yield _node(each.handle, "VarHandleOp", dtype=dtype, shape=shape, shared_name=shared)
         yield _node(f"{each.handle}/read", "ReadVariableOp", each.handle, dtype=dtype)
     yield _node(_FILENAME, "Placeholder", dtype=number(6, STRING), shape=message(7))
@@ -114,13 +122,17 @@ def _nodes(variables: Sequence[ServedVariable]) -> Iterator[bytes]:
     yield _node("restore", "RestoreV2", _FILENAME, _NAMES, _WHOLE, dtypes=dtypes)
     for row, each in enumerate(variables):
         dtype = number(6, each.dtype)
-        yield _node(f"{each.handle}/restore", "AssignVariableOp", each.handle, f"restore:{row}", dtype=dtype)
+        yield _node(
+            f"{each.handle}/restore", "AssignVariableOp", each.handle, f"restore:{row}", dtype=dtype
+        )
     yield _node("restore_all", "NoOp", *(f"^{each.handle}/restore" for each in variables))
     yield _node(_INIT, "NoOp")
     for each in variables:
         if each.lookups:
             ids = f"{each.handle}/{IDS}"
-            yield _node(ids, "Placeholder", dtype=number(6, INT64), shape=message(7, shape_fields((-1,))))
+            yield _node(
+                ids, "Placeholder", dtype=number(6, INT64), shape=message(7, shape_fields((-1,)))
+            )
             yield _gather(f"{each.handle}/{ROWS}", each, ids, each.handle)
 
 
@@ -138,7 +150,9 @@ def _strings(name: str, values: Sequence[str]) -> bytes:
 def _node(name: str, operation: str, *inputs: str, field: int = 1, **attributes: bytes) -> bytes:
     """Return a node of a graph, or with ``field=3`` of a function."""
     entries = (map_field(5, key, value) for key, value in attributes.items())
-    return message(field, text(1, name), text(2, operation), *(text(3, each) for each in inputs), *entries)
+    return message(
+        field, text(1, name), text(2, operation), *(text(3, each) for each in inputs), *entries
+    )
 
 
 def _function(variable: ServedVariable) -> bytes:

@@ -1,7 +1,7 @@
 """The result of a restore: what matched, and what did not.
 
-A program asserts by it what it expects. ``restore(None)``, the first run of a program that restores its latest
-checkpoint, has a status too.
+A program asserts by it what it expects. ``restore(None)``, the first run of a program that restores
+its latest checkpoint, has a status too.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from shardvar.reference.variables import VariableInterface
 class RestoreStatus:
     """The result of one restore, as of when it is asked: what appears later is restored later.
 
-    Without a ``restoration`` it is the result of ``restore(None)``: objects keep their initial values, and, as in
-    TensorFlow, each assertion fails.
+    Without a ``restoration`` it is the result of ``restore(None)``: objects keep their initial
+    values, and, as in TensorFlow, each assertion fails.
     """
 
     def __init__(self, restoration: Restoration | None, graph: Callable[[], ObjectGraph]) -> None:
@@ -32,7 +32,9 @@ class RestoreStatus:
     @property
     def unmatched_objects(self) -> list[str]:
         """The paths of variables and objects with state of their own that took no value."""
-        graph = self._graph()  # of now: objects may have appeared, and taken their values, since the restore
+        graph = (
+            self._graph()
+        )  # of now: objects may have appeared, and taken their values, since the restore
         return [
             "/".join(path) or "the root"
             for node, path in zip(graph.objects, graph.paths(), strict=True)
@@ -40,7 +42,8 @@ class RestoreStatus:
         ]
 
     def assert_consumed(self) -> Self:
-        """Raise ``UnmatchedObjects``, naming all, unless every value found its variable and the other way round."""
+        """Raise ``UnmatchedObjects``, naming all, unless every value found its variable and the
+        other way round."""
         self._check(self.unmatched_objects, self.unmatched_keys)
         return self
 
@@ -62,11 +65,13 @@ class RestoreStatus:
         return self
 
     def run_restore_ops(self) -> None:
-        """Do nothing, since values are restored already; for programs written for TensorFlow. Fails without a path."""
+        """Do nothing, since values are restored already; for programs written for TensorFlow. Fails
+        without a path."""
         self._check([], [])
 
     def initialize_or_restore(self) -> None:
-        """Do nothing: variables are initialized and restored already. For programs written for TensorFlow."""
+        """Do nothing: variables are initialized and restored already. For programs written for
+        TensorFlow."""
 
     def _is_restored(self, node: Trackable) -> bool:
         return self._restoration is not None and self._restoration.is_restored(node)
@@ -92,4 +97,6 @@ class RestoreStatus:
 
 
 def _has_values(node: Trackable) -> bool:
-    return isinstance(node, VariableInterface) or (isinstance(node, Stateful) and bool(node.state()))
+    return isinstance(node, VariableInterface) or (
+        isinstance(node, Stateful) and bool(node.state())
+    )

@@ -9,11 +9,12 @@ Formats with strings keep the graph as TensorFlow does, as a protobuf message un
                           1001 is 1 if a variable is not trainable: shardvar's addition, in exports
                           other fields are skipped
 
-So either reads what the other wrote, and an object that was saved once is found under each of its names. Without the
-message, the keys spell the graph: a tree, in which an object has one name.
+So either reads what the other wrote, and an object that was saved once is found under each of its
+names. Without the message, the keys spell the graph: a tree, in which an object has one name.
 
-A message has about a dozen fields for each object, and there may be a hundred thousand objects. So decoding works on
-spans of the message, without a copy of each submessage, and makes one ``StoredNode`` for each object.
+A message has about a dozen fields for each object, and there may be a hundred thousand objects. So
+decoding works on spans of the message, without a copy of each submessage, and makes one
+``StoredNode`` for each object.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,10 +39,12 @@ _UNTRAINABLE = 1001
 _UNTRAINABLE_FIELD = encode_varint_field(_UNTRAINABLE, 1)
 _owner_of = attrgetter("owner")
 _TRAINABLE = "_trainable_variables"
-"""The child of a Keras 3 optimizer that lists its variables; its lists of slots are in the same order."""
+"""The child of a Keras 3 optimizer that lists its variables; its lists of slots are in the same
+order."""
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-"""The children and states of a node without any: most nodes are variables, and a dictionary is larger than a node."""
+"""The children and states of a node without any: most nodes are variables, and a dictionary is
+larger than a node."""
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -81,7 +84,12 @@ def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
             tree.keys[tree.number_of(path)][attribute] = key
     # The variable's value is taken out of the keys first; what is left are the other attributes.
     return [
-        StoredNode(keys.pop(VARIABLE_VALUE, None), children or _NOTHING, keys or _NOTHING, slots or _NOTHING)
+        StoredNode(
+            keys.pop(VARIABLE_VALUE, None),
+            children or _NOTHING,
+            keys or _NOTHING,
+            slots or _NOTHING,
+        )
         for keys, children, slots in zip(tree.keys, tree.children, tree.slots, strict=True)
     ]
 
@@ -136,23 +144,35 @@ def encode_graph(
     """
     # Slots are written by their owner, so they are grouped by it; groupby wants them sorted.
     by_owner = groupby(sorted(graph.slots, key=_owner_of), key=_owner_of)
-    slots = {owner: [_encode_slot(e.beside, e.name, e.slot) for e in edges] for owner, edges in by_owner}
+    slots = {
+        owner: [_encode_slot(e.beside, e.name, e.slot) for e in edges] for owner, edges in by_owner
+    }
     nodes = []
-    for number, (node, edges, path) in enumerate(zip(graph.objects, graph.edges, paths, strict=True)):
+    for number, (node, edges, path) in enumerate(
+        zip(graph.objects, graph.edges, paths, strict=True)
+    ):
         # The fields of one object: children, values, slots.
-        parts = [_encode_child(name, child) for name, child in (*edges, *_other_edges(node, edges))] if edges else []
+        parts = (
+            [_encode_child(name, child) for name, child in (*edges, *_other_edges(node, edges))]
+            if edges
+            else []
+        )
         if isinstance(node, VariableInterface):
             parts.append(_encode_value(VARIABLE_VALUE, node.name, key_of(path)))
             if with_trainable and not node.trainable:
                 parts.append(_UNTRAINABLE_FIELD)
-        parts += [_encode_value(attribute, "", key_of(path, attribute)) for attribute in states.get(number, ())]
+        parts += [
+            _encode_value(attribute, "", key_of(path, attribute))
+            for attribute in states.get(number, ())
+        ]
         parts += slots.get(number, ())
         nodes.append(encode_bytes_field(1, parts[0] if len(parts) == 1 else b"".join(parts)))
     return b"".join(nodes)
 
 
 def _other_edges(node: Trackable, edges: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the children once more, under their names in other libraries, as far as those are not taken."""
+    """Return the children once more, under their names in other libraries, as far as those are not
+    taken."""
     if not node.other_names:
         return []
     taken = {name for name, _ in edges}
@@ -161,7 +181,9 @@ def _other_edges(node: Trackable, edges: Sequence[tuple[str, int]]) -> list[tupl
 
 
 def _encode_child(name: str, number: int) -> bytes:
-    return encode_bytes_field(1, encode_varint_field(1, number) + encode_bytes_field(2, _octets(name)))
+    return encode_bytes_field(
+        1, encode_varint_field(1, number) + encode_bytes_field(2, _octets(name))
+    )
 
 
 def _encode_slot(beside: int, name: str, slot: int) -> bytes:
@@ -170,13 +192,18 @@ def _encode_slot(beside: int, name: str, slot: int) -> bytes:
 
 
 def _encode_value(attribute: str, full_name: str, key: str) -> bytes:
-    fields = (encode_bytes_field(number, _octets(text)) for number, text in ((2, full_name), (3, key)))
-    name = _VALUE_FIELD if attribute == VARIABLE_VALUE else encode_bytes_field(1, _octets(attribute))
+    fields = (
+        encode_bytes_field(number, _octets(text)) for number, text in ((2, full_name), (3, key))
+    )
+    name = (
+        _VALUE_FIELD if attribute == VARIABLE_VALUE else encode_bytes_field(1, _octets(attribute))
+    )
     return encode_bytes_field(2, name + b"".join(fields))
 
 
 def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
-    """Return the nodes of a message; a value whose key is not among ``keys`` is not stored, and is ignored."""
+    """Return the nodes of a message; a value whose key is not among ``keys`` is not stored, and is
+    ignored."""
     nodes: list[StoredNode] = []
     for number, start, stop in decode_spans(message, 0, len(message)):
         if number == 1:
@@ -185,7 +212,8 @@ def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
             nodes.append(_decode_node(message, start, _stop(stop), keys))
     if not nodes:
         raise malformed("The graph of objects has no root.")
-    # Nodes refer to each other by number, in either direction, so the numbers are checked once all nodes are known.
+    # Nodes refer to each other by number, in either direction, so the numbers are checked once all
+    # nodes are known.
     for number, node in enumerate(nodes):
         if node.children or node.slots:
             _check_numbers(number, node, len(nodes))
@@ -198,13 +226,19 @@ def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
 
 
 def _check_numbers(number: int, node: StoredNode, count: int) -> None:
-    """Raise ``InvalidCheckpoint`` where a node refers to an object that is not among the ``count`` of the graph."""
+    """Raise ``InvalidCheckpoint`` where a node refers to an object that is not among the ``count``
+    of the graph."""
     for name, child in node.children.items():
         if not 0 <= child < count:
-            raise invalid(f"Child {name!r} of object {number} is object {child}, and there are {count}.")
+            raise invalid(
+                f"Child {name!r} of object {number} is object {child}, and there are {count}."
+            )
     for (beside, name), slot in node.slots.items():
         if not (0 <= beside < count and 0 <= slot < count):
-            raise invalid(f"Slot {name!r} of object {number} is {slot}, of {beside}, and there are {count} objects.")
+            raise invalid(
+                f"Slot {name!r} of object {number} is {slot}, of {beside}, and there are {count} "
+                "objects."
+            )
 
 
 def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -> StoredNode:
@@ -220,7 +254,8 @@ def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -
         elif number == 2:
             attribute, text, key = _decode_value(message, first, _stop(last))
             if key not in keys:
-                pass  # the graph may list more than the file holds: a reshard can drop optimizer slots
+                # the graph may list more than the file holds: a reshard can drop optimizer slots
+                pass
             elif attribute == VARIABLE_VALUE:
                 own, full_name = key, text
             else:
@@ -231,12 +266,15 @@ def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -
         elif number == _UNTRAINABLE:
             is_trainable = not first
     # The shared empty mapping cannot be written to, and dictionaries are as large as nodes.
-    return StoredNode(own, children or _NOTHING, states or _NOTHING, slots or _NOTHING, full_name, is_trainable)
+    return StoredNode(
+        own, children or _NOTHING, states or _NOTHING, slots or _NOTHING, full_name, is_trainable
+    )
 
 
 def _decode_value(message: bytes, start: int, stop: int) -> tuple[str, str, str]:
     """Return the name of an attribute, the full name, and the key of its value."""
-    # Nearly all are of a variable, with fields 1, 2 and 3 in this order, the last two of at most 127 bytes:
+    # Nearly all are of a variable, with fields 1, 2 and 3 in this order, the last two of at most
+    # 127 bytes:
     #
     #     0a 0e "VARIABLE_VALUE" 12 03 "m/w" 1a 1e "m/w/.ATTRIBUTES/VARIABLE_VALUE"
     #
@@ -260,7 +298,8 @@ def _decode_value(message: bytes, start: int, stop: int) -> tuple[str, str, str]
 
 def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
     """Return fields 1 and 3, which are numbers of objects, with field 2 between them, a name."""
-    # Nearly all are a child with a short name, such as ``08 05 12 01 "w"``. Any other form takes the long way.
+    # Nearly all are a child with a short name, such as ``08 05 12 01 "w"``. Any other form takes
+    # the long way.
     if stop - start > 3 and message[start] == 0x08:
         number, at = message[start + 1], start + 2
         if number >= 0x80:
@@ -275,9 +314,11 @@ def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
             name = _text(message[first : _stop(last)])
         elif part in (1, 3):
             if last >= 0:
-                raise malformed(f"Field {part} at offset {first} holds bytes where a number belongs.")
-            # The fields are int32, of which protobuf writes negative values as 64 bits in two's complement: -1 comes
-            # as 2^64 - 1. ``_check_number`` then refuses it as -1.
+                raise malformed(
+                    f"Field {part} at offset {first} holds bytes where a number belongs."
+                )
+            # The fields are int32, of which protobuf writes negative values as 64 bits in two's
+            # complement: -1 comes as 2^64 - 1. ``_check_number`` then refuses it as -1.
             number = first - (1 << 64) if first >> 63 else first
             if part == 1:
                 first_number = number
@@ -287,20 +328,23 @@ def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
 
 
 def _stop(stop: int) -> int:
-    """Return the end of a field of bytes; ``malformed`` for a number, which ``decode_spans`` gives the end -1."""
+    """Return the end of a field of bytes; ``malformed`` for a number, which ``decode_spans`` gives
+    the end -1."""
     if stop < 0:
         raise malformed("The graph of objects holds a number where bytes belong.")
     return stop
 
 
 def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode], compared: set[int]) -> None:
-    """Add the slots of a Keras 3 optimizer, which has a list of each kind of slot, in the order of its variables.
+    """Add the slots of a Keras 3 optimizer, which has a list of each kind of slot, in the order of
+    its variables.
 
-    ``compared`` are the lists that were compared with some optimizer's variables. Each is compared once: Keras keeps a
-    list under one name of one optimizer, and a message could name one long list a thousand times.
+    ``compared`` are the lists that were compared with some optimizer's variables. Each is compared
+    once: Keras keeps a list under one name of one optimizer, and a message could name one long list
+    a thousand times.
 
-    With variables {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15}, object 12 is the slot
-    "_momentums" of variable 7.
+    With variables {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15},
+    object 12 is the slot "_momentums" of variable 7.
     """
     variables = nodes[node.children[_TRAINABLE]].children
     slots = dict(node.slots)

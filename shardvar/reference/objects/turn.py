@@ -1,10 +1,11 @@
 """Turns: one save or restore of a checkpoint at a time, and saves in the background.
 
-A save in the background writes in another thread, which is not a daemon: the interpreter waits for it at exit. An error
-is raised where the save is joined. If a save is never joined, its error is logged, once its handle is gone or at exit.
+A save in the background writes in another thread, which is not a daemon: the interpreter waits for
+it at exit. An error is raised where the save is joined. If a save is never joined, its error is
+logged, once its handle is gone or at exit.
 
-A save calls code of the user: a policy, and ``state`` of objects. If that code saves or restores the same checkpoint,
-it would wait for itself. The turn knows the thread that has it, and refuses.
+A save calls code of the user: a policy, and ``state`` of objects. If that code saves or restores
+the same checkpoint, it would wait for itself. The turn knows the thread that has it, and refuses.
 """
 
 import logging
@@ -29,7 +30,9 @@ class Turn:
     """The right to save or restore one checkpoint, which one thread has at a time."""
 
     def __init__(self) -> None:
-        self._lock = new_latch()  # a latch: the thread that saves in the background ends the turn of its caller
+        self._lock = (
+            new_latch()
+        )  # a latch: the thread that saves in the background ends the turn of its caller
         self._process = os.getpid()
         self._thread: int | None = None
         self._path = ""
@@ -40,7 +43,9 @@ class Turn:
             self._process, self._thread = os.getpid(), None
         if self._thread == threading.get_ident():
             path = f" {self._path}" if self._path else ""
-            raise LockHeld(f"The checkpoint{path} is being saved or restored by this very thread.", _ELSEWHERE)
+            raise LockHeld(
+                f"The checkpoint{path} is being saved or restored by this very thread.", _ELSEWHERE
+            )
         self._lock.acquire()
         self.take_over()
 
@@ -125,32 +130,40 @@ class PendingSave:
         Raises
         ------
         StillSaving
-            If the time was too short, and the save goes on; if the thread that saves would wait for itself; and in
-            a process
-            that was forked from the one that saves.
+            If the time was too short, and the save goes on; if the thread that saves would wait for
+            itself; and in a process that was forked from the one that saves.
         """
         self._check_is_here()
         if not self._future.done() and self._thread.ident == threading.get_ident():
-            raise StillSaving(f"{self._path} is being written by this thread, which calls join.", _ELSEWHERE)
+            raise StillSaving(
+                f"{self._path} is being written by this thread, which calls join.", _ELSEWHERE
+            )
         wait([self._future], timeout)
         if not self._future.done():
-            raise StillSaving(f"{self._path} is still being written.", "Join it again, or give it more time.")
+            raise StillSaving(
+                f"{self._path} is still being written.", "Join it again, or give it more time."
+            )
         self._finalizer.detach()  # the caller sees the error, so it need not be logged
         return self._future.result()
 
     def _check_is_here(self) -> None:
-        """Raise ``StillSaving`` in a forked process, which has no thread that saves, and hears nothing of its end."""
+        """Raise ``StillSaving`` in a forked process, which has no thread that saves, and hears
+        nothing of its end."""
         if os.getpid() != self._process:
             raise StillSaving(
-                f"{self._path} is being written by process {self._process}; this one is a fork of it.",
+                f"{self._path} is being written by process {self._process}; this one is a fork "
+                "of it.",
                 "Join it there.",
             )
 
 
 def start_save(path: str, work: Callable[[], WriteReport], turn: Turn) -> PendingSave:
-    """Do the work in a new thread, which takes over the turn and gives it back, also if it cannot start."""
+    """Do the work in a new thread, which takes over the turn and gives it back, also if it cannot
+    start."""
     future: Future[WriteReport] = Future()
-    thread = threading.Thread(target=_work, args=(work, turn, future), name=f"save {path}", daemon=False)
+    thread = threading.Thread(
+        target=_work, args=(work, turn, future), name=f"save {path}", daemon=False
+    )
     try:
         thread.start()
     except BaseException:
@@ -161,7 +174,8 @@ def start_save(path: str, work: Callable[[], WriteReport], turn: Turn) -> Pendin
 
 def _work(work: Callable[[], WriteReport], turn: Turn, future: "Future[WriteReport]") -> None:
     turn.take_over()
-    # Give the turn back first: a thread that joined may save again at once, and must find the checkpoint free.
+    # Give the turn back first: a thread that joined may save again at once, and must find the
+    # checkpoint free.
     try:
         report = work()
     except BaseException as error:  # noqa: BLE001 - every error goes to the thread that joins

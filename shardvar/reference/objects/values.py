@@ -1,13 +1,14 @@
 """The values of variables as slices of tensors: taken to be stored, and read back.
 
-A plain variable is one whole slice. A sharded one is one tensor, with a slice for each shard: "13 rows in 5 shards" and
-"13 rows in 3" are the same tensor, and restoring into another number of shards needs nothing else. A mirrored variable
-is stored once.
+A plain variable is one whole slice. A sharded one is one tensor, with a slice for each shard: "13
+rows in 5 shards" and "13 rows in 3" are the same tensor, and restoring into another number of
+shards needs nothing else. A mirrored variable is stored once.
 
 store    ``snapshot`` copies the values, ``in_place`` takes the memory itself; both return a source of arrays.
 restore  ``read_writes`` reads the regions of all variables by the plan of a resharding, then plans their writes.
 
-Loops here are over variables, of which there may be a hundred thousand, so they make few objects for each.
+Loops here are over variables, of which there may be a hundred thousand, so they make few objects
+for each.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,8 @@ Keyed = Sequence[tuple[str, VariableInterface]]
 _Parts = list[tuple[Region, VariableInterface]]
 """Regions of a tensor, each with the variable or shard that has its values."""
 _FEW_KEYS = 100
-"""Fewer keys than this are looked up (0.1 ms each); for more, all entries are scanned at once (2 us each)."""
+"""Fewer keys than this are looked up (0.1 ms each); for more, all entries are scanned at once (2 us
+each)."""
 
 
 # Store.
@@ -57,7 +59,8 @@ def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) 
 
 
 def in_place(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
-    """Return a ``snapshot`` without a copy; the caller holds the mutexes of all ``resources_of`` the variables."""
+    """Return a ``snapshot`` without a copy; the caller holds the mutexes of all ``resources_of``
+    the variables."""
     parts = [_stored_parts(variable) for _, variable in keyed]
     return _source(keyed, parts, [_memory(part) for row in parts for _, part in row], others)
 
@@ -82,7 +85,8 @@ def _source(
 
 
 def _with_devices(slices: SliceTable, parts: Sequence[_Parts]) -> SliceTable:
-    """Return the slices, each with its device; the other arrays, which come last, are the coordinator's."""
+    """Return the slices, each with its device; the other arrays, which come last, are the
+    coordinator's."""
     devices = [_device(part) for row in parts for _, part in row]
     devices += [LOCAL_DEVICE] * (len(slices) - len(devices))
     names = {name: number for number, name in enumerate(dict.fromkeys(devices))}
@@ -91,20 +95,26 @@ def _with_devices(slices: SliceTable, parts: Sequence[_Parts]) -> SliceTable:
 
 
 def _device(variable: VariableInterface) -> str:
-    """Return the device of a variable; a variable without memory is the coordinator's, as the graph of objects is."""
+    """Return the device of a variable; a variable without memory is the coordinator's, as the graph
+    of objects is."""
     resources = variable.resources
     return resources[0].device.name if resources else LOCAL_DEVICE
 
 
 def _stored_parts(variable: VariableInterface) -> _Parts:
-    """Return the regions to store, each with the variable that has its values; string tensors are never split.
+    """Return the regions to store, each with the variable that has its values; string tensors are
+    never split.
 
-    Shards without elements are left out, unless the whole variable has none: the tensor must still be listed.
+    Shards without elements are left out, unless the whole variable has none: the tensor must still
+    be listed.
     """
-    # R-CKPT-2 (RFC 002): "In these cases, we'll need to update AggregatingVariable and MirroredVariable's" saving: one
-    # copy is stored, or the variable that an AggregatingVariable wraps, in its own parts.
+    # R-CKPT-2 (RFC 002): "In these cases, we'll need to update AggregatingVariable and
+    # MirroredVariable's" saving: one copy is stored, or the variable that an AggregatingVariable
+    # wraps, in its own parts.
     while isinstance(variable, MirroredVariable | AggregatingVariable):
-        variable = variable.copies[0] if isinstance(variable, MirroredVariable) else variable.variable
+        variable = (
+            variable.copies[0] if isinstance(variable, MirroredVariable) else variable.variable
+        )
     parts: _Parts = []
     if isinstance(variable, ShardedVariable) and dtype_name(variable.dtype) != STRING:
         shards = zip(variable.partition, variable.variables, strict=True)
@@ -113,22 +123,31 @@ def _stored_parts(variable: VariableInterface) -> _Parts:
 
 
 def _value(variable: VariableInterface) -> npt.NDArray[Any]:
-    """Return a value that no other code refers to; variables of other kinds may return their own memory."""
+    """Return a value that no other code refers to; variables of other kinds may return their own
+    memory."""
     value = variable.read_value()
     return value if isinstance(variable, ResourceVariable | ShardedVariable) else np.array(value)
 
 
 def _memory(variable: VariableInterface) -> npt.NDArray[Any]:
     """Return the memory of a variable; from kinds that hide theirs, a value."""
-    return variable.resource.array if isinstance(variable, ResourceVariable) else np.asarray(variable.read_value())
+    return (
+        variable.resource.array
+        if isinstance(variable, ResourceVariable)
+        else np.asarray(variable.read_value())
+    )
 
 
-def _table(tensors: Sequence[tuple[str, str, Sequence[int]]], regions: Sequence[Sequence[Region]]) -> SliceTable:
+def _table(
+    tensors: Sequence[tuple[str, str, Sequence[int]]], regions: Sequence[Sequence[Region]]
+) -> SliceTable:
     """Return the slices of each tensor, in order."""
     counts = [len(row) for row in regions]
     _, offset = pad([region.offset for row in regions for region in row], fill=0)
     _, shape = pad([region.shape for row in regions for region in row], fill=1)
-    return SliceTable.of(TensorTable.of(tensors), np.repeat(np.arange(len(tensors)), counts), offset, shape)
+    return SliceTable.of(
+        TensorTable.of(tensors), np.repeat(np.arange(len(tensors)), counts), offset, shape
+    )
 
 
 # Restore.
@@ -137,21 +156,25 @@ def _table(tensors: Sequence[tuple[str, str, Sequence[int]]], regions: Sequence[
 def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
     """Read the values of the variables from a checkpoint, and return the writes that assign them.
 
-    ``InconsistentTensor``, before any payload is read, where dtype or full shape differ; ``IncompleteCheckpoint``.
+    ``InconsistentTensor``, before any payload is read, where dtype or full shape differ;
+    ``IncompleteCheckpoint``.
     """
     if not keyed:
         return []
-    # Plan. The stored slices and the regions of the shards need not agree: this is a resharding into arrays.
+    # Plan. The stored slices and the regions of the shards need not agree: this is a resharding
+    # into arrays.
     targets, filled = _targets(keyed)
     entries = entries_of(reader, targets.tensors.keys)
     plan = plan_copies(entries.slices, targets)
-    # Move: into arrays, not into the variables, which no reader may see half restored. The caller commits.
+    # Move: into arrays, not into the variables, which no reader may see half restored. The caller
+    # commits.
     arrays = read_arrays(plan, reader.source, entries)
     return _plan_writes(filled, arrays)
 
 
 def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
-    """Return the slices to read, and the variable or shard that each fills; string tensors are never split."""
+    """Return the slices to read, and the variable or shard that each fills; string tensors are
+    never split."""
     tensor: list[int] = []
     filled: list[VariableInterface] = []
     offsets: list[tuple[int, ...]] = []
@@ -174,7 +197,8 @@ def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
             offsets += [region.offset for region in regions]
             shapes += [region.shape for region in regions]
     table = TensorTable.of(tensors)
-    # Whole variables have the offset (), which needs no tuple of zeros: the columns beyond the shards' are 0 anyway.
+    # Whole variables have the offset (), which needs no tuple of zeros: the columns beyond the
+    # shards' are 0 anyway.
     offset = np.zeros((len(tensor), table.shapes.shape[1]), np.int64)
     padded = pad(offsets, fill=0)[1]
     offset[:, : padded.shape[1]] = padded

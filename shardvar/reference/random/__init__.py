@@ -1,6 +1,11 @@
-"""Random numbers that are a function of a seed: TensorFlow's and JAX's streams, and one that is addressed by index."""
+"""Random numbers that are a function of a seed: TensorFlow's and JAX's streams, and one that is
+addressed by index."""
 
-from shardvar.reference.random.indexed import indexed_normal, indexed_truncated_normal, indexed_uniform
+from shardvar.reference.random.indexed import (
+    indexed_normal,
+    indexed_truncated_normal,
+    indexed_uniform,
+)
 from shardvar.reference.random.stateless import (
     fold_in,
     split,

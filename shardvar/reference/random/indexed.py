@@ -1,9 +1,10 @@
-"""Random numbers addressed by index: an element depends only on the seed and its flat index in the full tensor.
+"""Random numbers addressed by index: an element depends only on the seed and its flat index in the
+full tensor.
 
-So any region can be drawn alone, and the concatenation of the parts of any partition is bit for bit the whole. The
-words are those of Philox4x64-10 as ``numpy.random.Philox`` gives them by ``random_raw``, which NEP 19 keeps stable.
-``docs/random.md`` gives the stream word by word; in short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of
-the HIGH bits of a word:
+So any region can be drawn alone, and the concatenation of the parts of any partition is bit for bit
+the whole. The words are those of Philox4x64-10 as ``numpy.random.Philox`` gives them by
+``random_raw``, which NEP 19 keeps stable. ``docs/random.md`` gives the stream word by word; in
+short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of the HIGH bits of a word:
 
     float32     element i is the low half of w[i // 2] for even i, the high half for odd i; 23 bits
     float64     element i is w[i]; 52 bits
@@ -44,10 +45,12 @@ _FORMS: dict[int, tuple[Any, Any, Any]] = {
     4: (np.uint32(9), np.uint32(127 << 23), np.float32(1)),
     8: (np.uint64(12), np.uint64(1023 << 52), np.float64(1)),
 }
-"""By the bytes of a word: the bits that a fraction does not need, the exponent bits of 1.0, and 1.0."""
+"""By the bytes of a word: the bits that a fraction does not need, the exponent bits of 1.0, and
+1.0."""
 
 _WORDS_AT_ONCE = 1 << 14
-"""Words that are drawn at a time: 128 KiB, which stays in the processor's cache while they are used."""
+"""Words that are drawn at a time: 128 KiB, which stays in the processor's cache while they are
+used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,8 @@ class IndexedStream:
     def iter_words(self, start: int, count: int, attempt: int = 0) -> Iterator[_Words64]:
         """Yield the same words in order, at most ``_WORDS_AT_ONCE`` at a time.
 
-        Words ``4 b`` to ``4 b + 4`` are Philox4x64-10 at the counter (b + 1, 0, 0, attempt), least word first: NumPy's
-        generator counts before it computes.
+        Words ``4 b`` to ``4 b + 4`` are Philox4x64-10 at the counter (b + 1, 0, 0, attempt), least
+        word first: NumPy's generator counts before it computes.
         """
         # Word 6 is word 2 of counter block 1: start at counter 6 // 4 = 1 and skip 6 % 4 = 2 words.
         counter = np.array([start // 4, 0, 0, attempt], np.uint64)
@@ -81,8 +84,10 @@ class IndexedStream:
             yield np.asarray(generator.random_raw(min(_WORDS_AT_ONCE, count - first)))
 
     def uniform(self, start: int, out: Array) -> Iterator[Array]:
-        """Write fractions in [0, 1) to ``out``, float32 or float64; yield each portion while it is in the cache."""
-        # Two float32 share a word: elements 3 to 8 need words 1 to 4 (elements 2 to 8), and element 2 is skipped.
+        """Write fractions in [0, 1) to ``out``, float32 or float64; yield each portion while it is
+        in the cache."""
+        # Two float32 share a word: elements 3 to 8 need words 1 to 4 (elements 2 to 8), and element
+        # 2 is skipped.
         first, stop, done = start // _in_a_word(out), -(-(start + len(out)) // _in_a_word(out)), 0
         skipped = start % _in_a_word(out)
         for words in self.iter_words(first, stop - first):
@@ -92,13 +97,16 @@ class IndexedStream:
 
     def normal(self, start: int, out: Array) -> None:
         """Write standard normal values to ``out``, float32 or float64."""
-        # Values come in pairs (2k, 2k + 1). Elements 3 to 6 are in pairs 1 to 3, which are elements 2 to 6; whole pairs
-        # are written to `out` itself, others to memory of which the right part is copied.
+        # Values come in pairs (2k, 2k + 1). Elements 3 to 6 are in pairs 1 to 3, which are elements
+        # 2 to 6; whole pairs are written to `out` itself, others to memory of which the right part
+        # is copied.
         first, stop = start // 2, (start + len(out) + 1) // 2
         is_pairs = start % 2 == len(out) % 2 == 0
         pairs = out.reshape(-1, 2) if is_pairs else np.empty((stop - first, 2), out.dtype)
         done = 0
-        for words in self.iter_words(first * 2 // _in_a_word(out), (stop - first) * 2 // _in_a_word(out)):
+        for words in self.iter_words(
+            first * 2 // _in_a_word(out), (stop - first) * 2 // _in_a_word(out)
+        ):
             fractions = _fractions(_halves(words, out)).reshape(-1, 2)
             radius, angle = _polar(fractions[:, 0].copy(), fractions[:, 1].copy())
             np.multiply(radius, np.cos(angle), out=pairs[done : done + len(angle), 0])
@@ -109,7 +117,8 @@ class IndexedStream:
 
     def truncated_normal(self, start: int, out: Array) -> None:
         """Write standard normal values within the limit to ``out``."""
-        # 4.6 % of normal values lie beyond two standard deviations. Only these are drawn again, attempt by attempt.
+        # 4.6 % of normal values lie beyond two standard deviations. Only these are drawn again,
+        # attempt by attempt.
         self.normal(start, out)
         attempt, again = 0, _beyond(out)
         while len(again):
@@ -118,14 +127,16 @@ class IndexedStream:
             again = again[_beyond(out[again])]
 
     def _normal_at(self, indices: Ints, kind: np.dtype[Any], attempt: int) -> Array:
-        """Return an attempt's values at ascending indices: all words are drawn, but only these values computed."""
+        """Return an attempt's values at ascending indices: all words are drawn, but only these
+        values computed."""
         pairs, fractions = indices // 2, np.empty((len(indices), 2), kind)
         pair, stop = int(pairs[0]), int(pairs[-1]) + 1
         for words in self.iter_words(
             pair * 2 // _in_a_word(fractions), (stop - pair) * 2 // _in_a_word(fractions), attempt
         ):
             drawn = _fractions(_halves(words, fractions)).reshape(-1, 2)
-            # `drawn` has the pairs from `pair` on; those that are asked for are pairs[low:high], since pairs ascend.
+            # `drawn` has the pairs from `pair` on; those that are asked for are pairs[low:high],
+            # since pairs ascend.
             low, high = np.searchsorted(pairs, [pair, pair + len(drawn)])
             fractions[low:high] = drawn[pairs[low:high] - pair]
             pair += len(drawn)
@@ -141,7 +152,8 @@ def indexed_uniform(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Return values in [minval, maxval), each a function of the seed and its index in the full array.
+    """Return values in [minval, maxval), each a function of the seed and its index in the full
+    array.
 
     Parameters
     ----------
@@ -166,8 +178,8 @@ def indexed_uniform(
     Raises
     ------
     ArgumentError
-        If `seed` is not one integer or two, the dtype cannot be drawn, the limits are not finite or in the wrong order,
-        or their range is too large for the dtype.
+        If `seed` is not one integer or two, the dtype cannot be drawn, the limits are not finite or
+        in the wrong order, or their range is too large for the dtype.
     LayoutError
         If `region` reaches out of the shape.
 
@@ -177,7 +189,11 @@ def indexed_uniform(
     >>> bool((indexed_uniform((13, 4), 7, region=Region((9, 1), (2, 2))) == whole[9:11, 1:3]).all())
     True
     """
-    extents, kind, stream = read_shape(shape), read_dtype(dtype, (*FLOATS, *INTEGERS)), IndexedStream.of(seed)
+    extents, kind, stream = (
+        read_shape(shape),
+        read_dtype(dtype, (*FLOATS, *INTEGERS)),
+        IndexedStream.of(seed),
+    )
     if kind.name in INTEGERS:
         draw = _integers(stream, *read_integer_limits(minval, maxval, kind), kind)
     else:
@@ -233,7 +249,8 @@ def indexed_truncated_normal(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Return normal values within two standard deviations of the mean: those beyond are drawn again.
+    """Return normal values within two standard deviations of the mean: those beyond are drawn
+    again.
 
     Parameters
     ----------
@@ -290,17 +307,23 @@ def _scaled_draw(
     return draw_blocks(extents, region, kind, values)
 
 
-def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> DrawFunction:
+def _uniform(
+    stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]
+) -> DrawFunction:
     wide = np.promote_types(kind, np.float32)
     low, high = (np.asarray(limit).astype(kind) for limit in (minval, maxval))
-    # The range from -3e38 to 3e38 overflows float32. It is refused below, without NumPy's warning before.
+    # The range from -3e38 to 3e38 overflows float32. It is refused below, without NumPy's warning
+    # before.
     with np.errstate(over="ignore"):
         factor, summand = high.astype(wide) - low.astype(wide), low.astype(wide)
     if not np.isfinite(factor):
-        raise ArgumentError(f"The range from {minval} to {maxval} is too large for {kind}.", "Draw it as float64.")
-    # A product or a rounding may reach the upper limit, which is not in the range: in bfloat16, whose steps at 100 are
-    # 0.5, the value 100.9 rounds to 101. No step of the arithmetic turns a greater fraction into a smaller value, so it
-    # is enough to look at the greatest fraction, once; values are then cut to the largest below the limit.
+        raise ArgumentError(
+            f"The range from {minval} to {maxval} is too large for {kind}.", "Draw it as float64."
+        )
+    # A product or a rounding may reach the upper limit, which is not in the range: in bfloat16,
+    # whose steps at 100 are 0.5, the value 100.9 rounds to 101. No step of the arithmetic turns a
+    # greater fraction into a smaller value, so it is enough to look at the greatest fraction, once;
+    # values are then cut to the largest below the limit.
     largest = np.nextafter(high, low)
     is_reached = ((1 - np.finfo(wide).eps) * factor + summand).astype(kind) > largest
     is_unit = factor == 1 and summand == 0
@@ -322,8 +345,9 @@ def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype
 def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> DrawFunction:
     def values(start: int, out: Array) -> None:
         words = stream.words(start, len(out))
-        # Sums wrap around, so a negative minimum is added as its complement; the cast keeps the low bits, which are the
-        # value's. The modulo favours small values by one part in 2**64 / count: too little to notice, and reproducible.
+        # Sums wrap around, so a negative minimum is added as its complement; the cast keeps the low
+        # bits, which are the value's. The modulo favours small values by one part in 2**64 / count:
+        # too little to notice, and reproducible.
         words %= np.uint64(count)
         words += np.uint64(low % 2**64)
         out[:] = words.astype(kind, copy=False)
@@ -337,17 +361,19 @@ def _in_a_word(values: Array) -> int:
 
 
 def _halves(words: _Words64, values: Array) -> Array:
-    """Return the words as integers of the size of the values: for 32 bits the low half, then the high half, of each."""
+    """Return the words as integers of the size of the values: for 32 bits the low half, then the
+    high half, of each."""
     if values.itemsize == 8:
         return words
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
 def _fractions(words: Array, out: Array | None = None) -> Array:
-    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the memory of the words.
+    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the memory
+    of the words.
 
-    The bits become the fraction of a number in [1, 2), and subtracting 1 is exact. The 32-bit word 0x80000000 gives
-    0x80000000 >> 9 | 0x3F800000 = 0x3FC00000, which is 1.5 as float32, and so 0.5.
+    The bits become the fraction of a number in [1, 2), and subtracting 1 is exact. The 32-bit word
+    0x80000000 gives 0x80000000 >> 9 | 0x3F800000 = 0x3FC00000, which is 1.5 as float32, and so 0.5.
     """
     shift, exponent, one = _FORMS[words.itemsize]
     words >>= shift
@@ -358,7 +384,8 @@ def _fractions(words: Array, out: Array | None = None) -> Array:
 
 
 def _polar(z0: Array, z1: Array) -> tuple[Array, Array]:
-    """Return the radius and the angle of two independent normal values (Box and Muller), in the fractions' memory."""
+    """Return the radius and the angle of two independent normal values (Box and Muller), in the
+    fractions' memory."""
     np.subtract(1, z0, out=z0)  # in (0, 1]: the logarithm is finite
     np.log(z0, out=z0)
     z0 *= z0.dtype.type(-2)

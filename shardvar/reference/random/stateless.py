@@ -1,14 +1,15 @@
-"""TensorFlow's stateless random numbers: ``tf.random.stateless_*`` from the words of ``PhiloxStream``.
+"""TensorFlow's stateless random numbers: ``tf.random.stateless_*`` from the words of
+``PhiloxStream``.
 
-Values are a function of seed and shape alone. Uniform values and integers equal TensorFlow's bit for bit. Normal values
-are within 4 units in the last place, since logarithm and sine differ by as much between libraries. ``docs/random.md``
-gives the streams word by word.
+Values are a function of seed and shape alone. Uniform values and integers equal TensorFlow's bit
+for bit. Normal values are within 4 units in the last place, since logarithm and sine differ by as
+much between libraries. ``docs/random.md`` gives the streams word by word.
 
-The words come from Philox4x32-10 (Salmon et al., 2011): four 32-bit counters and two 32-bit keys give four words, by
-ten rounds of two multiplications 32x32 -> 64 bits. A seed, two 64-bit integers, is scrambled by one call of the same
-function into a key and the upper half of the counter. Counter block ``j`` of the stream is the function at that counter
-plus ``j``, a 128-bit sum; word ``i`` of the stream is word ``i % 4`` of counter block ``i // 4``. So any word can be
-computed alone.
+The words come from Philox4x32-10 (Salmon et al., 2011): four 32-bit counters and two 32-bit keys
+give four words, by ten rounds of two multiplications 32x32 -> 64 bits. A seed, two 64-bit integers,
+is scrambled by one call of the same function into a key and the upper half of the counter. Counter
+block ``j`` of the stream is the function at that counter plus ``j``, a 128-bit sum; word ``i`` of
+the stream is word ``i % 4`` of counter block ``i // 4``. So any word can be computed alone.
 
     float32     the LOW 23 bits of a word are the fraction of a number in [1, 2); 1 is subtracted
     float64     words (a, b): the low 20 bits of a, then all of b, are the fraction
@@ -42,20 +43,22 @@ Words = npt.NDArray[np.uint32]
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85
-"""The golden ratio and the square root of three, each less one, as fractions of 2**32: added to the key at every round.
-0x9E3779B9 / 2**32 = 0.618..., 0xBB67AE85 / 2**32 = 0.732..."""
+"""The golden ratio and the square root of three, each less one, as fractions of 2**32: added to the
+key at every round. 0x9E3779B9 / 2**32 = 0.618..., 0xBB67AE85 / 2**32 = 0.732..."""
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _SCRAMBLE_KEY = 0x3EC8F720, 0x02461E29
 """The key under which TensorFlow scrambles a seed."""
 _RESERVED_BLOCKS = 64
-"""Counter blocks that TensorFlow keeps for each truncated value: 256 for four float32, 128 for two float64."""
+"""Counter blocks that TensorFlow keeps for each truncated value: 256 for four float32, 128 for two
+float64."""
 _SMALLEST_UNIFORM = 1e-7
 """TensorFlow's floor under the logarithm, which keeps normal values within 5.7 standard deviations:
 sqrt(-2 log(1e-7)) = 5.68."""
 _BLOCKS_AT_ONCE = 1 << 13
-"""Counter blocks computed at a time: 64 KiB a column of 64-bit values, so that all columns stay in the cache."""
+"""Counter blocks computed at a time: 64 KiB a column of 64-bit values, so that all columns stay in
+the cache."""
 
 _Transform = Callable[[Words], Array]
 """Words [n, 4] of n counter blocks -> values [n, k]."""
@@ -64,16 +67,17 @@ _Transform = Callable[[Words], Array]
 def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> Words:
     """Return the words [n, 4] of counters [4, n], whose values have 32 bits each.
 
-    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the example is one of
-    its authors' test vectors.
+    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the
+    example is one of its authors' test vectors.
 
     >>> [hex(word) for word in philox4x32(np.zeros((4, 1), np.uint64), (0, 0))[0].tolist()]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
-    # Values of 32 bits in words of 64: a product fits, and `>> 32` and `& _LOW` are its halves. With c0 = 2**31 the
-    # product 0xD2511F53 * 2**31 has the high half 0x69288FA9 and the low half 0x80000000.
+    # Values of 32 bits in words of 64: a product fits, and `>> 32` and `& _LOW` are its halves.
+    # With c0 = 2**31 the product 0xD2511F53 * 2**31 has the high half 0x69288FA9 and the low half
+    # 0x80000000.
     for _ in range(_ROUNDS):
         low, high = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c2 = (high >> _HALF) ^ c1, (low >> _HALF) ^ c3
@@ -113,17 +117,24 @@ class PhiloxStream:
         return self.counter_blocks_at(start, np.arange(count, dtype=np.uint64))
 
     def counter_blocks_at(self, start: int, further: npt.NDArray[np.uint64]) -> Words:
-        """Return counter blocks ``start + further[i]`` as words [n, 4]; ``further`` is below 2**63."""
-        # A 128-bit sum in two columns of 64 bits. The lower half wraps around where the sum carries, and then it is
-        # smaller than what was added: in bytes, 0xF0 + 0x20 = 0x10 < 0x20, and the upper half is one more.
+        """Return counter blocks ``start + further[i]`` as words [n, 4]; ``further`` is below
+        2**63."""
+        # A 128-bit sum in two columns of 64 bits. The lower half wraps around where the sum
+        # carries, and then it is smaller than what was added: in bytes, 0xF0 + 0x20 = 0x10 < 0x20,
+        # and the upper half is one more.
         upper, lower = (self.counter + start >> shift & 0xFFFFFFFFFFFFFFFF for shift in (64, 0))
         low = further + np.uint64(lower)
-        high = np.where(low < further, np.uint64((upper + 1) & 0xFFFFFFFFFFFFFFFF), np.uint64(upper))
-        return philox4x32(np.stack([low & _LOW, low >> _HALF, high & _LOW, high >> _HALF]), self.key)
+        high = np.where(
+            low < further, np.uint64((upper + 1) & 0xFFFFFFFFFFFFFFFF), np.uint64(upper)
+        )
+        return philox4x32(
+            np.stack([low & _LOW, low >> _HALF, high & _LOW, high >> _HALF]), self.key
+        )
 
     def words(self, start: int, count: int) -> Words:
         """Return words ``start`` to ``start + count`` [count]."""
-        # Words 6 to 9 lie in counter blocks 1 and 2, which are words 4 to 11; 6 - 4 = 2 of them are skipped.
+        # Words 6 to 9 lie in counter blocks 1 and 2, which are words 4 to 11; 6 - 4 = 2 of them are
+        # skipped.
         first, stop = start // 4, -(-(start + count) // 4)
         return self.counter_blocks(first, stop - first).reshape(-1)[start - 4 * first :][:count]
 
@@ -146,8 +157,8 @@ def stateless_uniform(
     minval : array_like or None, default 0
         The lower limit; an array is broadcast to the shape.
     maxval : array_like or None, optional
-        The upper limit, which is outside the range; by default 1. Integers need both limits, or None twice for the full
-        range of the dtype.
+        The upper limit, which is outside the range; by default 1. Integers need both limits, or
+        None twice for the full range of the dtype.
     dtype : dtype_like, default "float32"
         One of float16, bfloat16, float32, float64, int32, int64, uint32 and uint64.
 
@@ -159,8 +170,9 @@ def stateless_uniform(
     Raises
     ------
     ArgumentError
-        If `seed` is not two integers, the dtype cannot be drawn, limits do not broadcast to the shape, or the limits of
-        integers are not both given, do not fit the dtype, or are in the wrong order.
+        If `seed` is not two integers, the dtype cannot be drawn, limits do not broadcast to the
+        shape, or the limits of integers are not both given, do not fit the dtype, or are in the
+        wrong order.
 
     Examples
     --------
@@ -170,7 +182,8 @@ def stateless_uniform(
     extents, kind = read_shape(shape), read_dtype(dtype, (*FLOATS, *INTEGERS))
     if kind.name in INTEGERS:
         return _integers(extents, seed, minval, maxval, kind)
-    # TensorFlow rounds the limits to the dtype first, then their difference, the product and the sum.
+    # TensorFlow rounds the limits to the dtype first, then their difference, the product and the
+    # sum.
     low = np.asarray(0 if minval is None else minval).astype(kind)
     high = np.asarray(1 if maxval is None else maxval).astype(kind)
     return scaled(_draw(extents, seed, kind, _uniform_of(kind)), high - low, low)
@@ -206,7 +219,8 @@ def stateless_normal(
     Raises
     ------
     ArgumentError
-        If `seed` is not two integers, the dtype cannot be drawn, or `mean` or `stddev` does not broadcast to the shape.
+        If `seed` is not two integers, the dtype cannot be drawn, or `mean` or `stddev` does not
+        broadcast to the shape.
 
     Examples
     --------
@@ -224,7 +238,8 @@ def stateless_truncated_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Return normal values within two standard deviations of the mean: those beyond are drawn again.
+    """Return normal values within two standard deviations of the mean: those beyond are drawn
+    again.
 
     Parameters
     ----------
@@ -247,7 +262,8 @@ def stateless_truncated_normal(
     Raises
     ------
     ArgumentError
-        If `seed` is not two integers, the dtype cannot be drawn, or `mean` or `stddev` does not broadcast to the shape.
+        If `seed` is not two integers, the dtype cannot be drawn, or `mean` or `stddev` does not
+        broadcast to the shape.
     """
     extents, kind = read_shape(shape), read_dtype(dtype, FLOATS)
     transform, group = _normal_of(kind), 2 if kind.name == "float64" else 4
@@ -255,8 +271,11 @@ def stateless_truncated_normal(
     flat = out.reshape(-1)
     for start in range(0, flat.size, group * _BLOCKS_AT_ONCE):
         portion = flat[start : start + group * _BLOCKS_AT_ONCE]
-        # Value i has the counter blocks from 64 i on; a group of four float32 shares the 256 of its four values.
-        first = np.arange(start, start + portion.size, group, dtype=np.uint64) * np.uint64(_RESERVED_BLOCKS)
+        # Value i has the counter blocks from 64 i on; a group of four float32 shares the 256 of its
+        # four values.
+        first = np.arange(start, start + portion.size, group, dtype=np.uint64) * np.uint64(
+            _RESERVED_BLOCKS
+        )
         portion[:] = _accepted(stream, first, transform, group).reshape(-1)[: portion.size]
     return scaled(out, stddev, mean)
 
@@ -309,7 +328,8 @@ def fold_in(seed: npt.ArrayLike, data: int | np.integer[Any]) -> Array:
     Raises
     ------
     ArgumentError
-        If `seed` is not two integers, or the dtype of `data` is not one of int32, int64, uint32 and uint64.
+        If `seed` is not two integers, or the dtype of `data` is not one of int32, int64, uint32 and
+        uint64.
 
     Examples
     --------
@@ -322,8 +342,11 @@ def fold_in(seed: npt.ArrayLike, data: int | np.integer[Any]) -> Array:
     return np.stack([stateless_uniform([], pair, None, None, dtype), np.asarray(data, dtype)])
 
 
-def _draw(extents: tuple[int, ...], seed: npt.ArrayLike, kind: np.dtype[Any], transform: _Transform) -> Array:
-    """Return the stream's values in C order, computed from ``_BLOCKS_AT_ONCE`` counter blocks at a time."""
+def _draw(
+    extents: tuple[int, ...], seed: npt.ArrayLike, kind: np.dtype[Any], transform: _Transform
+) -> Array:
+    """Return the stream's values in C order, computed from ``_BLOCKS_AT_ONCE`` counter blocks at a
+    time."""
     stream, out = PhiloxStream.of(seed), np.empty(extents, kind)
     flat = out.reshape(-1)
     per_block = transform(np.zeros((1, 4), np.uint32)).shape[1]
@@ -342,13 +365,15 @@ def _integers(
     kind: np.dtype[Any],
 ) -> Array:
     if (minval is None) != (maxval is None):
-        raise ArgumentError(f"{kind} values were asked for with minval={minval!r}, maxval={maxval!r}.", "Give both.")
+        raise ArgumentError(
+            f"{kind} values were asked for with minval={minval!r}, maxval={maxval!r}.", "Give both."
+        )
     unsigned = np.dtype(f"u{kind.itemsize}")
     words = _draw(extents, seed, unsigned, _words32 if kind.itemsize == 4 else _words64)
     if minval is not None and maxval is not None:
         low, count = read_integer_limits(minval, maxval, kind)
-        # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32 -5 is 2**32 - 5, and
-        # 3 + 2**32 - 5 is 2**32 - 2, whose bits are those of -2.
+        # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32 -5
+        # is 2**32 - 5, and 3 + 2**32 - 5 is 2**32 - 2, whose bits are those of -2.
         words %= unsigned.type(count)
         words += unsigned.type(low % (1 << 8 * kind.itemsize))
     return words.view(kind)
@@ -365,8 +390,8 @@ def _words64(words: Words) -> Array:
 def _uniform_of(kind: np.dtype[Any]) -> _Transform:
     """Return the function of words that makes values in [0, 1) of the dtype.
 
-    The fraction bits under the exponent of 1 are a number in [1, 2), and subtracting 1 is exact. In float32 the word
-    0x00400000 has the bits 0x3F800000 | 0x00400000, which is 1.5, and gives 0.5.
+    The fraction bits under the exponent of 1 are a number in [1, 2), and subtracting 1 is exact. In
+    float32 the word 0x00400000 has the bits 0x3F800000 | 0x00400000, which is 1.5, and gives 0.5.
     """
     if kind.name == "float64":
         return _uniform64
@@ -388,13 +413,15 @@ def _uniform64(words: Words) -> Array:
 def _normal_of(kind: np.dtype[Any]) -> _Transform:
     """Return the function of words that makes normal values, in float32 for narrower dtypes.
 
-    Logarithm, sine and cosine of float32 are those of float64, rounded. Libraries differ in the last bits of their
-    float32 functions; rounding the wider result is as near to TensorFlow's as can be.
+    Logarithm, sine and cosine of float32 are those of float64, rounded. Libraries differ in the
+    last bits of their float32 functions; rounding the wider result is as near to TensorFlow's as
+    can be.
     """
     uniform = _uniform64 if kind.name == "float64" else _uniform32
 
     def normal(words: Words) -> Array:
-        # Two fractions u, v give sqrt(-2 log u) times sin(2 pi v), then times cos(2 pi v), in their places.
+        # Two fractions u, v give sqrt(-2 log u) times sin(2 pi v), then times cos(2 pi v), in their
+        # places.
         values = uniform(words)
         floor, double = values.dtype.type(_SMALLEST_UNIFORM), np.dtype(np.float64)
         logarithm = np.log(np.maximum(values[:, 0::2], floor), dtype=double).astype(values.dtype)
@@ -407,8 +434,11 @@ def _normal_of(kind: np.dtype[Any]) -> _Transform:
     return normal
 
 
-def _accepted(stream: PhiloxStream, first: npt.NDArray[np.uint64], transform: _Transform, group: int) -> Array:
-    """Return, for each number of a counter block, the first ``group`` values within the limit from it on: [n, group].
+def _accepted(
+    stream: PhiloxStream, first: npt.NDArray[np.uint64], transform: _Transform, group: int
+) -> Array:
+    """Return, for each number of a counter block, the first ``group`` values within the limit from
+    it on: [n, group].
 
     Each round draws one more counter block for all groups that are not full yet ("active").
     """
@@ -419,8 +449,9 @@ def _accepted(stream: PhiloxStream, first: npt.NDArray[np.uint64], transform: _T
     while len(active):
         drawn = transform(stream.counter_blocks_at(block, first[active]))
         keep = np.abs(drawn) < TRUNCATED_AT
-        # Kept values go behind those of earlier rounds. A group with 1 value that keeps [yes, no, yes, yes] puts them
-        # at 1 + [1, 1, 2, 3] - 1 = [1, -, 2, 3]. What passes the end of the group is dropped, as TensorFlow drops it.
+        # Kept values go behind those of earlier rounds. A group with 1 value that keeps [yes, no,
+        # yes, yes] puts them at 1 + [1, 1, 2, 3] - 1 = [1, -, 2, 3]. What passes the end of the
+        # group is dropped, as TensorFlow drops it.
         at = filled[active, np.newaxis] + np.cumsum(keep, axis=1) - 1
         keep &= at < group
         row, column = np.nonzero(keep)

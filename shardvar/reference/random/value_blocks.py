@@ -1,11 +1,14 @@
-"""Value blocks: a region of a tensor in parts of bounded size, for drawing values that are addressed by flat index.
+"""Value blocks: a region of a tensor in parts of bounded size, for drawing values that are
+addressed by flat index.
 
-A value block is a part of the region. Its span is the range of flat indices from its first element to its last.
+A value block is a part of the region. Its span is the range of flat indices from its first element
+to its last.
 
 1. ``blocks_of`` tiles the region with blocks whose spans are at most ``BLOCK_SIZE`` elements.
 2. A block that fills its span is drawn where it belongs in the result.
-3. Of other blocks the whole span is drawn, and the block is picked from it by strides. Small gaps are drawn and
-   dropped, since that costs less than a jump of the generator; large gaps are jumped over, by smaller blocks.
+3. Of other blocks the whole span is drawn, and the block is picked from it by strides. Small gaps
+   are drawn and dropped, since that costs less than a jump of the generator; large gaps are jumped
+   over, by smaller blocks.
 4. Large regions are drawn by two threads, each of which takes the next blocks when it is done.
 
 Only the result and one span per thread are held.
@@ -24,21 +27,25 @@ from shardvar.layout import Region
 from shardvar.layout.dtypes import Array
 
 DrawFunction = Callable[[int, Array], None]
-"""(start, out): writes the values at the flat indices from ``start`` on to ``out`` [count], which is contiguous."""
+"""(start, out): writes the values at the flat indices from ``start`` on to ``out`` [count], which
+is contiguous."""
 
 BLOCK_SIZE = 1 << 17
-"""Elements of a span: half a MiB of float32, which stays in the processor's second cache while it is computed on."""
+"""Elements of a span: half a MiB of float32, which stays in the processor's second cache while it
+is computed on."""
 
 _LARGEST_GAP = 1 << 13
-"""Elements: making and dropping as many takes about as long as making a generator for the place behind them."""
+"""Elements: making and dropping as many takes about as long as making a generator for the place
+behind them."""
 
 _TAKEN = 4
-"""Blocks that a thread takes at a time: 2 MiB of float32, so that two threads seldom meet in one page of memory, which
-the system would clear for each of them."""
+"""Blocks that a thread takes at a time: 2 MiB of float32, so that two threads seldom meet in one
+page of memory, which the system would clear for each of them."""
 
 _WORTH_A_THREAD = 1 << 20
-"""Elements, some milliseconds of work, from which two threads draw. Values that are addressed by index may be drawn in
-any order. More than two threads would wait for the interpreter's lock, which every step of a block takes briefly."""
+"""Elements, some milliseconds of work, from which two threads draw. Values that are addressed by
+index may be drawn in any order. More than two threads would wait for the interpreter's lock, which
+every step of a block takes briefly."""
 
 
 def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -54,21 +61,26 @@ def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_region(shape: tuple[int, ...], region: Region | None) -> Region:
-    """Return the region, the whole tensor by default; errors where it reaches out, or where indices pass 64 bits."""
+    """Return the region, the whole tensor by default; errors where it reaches out, or where indices
+    pass 64 bits."""
     whole = Region.whole(shape)
     if whole.size >= 2**63:
         raise ArgumentError(
-            f"A tensor of shape {shape} has more elements than there are indices of 64 bits.", "Give a smaller shape."
+            f"A tensor of shape {shape} has more elements than there are indices of 64 bits.",
+            "Give a smaller shape.",
         )
     if region is None:
         return whole
     if region.rank != whole.rank or not whole.covers(region):
-        raise LayoutError(f"The region {region} reaches out of the shape {shape}.", "Give one within it.")
+        raise LayoutError(
+            f"The region {region} reaches out of the shape {shape}.", "Give one within it."
+        )
     return region
 
 
 def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
-    """Yield the blocks, in order, that tile a region of this shape; each spans at most ``BLOCK_SIZE`` elements.
+    """Yield the blocks, in order, that tile a region of this shape; each spans at most
+    ``BLOCK_SIZE`` elements.
 
     ``strides`` are those of the whole tensor.
 
@@ -77,17 +89,21 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
     """
     if 0 in shape:
         return
-    extents, steps = (1, *shape), (1, *strides)  # an axis of one, so that rank 0 needs no case by itself
-    # inner[d] is the span of one index of axis d, all of the axes behind it included. A region of shape (2, 3, 4) in a
-    # tensor of strides (100, 10, 1) has the spans 1 for an element, 1 + 3 * 1 = 4 for a row, 4 + 2 * 10 = 24 for one
-    # index of the first axis, and 24 + 1 * 100 = 124 for all: inner is [124, 24, 4, 1], the axis of one in front.
+    extents, steps = (
+        (1, *shape),
+        (1, *strides),
+    )  # an axis of one, so that rank 0 needs no case by itself
+    # inner[d] is the span of one index of axis d, all of the axes behind it included. A region of
+    # shape (2, 3, 4) in a tensor of strides (100, 10, 1) has the spans 1 for an element, 1 + 3 * 1
+    # = 4 for a row, 4 + 2 * 10 = 24 for one index of the first axis, and 24 + 1 * 100 = 124 for
+    # all: inner is [124, 24, 4, 1], the axis of one in front.
     inner = [1]
     for extent, step in zip(reversed(extents[1:]), reversed(steps[1:]), strict=True):
         inner.append(inner[-1] + (extent - 1) * step)
     inner.reverse()
-    # Cut along the outermost axis of which one index fits a block. `count` indices span inner + (count - 1) * step,
-    # which is at most BLOCK_SIZE for count = (BLOCK_SIZE - inner) // step + 1. Where the elements between two indices
-    # are too many to draw and drop, each index is a block.
+    # Cut along the outermost axis of which one index fits a block. `count` indices span inner +
+    # (count - 1) * step, which is at most BLOCK_SIZE for count = (BLOCK_SIZE - inner) // step + 1.
+    # Where the elements between two indices are too many to draw and drop, each index is a block.
     axis = next(d for d, span in enumerate(inner) if span <= BLOCK_SIZE)
     is_jump = steps[axis] - inner[axis] > _LARGEST_GAP
     count = 1 if is_jump else (BLOCK_SIZE - inner[axis]) // steps[axis] + 1
@@ -99,8 +115,11 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
             yield Region(offset[1:], block[1:])
 
 
-def draw_blocks(shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: DrawFunction) -> Array:
-    """Return the region of a tensor whose elements ``draw`` writes, block by block, in any order."""
+def draw_blocks(
+    shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: DrawFunction
+) -> Array:
+    """Return the region of a tensor whose elements ``draw`` writes, block by block, in any
+    order."""
     # Plan.
     region = check_region(shape, region)
     out = np.empty(region.shape, dtype)
@@ -108,7 +127,9 @@ def draw_blocks(shape: tuple[int, ...], region: Region | None, dtype: np.dtype[A
 
     def draw_rest() -> None:
         while True:
-            with lock:  # each thread takes the next blocks when it is done, so none waits for the other
+            with (
+                lock
+            ):  # each thread takes the next blocks when it is done, so none waits for the other
                 taken = list(islice(blocks, _TAKEN))
             if not taken:
                 return
@@ -126,16 +147,20 @@ def draw_blocks(shape: tuple[int, ...], region: Region | None, dtype: np.dtype[A
     return out
 
 
-def _draw_block(out: Array, block: Region, strides: tuple[int, ...], region: Region, draw: DrawFunction) -> None:
+def _draw_block(
+    out: Array, block: Region, strides: tuple[int, ...], region: Region, draw: DrawFunction
+) -> None:
     """Draw a block of ``out``, which is the region of a tensor that has these strides."""
-    # The block's offset is in the region's coordinates, the region's in the tensor's; flat indices add up.
+    # The block's offset is in the region's coordinates, the region's in the tensor's; flat indices
+    # add up.
     start = _flat(region.offset, strides) + _flat(block.offset, strides)
     count = 1 + _flat([extent - 1 for extent in block.shape], strides)
     if count == block.size:
         first = _flat(block.offset, row_strides(region.shape))
         draw(start, out.reshape(-1)[first : first + count])
         return
-    # Two rows of 3 in a tensor of 10 columns span 13 values, of which the places 0-2 and 10-12 are picked.
+    # Two rows of 3 in a tensor of 10 columns span 13 values, of which the places 0-2 and 10-12 are
+    # picked.
     values = np.empty(count, out.dtype)
     draw(start, values)
     steps = [step * values.itemsize for step in strides]

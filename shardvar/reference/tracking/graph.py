@@ -1,11 +1,12 @@
 """The graph of objects: children by name, frozen at one moment.
 
-Objects are compared by identity, so a cycle, or an object with two parents, is one node. The walk is breadth first,
-with children in the order in which their names appeared: the same program gives the same numbers.
+Objects are compared by identity, so a cycle, or an object with two parents, is one node. The walk
+is breadth first, with children in the order in which their names appeared: the same program gives
+the same numbers.
 
-Slots come last. A slot whose variable is in the graph is reached through that variable and not as a child, because
-variables may share a name, and may come in another order in another program. A slot whose variable is not in the graph
-is a child like any other.
+Slots come last. A slot whose variable is in the graph is reached through that variable and not as a
+child, because variables may share a name, and may come in another order in another program. A slot
+whose variable is not in the graph is a child like any other.
 
 Plain dictionaries, lists and tuples become nodes through ``node_of``.
 """
@@ -27,13 +28,14 @@ class _Marker(str):
 
 
 SLOT: Final = _Marker(".OPTIMIZER_SLOT")
-"""Separates, in the path of a slot, the path of the variable from that of the optimizer. The text is TensorFlow's. Code
-compares by identity, since a child may have a name of the same letters."""
+"""Separates, in the path of a slot, the path of the variable from that of the optimizer. The text
+is TensorFlow's. Code compares by identity, since a child may have a name of the same letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotEdge:
-    """An edge from an object to a slot that it keeps beside another; the numbers are positions in ``objects``."""
+    """An edge from an object to a slot that it keeps beside another; the numbers are positions in
+    ``objects``."""
 
     owner: int
     """The object that keeps the slot, such as an optimizer."""
@@ -58,12 +60,13 @@ class ObjectGraph:
 
     @classmethod
     def of(cls, root: Trackable, added: Mapping[str, Trackable] = MappingProxyType({})) -> Self:
-        """Return the graph of now; ``added`` are further children of the root, in this graph alone."""
+        """Return the graph of now; ``added`` are further children of the root, in this graph
+        alone."""
         walk = _Walk(root, added)
         walk.visit_new()
         slots = []
-        # Slots come after all children: only now is it known which variables are in the graph. A slot may bring new
-        # objects, and those new slots, so the list grows while it is walked.
+        # Slots come after all children: only now is it known which variables are in the graph. A
+        # slot may bring new objects, and those new slots, so the list grows while it is walked.
         for owner, name, child, slot in walk.delayed:
             beside = walk.position.get(id(slot.beside))
             if beside is None:
@@ -76,7 +79,8 @@ class ObjectGraph:
     def paths(self) -> tuple[tuple[str, ...], ...]:
         """Return the names on the shortest way from the root to each node; the root's is empty.
 
-        The path of a slot is the path of its variable, ``SLOT``, the path of the slot's owner, and the slot's name.
+        The path of a slot is the path of its variable, ``SLOT``, the path of the slot's owner, and
+        the slot's name.
 
         >>> root = Trackable()
         >>> _ = root.track("layer", Trackable()).track("again", root)
@@ -86,12 +90,18 @@ class ObjectGraph:
         paths: list[tuple[str, ...] | None] = [None] * len(self.objects)
         paths[0] = ()
         slots = {edge.slot: edge for edge in self.slots}
-        # A node's number is above that of the node that led to it, so one pass in order knows every parent's path.
+        # A node's number is above that of the node that led to it, so one pass in order knows every
+        # parent's path.
         for node, row in enumerate(self.edges):
             path = paths[node]
             if path is None and node in slots:
                 edge = slots[node]
-                path = paths[node] = (*(paths[edge.beside] or ()), SLOT, *(paths[edge.owner] or ()), edge.name)
+                path = paths[node] = (
+                    *(paths[edge.beside] or ()),
+                    SLOT,
+                    *(paths[edge.owner] or ()),
+                    edge.name,
+                )
             for name, child in row:
                 if paths[child] is None:
                     paths[child] = (*(path or ()), name)
@@ -111,8 +121,8 @@ class _Walk:
 
     def number_of(self, node: Trackable) -> int:
         """Return the number of an object, which is new if it was not met before."""
-        # A new object gets the next number, a known one keeps its own. ``objects`` keeps them alive, so ids stay
-        # unique.
+        # A new object gets the next number, a known one keeps its own. ``objects`` keeps them
+        # alive, so ids stay unique.
         number = self.position.setdefault(id(node), len(self.objects))
         if number == len(self.objects):
             self.objects.append(node)
@@ -136,18 +146,19 @@ class _Walk:
 
 
 class ContainerNode(Trackable):
-    """The node of a plain dictionary, list or tuple; its children are the items of now that have state.
+    """The node of a plain dictionary, list or tuple; its children are the items of now that have
+    state.
 
-    A plain container cannot call a hook when an item appears, as the attributes of a module can. An item that appears
-    later is found when the graph is walked again.
+    A plain container cannot call a hook when an item appears, as the attributes of a module can. An
+    item that appears later is found when the graph is walked again.
     """
 
     def __init__(self, items: Any, known: "MutableMapping[int, ContainerNode]") -> None:
         self._items = items
         self._known = known
         self._inner: tuple[ContainerNode, ...] = ()
-        # Known before its items are looked at, so that a list which contains itself ends. ``_items`` keeps the id
-        # taken.
+        # Known before its items are looked at, so that a list which contains itself ends.
+        # ``_items`` keeps the id taken.
         known[id(items)] = self
 
     @property
@@ -158,23 +169,30 @@ class ContainerNode(Trackable):
     @property
     def children(self) -> Mapping[str, Trackable]:
         nodes: dict[str, Trackable] = {}
-        for name, item in self._items.items() if isinstance(self._items, Mapping) else enumerate(self._items):
+        for name, item in (
+            self._items.items() if isinstance(self._items, Mapping) else enumerate(self._items)
+        ):
             node = node_of(item, self._known)
             if node is None:
                 continue
             if str(name) in nodes:
-                raise ArgumentError(f"Two items of a dictionary have keys that read {str(name)!r}.", "Rename one.")
+                raise ArgumentError(
+                    f"Two items of a dictionary have keys that read {str(name)!r}.", "Rename one."
+                )
             nodes[str(name)] = node
-        # ``_known`` may be weak, so each node keeps those inside of it, and they are the same at the next walk.
-        self._inner = tuple(node for node in nodes.values() if isinstance(node, ContainerNode) and node is not self)
+        # ``_known`` may be weak, so each node keeps those inside of it, and they are the same at
+        # the next walk.
+        self._inner = tuple(
+            node for node in nodes.values() if isinstance(node, ContainerNode) and node is not self
+        )
         return MappingProxyType(nodes)
 
 
 def node_of(value: Any, known: MutableMapping[int, ContainerNode]) -> Trackable | None:
     """Return the node of a value, or None for a value without state.
 
-    ``known`` keeps one node a container, so that a container which contains itself ends. It may be a
-    ``WeakValueDictionary``, which forms no cycle with the nodes.
+    ``known`` keeps one node a container, so that a container which contains itself ends. It may be
+    a ``WeakValueDictionary``, which forms no cycle with the nodes.
     """
     if isinstance(value, Trackable):
         return value

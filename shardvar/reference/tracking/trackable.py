@@ -1,16 +1,18 @@
 """Trackable objects: children with names, slots, state, and a hook for children that appear later.
 
-A restore may come before the objects that it restores. It leaves a hook on the parent, and ``track`` calls the hook
-with each child that appears; the hook may leave another one on that child. So a variable is restored when it is
-attached, before other code can read it, and this layer need not know what restoring is. Several restores may wait for
-the children of one object, so it may have several hooks. They belong to the object, not to the process: restores of two
-models never meet.
+A restore may come before the objects that it restores. It leaves a hook on the parent, and
+``track`` calls the hook with each child that appears; the hook may leave another one on that child.
+So a variable is restored when it is attached, before other code can read it, and this layer need
+not know what restoring is. Several restores may wait for the children of one object, so it may have
+several hooks. They belong to the object, not to the process: restores of two models never meet.
 
-The state of a variable is its value, and that of most objects the state of their children. ``Stateful`` is for the rest
-(a vocabulary, the position in an input, a schedule): such an object names arrays to save, and takes them back. Each
-array is a tensor of the checkpoint, under the key ``path/.ATTRIBUTES/name``.
+The state of a variable is its value, and that of most objects the state of their children.
+``Stateful`` is for the rest (a vocabulary, the position in an input, a schedule): such an object
+names arrays to save, and takes them back. Each array is a tensor of the checkpoint, under the key
+``path/.ATTRIBUTES/name``.
 
-Subclasses need not call ``__init__``: every attribute of this module is made in ``__dict__`` when it is first needed.
+Subclasses need not call ``__init__``: every attribute of this module is made in ``__dict__`` when
+it is first needed.
 """
 
 from abc import ABC, abstractmethod
@@ -31,12 +33,14 @@ ChildHook = Callable[["Trackable", str, "Trackable"], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """The role of a child that belongs to another object, as an optimizer's moments belong to a variable."""
+    """The role of a child that belongs to another object, as an optimizer's moments belong to a
+    variable."""
 
     beside: "Trackable"
     """The object that the child belongs to."""
     name: str
-    """The role, such as "momentum". The child is found by ``beside`` and this name, not by its own name."""
+    """The role, such as "momentum". The child is found by ``beside`` and this name, not by its own
+    name."""
 
 
 class Trackable:
@@ -47,12 +51,13 @@ class Trackable:
     _child_hooks: tuple[ChildHook, ...]
 
     other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Names of children and slots in other libraries, by their names here. Checkpoints are read and written under
-    both."""
+    """Names of children and slots in other libraries, by their names here. Checkpoints are read and
+    written under both."""
 
     @property
     def children(self) -> Mapping[str, "Trackable"]:
-        """The tracked children by name, in the order in which the names appeared; a read-only view."""
+        """The tracked children by name, in the order in which the names appeared; a read-only
+        view."""
         return MappingProxyType(self.__dict__.get("_children", {}))
 
     @property
@@ -109,8 +114,11 @@ class Trackable:
             If ``child`` is not a ``Trackable``.
         """
         if not isinstance(child, Trackable):
-            raise ArgumentTypeError(f"The child {name!r} is {child!r}.", "Track objects that are Trackable.")
-        # The child is in the table before a hook runs, so that the hook may walk the graph from here.
+            raise ArgumentTypeError(
+                f"The child {name!r} is {child!r}.", "Track objects that are Trackable."
+            )
+        # The child is in the table before a hook runs, so that the hook may walk the graph from
+        # here.
         self.__dict__.setdefault("_children", {})[name] = child
         for hook in self.child_hooks:
             hook(self, name, child)
@@ -176,9 +184,9 @@ class Stateful(Trackable, ABC):
 
         Notes
         -----
-        Called once a save, in the thread that saves, before the values of variables are taken; the arrays are copied
-        then.
-        Called before a restore too: the answer goes back to ``restore_state`` if the restore fails.
+        Called once a save, in the thread that saves, before the values of variables are taken; the
+        arrays are copied then. Called before a restore too: the answer goes back to
+        ``restore_state`` if the restore fails.
         """
 
     @abstractmethod
@@ -192,7 +200,7 @@ class Stateful(Trackable, ABC):
 
         Notes
         -----
-        Called once a restore, before any variable is written. To refuse the arrays, raise any error and change nothing:
-        the
-        whole checkpoint is then refused, and objects that took theirs before get back what they had.
+        Called once a restore, before any variable is written. To refuse the arrays, raise any error
+        and change nothing: the whole checkpoint is then refused, and objects that took theirs
+        before get back what they had.
         """

@@ -1,7 +1,16 @@
-"""Training: modules and layers, optimizers and their slots, and the strategies that place variables."""
+"""Training: modules and layers, optimizers and their slots, and the strategies that place
+variables."""
 
 from shardvar.reference.training import layers, optimizers, strategies
 from shardvar.reference.training.module import Module
 from shardvar.reference.training.serialization import deserialize, serializable, serialize
 
-__all__ = ["Module", "deserialize", "layers", "optimizers", "serializable", "serialize", "strategies"]
+__all__ = [
+    "Module",
+    "deserialize",
+    "layers",
+    "optimizers",
+    "serializable",
+    "serialize",
+    "strategies",
+]

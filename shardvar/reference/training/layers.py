@@ -1,12 +1,15 @@
 """Layers: modules that compute one thing, know its gradient, and have a plain form.
 
-A layer belongs to the strategy in whose scope it was made: its variables are created under that strategy, even if the
-first call comes after the scope was left. Their names begin with the layer's name.
+A layer belongs to the strategy in whose scope it was made: its variables are created under that
+strategy, even if the first call comes after the scope was left. Their names begin with the layer's
+name.
 
-``layer.vjp(x)`` returns the value and its pullback, as ``sv.nn.vjp`` does. The pullback takes the gradient of a scalar
-by the value, and returns pairs (gradient, variable), as an optimizer takes them, and the gradient by ``x``.
+``layer.vjp(x)`` returns the value and its pullback, as ``sv.nn.vjp`` does. The pullback takes the
+gradient of a scalar by the value, and returns pairs (gradient, variable), as an optimizer takes
+them, and the gradient by ``x``.
 
-``other_names`` are the names of a layer's variables in Keras 3, under which its checkpoints have them.
+``other_names`` are the names of a layer's variables in Keras 3, under which its checkpoints have
+them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +21,23 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.reference.nn import embedding_lookup, matmul, permute_rows, plan_balanced_rows, plan_shuffled_rows, vjp
+from shardvar.reference.nn import (
+    embedding_lookup,
+    matmul,
+    permute_rows,
+    plan_balanced_rows,
+    plan_shuffled_rows,
+    vjp,
+)
 from shardvar.reference.nn.gradients import Gradient, check_upstream, dense_gradients
 from shardvar.reference.nn.rebalance import Frequencies, read_frequencies
 from shardvar.reference.training.module import Module
-from shardvar.reference.training.serialization import check_config, deserialize, serializable, serialize
+from shardvar.reference.training.serialization import (
+    check_config,
+    deserialize,
+    serializable,
+    serialize,
+)
 from shardvar.reference.training.strategies.scope import current_scope
 from shardvar.reference.variables import Variable, VariableInterface, initializers, name_scope
 from shardvar.reference.variables.values import as_dtype, as_value
@@ -32,7 +47,8 @@ __all__ = ["Dense", "Embedding", "Layer"]
 
 GradientPairs = list[tuple[Gradient | None, Variable]]
 LayerPullback = Callable[[Any], tuple[GradientPairs, Array | None]]
-"""upstream -> gradients by the variables, and by the input; None where the input has no gradient, as ids have none."""
+"""upstream -> gradients by the variables, and by the input; None where the input has no gradient,
+as ids have none."""
 
 
 class Layer(Module):
@@ -43,12 +59,15 @@ class Layer(Module):
     Parameters
     ----------
     name : str, optional
-        The name, with which the names of its variables begin; by default that of the class in snake case.
+        The name, with which the names of its variables begin; by default that of the class in snake
+        case.
     """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self._scope = current_scope()  # a layer may create variables at its first call, outside of the scope
+        self._scope = (
+            current_scope()
+        )  # a layer may create variables at its first call, outside of the scope
 
     def __call__(self, inputs: npt.ArrayLike) -> Array:
         value, _ = self.vjp(inputs)
@@ -67,8 +86,8 @@ class Layer(Module):
         value : ndarray
             The value.
         pullback : callable
-            Takes the gradient of a scalar by the value, and returns a list of pairs (gradient, variable) and the
-            gradient by the inputs, None where they have none.
+            Takes the gradient of a scalar by the value, and returns a list of pairs (gradient,
+            variable) and the gradient by the inputs, None where they have none.
 
         Raises
         ------
@@ -123,7 +142,8 @@ _SHORT_NAMES = {"uniform": "RandomUniform", "normal": "RandomNormal"}
 
 
 def read_initializer(given: Any) -> Any:
-    """Return the initializer that is given, named as in Keras (``"glorot_uniform"``), or given in its plain form.
+    """Return the initializer that is given, named as in Keras (``"glorot_uniform"``), or given in
+    its plain form.
 
     >>> read_initializer("zeros")
     Zeros()
@@ -136,7 +156,9 @@ def read_initializer(given: Any) -> Any:
     name = _SHORT_NAMES.get(given) or "".join(word.capitalize() for word in given.split("_"))
     kind = getattr(initializers, name, None) if name in initializers.__all__ else None
     if kind is None or name == "Initializer":
-        raise ArgumentError(f"Unknown initializer {given!r}.", "Give one of sv.initializers, or its name.")
+        raise ArgumentError(
+            f"Unknown initializer {given!r}.", "Give one of sv.initializers, or its name."
+        )
     return kind()
 
 
@@ -147,7 +169,9 @@ _Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 def _sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # exp(1000) is infinite, and 1 / (1 + inf) = 0 is the right value
+    with np.errstate(
+        over="ignore"
+    ):  # exp(1000) is infinite, and 1 / (1 + inf) = 0 is the right value
         return np.asarray(1 / (1 + np.exp(-x)))
 
 
@@ -158,14 +182,16 @@ _ACTIVATIONS: dict[str | None, _Activation] = {
     "sigmoid": (_sigmoid, lambda y: np.asarray(y * (1 - y))),
     "tanh": (np.tanh, lambda y: np.asarray(1 - y * y)),
 }
-"""The function of x, and its derivative as a function of the value y, which a pullback has at hand: tanh' = 1 - y^2."""
+"""The function of x, and its derivative as a function of the value y, which a pullback has at hand:
+tanh' = 1 - y^2."""
 
 
 @serializable
 class Dense(Layer):
     """``activation(x @ kernel + bias)``: [*batch, n] becomes [*batch, units].
 
-    The kernel [n, units] and the bias [units] are created when n is known: at the first call, or from `input_dim`.
+    The kernel [n, units] and the bias [units] are created when n is known: at the first call, or
+    from `input_dim`.
 
     Parameters
     ----------
@@ -219,11 +245,16 @@ class Dense(Layer):
             raise ArgumentError(f"units is {units!r}.", "Give a positive integer.")
         if activation not in _ACTIVATIONS:
             known = ", ".join(filter(None, _ACTIVATIONS))
-            raise ArgumentError(f"Unknown activation {activation!r}.", f"Give None or one of {known}.")
+            raise ArgumentError(
+                f"Unknown activation {activation!r}.", f"Give None or one of {known}."
+            )
         self.units = int(units)
         self.activation = activation
         self.use_bias = bool(use_bias)
-        self._initializers = (read_initializer(kernel_initializer), read_initializer(bias_initializer))
+        self._initializers = (
+            read_initializer(kernel_initializer),
+            read_initializer(bias_initializer),
+        )
         self._dtype = as_dtype(dtype)
         if input_dim is not None:
             self.build(input_dim)
@@ -238,7 +269,9 @@ class Dense(Layer):
         """
         of_kernel, of_bias = self._initializers
         with self.building():
-            self.kernel = Variable(of_kernel, name="kernel", shape=(int(input_dim), self.units), dtype=self._dtype)
+            self.kernel = Variable(
+                of_kernel, name="kernel", shape=(int(input_dim), self.units), dtype=self._dtype
+            )
             if self.use_bias:
                 self.bias = Variable(of_bias, name="bias", shape=(self.units,), dtype=self._dtype)
 
@@ -246,14 +279,17 @@ class Dense(Layer):
         x = as_value(inputs)
         if "kernel" not in vars(self):
             if x.ndim < 2:
-                raise ArgumentError(f"A dense layer is called with shape {x.shape}.", "Give [*batch, columns].")
+                raise ArgumentError(
+                    f"A dense layer is called with shape {x.shape}.", "Give [*batch, columns]."
+                )
             self.build(x.shape[-1])
         function, slope = _ACTIVATIONS[self.activation]
         product, pullback = vjp(matmul, x, self.kernel)
         value = function(product + self.bias.read_value() if self.use_bias else product)
 
         def pull(upstream: Any) -> tuple[GradientPairs, Array]:
-            # The chain rule from the outside in: activation, bias (one row that is added to every row), product.
+            # The chain rule from the outside in: activation, bias (one row that is added to every
+            # row), product.
             inner = check_upstream(upstream, value) * slope(value)
             of_inputs, of_kernel = pullback(inner)
             pairs: GradientPairs = list(of_kernel)
@@ -286,13 +322,14 @@ class Dense(Layer):
 class Embedding(Layer):
     """A table [vocab_size, embedding_size]; ids [*batch] become vectors [*batch, embedding_size].
 
-    R-LAYER-1 (RFC 000): the table is created by ``sv.Variable``, and "the model can be used in unmodified training
-    code": the scope decides whether it is sharded.
+    R-LAYER-1 (RFC 000): the table is created by ``sv.Variable``, and "the model can be used in
+    unmodified training code": the scope decides whether it is sharded.
 
-    With `rebalance`, shards are read about equally often: R-BALANCE-1 (RFC 002): "we can rebalance embeddings in the
-    Keras Embedding layer, optionally given a frequency map/list, and remember the mapping in a variable". The variable
-    is ``row_of_id``. Each id begins with the vector that it has without rebalancing, so the rows of a new table move
-    once, which takes the memory of one copy of it.
+    With `rebalance`, shards are read about equally often: R-BALANCE-1 (RFC 002): "we can rebalance
+    embeddings in the Keras Embedding layer, optionally given a frequency map/list, and remember the
+    mapping in a variable". The variable is ``row_of_id``. Each id begins with the vector that it
+    has without rebalancing, so the rows of a new table move once, which takes the memory of one
+    copy of it.
 
     Parameters
     ----------
@@ -320,8 +357,8 @@ class Embedding(Layer):
     Raises
     ------
     ArgumentError
-        If a size is missing, given twice or not an integer from 0 on, the frequencies do not fit, or the initializer is
-        not known.
+        If a size is missing, given twice or not an integer from 0 on, the frequencies do not fit,
+        or the initializer is not known.
 
     Examples
     --------
@@ -354,11 +391,15 @@ class Embedding(Layer):
         self.embedding_size = _one_of(embedding_size=embedding_size, output_dim=output_dim)
         self.max_norm = max_norm
         self.rebalance = bool(rebalance) or frequencies is not None
-        self._frequencies = None if frequencies is None else read_frequencies(frequencies, self.vocab_size)
+        self._frequencies = (
+            None if frequencies is None else read_frequencies(frequencies, self.vocab_size)
+        )
         self._initializer = read_initializer(embeddings_initializer)
         shape = (self.vocab_size, self.embedding_size)
         with self.building():
-            self.embeddings = Variable(self._initializer, name="embeddings", shape=shape, dtype=as_dtype(dtype))
+            self.embeddings = Variable(
+                self._initializer, name="embeddings", shape=shape, dtype=as_dtype(dtype)
+            )
             if self.rebalance:
                 rows = self._plan_rows()
                 permute_rows(self.embeddings, rows)
@@ -389,7 +430,9 @@ class Embedding(Layer):
         return embedding_lookup(self.embeddings, self.rows_of(inputs), self.max_norm)
 
     def vjp(self, inputs: npt.ArrayLike) -> tuple[Array, LayerPullback]:
-        value, pullback = vjp(embedding_lookup, self.embeddings, self.rows_of(inputs), self.max_norm)
+        value, pullback = vjp(
+            embedding_lookup, self.embeddings, self.rows_of(inputs), self.max_norm
+        )
 
         def pull(upstream: Any) -> tuple[GradientPairs, None]:
             return list(pullback(upstream)[0]), None
@@ -417,6 +460,13 @@ class Embedding(Layer):
 def _one_of(**sizes: int | None) -> int:
     """Return the size that is given under one of two names."""
     given = [size for size in sizes.values() if size is not None]
-    if len(given) != 1 or isinstance(given[0], bool) or not hasattr(given[0], "__index__") or given[0] < 0:
-        raise ArgumentError(f"Invalid size {sizes}.", f"Give {' or '.join(sizes)}, an integer >= 0.")
+    if (
+        len(given) != 1
+        or isinstance(given[0], bool)
+        or not hasattr(given[0], "__index__")
+        or given[0] < 0
+    ):
+        raise ArgumentError(
+            f"Invalid size {sizes}.", f"Give {' or '.join(sizes)}, an integer >= 0."
+        )
     return int(given[0])

@@ -1,21 +1,24 @@
 """sv.Module: an object whose attributes are its state.
 
-An attribute that has state (a variable, a module, a list of them) becomes a child of that name, in *folded* form: a
-sharded variable is one child, and so is saved and restored as one. ``variables`` gives them in *expanded* form: what
-gradients and optimizers work on are the shards. R-FORM-1 (RFC 000): "Folded form: sharded variable is represented as a
-ShardedVariable instance. Expanded form: sharded variable is expanded to a list of variables." Its appendix has a table:
+An attribute that has state (a variable, a module, a list of them) becomes a child of that name, in
+*folded* form: a sharded variable is one child, and so is saved and restored as one. ``variables``
+gives them in *expanded* form: what gradients and optimizers work on are the shards. R-FORM-1 (RFC
+000): "Folded form: sharded variable is represented as a ShardedVariable instance. Expanded form:
+sharded variable is expanded to a list of variables." Its appendix has a table:
 
     | where  | when                           | form     |
     | Module | as attribute                   | folded   |
     | Module | variables, trainable_variables | expanded |
 
-The order is fixed: a module's own attributes alphabetically, then those of the modules found in them, in the same
-order; lists and tuples in their order, dictionaries by their sorted keys. A variable that was met before is left out.
+The order is fixed: a module's own attributes alphabetically, then those of the modules found in
+them, in the same order; lists and tuples in their order, dictionaries by their sorted keys. A
+variable that was met before is left out.
 
-Lists and dictionaries that become attributes are replaced by tracked ones. ``self.blocks = [block, block]`` is still a
-list; it is also a child of the module, with its items as children, named by their numbers or keys. If it grows later,
-it calls the hook for new children, as the module does for an attribute. A tuple never changes, so it stays as it is,
-and a node beside it has its items as children.
+Lists and dictionaries that become attributes are replaced by tracked ones. ``self.blocks = [block,
+block]`` is still a list; it is also a child of the module, with its items as children, named by
+their numbers or keys. If it grows later, it calls the hook for new children, as the module does for
+an attribute. A tuple never changes, so it stays as it is, and a node beside it has its items as
+children.
 """
 
 import re
@@ -63,17 +66,25 @@ class Module(Trackable):
 
     @property
     def name(self) -> str:
-        """The name given to the module, else the name of its class: ``user_model`` for ``UserModel``."""
+        """The name given to the module, else the name of its class: ``user_model`` for
+        ``UserModel``."""
         given: str | None = self.__dict__.get("_name")
-        # An underscore goes between "r" and "M" of UserModel, and before the last capital of "MLP" in MLPBlock.
-        return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__).lower()
+        # An underscore goes between "r" and "M" of UserModel, and before the last capital of "MLP"
+        # in MLPBlock.
+        return (
+            given
+            or re.sub(
+                r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__
+            ).lower()
+        )
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """All variables of this module and of the modules in it.
 
-        R-MODULE-2 (RFC 000): "If a sharded variable is assigned to an attribute, the variables or trainable_variables
-        can collect its component variables as opposed to the ShardedVariable instance".
+        R-MODULE-2 (RFC 000): "If a sharded variable is assigned to an attribute, the variables or
+        trainable_variables can collect its component variables as opposed to the ShardedVariable
+        instance".
         """
         return tuple(leaf for leaf in _leaves(self) if isinstance(leaf, Variable))
 
@@ -99,7 +110,9 @@ class Module(Trackable):
         # A plain value may replace an object with state, which must then no longer be saved.
         if node is None:
             self.untrack(name)
-        elif self.__dict__.get(name) is kept:  # a property's setter keeps it elsewhere, under another name
+        elif (
+            self.__dict__.get(name) is kept
+        ):  # a property's setter keeps it elsewhere, under another name
             self.track(name, node)
 
     def __delattr__(self, name: str) -> None:
@@ -108,12 +121,13 @@ class Module(Trackable):
 
 
 def _leaves(root: Module) -> Iterator[Any]:
-    """Yield the variables and modules under ``root``, each once; all of a module, then of each module in it.
+    """Yield the variables and modules under ``root``, each once; all of a module, then of each
+    module in it.
 
     The stack is explicit, since models may be deeper than Python's recursion limit.
     """
-    # The order is Keras's. For root.a, a variable, root.m and root.n, modules, each with a variable w, it is: root.a,
-    # root.m, root.n, then root.m.w with all that is in m, then root.n.w.
+    # The order is Keras's. For root.a, a variable, root.m and root.n, modules, each with a variable
+    # w, it is: root.a, root.m, root.n, then root.m.w with all that is in m, then root.n.w.
     seen = {id(root)}
     ahead = [iter([root])]
     while ahead:
@@ -122,7 +136,9 @@ def _leaves(root: Module) -> Iterator[Any]:
             ahead.pop()
             continue
         inner = []
-        for leaf in _flat(vars(module)[name] for name in sorted(vars(module).keys() - set(_UNTRACKED))):
+        for leaf in _flat(
+            vars(module)[name] for name in sorted(vars(module).keys() - set(_UNTRACKED))
+        ):
             if id(leaf) in seen:
                 continue
             seen.add(id(leaf))
@@ -133,8 +149,11 @@ def _leaves(root: Module) -> Iterator[Any]:
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the variables and modules among the values and in their containers; sharded variables expanded."""
-    ahead = [iter(values)]  # an explicit stack here too; the list itself marks the end of an iterator
+    """Yield the variables and modules among the values and in their containers; sharded variables
+    expanded."""
+    ahead = [
+        iter(values)
+    ]  # an explicit stack here too; the list itself marks the end of an iterator
     entered: set[int] = set()
     while ahead:
         value = next(ahead[-1], ahead)
@@ -143,10 +162,20 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(value, ShardedVariable):
             yield from value.variables
         elif isinstance(value, Variable | Module):
-            yield _as_attribute(value)  # refuses a variable that became a shard after it became an attribute
-        elif isinstance(value, list | tuple | Mapping) and id(value) not in entered:  # a list may contain itself
+            yield _as_attribute(
+                value
+            )  # refuses a variable that became a shard after it became an attribute
+        elif (
+            isinstance(value, list | tuple | Mapping) and id(value) not in entered
+        ):  # a list may contain itself
             entered.add(id(value))
-            ahead.append(iter([value[key] for key in _sorted_keys(value)] if isinstance(value, Mapping) else value))
+            ahead.append(
+                iter(
+                    [value[key] for key in _sorted_keys(value)]
+                    if isinstance(value, Mapping)
+                    else value
+                )
+            )
 
 
 def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -160,14 +189,16 @@ def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
 
 
 def _as_attribute(value: Any) -> Any:
-    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones, all else stays.
+    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones, all else
+    stays.
 
-    R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable to object attributes.
-    It will result in unnecessary data duplications in checkpoints".
+    R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable to
+    object attributes. It will result in unnecessary data duplications in checkpoints".
     """
     if isinstance(value, Variable) and value.container is not None:
         raise ArgumentError(
-            f"{value.name} is a shard of {value.container.name}, and a shard cannot be an attribute: "
+            f"{value.name} is a shard of {value.container.name}, and a shard cannot be an "
+            "attribute: "
             "it would be saved twice, and could not be restored to another number of shards.",
             "Assign the sharded variable itself.",
         )
@@ -182,7 +213,8 @@ def _as_attribute(value: Any) -> Any:
 
 
 def _node_of(value: Any) -> Trackable | None:
-    """Return the node of an attribute in the graph of objects; None for an attribute without state."""
+    """Return the node of an attribute in the graph of objects; None for an attribute without
+    state."""
     if isinstance(value, tuple):
         node = TupleNode(value)
         return node if node.children else None
@@ -215,8 +247,9 @@ class _Container(Trackable):
 class TrackedList(list[Any], _Container):
     """A list whose items are children, named '0', '1', ...
 
-    Every change that may add an item goes through ``__setitem__``, which announces. ``pop``, ``remove``, ``clear`` and
-    the like are those of ``list``: the children are computed from the items, so a lost item needs no announcement.
+    Every change that may add an item goes through ``__setitem__``, which announces. ``pop``,
+    ``remove``, ``clear`` and the like are those of ``list``: the children are computed from the
+    items, so a lost item needs no announcement.
     """
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
@@ -227,7 +260,10 @@ class TrackedList(list[Any], _Container):
         return ((str(number), item) for number, item in enumerate(self))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(index, [*map(_as_attribute, value)] if isinstance(index, slice) else _as_attribute(value))
+        super().__setitem__(
+            index,
+            [*map(_as_attribute, value)] if isinstance(index, slice) else _as_attribute(value),
+        )
         self._announce()
 
     def append(self, item: Any) -> None:
@@ -243,12 +279,15 @@ class TrackedList(list[Any], _Container):
         self.extend(items)
         return self
 
-    # A copy is new to every hook and graph. The default copies ``__dict__`` too: the hook and children of the original.
+    # A copy is new to every hook and graph. The default copies ``__dict__`` too: the hook and
+    # children of the original.
     def __copy__(self) -> Self:
         return type(self)(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        twin = memo[id(self)] = type(self)()  # in the memo before its items, one of which may be the list itself
+        twin = memo[id(self)] = type(
+            self
+        )()  # in the memo before its items, one of which may be the list itself
         twin.extend([deepcopy(item, memo) for item in self])
         return twin
 
@@ -267,7 +306,9 @@ class TrackedDict(dict[Any, Any], _Container):
         self.update({key: value})
 
     def update(self, *others: Any, **items: Any) -> None:
-        entries = _entries({**self, **dict(*others, **items)})  # refused as a whole, before anything has changed
+        entries = _entries(
+            {**self, **dict(*others, **items)}
+        )  # refused as a whole, before anything has changed
         super().update(entries)
         self._announce()
 
@@ -290,9 +331,11 @@ class TrackedDict(dict[Any, Any], _Container):
 
 
 def _entries(items: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the entries as they are kept; ``ArgumentError`` if two of them are children of one name.
+    """Return the entries as they are kept; ``ArgumentError`` if two of them are children of one
+    name.
 
-    R-MODULE-3: a child is saved under its name; of two that have one name, the second would be lost.
+    R-MODULE-3: a child is saved under its name; of two that have one name, the second would be
+    lost.
     """
     entries = {key: _as_attribute(value) for key, value in items.items()}
     named: dict[str, Any] = {}
@@ -300,7 +343,8 @@ def _entries(items: Mapping[Any, Any]) -> dict[Any, Any]:
         if _node_of(value) is not None and named.setdefault(str(key), key) is not key:
             raise ArgumentError(
                 f"The keys {named[str(key)]!r} and {key!r} are both children named {str(key)!r}.",
-                "Give keys that differ as text: of two children of one name, one would not be saved.",
+                "Give keys that differ as text: of two children of one name, one would not be "
+                "saved.",
             )
     return entries
 

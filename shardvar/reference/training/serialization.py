@@ -1,9 +1,10 @@
 """Plain data for the parts of a model: layers, strategies, partitioners, initializers.
 
-R-SERIAL-2 (RFC 002): "we have plans to serialize Embedding layers and Distribution Strategies so that when we load a
-saved model we would be able to recover these objects". An object becomes ``{"class_name": ..., "config": {...}}``:
-text, numbers, lists and dictionaries, which JSON can hold. Only registered classes are created from such data: no name
-in it is ever imported. A function has no plain form; the class of the same rule has one.
+R-SERIAL-2 (RFC 002): "we have plans to serialize Embedding layers and Distribution Strategies so
+that when we load a saved model we would be able to recover these objects". An object becomes
+``{"class_name": ..., "config": {...}}``: text, numbers, lists and dictionaries, which JSON can
+hold. Only registered classes are created from such data: no name in it is ever imported. A function
+has no plain form; the class of the same rule has one.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
+from shardvar.layout.shard_counts import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+)
 from shardvar.reference.variables import initializers
 
 _C = TypeVar("_C", bound=type)
@@ -41,11 +46,13 @@ def serializable(kind: _C) -> _C:
     ArgumentError
         If another class of the same name is registered.
     """
-    # Plain data hold the bare name. Two different classes of one name could not be told apart; the same class, defined
-    # again by a notebook cell, has the same module and qualified name.
+    # Plain data hold the bare name. Two different classes of one name could not be told apart; the
+    # same class, defined again by a notebook cell, has the same module and qualified name.
     known = _classes.get(kind.__name__, kind)
     if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
-        raise ArgumentError(f"Another class {kind.__name__} is registered already.", "Choose another name.")
+        raise ArgumentError(
+            f"Another class {kind.__name__} is registered already.", "Choose another name."
+        )
     _classes[kind.__name__] = kind
     return kind
 
@@ -61,7 +68,8 @@ def serialize(thing: Any) -> Any:
     Returns
     -------
     dict or None
-        ``{"class_name": ..., "config": {...}}``: text, numbers, lists and dictionaries. None for None.
+        ``{"class_name": ..., "config": {...}}``: text, numbers, lists and dictionaries. None for
+        None.
 
     Raises
     ------
@@ -75,7 +83,8 @@ def serialize(thing: Any) -> Any:
     """
     if thing is None:
         return None
-    # The exact class: an unregistered subclass would be deserialized as its base class, without its own behaviour.
+    # The exact class: an unregistered subclass would be deserialized as its base class, without its
+    # own behaviour.
     kind = type(thing)
     if _classes.get(kind.__name__) is not kind:
         raise ArgumentTypeError(
@@ -115,26 +124,42 @@ def deserialize(data: Any, **changes: Any) -> Any:
     if data is None:
         return None
     if not isinstance(data, Mapping) or set(data) != {"class_name", "config"}:
-        raise ArgumentTypeError(f"{data!r} is not a serialized object.", "Give {'class_name': ..., 'config': {...}}.")
+        raise ArgumentTypeError(
+            f"{data!r} is not a serialized object.", "Give {'class_name': ..., 'config': {...}}."
+        )
     kind = _classes.get(data["class_name"]) if isinstance(data["class_name"], str) else None
     if kind is None:
         known = ", ".join(sorted(_classes))
-        raise ArgumentError(f"No class {data['class_name']!r} is registered.", f"There are {known}.")
+        raise ArgumentError(
+            f"No class {data['class_name']!r} is registered.", f"There are {known}."
+        )
     if not isinstance(data["config"], Mapping):
-        raise ArgumentTypeError(f"The config of {data['class_name']} is {data['config']!r}.", "Give a dictionary.")
+        raise ArgumentTypeError(
+            f"The config of {data['class_name']} is {data['config']!r}.", "Give a dictionary."
+        )
     config = {**data["config"], **changes}
-    return kind.from_config(config) if hasattr(kind, "from_config") else kind(**check_config(kind, config))
+    return (
+        kind.from_config(config)
+        if hasattr(kind, "from_config")
+        else kind(**check_config(kind, config))
+    )
 
 
 def check_config(kind: type, config: Any) -> dict[str, Any]:
-    """Return the config as arguments of the class; ``ArgumentError`` names an entry that it does not take."""
+    """Return the config as arguments of the class; ``ArgumentError`` names an entry that it does
+    not take."""
     if not isinstance(config, Mapping):
-        raise ArgumentTypeError(f"The config of {kind.__name__} is {config!r}.", "Give a dictionary.")
-    # Checked by name, since the TypeError of the constructor would not say that the config is to blame.
+        raise ArgumentTypeError(
+            f"The config of {kind.__name__} is {config!r}.", "Give a dictionary."
+        )
+    # Checked by name, since the TypeError of the constructor would not say that the config is to
+    # blame.
     known = signature(kind).parameters
     unknown = [name for name in config if name not in known]
     if unknown:
-        raise ArgumentError(f"{kind.__name__} has no argument {unknown[0]!r}.", f"It has {', '.join(known)}.")
+        raise ArgumentError(
+            f"{kind.__name__} has no argument {unknown[0]!r}.", f"It has {', '.join(known)}."
+        )
     return dict(config)
 
 
@@ -143,7 +168,9 @@ def _config(thing: Any) -> dict[str, Any]:
         config: dict[str, Any] = thing.get_config()
         return config
     if not is_dataclass(thing):
-        raise ArgumentTypeError(f"{type(thing).__name__} has no get_config.", "Give it one, and from_config.")
+        raise ArgumentTypeError(
+            f"{type(thing).__name__} has no get_config.", "Give it one, and from_config."
+        )
     return {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
 
 
@@ -162,7 +189,8 @@ def _plain(value: Any) -> Any:
     return serialize(value)
 
 
-# The library's classes below this layer cannot use the decorator, which they may not import; they are registered here.
+# The library's classes below this layer cannot use the decorator, which they may not import; they
+# are registered here.
 for _kind in (FixedShardsPartitioner, MinSizePartitioner, MaxSizePartitioner):
     serializable(_kind)
 for _initializer in vars(initializers).values():

@@ -11,7 +11,12 @@ from shardvar.reference.variables.resource_variable import ResourceVariable
 from shardvar.reference.variables.scopes import name_scope, variable_creator_scope
 from shardvar.reference.variables.sharded import ShardedVariable
 from shardvar.reference.variables.sync_on_read import SyncOnReadVariable, replica_scope
-from shardvar.reference.variables.variable import UnreadVariable, Variable, VariableAggregation, VariableSynchronization
+from shardvar.reference.variables.variable import (
+    UnreadVariable,
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+)
 
 __all__ = [
     "AggregatingVariable",

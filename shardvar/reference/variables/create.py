@@ -1,4 +1,5 @@
-"""Creation of a variable that may be partitioned: one call of the base creator for each part, on the part's device.
+"""Creation of a variable that may be partitioned: one call of the base creator for each part, on
+the part's device.
 
 1. A variable that is colocated with another one is created there, whole.
 2. The initial value says the geometry. It is made whole only where it cannot be made in parts.
@@ -16,7 +17,11 @@ from shardvar.layout.cutting import Cut, plan_rows
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.reference.devices import Device, current_device
-from shardvar.reference.variables.initial_value import InitialValue, makes_new_arrays, open_initial_value
+from shardvar.reference.variables.initial_value import (
+    InitialValue,
+    makes_new_arrays,
+    open_initial_value,
+)
 from shardvar.reference.variables.scopes import NextCreator, scoped_name
 from shardvar.reference.variables.sharded import ShardedVariable
 from shardvar.reference.variables.variable import Variable
@@ -24,7 +29,8 @@ from shardvar.reference.variables.variable import Variable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartValue:
-    """The initial value of one part, as a callable for the part's device; the caller owns its result."""
+    """The initial value of one part, as a callable for the part's device; the caller owns its
+    result."""
 
     initial: InitialValue
     """The initial value of the whole."""
@@ -38,7 +44,8 @@ class PartValue:
 
     @property
     def source(self) -> Device:
-        """The device of its result: that of the part, or that of the whole of which the result is a slice."""
+        """The device of its result: that of the part, or that of the whole of which the result is a
+        slice."""
         return self.device if self.initial.whole is None else self.initial.home
 
     @property
@@ -57,21 +64,25 @@ def create_partitioned(
 ) -> Any:
     """Return a plain variable or a sharded one; this is the body of a strategy's creator.
 
-    ``place_next`` is called once for each variable or part that is created, in their order. ``num_shards`` is passed to
-    partitioners of three arguments.
+    ``place_next`` is called once for each variable or part that is created, in their order.
+    ``num_shards`` is passed to partitioners of three arguments.
     """
-    # R-CREATE-3 (RFC 000): 'For variables that are "colocated_with" other variables, they will be created as normal
-    # variables residing in the same device as the "colocated_with" variable.'
+    # R-CREATE-3 (RFC 000): 'For variables that are "colocated_with" other variables, they will be
+    # created as normal variables residing in the same device as the "colocated_with" variable.'
     if kwargs.get("colocated_with") is not None:
         return next_creator(**kwargs)
     # Plan: geometry, parts, and a device for each.
-    initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
+    initial = open_initial_value(
+        kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype")
+    )
     partition = plan_rows(cut, initial.shape, initial.dtype, num_shards)
-    # R-CREATE-2 (RFC 000): "We will fall back to creating normal variables when there are less than two partitions."
+    # R-CREATE-2 (RFC 000): "We will fall back to creating normal variables when there are less than
+    # two partitions."
     if len(partition) < 2:
         value = kwargs["initial_value"] if initial.whole is None else initial.whole
         return next_creator(**kwargs | {"initial_value": value, "device": place_next()})
-    # Create: one part after another, so that only one part at a time is in memory in addition to the shards.
+    # Create: one part after another, so that only one part at a time is in memory in addition to
+    # the shards.
     name = kwargs.get("name")
     parts = [
         next_creator(**kwargs | _arguments_of_part(initial, region, place_next(), name, number))
@@ -83,7 +94,8 @@ def create_partitioned(
 def create_sharded_variable(
     initial_value: Any, cut: Cut | None, devices: Sequence[Device] | None = None, **kwargs: Any
 ) -> Any:
-    """Return ``sv.Variable(initial_value, **kwargs)``, cut and placed round robin on devices, without a strategy.
+    """Return ``sv.Variable(initial_value, **kwargs)``, cut and placed round robin on devices,
+    without a strategy.
 
     >>> sharded = create_sharded_variable([1.0, 2.0, 3.0, 4.0, 5.0], 2, name="w")
     >>> [(shard.name, shard.shape) for shard in sharded.variables]

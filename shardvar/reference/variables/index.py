@@ -1,12 +1,16 @@
-"""NumPy's index on rows in shards: which rows to read, perhaps only columns of them, and what to pick from these.
+"""NumPy's index on rows in shards: which rows to read, perhaps only columns of them, and what to
+pick from these.
 
-Law: ``x[key]`` is ``x[rows][:, *columns][pick]``, for everything that NumPy allows as a key: integers, slices with any
-step, ``...``, ``None``, boolean masks of any rank, arrays of integers, in any mixture. So a sharded variable moves what
-a key touches, and NumPy itself does the rest.
+Law: ``x[key]`` is ``x[rows][:, *columns][pick]``, for everything that NumPy allows as a key:
+integers, slices with any step, ``...``, ``None``, boolean masks of any rank, arrays of integers, in
+any mixture. So a sharded variable moves what a key touches, and NumPy itself does the rest.
 
-1. ``layout.indexing`` reads the key: one item for each axis, between new axes and the scalars True and False.
-2. The item of the first axis says which rows are touched; in ``pick`` it is replaced by one that selects among them.
-3. If the rows are a range, slices and integers of other axes say which columns are touched, in the same way.
+1. ``layout.indexing`` reads the key: one item for each axis, between new axes and the scalars True
+   and False.
+2. The item of the first axis says which rows are touched; in ``pick`` it is replaced by one that
+   selects among them.
+3. If the rows are a range, slices and integers of other axes say which columns are touched, in the
+   same way.
 """
 
 from collections.abc import Callable
@@ -40,7 +44,9 @@ class RowIndex:
             picked: Array = read_rows(self.rows, self.columns)[self.pick]
             return picked
         except IndexError as error:  # arrays that do not broadcast
-            raise OutOfRange(f"{str(error).capitalize()}.", "Give arrays that broadcast, as NumPy asks.") from error
+            raise OutOfRange(
+                f"{str(error).capitalize()}.", "Give arrays that broadcast, as NumPy asks."
+            ) from error
 
 
 def read_index(
@@ -80,7 +86,8 @@ def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
 
 
 def _columns(items: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], tuple[slice, ...]]:
-    """The picks from the columns that are touched, and these columns; all of an axis that an array indexes.
+    """The picks from the columns that are touched, and these columns; all of an axis that an array
+    indexes.
 
     R-MOVE-2: of each row, what the key does not touch is not moved either.
     """
@@ -100,7 +107,8 @@ def _columns(items: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], tuple
 
 
 def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
-    """The rows that ``indices`` [*n, k] touch, each an index into the first k axes; none may be negative."""
+    """The rows that ``indices`` [*n, k] touch, each an index into the first k axes; none may be
+    negative."""
     array = np.asarray(indices)
     depth = array.shape[-1] if array.ndim else 0
     if array.ndim == 0 or depth > len(shape) or depth == 0:
@@ -120,9 +128,10 @@ def _rows_of_array(numbers: Ints, length: int, *, alone: bool) -> tuple[Ints, An
     """The rows of an array of integers, and the index that picks from them."""
     rows = np.where(numbers < 0, numbers + length, numbers)
     if alone and rows.ndim == 1:
-        # With slices and new axes alone around it, NumPy puts the result of one array where its axis was, as a slice.
+        # With slices and new axes alone around it, NumPy puts the result of one array where its
+        # axis was, as a slice.
         return rows, slice(None)
-    # Otherwise its axes may move to the front. NumPy decides that, and each row is read once: [4, 0, 4] reads 0 and 4,
-    # and picks [1, 0, 1].
+    # Otherwise its axes may move to the front. NumPy decides that, and each row is read once: [4,
+    # 0, 4] reads 0 and 4, and picks [1, 0, 1].
     distinct, pick = np.unique(rows, return_inverse=True)
     return distinct, pick.reshape(numbers.shape)

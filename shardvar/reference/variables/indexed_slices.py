@@ -1,4 +1,5 @@
-"""IndexedSlices: some rows of a tensor and their numbers, as a sparse gradient or a sparse update has them."""
+"""IndexedSlices: some rows of a tensor and their numbers, as a sparse gradient or a sparse update
+has them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from shardvar.reference.variables.values import as_value
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedSlices:
-    """Some rows of a tensor and their numbers; "essentially dicts mapping from indices to vectors" (RFC 002).
+    """Some rows of a tensor and their numbers; "essentially dicts mapping from indices to vectors"
+    (RFC 002).
 
-    A row may occur several times. The operation that applies the slices decides what that means: gradients add up, and
-    of several replacements the last stays.
+    A row may occur several times. The operation that applies the slices decides what that means:
+    gradients add up, and of several replacements the last stays.
 
     Parameters
     ----------
@@ -46,10 +48,17 @@ class IndexedSlices:
     indices: Any
     dense_shape: tuple[int, ...] | None = None
 
-    def __init__(self, values: npt.ArrayLike, indices: npt.ArrayLike, dense_shape: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        values: npt.ArrayLike,
+        indices: npt.ArrayLike,
+        dense_shape: Sequence[int] | None = None,
+    ) -> None:
         object.__setattr__(self, "values", as_value(values))
         object.__setattr__(self, "indices", _as_indices(as_value(indices)))
-        object.__setattr__(self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape)))
+        object.__setattr__(
+            self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape))
+        )
         # Indices [*batch, n] come with values [*batch, n, *row]; of one axis, [n] with [n, *row].
         leading = self.values.shape[: self.indices.ndim]
         if leading != self.indices.shape:
@@ -84,7 +93,9 @@ class IndexedSlices:
             If an index is outside of ``dense_shape``.
         """
         if self.dense_shape is None:
-            raise ArgumentError("IndexedSlices without a dense_shape have no dense form.", "Give dense_shape.")
+            raise ArgumentError(
+                "IndexedSlices without a dense_shape have no dense form.", "Give dense_shape."
+            )
         dense = np.zeros(self.dense_shape, self.values.dtype)
         rows, order = sort_rows(check_rows(self.indices, self.dense_shape[0], rank=1))
         scatter_sorted(dense, rows, self.values[order], ADD)

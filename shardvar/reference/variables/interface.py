@@ -1,18 +1,19 @@
 """The interface of variables, plain and sharded alike: the methods that users call.
 
-R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the implementation". Every public
-method here has one shape: check the arguments, plan the writes, commit them. A kind of variable provides a few methods,
-and everything else follows from them:
+R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the
+implementation". Every public method here has one shape: check the arguments, plan the writes,
+commit them. A kind of variable provides a few methods, and everything else follows from them:
 
     read_value, _read_rows            read the value, or some of its rows
     plan_writes, plan_row_writes      plan how all elements, or some rows, are combined with given values
     resources                         the resources that hold the value
 
-A plan is a list of ``Write``. Planning does whatever may fail, so ``commit`` either performs all writes or none. A
-variable that consists of others (shards, copies) plans by asking each of them and joining the lists.
+A plan is a list of ``Write``. Planning does whatever may fail, so ``commit`` either performs all
+writes or none. A variable that consists of others (shards, copies) plans by asking each of them and
+joining the lists.
 
-R-ASSIGN-3 (RFC 003): "Instead of having free functions which access internal state of variables, reading from and
-writing to variables will be done via methods."
+R-ASSIGN-3 (RFC 003): "Instead of having free functions which access internal state of variables,
+reading from and writing to variables will be done via methods."
 """
 
 from typing import Any
@@ -29,7 +30,17 @@ from shardvar.reference.variables.indexed_slices import IndexedSlices
 from shardvar.reference.variables.numpy_protocol import NumpyProtocol
 from shardvar.reference.variables.row_layout import check_rows
 from shardvar.reference.variables.scatter import ascending
-from shardvar.reference.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind, check_update
+from shardvar.reference.variables.updates import (
+    ADD,
+    DIV,
+    MAX,
+    MIN,
+    MUL,
+    REPLACE,
+    SUB,
+    UpdateKind,
+    check_update,
+)
 from shardvar.reference.variables.values import cast_value, check_shape
 from shardvar.reference.variables.writes import Resource, Write, commit, holding
 
@@ -64,7 +75,8 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """The resources that hold the value; while their mutexes are held, no other thread reads or writes it."""
+        """The resources that hold the value; while their mutexes are held, no other thread reads or
+        writes it."""
         return ()
 
     @property
@@ -79,7 +91,8 @@ class VariableInterface(NumpyProtocol, Trackable):
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes that combine all elements with a value.
 
-        Law: after ``commit(variable.plan_writes(update, value))`` the value is ``update.combine(old, value)``.
+        Law: after ``commit(variable.plan_writes(update, value))`` the value is
+        ``update.combine(old, value)``.
 
         Parameters
         ----------
@@ -100,11 +113,14 @@ class VariableInterface(NumpyProtocol, Trackable):
         """
         raise NotImplementedError
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
-        """Return the writes that combine rows with values, one after another where a row occurs several times.
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
+        """Return the writes that combine rows with values, one after another where a row occurs
+        several times.
 
-        The caller of a write of strings holds the mutexes of ``resources`` until it is committed, because strings are
-        combined with the old ones while the write is planned.
+        The caller of a write of strings holds the mutexes of ``resources`` until it is committed,
+        because strings are combined with the old ones while the write is planned.
 
         Parameters
         ----------
@@ -219,13 +235,16 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     # Writing.
 
-    def assign(self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+    def assign(
+        self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
         """Replace the value by one of the same shape.
 
         Parameters
         ----------
         value : array_like
-            The new value. A variable that was created with a partly unknown shape takes any extent there.
+            The new value. A variable that was created with a partly unknown shape takes any extent
+            there.
         use_locking : any, optional
             Ignored, for compatibility with TensorFlow: every write is locked.
         name : str, optional
@@ -236,19 +255,23 @@ class VariableInterface(NumpyProtocol, Trackable):
         Returns
         -------
         VariableInterface or None
-            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
-            variable another name for it, of a sharded one itself.
+            A variable on which writes can be chained and which reads the new value when it is
+            asked: of a plain variable another name for it, of a sharded one itself.
 
         Raises
         ------
         ArgumentError
-            If the shape differs, or the dtype cannot be cast: to a wider kind only, and integers only where they fit.
+            If the shape differs, or the dtype cannot be cast: to a wider kind only, and integers
+            only where they fit.
         DeviceFull
-            If the operand does not fit the variable's device. The variable is unchanged after an error.
+            If the operand does not fit the variable's device. The variable is unchanged after an
+            error.
         """
         return self._write_dense(REPLACE, value, name or "assign", read_value)
 
-    def assign_add(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+    def assign_add(
+        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
         """Add a value of the same shape.
 
         Parameters
@@ -265,20 +288,23 @@ class VariableInterface(NumpyProtocol, Trackable):
         Returns
         -------
         VariableInterface or None
-            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
-            variable another name for it, of a sharded one itself.
+            A variable on which writes can be chained and which reads the new value when it is
+            asked: of a plain variable another name for it, of a sharded one itself.
 
         Raises
         ------
         ArgumentError
-            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be cast: to a wider kind
-            only, and integers only where they fit.
+            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be
+            cast: to a wider kind only, and integers only where they fit.
         DeviceFull
-            If the operand does not fit the variable's device. The variable is unchanged after an error.
+            If the operand does not fit the variable's device. The variable is unchanged after an
+            error.
         """
         return self._write_dense(ADD, delta, name or "assign_add", read_value)
 
-    def assign_sub(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+    def assign_sub(
+        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
         """Subtract a value of the same shape.
 
         Parameters
@@ -295,20 +321,23 @@ class VariableInterface(NumpyProtocol, Trackable):
         Returns
         -------
         VariableInterface or None
-            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
-            variable another name for it, of a sharded one itself.
+            A variable on which writes can be chained and which reads the new value when it is
+            asked: of a plain variable another name for it, of a sharded one itself.
 
         Raises
         ------
         ArgumentError
-            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be cast: to a wider kind
-            only, and integers only where they fit.
+            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be
+            cast: to a wider kind only, and integers only where they fit.
         DeviceFull
-            If the operand does not fit the variable's device. The variable is unchanged after an error.
+            If the operand does not fit the variable's device. The variable is unchanged after an
+            error.
         """
         return self._write_dense(SUB, delta, name or "assign_sub", read_value)
 
-    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
         """Add the slices to their rows; slices of the same row are all added.
 
         Parameters
@@ -332,12 +361,14 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
-            unchanged after an error.
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
+            a scalar. It is unchanged after an error.
         """
         return self._write_sparse(ADD, sparse_delta, name or "scatter_add")
 
-    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
         """Subtract the slices from their rows; slices of the same row are all subtracted.
 
         Parameters
@@ -361,12 +392,14 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
-            unchanged after an error.
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
+            a scalar. It is unchanged after an error.
         """
         return self._write_sparse(SUB, sparse_delta, name or "scatter_sub")
 
-    def scatter_mul(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
         """Multiply rows by the slices.
 
         Parameters
@@ -390,12 +423,14 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
-            unchanged after an error.
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
+            a scalar. It is unchanged after an error.
         """
         return self._write_sparse(MUL, sparse_delta, name or "scatter_mul")
 
-    def scatter_div(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
         """Divide rows by the slices, integers towards zero.
 
         Parameters
@@ -419,12 +454,14 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, a value to divide by is zero, the variable holds texts or booleans, or the
-            variable is a scalar. It is unchanged after an error.
+            If shapes or dtypes do not fit, a value to divide by is zero, the variable holds texts
+            or booleans, or the variable is a scalar. It is unchanged after an error.
         """
         return self._write_sparse(DIV, sparse_delta, name or "scatter_div")
 
-    def scatter_min(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
         """Keep the smaller of rows and slices, element by element.
 
         Parameters
@@ -448,12 +485,14 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
-            unchanged after an error.
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
+            a scalar. It is unchanged after an error.
         """
         return self._write_sparse(MIN, sparse_delta, name or "scatter_min")
 
-    def scatter_max(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
         """Keep the larger of rows and slices, element by element.
 
         Parameters
@@ -477,12 +516,14 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
-            unchanged after an error.
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
+            a scalar. It is unchanged after an error.
         """
         return self._write_sparse(MAX, sparse_delta, name or "scatter_max")
 
-    def scatter_update(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
+    ) -> Any:
         """Replace rows by the slices; of several slices for one row the last stays.
 
         Parameters
@@ -506,7 +547,8 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an error.
+            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an
+            error.
         """
         return self._write_sparse(REPLACE, sparse_delta, name or "scatter_update")
 
@@ -518,8 +560,8 @@ class VariableInterface(NumpyProtocol, Trackable):
         Parameters
         ----------
         sparse_delta : IndexedSlices
-            Indices [*batch, n] address the axis after the batch axes. Indices of one axis have no batch axes, and the
-            call is ``scatter_update``.
+            Indices [*batch, n] address the axis after the batch axes. Indices of one axis have no
+            batch axes, and the call is ``scatter_update``.
         use_locking : any, optional
             Ignored, for compatibility with TensorFlow: every write is locked.
         name : str, optional
@@ -537,7 +579,8 @@ class VariableInterface(NumpyProtocol, Trackable):
         ArgumentTypeError
             If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
-            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an error.
+            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an
+            error.
         """
         # Check. Nothing is read or moved before the arguments are known to fit.
         slices = _slices(sparse_delta)
@@ -550,8 +593,9 @@ class VariableInterface(NumpyProtocol, Trackable):
         values = cast_value(slices.values, self.dtype, "The values")
         check_shape(values.shape, (*indices.shape, *inner[1:]), "The array of values")
         with operation_scope(name or "batch_scatter_update"), holding(self.resources):
-            # Plan. The whole value is read and written again; the mutexes are held, so that no write falls in between.
-            # indices [2, 3] of batch (2,): np.indices gives the batch numbers [[0, 0, 0], [1, 1, 1]] beside them.
+            # Plan. The whole value is read and written again; the mutexes are held, so that no
+            # write falls in between. indices [2, 3] of batch (2,): np.indices gives the batch
+            # numbers [[0, 0, 0], [1, 1, 1]] beside them.
             new = self.read_value()
             new[(*np.indices(indices.shape)[:-1], indices)] = values
             # Commit.
@@ -561,7 +605,9 @@ class VariableInterface(NumpyProtocol, Trackable):
     def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
         # Check.
         array = cast_value(value, self.dtype, "The value")
-        check_shape(array.shape, self._assignable_shape if update is REPLACE else self.shape, "The value")
+        check_shape(
+            array.shape, self._assignable_shape if update is REPLACE else self.shape, "The value"
+        )
         check_update(update, self.dtype, array)
         # Plan, then commit: operands move to their devices before the first element changes.
         with operation_scope(name):
@@ -577,8 +623,9 @@ class VariableInterface(NumpyProtocol, Trackable):
         check_update(update, self.dtype, values)
         if len(rows) == 0:
             return self._written(True)
-        # Plan, then commit. Rows are sorted once, here, for all shards and copies. The mutexes of strings are held all
-        # along, because strings are combined with the old ones while the write is planned; numbers only at the commit.
+        # Plan, then commit. Rows are sorted once, here, for all shards and copies. The mutexes of
+        # strings are held all along, because strings are combined with the old ones while the write
+        # is planned; numbers only at the commit.
         rows, order = ascending(rows)
         with operation_scope(name), holding(self.resources if self.dtype == np.object_ else ()):
             commit(self.plan_row_writes(update, rows, values, order))
@@ -586,13 +633,16 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     def _num_rows(self) -> int:
         if not self.shape:
-            raise ArgumentError(f"{self.name} is a scalar and has no rows.", "Read and assign it whole.")
+            raise ArgumentError(
+                f"{self.name} is a scalar and has no rows.", "Read and assign it whole."
+            )
         return self.shape[0]
 
 
 def _slices(sparse_delta: Any) -> IndexedSlices:
     if not isinstance(sparse_delta, IndexedSlices):
         raise ArgumentTypeError(
-            f"A sparse write is given {type(sparse_delta).__name__}.", "Give sv.IndexedSlices(values, indices)."
+            f"A sparse write is given {type(sparse_delta).__name__}.",
+            "Give sv.IndexedSlices(values, indices).",
         )
     return sparse_delta

@@ -1,12 +1,15 @@
-"""MirroredVariable: a copy on every replica. AggregatingVariable: one variable that all replicas update.
+"""MirroredVariable: a copy on every replica. AggregatingVariable: one variable that all replicas
+update.
 
-R-MIRROR-1 (RFC 000): a MirroredVariable "represents a list of variables residing on different devices but are always
-kept in sync by applying the same updates to every copy." Here a write is planned for every copy and committed to all of
-them at once, so a reader never finds two copies that differ. Each copy has its own buffer. A copy may be a sharded
-variable: RFC 002, "in mirrored architecture, variables can also sometimes be MirroredVariable with ShardedVariable".
+R-MIRROR-1 (RFC 000): a MirroredVariable "represents a list of variables residing on different
+devices but are always kept in sync by applying the same updates to every copy." Here a write is
+planned for every copy and committed to all of them at once, so a reader never finds two copies that
+differ. Each copy has its own buffer. A copy may be a sharded variable: RFC 002, "in mirrored
+architecture, variables can also sometimes be MirroredVariable with ShardedVariable".
 
-Replicas that compute different values for one write give them as ``PerReplica``. Steps of such a write: aggregate the
-values to one, as ``aggregation`` says; then check, plan and commit that one as any other write.
+Replicas that compute different values for one write give them as ``PerReplica``. Steps of such a
+write: aggregate the values to one, as ``aggregation`` says; then check, plan and commit that one as
+any other write.
 """
 
 from collections.abc import Sequence
@@ -22,7 +25,11 @@ from shardvar.reference.variables.indexed_slices import IndexedSlices
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.updates import ADD, SUB, UpdateKind
 from shardvar.reference.variables.values import as_value, check_shape
-from shardvar.reference.variables.variable import DelegatingVariable, VariableAggregation, parse_mode
+from shardvar.reference.variables.variable import (
+    DelegatingVariable,
+    VariableAggregation,
+    parse_mode,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +54,10 @@ class PerReplica:
         """Return the values, moved to the current device."""
         target = current_device()
         sources = self.devices or (target,) * len(self.values)
-        return [_moved(value, source, target) for value, source in zip(self.values, sources, strict=True)]
+        return [
+            _moved(value, source, target)
+            for value, source in zip(self.values, sources, strict=True)
+        ]
 
 
 class _AggregatingVariable(DelegatingVariable):
@@ -60,7 +70,8 @@ class _AggregatingVariable(DelegatingVariable):
         """The rule by which values of several replicas become one."""
         return self._aggregation
 
-    # The scope is opened before aggregating, so that moving the replicas' values here counts as part of this operation.
+    # The scope is opened before aggregating, so that moving the replicas' values here counts as
+    # part of this operation.
 
     def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
         with operation_scope(name):
@@ -71,13 +82,17 @@ class _AggregatingVariable(DelegatingVariable):
             return super()._write_sparse(update, self._aggregated(sparse_delta, update), name)
 
     def _aggregated(self, value: Any, update: UpdateKind) -> Any:
-        return aggregate(value, self._aggregation, update) if isinstance(value, PerReplica) else value
+        return (
+            aggregate(value, self._aggregation, update) if isinstance(value, PerReplica) else value
+        )
 
 
 class MirroredVariable(_AggregatingVariable):
     """Copies of one variable, kept equal."""
 
-    def __init__(self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None) -> None:
+    def __init__(
+        self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None
+    ) -> None:
         self._copies = check_copies(copies)
         self._aggregation = parse_mode(VariableAggregation, aggregation)
         self._name = self._copies[0].name if name is None else name
@@ -94,9 +109,14 @@ class MirroredVariable(_AggregatingVariable):
     @property
     def nearest(self) -> VariableInterface:
         """The copy that lives on the current device; elsewhere the first."""
-        # A sharded copy lives here only if all of its shards do; a read of a distant shard would cross all the same.
+        # A sharded copy lives here only if all of its shards do; a read of a distant shard would
+        # cross all the same.
         here = current_device()
-        lives_here = (copy for copy in self._copies if all(resource.device is here for resource in copy.resources))
+        lives_here = (
+            copy
+            for copy in self._copies
+            if all(resource.device is here for resource in copy.resources)
+        )
         return next(lives_here, self._copies[0])
 
     @property
@@ -111,14 +131,15 @@ class MirroredVariable(_AggregatingVariable):
 class AggregatingVariable(_AggregatingVariable):
     """One variable, plain or sharded, whose updates several replicas give.
 
-    R-MIRROR-2 (RFC 002): "In parameter server architecture, model variables can sometimes be AggregatingVariable with a
-    underlying ShardedVariable".
+    R-MIRROR-2 (RFC 002): "In parameter server architecture, model variables can sometimes be
+    AggregatingVariable with a underlying ShardedVariable".
     """
 
     def __init__(self, variable: VariableInterface, aggregation: Any) -> None:
         if not isinstance(variable, VariableInterface):
             raise ArgumentTypeError(
-                f"AggregatingVariable is given {variable!r}.", "Give the variable that replicas update."
+                f"AggregatingVariable is given {variable!r}.",
+                "Give the variable that replicas update.",
             )
         self._variable = variable
         self._aggregation = parse_mode(VariableAggregation, aggregation)
@@ -136,8 +157,8 @@ class AggregatingVariable(_AggregatingVariable):
 def aggregate(value: PerReplica, aggregation: VariableAggregation, update: UpdateKind = ADD) -> Any:
     """Return one value made of those of all replicas, on the current device; slices stay slices.
 
-    A sum or a mean of slices is defined for additions and subtractions. For other updates of rows only the first
-    replica's slices can be taken.
+    A sum or a mean of slices is defined for additions and subtractions. For other updates of rows
+    only the first replica's slices can be taken.
     """
     if aggregation is VariableAggregation.NONE:
         raise ArgumentError(
@@ -156,10 +177,15 @@ def aggregate(value: PerReplica, aggregation: VariableAggregation, update: Updat
             )
         # Slices add up by following one another: the write adds all that belong to one row.
         rows = np.concatenate([one.values for one in values])
-        return IndexedSlices(_over(rows, count), np.concatenate([one.indices for one in values]), values[0].dense_shape)
+        return IndexedSlices(
+            _over(rows, count),
+            np.concatenate([one.indices for one in values]),
+            values[0].dense_shape,
+        )
     if any(isinstance(one, IndexedSlices) for one in values):
         raise ArgumentTypeError("Some replicas give slices and some arrays.", "Give one kind.")
-    # Shapes are compared before each sum, because NumPy would broadcast [1] over [5] and hide a replica's mistake.
+    # Shapes are compared before each sum, because NumPy would broadcast [1] over [5] and hide a
+    # replica's mistake.
     total = first = as_value(values[0])
     for one in map(as_value, values[1:]):
         check_shape(one.shape, first.shape, "The value of a replica")
@@ -171,10 +197,14 @@ def check_copies(copies: Sequence[VariableInterface]) -> tuple[VariableInterface
     """Return the copies as a tuple of variables of one shape and dtype that share no resource."""
     found = tuple(copies)
     if not found or not all(isinstance(copy, VariableInterface) for copy in found):
-        raise ArgumentTypeError(f"MirroredVariable is given {found!r}.", "Give a non-empty list of variables.")
+        raise ArgumentTypeError(
+            f"MirroredVariable is given {found!r}.", "Give a non-empty list of variables."
+        )
     kinds = [(copy.shape, dtype_name(copy.dtype)) for copy in found]
     if len(set(kinds)) > 1:
-        raise ArgumentError(f"The copies differ: {kinds}.", "Give copies of one shape and one dtype.")
+        raise ArgumentError(
+            f"The copies differ: {kinds}.", "Give copies of one shape and one dtype."
+        )
     # Copies that share a resource would be written twice by one write: adding 1 would add 2.
     resources = [resource for copy in found for resource in copy.resources]
     if len(set(resources)) < len(resources):
@@ -183,16 +213,20 @@ def check_copies(copies: Sequence[VariableInterface]) -> tuple[VariableInterface
 
 
 def _over(total: Array, count: int) -> Array:
-    """Return ``total / count`` in the dtype of the total; whole numbers are rounded towards zero, as everywhere."""
+    """Return ``total / count`` in the dtype of the total; whole numbers are rounded towards zero,
+    as everywhere."""
     if count == 1:
         return total
     if total.dtype.kind in "iu":
-        # `//` rounds towards minus infinity; on magnitudes that is towards zero: -7 over 2 is -(7 // 2) = -3.
+        # `//` rounds towards minus infinity; on magnitudes that is towards zero: -7 over 2 is -(7
+        # // 2) = -3.
         return np.asarray(np.sign(total) * (np.abs(total) // count), total.dtype)
     return np.asarray(total / count, total.dtype)
 
 
 def _moved(value: Any, source: Device, target: Device) -> Any:
     if isinstance(value, IndexedSlices):
-        return IndexedSlices(move_array(value.values, source, target), value.indices, value.dense_shape)
+        return IndexedSlices(
+            move_array(value.values, source, target), value.indices, value.dense_shape
+        )
     return move_array(as_value(value), source, target)

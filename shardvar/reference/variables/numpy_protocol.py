@@ -1,10 +1,12 @@
-"""The behaviour of variables in expressions of Python and NumPy: that of the array that is their value.
+"""The behaviour of variables in expressions of Python and NumPy: that of the array that is their
+value.
 
-R-CONCAT-1 (RFC 000): a "tensor conversion function that concats shards to the full value. This allows any Python op to
-accept sharded variable objects." The conversion is ``__array__``. Ufuncs, the other functions of NumPy and Python's
-operators convert their arguments with it and continue with plain arrays. Results are arrays. Nothing is written through
-``out=``, because only the methods of a variable write to it. What NumPy refuses is an error of the tree, which is also
-the builtin that NumPy raises.
+R-CONCAT-1 (RFC 000): a "tensor conversion function that concats shards to the full value. This
+allows any Python op to accept sharded variable objects." The conversion is ``__array__``. Ufuncs,
+the other functions of NumPy and Python's operators convert their arguments with it and continue
+with plain arrays. Results are arrays. Nothing is written through ``out=``, because only the methods
+of a variable write to it. What NumPy refuses is an error of the tree, which is also the builtin
+that NumPy raises.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +52,8 @@ def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
 class NumpyProtocol:
     """The operators and conversions of an array, all derived from ``read_value``.
 
-    In-place operators are left out: ``variable += 1`` binds the name to a new array, as in TensorFlow.
+    In-place operators are left out: ``variable += 1`` binds the name to a new array, as in
+    TensorFlow.
     """
 
     def read_value(self) -> Array:
@@ -58,23 +61,30 @@ class NumpyProtocol:
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        # The value is always a new array, so a request without a copy cannot be met. NumPy makes it in np.asarray(x,
-        # copy=False), and expects an error where that is so.
+        # The value is always a new array, so a request without a copy cannot be met. NumPy makes it
+        # in np.asarray(x, copy=False), and expects an error where that is so.
         if copy is False:
-            raise ArgumentError("A variable's value is always a copy.", "Ask for it without copy=False.")
+            raise ArgumentError(
+                "A variable's value is always a copy.", "Ask for it without copy=False."
+            )
         value = self.read_value()
         return value if dtype is None else value.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         # np.add.at(variable, ...) and out=variable would write past the mutex and the ledger.
-        if method == "at" or any(isinstance(target, NumpyProtocol) for target in kwargs.get("out", ())):
+        if method == "at" or any(
+            isinstance(target, NumpyProtocol) for target in kwargs.get("out", ())
+        ):
             raise ArgumentTypeError(
-                f"{ufunc.__name__} would write to a variable.", "Use its assign and scatter methods."
+                f"{ufunc.__name__} would write to a variable.",
+                "Use its assign and scatter methods.",
             )
         return _computed(getattr(ufunc, method), ufunc.__name__, [*map(_plain, inputs)], kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(kwargs.get("out"), NumpyProtocol) or (func in _WRITERS and isinstance(args[0], NumpyProtocol)):
+        if isinstance(kwargs.get("out"), NumpyProtocol) or (
+            func in _WRITERS and isinstance(args[0], NumpyProtocol)
+        ):
             raise ArgumentTypeError(
                 f"{func.__name__} would write to a variable.", "Use its assign and scatter methods."
             )
@@ -114,12 +124,14 @@ class NumpyProtocol:
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the rows of a snapshot, as over an array's.
 
-        R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is sharded or not", so a
-        sharded variable gives rows too. Its shards are ``variables``.
+        R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
+        sharded or not", so a sharded variable gives rows too. Its shards are ``variables``.
         """
         value = self.read_value()
         if value.ndim == 0:
-            raise ArgumentTypeError("A variable without axes has no rows to iterate over.", "Read it by .numpy().")
+            raise ArgumentTypeError(
+                "A variable without axes has no rows to iterate over.", "Read it by .numpy()."
+            )
         return iter(value)
 
     # Conversions of a variable with one element, as of an array.
@@ -154,20 +166,29 @@ _METADATA: dict[Any, Callable[[Any], Any]] = {
 
 
 def _computed(
-    function: Callable[..., Any], name: str, operands: Sequence[Any], options: Mapping[str, Any] = _NO_OPTIONS
+    function: Callable[..., Any],
+    name: str,
+    operands: Sequence[Any],
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> Any:
-    """Return the function of operands without variables; what NumPy refuses becomes an error of the tree."""
+    """Return the function of operands without variables; what NumPy refuses becomes an error of the
+    tree."""
     try:
         return function(*operands, **{key: _plain(value) for key, value in options.items()})
     except ShardvarError:
         raise
     except (TypeError, ValueError, IndexError, OverflowError) as error:
         given = " and ".join(map(_described, operands))
-        cause, remedy = f"{name} of {given} fails: {str(error).rstrip('.')}.", "Give operands that NumPy accepts."
+        cause, remedy = (
+            f"{name} of {given} fails: {str(error).rstrip('.')}.",
+            "Give operands that NumPy accepts.",
+        )
         if isinstance(error, TypeError):
             raise ArgumentTypeError(cause, remedy) from error
         # NumPy's AxisError is an IndexError and a ValueError, as OutOfRange is.
-        raise (OutOfRange if isinstance(error, IndexError) else ArgumentError)(cause, remedy) from error
+        raise (OutOfRange if isinstance(error, IndexError) else ArgumentError)(
+            cause, remedy
+        ) from error
 
 
 def _described(operand: Any) -> str:

@@ -1,12 +1,13 @@
 """The low-level operations that implement variables, for building other kinds of variables.
 
 R-OPS-1 (RFC 003): "We will expose the internal ops used to implement ResourceVariable as
-tf.experimental.variable_operations (name TBD). This way users and libraries can, if they need to, modify the behavior
-of variables at will."
+tf.experimental.variable_operations (name TBD). This way users and libraries can, if they need to,
+modify the behavior of variables at will."
 
-All operations work on a ``Resource``. Values come from the current device and go to it; the ledger counts what crosses.
-The ``plan_`` functions return a ``Write`` for ``commit``, so that several resources can be written at once; the other
-functions plan and commit in one call. Rows must be in range, which the caller checks.
+All operations work on a ``Resource``. Values come from the current device and go to it; the ledger
+counts what crosses. The ``plan_`` functions return a ``Write`` for ``commit``, so that several
+resources can be written at once; the other functions plan and commit in one call. Rows must be in
+range, which the caller checks.
 """
 
 from collections.abc import Sequence
@@ -75,7 +76,8 @@ def destroy_resource(resource: Resource) -> None:
 def read_variable_op(resource: Resource) -> Array:
     """Return a snapshot on the current device.
 
-    R-READ-2 (RFC 003): "no mutation is done to the Tensor returned by a read_variable_op after it's been read".
+    R-READ-2 (RFC 003): "no mutation is done to the Tensor returned by a read_variable_op after it's
+    been read".
 
     Parameters
     ----------
@@ -199,28 +201,32 @@ def resource_scatter(resource: Resource, update: UpdateKind, rows: Ints, values:
 
 
 def read_range(resource: Resource, out: Array, ranges: tuple[slice, ...]) -> None:
-    """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current device."""
+    """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current
+    device."""
     with resource.mutex:
         copy_into(out, resource.array[ranges], resource.device, current_device())
 
 
 def gather_rows(resource: Resource, out: Array, rows: Ints, places: Ints | None) -> None:
-    """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of it."""
+    """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of
+    it."""
     with resource.mutex:
         gather_into(out, resource.array, rows, resource.device, current_device(), places)
 
 
 def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
-    """Return the write of all elements. ``value`` has the dtype, and the shape except where it replaces the value."""
+    """Return the write of all elements. ``value`` has the dtype, and the shape except where it
+    replaces the value."""
     here, device = current_device(), resource.device
     if update is not REPLACE:
         moved = move_array(value, here, device)
         return Write((resource,), lambda: update.apply(resource.array, moved))
-    # The size stays: copying into the old buffer cannot fail and needs no other memory, so it can wait for the commit.
+    # The size stays: copying into the old buffer cannot fail and needs no other memory, so it can
+    # wait for the commit.
     if value.shape == resource.array.shape and value.dtype != np.object_:
         return Write((resource,), lambda: copy_into(resource.array, value, here, device))
-    # The bytes in use change. The new value finds room on the device while the old one is still there, so a device that
-    # is too small raises DeviceFull here and not in the commit.
+    # The bytes in use change. The new value finds room on the device while the old one is still
+    # there, so a device that is too small raises DeviceFull here and not in the commit.
     buffer = place(value, device, source=here)
     return Write((resource,), lambda: setattr(resource, "buffer", buffer))
 
@@ -228,8 +234,8 @@ def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
 def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) -> list[Write]:
     """Return the writes that replace many values by arrays to which the caller keeps no reference.
 
-    The result is that of ``plan_write`` with REPLACE for each; one write for all of them costs less. Large values on a
-    device without a limit become the buffers themselves, without a copy.
+    The result is that of ``plan_write`` with REPLACE for each; one write for all of them costs
+    less. Large values on a device without a limit become the buffers themselves, without a copy.
     """
     here = current_device()
     kept, writes = [], []
@@ -242,7 +248,8 @@ def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) ->
     def apply() -> None:
         for resource, value in kept:
             device = resource.device
-            # A limited device would count the old and the new buffer at once, and may have no room for both.
+            # A limited device would count the old and the new buffer at once, and may have no room
+            # for both.
             if value.nbytes >= _MUCH_NBYTES and device is here and device.memory_limit is None:
                 resource.buffer = adopt(value, device)
             else:
@@ -256,19 +263,24 @@ def plan_row_write(
 ) -> Write:
     """Return the write of ``values[order]`` to ascending ``rows``; without an order, of ``values``.
 
-    A write of strings combines old and new ones now, and its caller holds the mutex until it is committed.
+    A write of strings combines old and new ones now, and its caller holds the mutex until it is
+    committed.
     """
     here, device = current_device(), resource.device
     if values.dtype == np.object_:
-        # Strings change the bytes in use: all of them find room on the device before the old ones go.
+        # Strings change the bytes in use: all of them find room on the device before the old ones
+        # go.
         new = resource.array.copy()
-        scatter_sorted(new, rows, move_array(values if order is None else values[order], here, device), update)
+        scatter_sorted(
+            new, rows, move_array(values if order is None else values[order], here, device), update
+        )
         buffer = place(new, device, source=device)
         return Write((resource,), lambda: setattr(resource, "buffer", buffer))
     if order is None:
         moved = move_array(values, here, device)
     else:
-        # Sort while moving: one pass over the values instead of a sorted copy here and another on the device.
+        # Sort while moving: one pass over the values instead of a sorted copy here and another on
+        # the device.
         moved = allocate((len(rows), *values.shape[1:]), values.dtype, device).array
         gather_into(moved, values, order, here, device)
     return Write((resource,), lambda: scatter_sorted(resource.array, rows, moved, update))

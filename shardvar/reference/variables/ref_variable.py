@@ -1,12 +1,15 @@
-"""RefVariable: the variables of TensorFlow 1, whose reads return the variable's own memory instead of a value.
+"""RefVariable: the variables of TensorFlow 1, whose reads return the variable's own memory instead
+of a value.
 
-R-REF-1 (RFC 003): "A ref edge is a pair of pointers, one to a Tensor and one to a mutex, owned by something other than
-the tf runtime. [...] This means that normal tensor objects in the graph can silently alias a mutable tensor, and hence
-two ops with the same input can see it having different values."
+R-REF-1 (RFC 003): "A ref edge is a pair of pointers, one to a Tensor and one to a mutex, owned by
+something other than the tf runtime. [...] This means that normal tensor objects in the graph can
+silently alias a mutable tensor, and hence two ops with the same input can see it having different
+values."
 
-The RFC names two hazards that follow: a predicate that changes after it was read, so that parts of both branches run;
-and a gradient taken at a value that an update has already changed. spec_tests/test_variable_hazards.py shows both. The
-kind exists for that test and for teaching. The library never creates one; construct it, or return it from a creator.
+The RFC names two hazards that follow: a predicate that changes after it was read, so that parts of
+both branches run; and a gradient taken at a value that an update has already changed.
+spec_tests/test_variable_hazards.py shows both. The kind exists for that test and for teaching. The
+library never creates one; construct it, or return it from a creator.
 """
 
 from typing import Any
@@ -32,12 +35,22 @@ class RefVariable(Variable):
     """
 
     def __init__(
-        self, initial_value: Any, trainable: bool | None = None, name: str | None = None, dtype: Any = None, **more: Any
+        self,
+        initial_value: Any,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **more: Any,
     ) -> None:
-        unused = sorted(key for key, value in more.items() if value is not None and key in ("shape", "colocated_with"))
+        unused = sorted(
+            key
+            for key, value in more.items()
+            if value is not None and key in ("shape", "colocated_with")
+        )
         if unused:
             raise ArgumentError(
-                f"A RefVariable takes no {', '.join(unused)}.", "Create an sv.Variable, or leave it out."
+                f"A RefVariable takes no {', '.join(unused)}.",
+                "Create an sv.Variable, or leave it out.",
             )
         value = initial_value() if callable(initial_value) else initial_value
         self._array = np.array(as_value(value, dtype))
@@ -61,16 +74,23 @@ class RefVariable(Variable):
         return self._trainable
 
     def read_value(self) -> Array:
-        """Return the memory itself, which any later write changes: the fault that this kind exists to show."""
+        """Return the memory itself, which any later write changes: the fault that this kind exists
+        to show."""
         return self._array
 
-    def assign(self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+    def assign(
+        self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
         return self._apply(REPLACE, value)
 
-    def assign_add(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+    def assign_add(
+        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
         return self._apply(ADD, delta)
 
-    def assign_sub(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
+    def assign_sub(
+        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
         return self._apply(SUB, delta)
 
     def _apply(self, update: UpdateKind, value: Any) -> Array:

@@ -1,7 +1,7 @@
 """ResourceVariable: the default kind of variable, a resource with a name.
 
-``sv.Variable(...)`` makes it unless a creator makes something else. The decorator of the class tells ``Variable`` so,
-which does not import this module.
+``sv.Variable(...)`` makes it unless a creator makes something else. The decorator of the class
+tells ``Variable`` so, which does not import this module.
 """
 
 from typing import Any, Self
@@ -38,7 +38,8 @@ from shardvar.reference.variables.writes import Resource, Write
 class ResourceVariable(Variable):
     """A variable whose value is in one resource on one device.
 
-    R-VAR-7 (RFC 003): reads are snapshots, and a read sees each write that it is ordered after: both hold the mutex.
+    R-VAR-7 (RFC 003): reads are snapshots, and a read sees each write that it is ordered after:
+    both hold the mutex.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class ResourceVariable(Variable):
         # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
         home = device or current_device() if colocated_with is None else device_of(colocated_with)
         declared = None if shape is None else read_declared_shape(shape)
-        # Plan: the initial value, where it is, and whether its array may become the buffer. An array of the caller's is
-        # copied, because the variable must not change with it.
+        # Plan: the initial value, where it is, and whether its array may become the buffer. An
+        # array of the caller's is copied, because the variable must not change with it.
         value, source, owns_value = evaluate(initial_value, declared, dtype, home)
         if declared is not None:
             check_shape(value.shape, declared, f"The initial value of {self._name}")
@@ -135,7 +136,9 @@ class ResourceVariable(Variable):
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         return [plan_write(self._resource, update, value)]
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
         return [plan_row_write(self._resource, update, rows, values, order)]
 
     @property
@@ -143,11 +146,13 @@ class ResourceVariable(Variable):
         return self._declared_shape
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a variable of the same name on the same device with a copy of the value, in no container."""
+        """Return a variable of the same name on the same device with a copy of the value, in no
+        container."""
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(self.__dict__)
-        # What is tracked beside the variable, and the sharded variable that it is a shard of, refer to the original.
+        # What is tracked beside the variable, and the sharded variable that it is a shard of, refer
+        # to the original.
         for name in ("_children", "_child_slots", "_child_hooks", "_container"):
             twin.__dict__.pop(name, None)
         # On its own device a read moves nothing, so the ledger does not count the copy.
@@ -162,5 +167,7 @@ def device_of(variable: Any) -> Device:
         raise ArgumentTypeError(f"colocated_with is {variable!r}.", "Give a variable.")
     resources = variable.resources
     if not resources:
-        raise ArgumentError(f"{variable.name} holds no resource on a device.", "Colocate with a resource variable.")
+        raise ArgumentError(
+            f"{variable.name} holds no resource on a device.", "Colocate with a resource variable."
+        )
     return resources[0].device

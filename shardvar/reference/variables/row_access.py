@@ -1,9 +1,10 @@
-"""Reading and writing rows that lie in several shards. A plain variable is read as its own only shard.
+"""Reading and writing rows that lie in several shards. A plain variable is read as its own only
+shard.
 
 1. ``RowLayout`` says which shard holds which rows.
 2. Each shard that holds some of the rows is asked for its part alone, in its own row numbers.
-3. A read holds the mutexes of all shards, so it never sees half of a write. A write returns one list of plans, which
-   ``commit`` performs at once.
+3. A read holds the mutexes of all shards, so it never sees half of a write. A write returns one
+   list of plans, which ``commit`` performs at once.
 
 ``RowShard`` lists what this module asks of a shard. Every ``Variable`` provides it.
 """
@@ -30,18 +31,23 @@ class RowShard(Protocol):
         """The resources that hold the value."""
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
-        """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current device."""
+        """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the
+        current device."""
 
     def rows_buffer(self) -> Buffer | None:
-        """Return the buffer whose rows are the value's, or None where a read does more than copying."""
+        """Return the buffer whose rows are the value's, or None where a read does more than
+        copying."""
 
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
-        """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of it."""
+        """``out[places] = value[rows]``; ``out`` is on the current device, and places None means
+        all of it."""
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes that combine all elements with ``value``."""
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
         """Return the writes that combine ascending rows with ``values[order]``."""
 
 
@@ -69,24 +75,30 @@ class ShardGroup(Generic[S]):
     def read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         """Return the rows, which are in range, in their order, on the current device.
 
-        Only the shards that hold some of them are asked. ``columns``, one slice an axis, may be given where rows are a
-        range: of each row only these are read.
+        Only the shards that hold some of them are asked. ``columns``, one slice an axis, may be
+        given where rows are a range: of each row only these are read.
 
         R-MOVE-1: what crosses to the current device is these rows and nothing else.
         """
-        # Plan: memory for the result, on the current device, whose limit is checked first. A row of 10 columns of which
-        # slice(2, 9, 3) is read has 3: columns 2, 5 and 8.
-        extents = [len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)]
-        out = allocate((len(rows), *(extents if columns else self.row_shape)), self.dtype, is_zeroed=False).array
+        # Plan: memory for the result, on the current device, whose limit is checked first. A row of
+        # 10 columns of which slice(2, 9, 3) is read has 3: columns 2, 5 and 8.
+        extents = [
+            len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)
+        ]
+        out = allocate(
+            (len(rows), *(extents if columns else self.row_shape)), self.dtype, is_zeroed=False
+        ).array
         # Move, one message for each shard that holds some of the rows.
         with holding(self.resources):
             if isinstance(rows, range):
                 for shard, local, places in self.row_layout.split_range(rows):
                     self.variables[shard].read_range(out[places], (local, *columns))
                 return out
-            # Plain resources are gathered together, in row blocks that stay in the processor's cache. Other kinds
-            # of shards compute their rows, so each is asked by itself.
-            buffers = [buffer for shard in self.variables if (buffer := shard.rows_buffer()) is not None]
+            # Plain resources are gathered together, in row blocks that stay in the processor's
+            # cache. Other kinds of shards compute their rows, so each is asked by itself.
+            buffers = [
+                buffer for shard in self.variables if (buffer := shard.rows_buffer()) is not None
+            ]
             if len(buffers) == len(self.variables):
                 gather_parts(out, buffers, rows, self.row_layout.split_rows, current_device())
             else:
@@ -104,11 +116,14 @@ class ShardGroup(Generic[S]):
             for write in shard.plan_writes(update, value[start:stop])
         ]
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
         """Return the writes of each shard that holds some of the ascending rows, in their order.
 
-        Shards hold contiguous rows, so ascending rows are already grouped by shard: bounds (0, 3, 5) and the rows
-        [0, 2, 2, 4] have the edges [0, 3, 4], and shard 0 gets the first three rows.
+        Shards hold contiguous rows, so ascending rows are already grouped by shard: bounds (0, 3,
+        5) and the rows [0, 2, 2, 4] have the edges [0, 3, 4], and shard 0 gets the first three
+        rows.
         """
         edges = np.searchsorted(rows, self.row_layout.bounds).tolist()
         writes = []
@@ -121,7 +136,12 @@ class ShardGroup(Generic[S]):
 
 
 def read_rows_of(
-    shard: RowShard, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, columns: tuple[slice, ...]
+    shard: RowShard,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    rows: Rows,
+    columns: tuple[slice, ...],
 ) -> Array:
-    """Return rows of a plain variable of this shape and dtype, which is the only shard of itself."""
+    """Return rows of a plain variable of this shape and dtype, which is the only shard of
+    itself."""
     return ShardGroup((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)

@@ -1,13 +1,15 @@
 """The kernel of sparse writes. It takes rows in ascending order, equal rows side by side.
 
-Rows are sorted stably, so the values for one row keep the order in which they were given. The kernel reads and writes
-each row of the array once:
+Rows are sorted stably, so the values for one row keep the order in which they were given. The
+kernel reads and writes each row of the array once:
 
-1. Combine the first value of every distinct row, all at once; then the second value of the rows that have one, and so
-   on ("rounds").
-2. Fold the few rows that occur very often one by one, because late rounds would hold a handful of rows each.
+1. Combine the first value of every distinct row, all at once; then the second value of the rows
+   that have one, and so on ("rounds").
+2. Fold the few rows that occur very often one by one, because late rounds would hold a handful of
+   rows each.
 
-Rows 3, 7, 7, 7 take three rounds: {3, 7}, {7}, {7}. The result equals a plain loop over all rows, bit for bit.
+Rows 3, 7, 7, 7 take three rounds: {3, 7}, {7}, {7}. The result equals a plain loop over all rows,
+bit for bit.
 """
 
 from collections.abc import Iterator
@@ -18,14 +20,17 @@ from shardvar.layout.dtypes import Array, Ints
 from shardvar.reference.variables.updates import ADD, REPLACE, UpdateKind
 
 _BLOCK_NBYTES = 1 << 18
-"""Distinct rows are combined in row blocks of so many bytes, which stay in the processor's cache between rounds."""
+"""Distinct rows are combined in row blocks of so many bytes, which stay in the processor's cache
+between rounds."""
 
 _OFTEN = 8
-"""A row that occurs more often than this is folded by itself: after so many rounds few rows are left in each."""
+"""A row that occurs more often than this is folded by itself: after so many rounds few rows are
+left in each."""
 
 
 def sort_rows(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the rows in ascending order, and the place where each was; equal rows keep their order.
+    """Return the rows in ascending order, and the place where each was; equal rows keep their
+    order.
 
     >>> sort_rows(np.array([7, 0, 7, 3]))
     (array([0, 3, 7, 7]), array([1, 3, 0, 2]))
@@ -34,14 +39,16 @@ def sort_rows(rows: Ints) -> tuple[Ints, Ints]:
     if len(rows) == 0 or int(rows.max()) >= 1 << (63 - bits):
         order = np.argsort(rows, kind="stable")
         return rows[order], order
-    # Row and place in one integer sort several times faster than a stable argsort. Four rows need 3 bits for the place:
-    # row 7 at place 2 is 7 << 3 | 2 = 58, and 58 >> 3, 58 & 7 are row and place again.
+    # Row and place in one integer sort several times faster than a stable argsort. Four rows need 3
+    # bits for the place: row 7 at place 2 is 7 << 3 | 2 = 58, and 58 >> 3, 58 & 7 are row and place
+    # again.
     keys = np.sort((rows << bits) | np.arange(len(rows)))
     return keys >> bits, keys & ((1 << bits) - 1)
 
 
 def ascending(rows: Ints) -> tuple[Ints, Ints | None]:
-    """Return the rows in ascending order and the place where each was, or None for rows that ascend already.
+    """Return the rows in ascending order and the place where each was, or None for rows that ascend
+    already.
 
     >>> ascending(np.array([0, 3, 3]))
     (array([0, 3, 3]), None)
@@ -66,10 +73,12 @@ def scatter_sorted(array: Array, rows: Ints, values: Array, update: UpdateKind) 
 
 
 def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
-    """Return the distinct rows and the sum of each row's values, added from first to last -> [d], [d, *row].
+    """Return the distinct rows and the sum of each row's values, added from first to last -> [d],
+    [d, *row].
 
-    ``rows`` [n] ascending; ``values[order[i]]`` belongs to ``rows[i]``. The result is that of ``scatter_sorted`` to
-    zeros, except that nothing is added to a zero: a row that occurs once has its value, with the sign of its zeros.
+    ``rows`` [n] ascending; ``values[order[i]]`` belongs to ``rows[i]``. The result is that of
+    ``scatter_sorted`` to zeros, except that nothing is added to a zero: a row that occurs once has
+    its value, with the sign of its zeros.
 
     >>> sum_sorted(np.array([2, 5, 5]), np.array([[1.0], [2.0], [4.0]]), np.array([1, 0, 2]))
     (array([2, 5]), array([[2.],
@@ -84,9 +93,11 @@ def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
 
 
 def _groups(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the places where groups of equal ascending rows begin, and the size of each: [3, 7, 7] -> [0, 1], [1, 2].
+    """Return the places where groups of equal ascending rows begin, and the size of each: [3, 7, 7]
+    -> [0, 1], [1, 2].
 
-    A group begins where a row differs from the one before it, and its size is the distance to the next beginning.
+    A group begins where a row differs from the one before it, and its size is the distance to the
+    next beginning.
     """
     is_first = np.ones(len(rows), np.bool_)
     np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
@@ -98,19 +109,25 @@ def _groups(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _row_blocks(count: int, array: Array) -> Iterator[slice]:
-    """Return slices of ``count`` rows, each of about ``_BLOCK_NBYTES`` of the array's rows, and at least one row."""
+    """Return slices of ``count`` rows, each of about ``_BLOCK_NBYTES`` of the array's rows, and at
+    least one row."""
     step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
     return (slice(first, first + step) for first in range(0, count, step))
 
 
-def _folded(new: Array, starts: Ints, counts: Ints, values: Array, order: Ints | None, update: UpdateKind) -> Array:
-    """Return ``new``, which holds the first value of each group, combined in place with the second, third and so on.
+def _folded(
+    new: Array, starts: Ints, counts: Ints, values: Array, order: Ints | None, update: UpdateKind
+) -> Array:
+    """Return ``new``, which holds the first value of each group, combined in place with the second,
+    third and so on.
 
-    The group of ``new[i]`` is ``starts[i]`` to ``starts[i] + counts[i]``, in ``values``, or in ``values[order]``.
+    The group of ``new[i]`` is ``starts[i]`` to ``starts[i] + counts[i]``, in ``values``, or in
+    ``values[order]``.
     """
     if counts.max() == 1:
         return new
-    # Groups of 1, 3 and 20 values with a fold: the last is `often`, so there are two more rounds for the first two.
+    # Groups of 1, 3 and 20 values with a fold: the last is `often`, so there are two more rounds
+    # for the first two.
     often = counts > _OFTEN if update.fold is not None else np.zeros(len(counts), np.bool_)
     rounds = int(counts[~often].max(initial=1))
     for turn in range(1, rounds):
@@ -120,5 +137,7 @@ def _folded(new: Array, starts: Ints, counts: Ints, values: Array, order: Ints |
     if update.fold is not None:
         for i in np.flatnonzero(often):
             rest = slice(starts[i] + 1, starts[i] + counts[i])
-            new[i] = update.fold(np.concatenate([new[i : i + 1], values[rest if order is None else order[rest]]]))
+            new[i] = update.fold(
+                np.concatenate([new[i : i + 1], values[rest if order is None else order[rest]]])
+            )
     return new

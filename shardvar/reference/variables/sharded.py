@@ -1,12 +1,12 @@
 """ShardedVariable: a container of variables that compose a larger one along the first axis.
 
-R-SV-1 (RFC 000): "ShardedVariable is a container of a list of variables that are placed on different devices, and that
-list of variables compose a larger variable." R-VAR-9 (RFC 003): "Implement PartitionedVariable as a subclass of the
-tf.Variable interface". Where one variable is expected (a gradient, a module's list of variables), its shards take its
-place.
+R-SV-1 (RFC 000): "ShardedVariable is a container of a list of variables that are placed on
+different devices, and that list of variables compose a larger variable." R-VAR-9 (RFC 003):
+"Implement PartitionedVariable as a subclass of the tf.Variable interface". Where one variable is
+expected (a gradient, a module's list of variables), its shards take its place.
 
-Python's protocols are those of a plain variable: iterating gives the rows, ``==`` compares elements, the hash is the
-identity, and ``len`` is left out. The shards are ``variables``.
+Python's protocols are those of a plain variable: iterating gives the rows, ``==`` compares
+elements, the hash is the identity, and ``len`` is left out. The shards are ``variables``.
 """
 
 import weakref
@@ -36,8 +36,9 @@ class ShardedVariable(Variable):
     Parameters
     ----------
     variables : sequence of Variable
-        The shards, in the order of their rows. They may have any number of rows, 0 included. The other axes, the dtype
-        and ``trainable`` must agree, and a shard may be in one container only.
+        The shards, in the order of their rows. They may have any number of rows, 0 included. The
+        other axes, the dtype and ``trainable`` must agree, and a shard may be in one container
+        only.
     name : str, default "ShardedVariable"
         The name of the whole.
 
@@ -61,8 +62,11 @@ class ShardedVariable(Variable):
         shards = check_shards(variables)
         self._name = name
         row_layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
-        self._shards = ShardGroup(tuple(shards), row_layout, tuple(shards[0].shape[1:]), shards[0].dtype)
-        # A weak reference: shards outlive a container that is dropped, and are then free for another one.
+        self._shards = ShardGroup(
+            tuple(shards), row_layout, tuple(shards[0].shape[1:]), shards[0].dtype
+        )
+        # A weak reference: shards outlive a container that is dropped, and are then free for
+        # another one.
         for shard in shards:
             shard._container = weakref.ref(self)
 
@@ -101,7 +105,8 @@ class ShardedVariable(Variable):
 
     @property
     def device(self) -> Device:
-        """The device of the first shard, on which variables that are colocated with this one are created."""
+        """The device of the first shard, on which variables that are colocated with this one are
+        created."""
         return self._shards.variables[0].device
 
     @property
@@ -115,7 +120,8 @@ class ShardedVariable(Variable):
         zeros = (0,) * len(self._shards.row_shape)
         bounds = self._shards.row_layout.bounds
         parts = tuple(
-            Region((start, *zeros), (stop - start, *self._shards.row_shape)) for start, stop in pairwise(bounds)
+            Region((start, *zeros), (stop - start, *self._shards.row_shape))
+            for start, stop in pairwise(bounds)
         )
         return Partition(self.shape, parts)
 
@@ -126,8 +132,8 @@ class ShardedVariable(Variable):
     def read_value(self) -> Array:
         """Return the full value, concatenated on the current device.
 
-        R-SV-3 (RFC 000): "ShardedVariable will support read and update functions like read_value, assign_add and
-        scatter_add."
+        R-SV-3 (RFC 000): "ShardedVariable will support read and update functions like read_value,
+        assign_add and scatter_add."
 
         Returns
         -------
@@ -148,11 +154,14 @@ class ShardedVariable(Variable):
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         return self._shards.plan_writes(update, value)
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
         return self._shards.plan_row_writes(update, rows, values, order)
 
     def _written(self, read_value: bool) -> Any:
-        # R-ASSIGN-2: as TensorFlow, every write returns the container itself, whatever read_value says.
+        # R-ASSIGN-2: as TensorFlow, every write returns the container itself, whatever read_value
+        # says.
         return self
 
     def __copy__(self) -> Self:
@@ -180,14 +189,21 @@ class ShardedVariable(Variable):
         return variable_html(f"ShardedVariable {self.name}", about, self.shape, shards)
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{shard.name} {shard.shape} on {shard.device}" for shard in self._shards.variables)
-        return f"<sv.ShardedVariable {self.name!r} shape={self.shape} dtype={dtype_name(self.dtype)} of {parts}>"
+        parts = ", ".join(
+            f"{shard.name} {shard.shape} on {shard.device}" for shard in self._shards.variables
+        )
+        return (
+            f"<sv.ShardedVariable {self.name!r} shape={self.shape} dtype={dtype_name(self.dtype)} "
+            f"of {parts}>"
+        )
 
 
 def check_shards(variables: Any) -> list[Variable]:
-    """Return the variables as a list that composes one variable; the error names the first that does not fit.
+    """Return the variables as a list that composes one variable; the error names the first that
+    does not fit.
 
-    R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first axis.
+    R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first
+    axis.
     """
     is_list = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)
     if not is_list or not len(variables):
@@ -201,18 +217,22 @@ def check_shards(variables: Any) -> list[Variable]:
                 f"Shard {number} is {type(shard).__name__} {_excerpt(shard)}.",
                 "Give a variable that is not sharded for each shard.",
             )
-    # Scalars are found before shapes are compared, because the shape of a scalar behind the first axis is that of a
-    # vector: ().
+    # Scalars are found before shapes are compared, because the shape of a scalar behind the first
+    # axis is that of a vector: ().
     shards: list[Variable] = list(variables)
     _check_equal("dtype", [dtype_name(shard.dtype) for shard in shards])
     scalar = next((shard for shard in shards if not shard.shape), None)
     if scalar is not None:
-        raise LayoutError(f"The shard {scalar.name} is a scalar.", "Give shards with at least one axis.")
+        raise LayoutError(
+            f"The shard {scalar.name} is a scalar.", "Give shards with at least one axis."
+        )
     _check_equal("shape behind the first axis", [shard.shape[1:] for shard in shards])
     _check_equal("trainable property", [shard.trainable for shard in shards])
     for number, shard in enumerate(shards):
         if any(shard is other for other in shards[:number]):
-            raise LayoutError(f"The variable {shard.name} is given twice.", "Create a variable for each shard.")
+            raise LayoutError(
+                f"The variable {shard.name} is given twice.", "Create a variable for each shard."
+            )
         if shard.container is not None:
             raise LayoutError(
                 f"The variable {shard.name} is a shard of {shard.container.name} already.",
@@ -225,7 +245,8 @@ def _check_equal(what: str, values: list[Any]) -> None:
     odd = next((number for number, value in enumerate(values) if value != values[0]), None)
     if odd is not None:
         raise ArgumentError(
-            f"Shards 0 and {odd} differ in {what}: {values[0]} and {values[odd]}.", "Give shards that agree in it."
+            f"Shards 0 and {odd} differ in {what}: {values[0]} and {values[odd]}.",
+            "Give shards that agree in it.",
         )
 
 

@@ -1,8 +1,9 @@
-"""SyncOnReadVariable: each replica has its own copy, and readers outside the replicas see the copies as one value.
+"""SyncOnReadVariable: each replica has its own copy, and readers outside the replicas see the
+copies as one value.
 
-``synchronization="ON_READ"`` asks for it where a strategy mirrors. It suits counters and moving averages, which every
-replica updates many times a step and which are rarely read. TensorFlow has this kind, and RFC 000 names it among the
-kinds of variables. ``aggregation`` is the rule:
+``synchronization="ON_READ"`` asks for it where a strategy mirrors. It suits counters and moving
+averages, which every replica updates many times a step and which are rarely read. TensorFlow has
+this kind, and RFC 000 names it among the kinds of variables. ``aggregation`` is the rule:
 
     inside ``strategy.run``   reads and writes are those of the replica's own copy; nothing crosses between devices
     outside, a read           the sum or the mean of the copies, or the first one
@@ -53,7 +54,9 @@ def replica_scope(number: int) -> Iterator[None]:
 class SyncOnReadVariable(DelegatingVariable):
     """Copies of one variable that become one value where they are read."""
 
-    def __init__(self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None) -> None:
+    def __init__(
+        self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None
+    ) -> None:
         self._copies = check_copies(copies)
         self._aggregation: VariableAggregation = parse_mode(VariableAggregation, aggregation)
         self._name = self._copies[0].name if name is None else name
@@ -103,10 +106,13 @@ class SyncOnReadVariable(DelegatingVariable):
             return super().plan_writes(update, value)
         if update is REPLACE:
             return self._plan_each(REPLACE, self._one_each(REPLACE, value))
-        # Combined with the value that is read outside, and assigned as a whole: the way of a variable without targets.
+        # Combined with the value that is read outside, and assigned as a whole: the way of a
+        # variable without targets.
         return Variable.plan_writes(self, update, value)
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
         if self._own is not None:
             return super().plan_row_writes(update, rows, values, order)
         return Variable.plan_row_writes(self, update, rows, values, order)
@@ -115,7 +121,8 @@ class SyncOnReadVariable(DelegatingVariable):
         if self._own is not None:
             self._own._write_dense(update, value, name, read_value)
             return self._written(read_value)
-        # Check. A sum counts an addition once for each copy that gets it, so the caller must say which.
+        # Check. A sum counts an addition once for each copy that gets it, so the caller must say
+        # which.
         self._check_outside(update)
         with operation_scope(name):
             # Plan. One array a copy, all of them checked before the first is written.
@@ -127,7 +134,8 @@ class SyncOnReadVariable(DelegatingVariable):
     def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         if self._own is None:
             raise ArgumentError(
-                f"{self.name} has a copy on each replica and cannot be scattered to from outside them.",
+                f"{self.name} has a copy on each replica and cannot be scattered to from outside "
+                "them.",
                 "Scatter inside strategy.run(function), or assign the whole value.",
             )
         self._own._write_sparse(update, sparse_delta, name)
@@ -141,18 +149,26 @@ class SyncOnReadVariable(DelegatingVariable):
     def _aggregated(self, read: Any) -> Array:
         if self._aggregation is VariableAggregation.NONE:
             raise ArgumentError(
-                f"{self.name} is read from outside its replicas, and no aggregation says what its copies are together.",
+                f"{self.name} is read from outside its replicas, and no aggregation says what "
+                "its copies are together.",
                 "Create it with aggregation=, or read it inside strategy.run(function).",
             )
         # The mutexes of all copies are held, so that the sum is of one moment.
-        copies = self._copies[:1] if self._aggregation is VariableAggregation.ONLY_FIRST_REPLICA else self._copies
+        copies = (
+            self._copies[:1]
+            if self._aggregation is VariableAggregation.ONLY_FIRST_REPLICA
+            else self._copies
+        )
         with holding(self.resources):
-            return as_value(aggregate(PerReplica([read(copy) for copy in copies]), self._aggregation))
+            return as_value(
+                aggregate(PerReplica([read(copy) for copy in copies]), self._aggregation)
+            )
 
     def _check_outside(self, update: UpdateKind) -> None:
         if update in (ADD, SUB) and self._aggregation is VariableAggregation.SUM:
             raise ArgumentError(
-                f"{self.name} is read as the sum of its copies: {update.verb} to every copy would count several times.",
+                f"{self.name} is read as the sum of its copies: {update.verb} to every copy "
+                "would count several times.",
                 "Add inside strategy.run(function), or assign the whole value.",
             )
 
@@ -161,12 +177,16 @@ class SyncOnReadVariable(DelegatingVariable):
         count = len(self._copies)
         if isinstance(value, PerReplica):
             if len(value.values) != count:
-                raise ArgumentError(f"{len(value.values)} values are given for {count} copies.", "Give one a replica.")
+                raise ArgumentError(
+                    f"{len(value.values)} values are given for {count} copies.",
+                    "Give one a replica.",
+                )
             return value.here()
         if update is not REPLACE or self._aggregation is not VariableAggregation.SUM:
             return [value] * count
-        # Equal shares, whose sum is the value. Of integers the first copies take one more, until nothing is left over:
-        # 7 over 3 copies is 3 + 2 + 2, because 7 // 3 = 2 leaves 1, which is more than 0 and not more than 1 or 2.
+        # Equal shares, whose sum is the value. Of integers the first copies take one more, until
+        # nothing is left over: 7 over 3 copies is 3 + 2 + 2, because 7 // 3 = 2 leaves 1, which is
+        # more than 0 and not more than 1 or 2.
         whole = cast_value(value, self.dtype, "The value")
         if whole.dtype.kind not in "iu":
             return [np.asarray(whole / count, whole.dtype)] * count

@@ -1,7 +1,9 @@
-"""Updates: the ways in which a write combines old and new elements. Dense and sparse writes share one table.
+"""Updates: the ways in which a write combines old and new elements. Dense and sparse writes share
+one table.
 
-``new = combine(old, value)``. A sparse write applies duplicates one after another in the order in which they were
-given, so sums, products and the last of several replacements are those of a plain loop, bit for bit.
+``new = combine(old, value)``. A sparse write applies duplicates one after another in the order in
+which they were given, so sums, products and the last of several replacements are those of a plain
+loop, bit for bit.
 """
 
 from collections.abc import Callable
@@ -23,7 +25,8 @@ class UpdateKind:
     combine: Callable[[Array, Array], Array]
     """Elementwise ``new = combine(old, value)``."""
     fold: Callable[[Array], Array] | None = None
-    """``fold(stack)`` applies ``combine`` from the first of [n, *row] to the last, where that has a fast form."""
+    """``fold(stack)`` applies ``combine`` from the first of [n, *row] to the last, where that has a
+    fast form."""
     is_arithmetic: bool = True
     """True if it needs numbers; strings and booleans can only be replaced."""
 
@@ -43,18 +46,21 @@ def truncated_quotient(old: Array, value: Array) -> Array:
     """
     if old.dtype.kind not in "iu":
         return np.asarray(np.divide(old, value))
-    # NumPy divides towards minus infinity: -7 = 2 * -4 + 1. Where something remains and the signs differ, the quotient
-    # towards zero is one more: -3.
+    # NumPy divides towards minus infinity: -7 = 2 * -4 + 1. Where something remains and the signs
+    # differ, the quotient towards zero is one more: -3.
     quotient, remainder = np.divmod(old, value)
-    return np.asarray(quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype))
+    return np.asarray(
+        quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype)
+    )
 
 
 def _fold(ufunc: np.ufunc) -> Callable[[Array], Array]:
     """Return a fold from left to right along axis 0."""
 
     def fold(stack: Array) -> Array:
-        # `reduce` goes row by row, except for rows of one element: these it adds in pairs, ((a + b) + (c + d)), whose
-        # rounding differs from a loop's; `accumulate` adds one element after another.
+        # `reduce` goes row by row, except for rows of one element: these it adds in pairs, ((a + b)
+        # + (c + d)), whose rounding differs from a loop's; `accumulate` adds one element after
+        # another.
         if stack[0].size == 1:
             return np.asarray(ufunc.accumulate(stack, axis=0)[-1])
         return np.asarray(ufunc.reduce(stack, axis=0))
@@ -76,11 +82,15 @@ MAX = UpdateKind("max", np.maximum, _fold(np.maximum))
 
 
 def check_update(update: UpdateKind, dtype: np.dtype[Any], values: Array) -> None:
-    """Raise ``ArgumentError`` if the dtype has no such arithmetic, or if a value to divide by is zero."""
+    """Raise ``ArgumentError`` if the dtype has no such arithmetic, or if a value to divide by is
+    zero."""
     if update.is_arithmetic and dtype.kind in "Ob":
         raise ArgumentError(
-            f"A variable of dtype {dtype_name(dtype)} cannot {update.verb} values.", "Assign new values instead."
+            f"A variable of dtype {dtype_name(dtype)} cannot {update.verb} values.",
+            "Assign new values instead.",
         )
     if update is DIV and not np.all(values):
         # As TensorFlow does, for floats too: a model that fills with infinities would go unseen.
-        raise ArgumentError("The values to divide by hold a zero.", "Divide by numbers other than 0.")
+        raise ArgumentError(
+            "The values to divide by hold a zero.", "Divide by numbers other than 0."
+        )

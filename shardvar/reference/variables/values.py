@@ -1,8 +1,10 @@
-"""Values of variables: NumPy arrays of a dtype that shardvar knows; strings are objects of type ``bytes``.
+"""Values of variables: NumPy arrays of a dtype that shardvar knows; strings are objects of type
+``bytes``.
 
-``as_value`` takes anything that means an array, ``cast_value`` fits it to a variable. Plain Python numbers get
-TensorFlow's dtypes (float32, int32); arrays keep theirs. A value is cast where its kind allows: of bool, integer, real,
-complex each may become a later one, never an earlier one. Integers that do not fit the dtype are refused.
+``as_value`` takes anything that means an array, ``cast_value`` fits it to a variable. Plain Python
+numbers get TensorFlow's dtypes (float32, int32); arrays keep theirs. A value is cast where its kind
+allows: of bool, integer, real, complex each may become a later one, never an earlier one. Integers
+that do not fit the dtype are refused.
 """
 
 from typing import Any
@@ -17,26 +19,30 @@ _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
 
 
 def as_value(value: Any, dtype: Any = None) -> Array:
-    """Return the array that ``value`` means, of ``dtype`` if one is given. It may be ``value`` itself.
+    """Return the array that ``value`` means, of ``dtype`` if one is given. It may be ``value``
+    itself.
 
     >>> as_value([1, 2]).dtype, as_value(1.5).dtype, as_value(np.float64(1.5)).dtype, as_value("a")
     (dtype('int32'), dtype('float32'), dtype('float64'), array(b'a', dtype=object))
     """
-    # With a dtype, Python numbers are cast from their 64 bits: 0.1 as float64 would lose digits if narrowed first.
+    # With a dtype, Python numbers are cast from their 64 bits: 0.1 as float64 would lose digits if
+    # narrowed first.
     array = _array(value)
     if dtype is not None:
         return cast_value(array, as_dtype(dtype), "The value")
     if _is_python(value):
         array = _narrowed(array)
-    # A dtype is known by its name, so big-endian arrays become native, and unknown dtypes are refused here.
+    # A dtype is known by its name, so big-endian arrays become native, and unknown dtypes are
+    # refused here.
     return array.astype(numpy_dtype(dtype_name(array.dtype)), copy=False)
 
 
 def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
-    """Return ``value`` as an array of ``dtype``; the message of an ``ArgumentError`` begins with ``what``.
+    """Return ``value`` as an array of ``dtype``; the message of an ``ArgumentError`` begins with
+    ``what``.
 
-    R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is sharded or not": there is
-    one rule for plain and sharded variables, and it is the plain one's.
+    R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
+    sharded or not": there is one rule for plain and sharded variables, and it is the plain one's.
     """
     array = _array(value)
     if array.dtype == dtype:
@@ -47,11 +53,16 @@ def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
             f"{what} has dtype {dtype_name(array.dtype)}, and the variable {dtype_name(dtype)}.",
             f"Convert it first, by value.astype({dtype_name(dtype)!r}).",
         )
-    with np.errstate(over="ignore", invalid="ignore"):  # a real that does not fit becomes infinite, as in any cast
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # a real that does not fit becomes infinite, as in any cast
         cast = array.astype(dtype)
-    # Integers wrap around in a cast: 300 as int8 is 44. Comparing with the original finds every one that did.
+    # Integers wrap around in a cast: 300 as int8 is 44. Comparing with the original finds every one
+    # that did.
     if source == target == 1 and not np.array_equal(cast, array):
-        raise ArgumentError(f"{what} holds integers that do not fit {dtype_name(dtype)}.", "Use a wider dtype.")
+        raise ArgumentError(
+            f"{what} holds integers that do not fit {dtype_name(dtype)}.", "Use a wider dtype."
+        )
     return cast
 
 
@@ -65,13 +76,18 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def check_shape(shape: tuple[int, ...], expected: tuple[int | None, ...], what: str) -> None:
-    """Raise ``ArgumentError`` unless ``shape`` is the expected one, in which None stands for any extent.
+    """Raise ``ArgumentError`` unless ``shape`` is the expected one, in which None stands for any
+    extent.
 
     R-VAR-2: shapes are equal, nothing is broadcast and nothing is cropped.
     """
-    fits = len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
+    fits = len(shape) == len(expected) and all(
+        e in (None, s) for s, e in zip(shape, expected, strict=True)
+    )
     if not fits:
-        raise ArgumentError(f"{what} has shape {shape}. Expected {expected}.", "Give a value of that shape.")
+        raise ArgumentError(
+            f"{what} has shape {shape}. Expected {expected}.", "Give a value of that shape."
+        )
 
 
 def _array(value: Any) -> Array:
@@ -81,8 +97,8 @@ def _array(value: Any) -> Array:
         raise ArgumentError(
             f"A {type(value).__name__} cannot be converted to an array: {error}.", "Give an array."
         ) from error
-    # Texts and bytes of fixed width have lost their trailing zeros by now: np.asarray([b"a\0"]) holds b"a". Arrays of
-    # objects keep them.
+    # Texts and bytes of fixed width have lost their trailing zeros by now: np.asarray([b"a\0"])
+    # holds b"a". Arrays of objects keep them.
     if array.dtype.kind == "U":
         return np.char.encode(array, "utf-8").astype(object)
     if array.dtype.kind == "S":
@@ -93,11 +109,13 @@ def _array(value: Any) -> Array:
 
 
 def _strings(array: Array) -> Array:
-    """Return an array of ``bytes`` for an array of texts and bytes; other Python objects are refused."""
+    """Return an array of ``bytes`` for an array of texts and bytes; other Python objects are
+    refused."""
     encoded = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
     if not all(isinstance(item, bytes) for item in encoded):
         raise ArgumentTypeError(
-            "A variable cannot hold an array of Python objects.", "Give numbers, or strings of bytes."
+            "A variable cannot hold an array of Python objects.",
+            "Give numbers, or strings of bytes.",
         )
     strings = np.empty(len(encoded), object)
     strings[:] = encoded
@@ -109,22 +127,28 @@ def _is_python(value: Any) -> bool:
     # [[1.5, 2.0]] -> [1.5, 2.0] -> 1.5. An empty list counts as Python numbers, as in TensorFlow.
     while isinstance(value, list | tuple) and value:
         value = value[0]
-    return isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic)
+    return isinstance(value, bool | int | float | list | tuple) and not isinstance(
+        value, np.generic
+    )
 
 
 def _narrowed(array: Array) -> Array:
-    """Return float64 as float32, and int64 as int32 if all values fit, as TensorFlow reads Python numbers."""
+    """Return float64 as float32, and int64 as int32 if all values fit, as TensorFlow reads Python
+    numbers."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
     # 2**40 does not fit int32 and stays int64.
     limits = np.iinfo(np.int32)
-    if array.dtype == np.int64 and (array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max)):
+    if array.dtype == np.int64 and (
+        array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max)
+    ):
         return array.astype(np.int32)
     return array
 
 
 def _rank(dtype: np.dtype[Any]) -> int | None:
-    """Return the place of a dtype's kind in ``_KINDS``, or None for strings, which are cast to nothing."""
+    """Return the place of a dtype's kind in ``_KINDS``, or None for strings, which are cast to
+    nothing."""
     name = dtype_name(dtype)
     if name == STRING:
         return None

@@ -1,19 +1,22 @@
-"""sv.Variable: an abstract interface, the factory that makes variables, and variables that stand for others.
+"""sv.Variable: an abstract interface, the factory that makes variables, and variables that stand
+for others.
 
-R-VAR-4 (RFC 003): "This is implemented by having a custom metaclass for tf.Variable which, when asked to construct a
-tf.Variable directly will call the factory functions, but when asked to construct subclasses of tf.Variable will do
-nothing and construct the child class."
+R-VAR-4 (RFC 003): "This is implemented by having a custom metaclass for tf.Variable which, when
+asked to construct a tf.Variable directly will call the factory functions, but when asked to
+construct subclasses of tf.Variable will do nothing and construct the child class."
 
-R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by subclassing tf.Variable and
-adding a scoped factory function to use those variables". A subclass provides ``shape``, ``dtype``, ``name``,
-``read_value`` and ``assign``; this class writes everything else in terms of these.
+R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by subclassing
+tf.Variable and adding a scoped factory function to use those variables". A subclass provides
+``shape``, ``dtype``, ``name``, ``read_value`` and ``assign``; this class writes everything else in
+terms of these.
 
-R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by default": nothing registers a variable
-anywhere.
+R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by default": nothing
+registers a variable anywhere.
 
-``DelegatingVariable`` is the base of the kinds that hold no value themselves: mirrored, aggregating and
-synchronize-on-read variables, and ``UnreadVariable``, the result of a write. The default kind, ``ResourceVariable``, is
-built on this module and sets itself as ``Variable.default_kind``, so that imports go one way.
+``DelegatingVariable`` is the base of the kinds that hold no value themselves: mirrored, aggregating
+and synchronize-on-read variables, and ``UnreadVariable``, the result of a write. The default kind,
+``ResourceVariable``, is built on this module and sets itself as ``Variable.default_kind``, so that
+imports go one way.
 """
 
 import weakref
@@ -55,19 +58,24 @@ class VariableAggregation(Enum):
 
 
 class _Factory(type):
-    """The metaclass: calling ``Variable`` itself asks the creators, calling a subclass constructs it."""
+    """The metaclass: calling ``Variable`` itself asks the creators, calling a subclass constructs
+    it."""
 
     @property
     def __signature__(cls) -> Signature:
-        """The arguments of a call, for ``help`` and editors; those of ``__call__`` would say nothing."""
+        """The arguments of a call, for ``help`` and editors; those of ``__call__`` would say
+        nothing."""
         if cls is Variable:
             return signature(_arguments).replace(return_annotation=Signature.empty)
         of_init = signature(cls.__init__)  # type: ignore[misc]  # `cls` is the class itself
-        return of_init.replace(parameters=[*of_init.parameters.values()][1:], return_annotation=Signature.empty)
+        return of_init.replace(
+            parameters=[*of_init.parameters.values()][1:], return_annotation=Signature.empty
+        )
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Variable:
-            # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will be ResourceVariable".
+            # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will be
+            # ResourceVariable".
             return create(Variable.default_kind, _arguments(*args, **kwargs))
         return super().__call__(*args, **kwargs)
 
@@ -75,37 +83,42 @@ class _Factory(type):
 class Variable(VariableInterface, metaclass=_Factory):
     """A value that can be read and assigned.
 
-    ``sv.Variable(...)`` asks the creators of the open scopes for a variable; they get all arguments as keyword
-    arguments. Without scopes it makes a plain variable on the current device.
+    ``sv.Variable(...)`` asks the creators of the open scopes for a variable; they get all arguments
+    as keyword arguments. Without scopes it makes a plain variable on the current device.
 
     Parameters
     ----------
     initial_value : array_like or callable, optional
-        The value, or a function that returns it, such as an initializer; only a creator can make a variable without
-        one. Python numbers become float32 and int32; arrays keep their dtype.
+        The value, or a function that returns it, such as an initializer; only a creator can make a
+        variable without one. Python numbers become float32 and int32; arrays keep their dtype.
     trainable : bool, optional
-        True if optimizers may change the variable; by default True unless it is synchronized on read.
+        True if optimizers may change the variable; by default True unless it is synchronized on
+        read.
     name : str, optional
-        The name, by default "Variable", behind the prefixes of the open name scopes. Several variables may have the
-        same.
+        The name, by default "Variable", behind the prefixes of the open name scopes. Several
+        variables may have the same.
     dtype : dtype_like, optional
         The dtype; by default that of the initial value.
     shape : sequence of int or None, optional
-        The shape, with None where any size may be assigned later; by default that of the initial value.
+        The shape, with None where any size may be assigned later; by default that of the initial
+        value.
     constraint : callable, optional
         A function that an optimizer applies to the value after an update.
     synchronization : VariableSynchronization or str, optional
-        "AUTO", "NONE", "ON_WRITE" or "ON_READ": the moment at which the copies of a mirrored variable are made equal.
+        "AUTO", "NONE", "ON_WRITE" or "ON_READ": the moment at which the copies of a mirrored
+        variable are made equal.
     aggregation : VariableAggregation or str, optional
-        "NONE", "SUM", "MEAN" or "ONLY_FIRST_REPLICA": the rule by which updates of several replicas become one.
+        "NONE", "SUM", "MEAN" or "ONLY_FIRST_REPLICA": the rule by which updates of several replicas
+        become one.
     **more : any
-        ``device``, the device that holds the value, by default the current one; ``colocated_with``, a variable on whose
-        device this one is created; and arguments for creators of your own.
+        ``device``, the device that holds the value, by default the current one; ``colocated_with``,
+        a variable on whose device this one is created; and arguments for creators of your own.
 
     Raises
     ------
     ArgumentError
-        If there is no initial value, its shape or dtype does not fit `shape` or `dtype`, or a mode has another name.
+        If there is no initial value, its shape or dtype does not fit `shape` or `dtype`, or a mode
+        has another name.
     ArgumentTypeError
         If `name` is not a text, or the initial value holds Python objects.
     DeviceFull
@@ -119,11 +132,14 @@ class Variable(VariableInterface, metaclass=_Factory):
     """
 
     default_kind: ClassVar[type["Variable"]]
-    """The class that ``sv.Variable(...)`` constructs where creators leave it to the base constructor."""
+    """The class that ``sv.Variable(...)`` constructs where creators leave it to the base
+    constructor."""
     _container: "weakref.ref[VariableInterface] | None" = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__} has no __init__: a kind of variable constructs itself.")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no __init__: a kind of variable constructs itself."
+        )
 
     @property
     def trainable(self) -> bool:
@@ -139,10 +155,12 @@ class Variable(VariableInterface, metaclass=_Factory):
         """The sharded variable that this is a shard of, while that exists."""
         return None if self._container is None else self._container()
 
-    # The methods of a shard (`row_access.RowShard`), and the interface by means of `read_value` and `assign`.
+    # The methods of a shard (`row_access.RowShard`), and the interface by means of `read_value` and
+    # `assign`.
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
-        """Copy a range of the value to an array on the current device: ``out[...] = value[ranges]``.
+        """Copy a range of the value to an array on the current device: ``out[...] =
+        value[ranges]``.
 
         Parameters
         ----------
@@ -156,8 +174,8 @@ class Variable(VariableInterface, metaclass=_Factory):
     def rows_buffer(self) -> Buffer | None:
         """Return the buffer whose rows are the value's, if a read copies only.
 
-        The caller holds the mutexes of ``resources``. Shards that all have a buffer are read together, without
-        ``gather_rows``.
+        The caller holds the mutexes of ``resources``. Shards that all have a buffer are read
+        together, without ``gather_rows``.
 
         Returns
         -------
@@ -180,9 +198,9 @@ class Variable(VariableInterface, metaclass=_Factory):
         """
         out[slice(None) if places is None else places] = self.read_value()[rows]
 
-    # Two plans by means of `assign` alone. They read, combine and assign at the commit, while the mutexes are held: the
-    # value of then counts, not the one when the write was planned. A kind with resources plans in its own way, which
-    # moves the operand ahead and writes in place.
+    # Two plans by means of `assign` alone. They read, combine and assign at the commit, while the
+    # mutexes are held: the value of then counts, not the one when the write was planned. A kind
+    # with resources plans in its own way, which moves the operand ahead and writes in place.
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         def apply() -> None:
@@ -190,7 +208,9 @@ class Variable(VariableInterface, metaclass=_Factory):
 
         return [Write(self.resources, apply)]
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
         sorted_values = values if order is None else values[order]
 
         def apply() -> None:
@@ -208,13 +228,17 @@ class Variable(VariableInterface, metaclass=_Factory):
         return UnreadVariable(self) if read_value else None
 
     def __repr__(self) -> str:
-        return f"<sv.{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype} value={self.numpy()!r}>"
+        return (
+            f"<sv.{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype} "
+            f"value={self.numpy()!r}>"
+        )
 
 
 class DelegatingVariable(Variable):
     """A variable whose value is held by other variables of its shape and dtype, the targets.
 
-    Reads ask one of them, by default the first; writes are planned for all of them. A subclass provides ``_targets``.
+    Reads ask one of them, by default the first; writes are planned for all of them. A subclass
+    provides ``_targets``.
     """
 
     @property
@@ -260,16 +284,23 @@ class DelegatingVariable(Variable):
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         return [write for target in self._targets for write in target.plan_writes(update, value)]
 
-    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
-        return [write for target in self._targets for write in target.plan_row_writes(update, rows, values, order)]
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
+        return [
+            write
+            for target in self._targets
+            for write in target.plan_row_writes(update, rows, values, order)
+        ]
 
 
 class UnreadVariable(DelegatingVariable):
-    """Another name for a variable that was just written: what ``assign`` of a plain variable returns.
+    """Another name for a variable that was just written: what ``assign`` of a plain variable
+    returns.
 
-    R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*". Writes can be chained on it. It reads
-    when it is asked and not before, so a write whose result is unused moves nothing; it is not a snapshot, and reads
-    the value that the variable has by then.
+    R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*". Writes can be
+    chained on it. It reads when it is asked and not before, so a write whose result is unused moves
+    nothing; it is not a snapshot, and reads the value that the variable has by then.
     """
 
     def __init__(self, variable: Variable) -> None:
@@ -295,7 +326,8 @@ _Kind = TypeVar("_Kind", bound=type[Variable])
 
 
 def as_default_kind(kind: _Kind) -> _Kind:
-    """Decorate the class that ``sv.Variable(...)`` constructs where creators leave it to the base constructor."""
+    """Decorate the class that ``sv.Variable(...)`` constructs where creators leave it to the base
+    constructor."""
     Variable.default_kind = kind
     return kind
 
@@ -307,7 +339,9 @@ def parse_mode(kind: type[VariableSynchronization] | type[VariableAggregation], 
     if isinstance(value, str) and value.upper() in kind.__members__:
         return kind[value.upper()]
     if not isinstance(value, kind):
-        raise ArgumentError(f"Invalid {kind.__name__} {value!r}.", f"Give one of {', '.join(kind.__members__)}.")
+        raise ArgumentError(
+            f"Invalid {kind.__name__} {value!r}.", f"Give one of {', '.join(kind.__members__)}."
+        )
     return value
 
 

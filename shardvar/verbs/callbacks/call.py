@@ -2,9 +2,9 @@
 
 1. Call it with the slices, and read its answer (``answer``).
 2. Check the answer as that of any policy (``planning.decision``).
-3. Lay the values that it changed over those of the source: they are arrays, "files" and entries behind those of the
-   source, so that rows and files of the source keep their numbers. Which value fills which slice is a plan like any
-   other.
+3. Lay the values that it changed over those of the source: they are arrays, "files" and entries
+   behind those of the source, so that rows and files of the source keep their numbers. Which value
+   fills which slice is a plan like any other.
 
 Policies that answer in columns never come here.
 """
@@ -34,11 +34,12 @@ from shardvar.wire.crc import Checksum
 def ask_callback(
     policy: CallbackPolicy, capabilities: Capabilities, given: SliceSource
 ) -> tuple[Decision, ArraySource | None]:
-    """Ask for an answer once, check it, and plan; with the values that the callback changed, if there are any.
+    """Ask for an answer once, check it, and plan; with the values that the callback changed, if
+    there are any.
 
-    R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()` call". ``PolicyError``
-    if the answer breaks a restriction or is of another kind, or if the callback raises; its own error is the cause
-    then.
+    R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()`
+    call". ``PolicyError`` if the answer breaks a restriction or is of another kind, or if the
+    callback raises; its own error is the cause then.
     """
     # Ask, and check the answer as that of any policy.
     answer, seconds = _call(policy, given)
@@ -47,10 +48,14 @@ def ask_callback(
     # Plan.
     if answer.arrays:
         assignment, arrays = _substitute(assignment, answer.arrays)
-        plan = _plan_substituted(entries, assignment.slices, arrays, np.array(sorted(answer.arrays), dtype=np.int64))
+        plan = _plan_substituted(
+            entries, assignment.slices, arrays, np.array(sorted(answer.arrays), dtype=np.int64)
+        )
     else:
         arrays, plan = None, plan_copies(entries.slices, assignment.slices)
-    return Decision(assignment, plan, seconds, find_exceeding(policy, assignment), answer.num_empty), arrays
+    return Decision(
+        assignment, plan, seconds, find_exceeding(policy, assignment), answer.num_empty
+    ), arrays
 
 
 def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
@@ -73,10 +78,14 @@ def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
         return answer, seconds
 
 
-def _substitute(assignment: Assignment, arrays: Mapping[int, Array]) -> tuple[Assignment, ArraySource]:
-    """The assignment with the sizes of changed values, and these values as a source, like arrays that are saved.
+def _substitute(
+    assignment: Assignment, arrays: Mapping[int, Array]
+) -> tuple[Assignment, ArraySource]:
+    """The assignment with the sizes of changed values, and these values as a source, like arrays
+    that are saved.
 
-    R-POLICY-13 (RFC 001): "Note that not only can the sharding callback rearrange tensors, but also modify tensors."
+    R-POLICY-13 (RFC 001): "Note that not only can the sharding callback rearrange tensors, but also
+    modify tensors."
     """
     changed, slices = np.array(sorted(arrays), dtype=np.int64), assignment.slices
     source = array_source(slices.take(changed), [arrays[row] for row in changed.tolist()])
@@ -85,23 +94,39 @@ def _substitute(assignment: Assignment, arrays: Mapping[int, Array]) -> tuple[As
     return replace(assignment, slices=replace(slices, nbytes=nbytes)), source
 
 
-def _plan_substituted(entries: EntryTable, targets: SliceTable, arrays: ArraySource, changed: Ints) -> Plan:
-    """The plan that fills the changed targets from the arrays, and the others from the entries of the source."""
+def _plan_substituted(
+    entries: EntryTable, targets: SliceTable, arrays: ArraySource, changed: Ints
+) -> Plan:
+    """The plan that fills the changed targets from the arrays, and the others from the entries of
+    the source."""
     is_changed = np.zeros(len(targets), dtype=np.bool)
     is_changed[changed] = True
     kept = np.flatnonzero(~is_changed)
     parts = [
         _renumbered(plan_copies(entries.slices, targets.take(kept)).copies, 0, kept),
-        _renumbered(plan_copies(arrays.index.entries.slices, targets.take(changed)).copies, len(entries), changed),
+        _renumbered(
+            plan_copies(arrays.index.entries.slices, targets.take(changed)).copies,
+            len(entries),
+            changed,
+        ),
     ]
-    columns = ([getattr(part, name) for part in parts] for name in ("source", "target", "offset", "shape"))
+    columns = (
+        [getattr(part, name) for part in parts] for name in ("source", "target", "offset", "shape")
+    )
     copies = CopyTable(*map(np.concatenate, columns))
-    # Both parts are ordered by target, and no target is in both, so a stable sort by target restores the order.
-    return Plan(overlay_entries(entries, arrays).slices, targets, copies.take(np.argsort(copies.target, kind="stable")))
+    # Both parts are ordered by target, and no target is in both, so a stable sort by target
+    # restores the order.
+    return Plan(
+        overlay_entries(entries, arrays).slices,
+        targets,
+        copies.take(np.argsort(copies.target, kind="stable")),
+    )
 
 
 def _renumbered(copies: CopyTable, first_source: int, targets: Ints) -> CopyTable:
-    return CopyTable(copies.source + first_source, targets[copies.target], copies.offset, copies.shape)
+    return CopyTable(
+        copies.source + first_source, targets[copies.target], copies.offset, copies.shape
+    )
 
 
 def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
@@ -112,9 +137,11 @@ def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
 
 
 def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
-    """The source that reads the entries of ``overlay_entries``; arrays over arrays are one source of arrays."""
+    """The source that reads the entries of ``overlay_entries``; arrays over arrays are one source
+    of arrays."""
     count = len(arrays.arrays)
-    # The arrays come last, each as a file: behind 3 files, the last of 2 arrays is file 4, and 4 + 1 - 2 is 3.
+    # The arrays come last, each as a file: behind 3 files, the last of 2 arrays is file 4, and 4 +
+    # 1 - 2 is 3.
     num_files = int(entries.file[-1]) + 1 - count
     if isinstance(source, ArraySource):
         values = [*source.arrays[:num_files], *arrays.arrays]
@@ -159,7 +186,11 @@ class OverlaidSource:
 
     def map(self, file: int) -> memoryview:
         """Map a file, or an array."""
-        return self.inner.map(file) if file < self.num_files else self.arrays.map(file - self.num_files)
+        return (
+            self.inner.map(file)
+            if file < self.num_files
+            else self.arrays.map(file - self.num_files)
+        )
 
     def close(self) -> None:
         """Close the other source."""

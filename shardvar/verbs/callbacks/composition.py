@@ -1,7 +1,8 @@
 """Composition: one policy inside the files of another.
 
-A composition of two policies that answer in columns answers in columns too; any other is a callback. Both apply the
-inner policy to each file of the outer policy's answer, one file after the other.
+A composition of two policies that answer in columns answers in columns too; any other is a
+callback. Both apply the inner policy to each file of the outer policy's answer, one file after the
+other.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,13 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.decision import find_exceeding
 from shardvar.planning.plan import Assignment
-from shardvar.planning.policies import CallbackPolicy, ColumnarPolicy, Policy, TablePolicy, TensorSliceDict
+from shardvar.planning.policies import (
+    CallbackPolicy,
+    ColumnarPolicy,
+    Policy,
+    TablePolicy,
+    TensorSliceDict,
+)
 from shardvar.planning.policies.policy import Exceeding
 from shardvar.planning.slices import SliceTable, stack
 from shardvar.verbs.arguments import check_policy
@@ -35,8 +42,8 @@ def compose(outer: Policy, inner: Policy) -> Policy:
     Returns
     -------
     policy
-        The composition. Its description is those of both. Two policies of shardvar compose to one that decides in
-        columns.
+        The composition. Its description is those of both. Two policies of shardvar compose to one
+        that decides in columns.
 
     Raises
     ------
@@ -47,9 +54,8 @@ def compose(outer: Policy, inner: Policy) -> Policy:
 
     Notes
     -----
-    R-POLICY-17 (RFC 001): "we can even get some callback composition going". Law: each file of the answer holds tensors
-    of
-    one file of ``outer``'s.
+    R-POLICY-17 (RFC 001): "we can even get some callback composition going". Law: each file of the
+    answer holds tensors of one file of ``outer``'s.
 
     Examples
     --------
@@ -72,7 +78,10 @@ def compose(outer: Policy, inner: Policy) -> Policy:
 def _callable(policy: Policy) -> CallbackPolicy:
     if callable(policy):
         return policy
-    raise ArgumentError(f"{policy!r} decides in columns alone and cannot be called.", "Derive it from ColumnarPolicy.")
+    raise ArgumentError(
+        f"{policy!r} decides in columns alone and cannot be called.",
+        "Derive it from ColumnarPolicy.",
+    )
 
 
 class _Composition:
@@ -103,17 +112,24 @@ class ColumnarComposition(_Composition, ColumnarPolicy):
     """The policy that divides each of its files."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The files that ``inner`` makes of the first file of ``outer``, then those of the second, and so on."""
+        """The files that ``inner`` makes of the first file of ``outer``, then those of the second,
+        and so on."""
         first = self.outer.assign(slices, capabilities)
         order, bounds = first.by_file()
         answers = [
-            self.inner.assign(first.slices.take(order[bounds[file] : bounds[file + 1]]), capabilities)
+            self.inner.assign(
+                first.slices.take(order[bounds[file] : bounds[file + 1]]), capabilities
+            )
             for file in range(first.num_files)
         ]
         # The files of each answer are numbered behind those of the answers before it.
         starts = np.cumsum([0, *(answer.num_files for answer in answers)]).tolist()
-        file = np.concatenate([answer.file + start for answer, start in zip(answers, starts, strict=False)])
-        return Assignment(stack([answer.slices for answer in answers]), file, starts[-1], self.description)
+        file = np.concatenate(
+            [answer.file + start for answer, start in zip(answers, starts, strict=False)]
+        )
+        return Assignment(
+            stack([answer.slices for answer in answers]), file, starts[-1], self.description
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +142,23 @@ class CallbackComposition(_Composition, ShardingCallback):
     """The policy that is called for each of its files."""
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> list[TensorSliceDict]:
-        """The files that ``inner`` makes of the first file of ``outer``, then those of the second, and so on."""
+        """The files that ``inner`` makes of the first file of ``outer``, then those of the second,
+        and so on."""
         # Reversed, so that of several slices with one key the first is kept.
         known = {each.checkpoint_key: each for each in reversed(shardable_tensors)}
         files: dict[int, list[ShardableTensor]] = {}
-        for file, key, spec, value in answer_items(self.outer(shardable_tensors), self.outer.description):
+        for file, key, spec, value in answer_items(
+            self.outer(shardable_tensors), self.outer.description
+        ):
             files.setdefault(file, []).append(_shardable(key, spec, value, known))
         return [shard for tensors in files.values() for shard in self.inner(tensors)]
 
 
-def _shardable(key: str, spec: str, value: Any, known: dict[str, ShardableTensor]) -> ShardableTensor:
-    """A value of an answer, to be answered about again; its device and its object are known by its key."""
+def _shardable(
+    key: str, spec: str, value: Any, known: dict[str, ShardableTensor]
+) -> ShardableTensor:
+    """A value of an answer, to be answered about again; its device and its object are known by its
+    key."""
     origin = known.get(key)
     if origin is not None and value is origin.tensor and spec == origin.slice_spec:
         return origin
@@ -144,4 +166,6 @@ def _shardable(key: str, spec: str, value: Any, known: dict[str, ShardableTensor
     if origin is None:
         return ShardableTensor(value, value.dtype, "", key, shape, spec, key)
     device = value.device if isinstance(value, LazySlice) else origin.device
-    return origin._replace(tensor=value, dtype=value.dtype, device=device, shape=shape, slice_spec=spec)
+    return origin._replace(
+        tensor=value, dtype=value.dtype, device=device, shape=shape, slice_spec=spec
+    )

@@ -1,9 +1,10 @@
-"""Sharding callbacks and what they are given: ``ShardingCallback``, ``ShardableTensor`` and ``LazySlice``.
+"""Sharding callbacks and what they are given: ``ShardingCallback``, ``ShardableTensor`` and
+``LazySlice``.
 
-A callback gets a ``ShardableTensor`` for each slice: its metadata, and as its values a ``LazySlice``. R-POLICY-19 (RFC
-001): "the callback really only works with the tensor metadata (it doesn't actually move around GBs of data when
-sharding)". So a lazy slice can be cut by any basic index without being read; values are read by ``np.asarray``, by
-arithmetic, and when they are saved.
+A callback gets a ``ShardableTensor`` for each slice: its metadata, and as its values a
+``LazySlice``. R-POLICY-19 (RFC 001): "the callback really only works with the tensor metadata (it
+doesn't actually move around GBs of data when sharding)". So a lazy slice can be cut by any basic
+index without being read; values are read by ``np.asarray``, by arithmetic, and when they are saved.
 """
 
 from abc import ABC, abstractmethod
@@ -22,14 +23,17 @@ from shardvar.planning.slices import LOCAL_DEVICE, task_of
 
 
 class ShardableTensor(NamedTuple):
-    """R-POLICY-11 (RFC 001): "all the information about a tensor that a user will need to perform custom sharding".
+    """R-POLICY-11 (RFC 001): "all the information about a tensor that a user will need to perform
+    custom sharding".
 
-    It is a named tuple rather than a dataclass because 100,000 of them are made in a tenth of a second; both are
-    frozen. Two are equal only if they are the same object: their tensors are neither compared nor read.
+    It is a named tuple rather than a dataclass because 100,000 of them are made in a tenth of a
+    second; both are frozen. Two are equal only if they are the same object: their tensors are
+    neither compared nor read.
     """
 
     tensor: Any
-    """The values: a ``LazySlice``, which reads them only when they are needed; a callback may put any array instead."""
+    """The values: a ``LazySlice``, which reads them only when they are needed; a callback may put
+    any array instead."""
     dtype: np.dtype[Any]
     """The dtype of the elements; ``object`` for strings."""
     device: str
@@ -39,7 +43,8 @@ class ShardableTensor(NamedTuple):
     shape: tuple[int, ...]
     """The shape of the slice, not of the whole tensor."""
     slice_spec: str
-    """The part of the whole tensor, as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all of it."""
+    """The part of the whole tensor, as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all of
+    it."""
     checkpoint_key: str
     """The key in the checkpoint; slices of one tensor share it."""
     trackable: Any = None
@@ -83,14 +88,16 @@ class Holder(Protocol):
 
 
 Axis = tuple[range | int, bool]
-"""Positions in the held slice (one, if an integer chose it), and True if the axis is one that ``None`` made."""
+"""Positions in the held slice (one, if an integer chose it), and True if the axis is one that
+``None`` made."""
 
 
 class LazySlice(NDArrayOperatorsMixin):
-    """A tensor whose values are read when they are needed: by ``np.asarray``, by arithmetic, by being saved.
+    """A tensor whose values are read when they are needed: by ``np.asarray``, by arithmetic, by
+    being saved.
 
-    NumPy's basic indices give another such tensor and read nothing. Operators and functions of NumPy read it and give
-    an array.
+    NumPy's basic indices give another such tensor and read nothing. Operators and functions of
+    NumPy read it and give an array.
     """
 
     __slots__ = ("_axes", "_holder", "_row")
@@ -129,7 +136,8 @@ class LazySlice(NDArrayOperatorsMixin):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its payload; a part of strings is read for them, and has the bytes of its elements."""
+        """The bytes of its payload; a part of strings is read for them, and has the bytes of its
+        elements."""
         if self._axes is None:
             return self._holder.nbytes(self._row)
         if self.dtype == np.object_:
@@ -148,25 +156,36 @@ class LazySlice(NDArrayOperatorsMixin):
 
     @property
     def region(self) -> Region | None:
-        """The part of the whole tensor; None if it has steps or other axes, and so is not a region of it."""
+        """The part of the whole tensor; None if it has steps or other axes, and so is not a region
+        of it."""
         held = self._holder.region(self._row)
         if self._axes is None:
             return held
-        starts = [axis.start for axis, new in self._axes if isinstance(axis, range) and axis.step == 1 and not new]
+        starts = [
+            axis.start
+            for axis, new in self._axes
+            if isinstance(axis, range) and axis.step == 1 and not new
+        ]
         if len(starts) < len(self._axes):
             return None
         return Region((a + b for a, b in zip(held.offset, starts, strict=True)), self.shape)
 
     def __len__(self) -> int:
         if not self.shape:
-            raise ArgumentTypeError(f"{self!r} has no axes and therefore no length.", "Ask for its size.")
+            raise ArgumentTypeError(
+                f"{self!r} has no axes and therefore no length.", "Ask for its size."
+            )
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> "LazySlice":
-        before = self._axes if self._axes is not None else [(range(extent), False) for extent in self.shape]
-        # Each axis that is left takes the next selection; axes that an integer dropped stay dropped. Example: of the
-        # axes (range(2, 9), False), (3, False), the index [4::-2, None] makes (range(6, 1, -2), False), (3, False) and
-        # then the new axis (range(1), True).
+        before = (
+            self._axes
+            if self._axes is not None
+            else [(range(extent), False) for extent in self.shape]
+        )
+        # Each axis that is left takes the next selection; axes that an integer dropped stay
+        # dropped. Example: of the axes (range(2, 9), False), (3, False), the index [4::-2, None]
+        # makes (range(6, 1, -2), False), (3, False) and then the new axis (range(1), True).
         rest = iter(select_basic(index, self.shape))
         axes: list[Axis] = []
         for indices, new in before:
@@ -226,10 +245,12 @@ def is_held_by(value: Any, holder: Holder) -> bool:
 
 
 class ShardingCallback(ABC):
-    """R-POLICY-18 (RFC 001): "Checkpoint sharding callback function, along with a text description."
+    """R-POLICY-18 (RFC 001): "Checkpoint sharding callback function, along with a text
+    description."
 
-    A base to derive from; any callable with a text ``description`` works too. Arguments of the callback are those of
-    its constructor (RFC 001, kwargs). Callbacks of one class whose fields are equal are equal.
+    A base to derive from; any callable with a text ``description`` works too. Arguments of the
+    callback are those of its constructor (RFC 001, kwargs). Callbacks of one class whose fields are
+    equal are equal.
 
     Examples
     --------
@@ -252,22 +273,28 @@ class ShardingCallback(ABC):
         """One sentence about the callback, stored in the checkpoint and repeated in errors."""
 
     @abstractmethod
-    def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> Sequence[TensorSliceDict]:
-        """Return for each file a mapping from checkpoint keys to mappings from slice specs to tensors.
+    def __call__(
+        self, shardable_tensors: Sequence[ShardableTensor], /
+    ) -> Sequence[TensorSliceDict]:
+        """Return for each file a mapping from checkpoint keys to mappings from slice specs to
+        tensors.
 
-        Every element of every tensor must be in one of them, with its dtype and in its shape; tensors may be sliced
-        anew, and values may change. A mapping without tensors makes no file. The callback is called once for each save,
-        before anything is written.
+        Every element of every tensor must be in one of them, with its dtype and in its shape;
+        tensors may be sliced anew, and values may change. A mapping without tensors makes no file.
+        The callback is called once for each save, before anything is written.
         """
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
         mine, others = _fields(self), _fields(other)
-        return mine.keys() == others.keys() and all(np.array_equal(mine[name], others[name]) for name in mine)
+        return mine.keys() == others.keys() and all(
+            np.array_equal(mine[name], others[name]) for name in mine
+        )
 
     def __hash__(self) -> int:
-        # Fields that cannot be hashed, such as lists and arrays, still tell unequal callbacks apart in ``__eq__``.
+        # Fields that cannot be hashed, such as lists and arrays, still tell unequal callbacks apart
+        # in ``__eq__``.
         hashable = {name: value for name, value in _fields(self).items() if _is_hashable(value)}
         return hash((type(self), frozenset(hashable.items())))
 
@@ -275,7 +302,10 @@ class ShardingCallback(ABC):
 def _fields(callback: object) -> dict[str, Any]:
     """Return the fields of a callback by name, those in slots too."""
     slots = [name for kind in type(callback).__mro__ for name in vars(kind).get("__slots__", ())]
-    return {**getattr(callback, "__dict__", {}), **{name: getattr(callback, name, None) for name in slots}}
+    return {
+        **getattr(callback, "__dict__", {}),
+        **{name: getattr(callback, name, None) for name in slots},
+    }
 
 
 def _is_hashable(value: object) -> bool:

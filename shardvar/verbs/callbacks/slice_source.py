@@ -1,4 +1,5 @@
-"""SliceSource: the slices of one save or reshard as a callback gets them, from memory or from a checkpoint alike."""
+"""SliceSource: the slices of one save or reshard as a callback gets them, from memory or from a
+checkpoint alike."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from shardvar.verbs.callbacks.shardable_tensor import LazySlice, ShardableTensor
 
 @dataclass(slots=True, eq=False)
 class SliceSource:
-    """The slices that a callback gets, and the source of their values. It is the ``Holder`` of their lazy slices."""
+    """The slices that a callback gets, and the source of their values. It is the ``Holder`` of
+    their lazy slices."""
 
     slices: SliceTable
     """The slices, row by row."""
@@ -52,10 +54,12 @@ class SliceSource:
         return self.slices.device_of(row)
 
     def read(self, row: int, region: Region) -> Array:
-        """The values of a part of the whole tensor, verified; strings are read whole, and cut then."""
+        """The values of a part of the whole tensor, verified; strings are read whole, and cut
+        then."""
         if self.source is None:
             raise ArgumentError(
-                f"{self.slices.key(row)!r} has no values in a plan.", "Decide from shapes, dtypes and sizes."
+                f"{self.slices.key(row)!r} has no values in a plan.",
+                "Decide from shapes, dtypes and sizes.",
             )
         if is_whole(self.slices.dtype(row)):
             whole = Region.whole(self.slices.tensors.shape(int(self.slices.tensor[row])))

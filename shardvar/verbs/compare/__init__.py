@@ -1,1 +1,2 @@
-"""Comparing: differences between checkpoints, digests and manifests of their tensors, statistics of their values."""
+"""Comparing: differences between checkpoints, digests and manifests of their tensors, statistics of
+their values."""

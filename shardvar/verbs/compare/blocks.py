@@ -1,12 +1,14 @@
-"""Blocks of values: tensors of any size, a bounded block at a time, in an order that no layout changes.
+"""Blocks of values: tensors of any size, a bounded block at a time, in an order that no layout
+changes.
 
-``diff`` and the statistics want to see every element once, and neither may hold a large tensor whole. A tensor that is
-small is read as an array, many in one go. A large one is cut into regions that follow each other in its C order,
-whatever slices it is stored in, so that two checkpoints with different layouts can be walked side by side.
+``diff`` and the statistics want to see every element once, and neither may hold a large tensor
+whole. A tensor that is small is read as an array, many in one go. A large one is cut into regions
+that follow each other in its C order, whatever slices it is stored in, so that two checkpoints with
+different layouts can be walked side by side.
 
-Checksums are compared at the end of each tensor: the parts that were read are put together as in ``engine.evidence``,
-so a payload is read once even where the format has one checksum of the whole. The consumer of a stream can therefore
-believe its values only once the stream has ended.
+Checksums are compared at the end of each tensor: the parts that were read are put together as in
+``engine.evidence``, so a payload is read once even where the format has one checksum of the whole.
+The consumer of a stream can therefore believe its values only once the stream has ended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +26,16 @@ from shardvar.engine.read import check_bool, read_arrays
 from shardvar.engine.regions import read_regions, wanted_regions
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Array, Ints, code, is_opaque, numpy_dtype
+from shardvar.layout.dtypes import (
+    ITEMSIZES,
+    STRING,
+    VARIANT,
+    Array,
+    Ints,
+    code,
+    is_opaque,
+    numpy_dtype,
+)
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -69,10 +80,13 @@ class Blocks:
         return self.entries.slices.tensors
 
     def is_small(self, tensor: int) -> bool:
-        """True where the tensor is read whole: it fits in a block, or is of strings, which are decoded together."""
+        """True where the tensor is read whole: it fits in a block, or is of strings, which are
+        decoded together."""
         # Opaque tensors cannot be read as arrays, so they are streamed however small they are.
         dtype = self.tensors.dtype(tensor)
-        return dtype == STRING or (not is_opaque(dtype) and int(self.nbytes[tensor]) <= BLOCK_NBYTES)
+        return dtype == STRING or (
+            not is_opaque(dtype) and int(self.nbytes[tensor]) <= BLOCK_NBYTES
+        )
 
     def entries_of(self, tensors: Sequence[int]) -> EntryTable:
         """The entries of some tensors, over a table of these tensors alone, in the given order."""
@@ -95,9 +109,11 @@ class Blocks:
             return [self.read([tensor])[0] for tensor in tensors]
 
     def payload(self, tensor: int) -> Evidence | None:
-        """The one payload of a tensor of numbers, as a file has it, to be read in any order by any thread.
+        """The one payload of a tensor of numbers, as a file has it, to be read in any order by any
+        thread.
 
-        None if the tensor has several payloads, if the source decodes them, or if some bytes mean no number.
+        None if the tensor has several payloads, if the source decodes them, or if some bytes mean
+        no number.
         """
         entries, dtype = self.entries_of([tensor]), self.tensors.dtype(tensor)
         if len(entries) != 1 or not entries.plain.all() or not is_number(dtype) or dtype == "bool":
@@ -107,8 +123,8 @@ class Blocks:
     def stream(self, tensor: int, count: int) -> Iterator[Array]:
         """A large tensor as flat arrays of about ``count`` elements at most, in C order.
 
-        Opaque tensors come as unsigned integers of their item size, variants as their payload's bytes. The error of a
-        damaged tensor comes at the latest in the place of the end.
+        Opaque tensors come as unsigned integers of their item size, variants as their payload's
+        bytes. The error of a damaged tensor comes at the latest in the place of the end.
         """
         entries = self.entries_of([tensor])
         evidence = Evidence(self.source, entries)
@@ -120,10 +136,13 @@ class Blocks:
 
 
 def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
-    """Batches of tensors of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``; a larger one is a batch by itself."""
+    """Batches of tensors of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``; a larger one is a batch
+    by itself."""
     batch: list[int] = []
     total = 0
-    for tensor, size in zip(tensors, nbytes[np.array(tensors, dtype=np.int64)].tolist(), strict=True):
+    for tensor, size in zip(
+        tensors, nbytes[np.array(tensors, dtype=np.int64)].tolist(), strict=True
+    ):
         if batch and (total + size > BATCH_NBYTES or len(batch) == BATCH_COUNT):
             yield batch
             batch, total = [], 0
@@ -134,17 +153,20 @@ def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
 
 
 def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
-    """One tensor in slices of at most ``count`` elements (at least one), each contiguous in its C order, in that order.
+    """One tensor in slices of at most ``count`` elements (at least one), each contiguous in its C
+    order, in that order.
 
     >>> table = cut_in_order(TensorTable.of([("a", "int8", (2, 5))]), 3)
     >>> [str(table.region(row)) for row in range(len(table))]
     ['[0:1, 0:3]', '[0:1, 3:5]', '[1:2, 0:3]', '[1:2, 3:5]']
     """
-    # The axis to cut along: the outermost one of which a single index fits. Each axis before it is cut into single
-    # indices, each axis after it stays whole, so every slice is contiguous. For shape (2, 5) and 3 elements it is
-    # axis 1, for 5 elements or more axis 0.
+    # The axis to cut along: the outermost one of which a single index fits. Each axis before it is
+    # cut into single indices, each axis after it stays whole, so every slice is contiguous. For
+    # shape (2, 5) and 3 elements it is axis 1, for 5 elements or more axis 0.
     shape = tensors.shape(0)
-    inner = next((axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape))
+    inner = next(
+        (axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape)
+    )
     if inner == len(shape) or 0 in shape:
         return tensors.whole()
     step = max(1, count // prod(shape[inner + 1 :]))
@@ -156,7 +178,9 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
     extent = np.tile(np.array(shape, dtype=np.int64), (num, 1))
     extent[:, :inner] = 1
     if inner:
-        offset[:, :inner] = np.column_stack(np.unravel_index(np.repeat(np.arange(outer), len(first)), shape[:inner]))
+        offset[:, :inner] = np.column_stack(
+            np.unravel_index(np.repeat(np.arange(outer), len(first)), shape[:inner])
+        )
     offset[:, inner] = np.tile(first, outer)
     extent[:, inner] = np.minimum(shape[inner] - offset[:, inner], step)
     return SliceTable.of(tensors, np.zeros(num, dtype=np.int64), offset, extent)
@@ -164,7 +188,8 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
 
 def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence) -> Iterator[Array]:
     """The elements of one tensor, assembled from whatever slices hold them."""
-    # Plan: the tensor in portions that follow each other in C order, each filled from the slices that it meets.
+    # Plan: the tensor in portions that follow each other in C order, each filled from the slices
+    # that it meets.
     tensors = entries.slices.tensors
     dtype = _flat_dtype(tensors.dtype(0))
     plan = plan_copies(entries.slices, cut_in_order(tensors, count))
@@ -177,10 +202,16 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
         region = plan.targets.region(target)
         array = np.empty(region.size, dtype)
         if is_range[target]:
-            read_moves(reading, moves.slice(int(first[target]), int(first[target + 1])), {target: bytes_of(array)})
+            read_moves(
+                reading,
+                moves.slice(int(first[target]), int(first[target + 1])),
+                {target: bytes_of(array)},
+            )
         else:
             mine = plan.copies.take(np.arange(copies[target], copies[target + 1]))
-            read_regions(reading, wanted_regions(entries, plan.targets, mine), {target: bytes_of(array)})
+            read_regions(
+                reading, wanted_regions(entries, plan.targets, mine), {target: bytes_of(array)}
+            )
         wrong = wrong or _bool_fault(array, tensors.keys[0], source, entries)
         yield array
     if wrong is not None:

@@ -1,4 +1,5 @@
-"""Comparison of two checkpoints: what ``diff`` found, as values with stable JSON, as lines, and as a table.
+"""Comparison of two checkpoints: what ``diff`` found, as values with stable JSON, as lines, and as
+a table.
 
 DiffReport            one ``TensorDifference`` for each tensor that is not the same, one ``Unreadable`` for each
                       that could not be compared
@@ -40,9 +41,11 @@ class ValueDifference:
     num_nans: int
     """Differing elements that are NaN in both, and so differ in the other bits alone."""
     cosine: float | None
-    """The cosine similarity of the tensors, over elements finite in both; None if one has the norm 0, or no numbers."""
+    """The cosine similarity of the tensors, over elements finite in both; None if one has the norm
+    0, or no numbers."""
     relative_norm: float | None
-    """The norm of the difference over the larger norm of the two, over elements that are finite in both."""
+    """The norm of the difference over the larger norm of the two, over elements that are finite in
+    both."""
 
     @property
     def only(self) -> str | None:
@@ -63,8 +66,14 @@ class ValueDifference:
         dict
             The difference.
         """
-        indexes = {name: _list(getattr(self, name)) for name in ("first", "max_absolute_at", "max_relative_at")}
-        numbers = {"max_absolute": json_number(self.max_absolute), "max_relative": json_number(self.max_relative)}
+        indexes = {
+            name: _list(getattr(self, name))
+            for name in ("first", "max_absolute_at", "max_relative_at")
+        }
+        numbers = {
+            "max_absolute": json_number(self.max_absolute),
+            "max_relative": json_number(self.max_relative),
+        }
         return asdict(self) | indexes | numbers | {"only": self.only}
 
 
@@ -87,11 +96,13 @@ class TensorDifference:
     shape_b: tuple[int, ...]
     """Its shape in the second."""
     values: ValueDifference | None
-    """The difference of its values; None where they are equal, or of other shapes, or strings beside numbers."""
+    """The difference of its values; None where they are equal, or of other shapes, or strings
+    beside numbers."""
 
     @property
     def kind(self) -> str:
-        """The properties that differ: ``"shape"``, ``"dtype"``, ``"values"``, or two of them joined by ``and``."""
+        """The properties that differ: ``"shape"``, ``"dtype"``, ``"values"``, or two of them joined
+        by ``and``."""
         differing = {
             "shape": self.shape_a != self.shape_b,
             "dtype": self.dtype_a != self.dtype_b,
@@ -103,12 +114,14 @@ class TensorDifference:
     def change(self) -> float:
         """The relative norm of the difference of its values.
 
-        0.0 if no value differs. Infinity if values cannot be compared as numbers, or an element is not finite on one
-        side alone.
+        0.0 if no value differs. Infinity if values cannot be compared as numbers, or an element is
+        not finite on one side alone.
         """
         values = self.values
         if values is None:
-            is_same = self.shape_a == self.shape_b and is_number(self.dtype_a) and is_number(self.dtype_b)
+            is_same = (
+                self.shape_a == self.shape_b and is_number(self.dtype_a) and is_number(self.dtype_b)
+            )
             return 0.0 if is_same else inf
         if values.only is not None:
             return 0.0
@@ -211,7 +224,8 @@ class DiffReport:
         Returns
         -------
         DiffReport
-            The report in another order: by ``TensorDifference.change``, then by the largest relative distance.
+            The report in another order: by ``TensorDifference.change``, then by the largest
+            relative distance.
         """
 
         def order(each: TensorDifference) -> tuple[float, float]:
@@ -249,7 +263,8 @@ class DiffReport:
 
 
 def lines_of_diff(report: DiffReport) -> Iterator[str]:
-    """Yield the verdict, then a line for each tensor that differs and for each cause why some are unreadable.
+    """Yield the verdict, then a line for each tensor that differs and for each cause why some are
+    unreadable.
 
     >>> list(lines_of_diff(DiffReport("a", "b", ("x",), (), (), (), 3)))
     ['1 of 4 tensors differs: 1 only in A', 'only in A: x']
@@ -282,7 +297,9 @@ def verdict_of_diff(report: DiffReport) -> str:
     unreadable = len({broken.key for broken in report.unreadable})
     total = count(report.num_equal + differ + unreadable, "tensor")
     how = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
-    text = f"{differ:,} of {total} {'differs' if differ == 1 else 'differ'}{': ' if how else ''}{how}"
+    text = (
+        f"{differ:,} of {total} {'differs' if differ == 1 else 'differ'}{': ' if how else ''}{how}"
+    )
     return f"{text}; {unreadable:,} unreadable" if unreadable else text
 
 
@@ -299,13 +316,20 @@ def _describe(values: ValueDifference, shape: Sequence[int]) -> str:
     if values.first is None:  # opaque elements: the bytes of their payloads are compared
         text = count(values.count, "byte")
     else:
-        text = f"{values.count:,} of {count(prod(shape), 'element')}, first at {human_shape(values.first)}"
+        text = (
+            f"{values.count:,} of {count(prod(shape), 'element')}, first at "
+            f"{human_shape(values.first)}"
+        )
     if values.only is not None:
         return f"{text}, only in the {values.only}"
     if values.max_absolute is not None:
-        text += f", by at most {values.max_absolute:.6g}{_place(values.max_absolute_at, values.first)}"
+        text += (
+            f", by at most {values.max_absolute:.6g}{_place(values.max_absolute_at, values.first)}"
+        )
     if values.max_relative is not None:
-        text += f" (relative {values.max_relative:.3g}{_place(values.max_relative_at, values.first)})"
+        text += (
+            f" (relative {values.max_relative:.3g}{_place(values.max_relative_at, values.first)})"
+        )
     if values.num_without_distance:
         text += f"; {values.num_without_distance:,} with NaN"
     if values.relative_norm is not None:
@@ -330,7 +354,9 @@ def _diff_html(report: DiffReport) -> str:
     about = [f"A: {report.path_a}", f"B: {report.path_b}", f"{report.num_equal:,} equal"]
     rows = list(_differences(report))
     title = "equal" if report.equal else f"{count(len(rows), 'difference')}"
-    table = html_table(("tensor", "", "what differs"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
+    table = html_table(
+        ("tensor", "", "what differs"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
+    )
     return html_block(title, about, table if rows else Markup(""))
 
 
@@ -346,7 +372,11 @@ def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:
         if each.shape_a != each.shape_b:
             told.append(f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}")
         if each.values is not None:
-            most = "" if each.values.max_absolute is None else f", by at most {each.values.max_absolute:.6g}"
+            most = (
+                ""
+                if each.values.max_absolute is None
+                else f", by at most {each.values.max_absolute:.6g}"
+            )
             told.append(count(each.values.count, "value") + most)
         yield each.key, "differs", "; ".join(told)
     for side, keys in (("A", report.only_in_a), ("B", report.only_in_b)):

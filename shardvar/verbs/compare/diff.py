@@ -1,8 +1,9 @@
 """Diff: compare the tensors of two checkpoints, whatever their formats and slices are.
 
-It compares keys, dtypes, shapes, and then values. Both checkpoints are walked through block by block in the same order
-(``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is compared. A tensor that
-cannot be read is named with its error, and hides no other.
+It compares keys, dtypes, shapes, and then values. Both checkpoints are walked through block by
+block in the same order (``checkpoint.blocks``), so that neither is ever held whole, and every
+checksum on the way is compared. A tensor that cannot be read is named with its error, and hides no
+other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,12 @@ from shardvar.errors import ReadError
 from shardvar.layout.dtypes import Array
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.blocks import Blocks, batches
-from shardvar.verbs.compare.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
+from shardvar.verbs.compare.comparison import (
+    DiffReport,
+    TensorDifference,
+    Unreadable,
+    ValueDifference,
+)
 from shardvar.verbs.compare.distances import (
     Difference,
     Highest,
@@ -56,7 +62,8 @@ def diff(
     ignore_dtype: bool = False,
     executor: Executor | None = None,
 ) -> DiffReport:
-    """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
+    """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files
+    do not matter.
 
     Parameters
     ----------
@@ -101,12 +108,11 @@ def diff(
 
     Notes
     -----
-    Without a tolerance elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other
-    dtypes.
-    With one, they are the same if ``|a - b| <= atol + rtol * |b|``. Every payload of tensors that both have with one
-    shape is verified. Bytes that no tensor has are not compared, such as the rest of a storage of PyTorch of which the
-    tensors are parts, and neither is the checksum of such a storage: ``sv.verify`` compares it. Memory: some blocks of
-    4 MiB.
+    Without a tolerance elements are the same if their bits are; see ``compare_arrays`` for NaNs,
+    zeros and other dtypes. With one, they are the same if ``|a - b| <= atol + rtol * |b|``. Every
+    payload of tensors that both have with one shape is verified. Bytes that no tensor has are not
+    compared, such as the rest of a storage of PyTorch of which the tensors are parts, and neither
+    is the checksum of such a storage: ``sv.verify`` compares it. Memory: some blocks of 4 MiB.
 
     Examples
     --------
@@ -123,15 +129,21 @@ def diff(
     check_progress(progress)
     with ExitStack() as stack:
         found = [find_checkpoint(path) for path in (a, b)]
-        readers = [stack.enter_context(Reader(each.path, each.format.name, each.open())) for each in found]
+        readers = [
+            stack.enter_context(Reader(each.path, each.format.name, each.open())) for each in found
+        ]
         names, keys = _choose(readers[0], readers[1], filter, exclude, rename or {})
-        walk = _Walk(Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress)
+        walk = _Walk(
+            Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress
+        )
         return _report(readers[0], readers[1], walk, keys, _comparer(walk, executor, found))
 
 
 def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
     """Compare the tensors of some keys of two open checkpoints, which both have, bit by bit."""
-    walk = _Walk(Blocks.of(a), Blocks.of(b), {key: key for key in keys}, None, False, lambda _nbytes: None)
+    walk = _Walk(
+        Blocks.of(a), Blocks.of(b), {key: key for key in keys}, None, False, lambda _nbytes: None
+    )
     return _report(a, b, walk, keys, walk.compare)
 
 
@@ -145,7 +157,9 @@ def _choose(
     """The keys of the first that are compared, by their new names, and those of the second."""
     names = dict(zip(new_names(a.keys(), rename), a.keys(), strict=True))
     chosen = select_keys(list(dict.fromkeys([*names, *b])), filter, exclude)
-    return {name: key for name, key in names.items() if name in chosen}, [key for key in b if key in chosen]
+    return {name: key for name, key in names.items() if name in chosen}, [
+        key for key in b if key in chosen
+    ]
 
 
 def _report(
@@ -168,8 +182,12 @@ def _report(
         path_b=b.path,
         only_in_a=tuple(key for key in keys_a if key not in in_b),
         only_in_b=tuple(key for key in keys_b if key not in in_a),
-        differences=tuple(walk.differences[key] for key in common if key in walk.differences and key not in failed),
-        unreadable=tuple(sorted(walk.unreadable.values(), key=lambda each: (common[each.key], each.side))),
+        differences=tuple(
+            walk.differences[key] for key in common if key in walk.differences and key not in failed
+        ),
+        unreadable=tuple(
+            sorted(walk.unreadable.values(), key=lambda each: (common[each.key], each.side))
+        ),
         num_equal=len(common.keys() - walk.differences.keys() - failed),
         tolerance=None if walk.tolerance is None else str(walk.tolerance),
     )
@@ -215,22 +233,33 @@ class _Walk:
         # Dtypes may differ, so a batch is bounded by the larger side.
         nbytes[small] = np.maximum(nbytes[small], self.b.nbytes[[pairs[row] for row in small]])
         for batch in batches(nbytes, small):
-            arrays = zip(self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True)
+            arrays = zip(
+                self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True
+            )
             for row, (x, y) in zip(batch, arrays, strict=True):
                 self._compare_arrays(row, pairs[row], x, y)
         large = sorted(set(walked).difference(small))
-        alike = {row: pairs[row] for row in large if self.a.tensors.dtype(row) == self.b.tensors.dtype(pairs[row])}
-        same = rows_of_same_bytes({row: self._sides(row, other) for row, other in alike.items()}, self.progress)
+        alike = {
+            row: pairs[row]
+            for row in large
+            if self.a.tensors.dtype(row) == self.b.tensors.dtype(pairs[row])
+        }
+        same = rows_of_same_bytes(
+            {row: self._sides(row, other) for row, other in alike.items()}, self.progress
+        )
         for row in large:
             if row not in same:
                 self._compare_large(row, pairs[row])
 
     def _may_be_same(self, row: int, other: int) -> bool:
-        """Return True for tensors whose values are compared: of one shape, and of comparable dtypes."""
+        """Return True for tensors whose values are compared: of one shape, and of comparable
+        dtypes."""
         a, b = self.a.tensors, self.b.tensors
         return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
 
-    def _compare_arrays(self, row: int, other: int, a: Array | ReadError, b: Array | ReadError) -> None:
+    def _compare_arrays(
+        self, row: int, other: int, a: Array | ReadError, b: Array | ReadError
+    ) -> None:
         for side, value in (("a", a), ("b", b)):
             if isinstance(value, ReadError):
                 self.fail(self._name(row), side, value)
@@ -251,8 +280,8 @@ class _Walk:
         def compare(read: ReadStretch) -> tuple[int, Difference]:
             stretch = read()
             a, b = stretch.a[: stretch.shared], stretch.b[: stretch.shared]
-            # By one thread at a time, while others read: what is in the cache takes NumPy so short that two threads
-            # would mostly hand Python's lock to each other.
+            # By one thread at a time, while others read: what is in the cache takes NumPy so short
+            # that two threads would mostly hand Python's lock to each other.
             with turn:
                 found = compare_arrays(a, b, stretch.start, tolerance, highest)
                 if are_numbers and not found.count:
@@ -288,22 +317,30 @@ class _Walk:
             self.differences[key] = TensorDifference(key, *kinds, values)
 
 
-def _comparer(walk: _Walk, executor: Executor | None, found: Sequence[Location]) -> Callable[[list[str]], object]:
+def _comparer(
+    walk: _Walk, executor: Executor | None, found: Sequence[Location]
+) -> Callable[[list[str]], object]:
     """Return what compares the tensors of some keys, here or by the workers of an executor."""
     return walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, found)
 
 
-def _compare_elsewhere(walk: _Walk, executor: Executor, found: Sequence[Location], keys: list[str]) -> None:
+def _compare_elsewhere(
+    walk: _Walk, executor: Executor, found: Sequence[Location], keys: list[str]
+) -> None:
     """Compare the tensors of these keys by the workers of an executor."""
     rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
-    pairs = np.array([(rows_a[walk.names[key]], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
+    pairs = np.array([(rows_a[walk.names[key]], rows_b[key]) for key in keys], np.int64).reshape(
+        -1, 2
+    )
     openings = [Opening(each) for each in found]
 
     def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
         for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):
             sides = [
                 Payloads.of(opening, blocks.source, blocks.entries_of(column.tolist()))
-                for opening, blocks, column in zip(openings, (walk.a, walk.b), pairs[rows].T, strict=True)
+                for opening, blocks, column in zip(
+                    openings, (walk.a, walk.b), pairs[rows].T, strict=True
+                )
             ]
             names = {keys[row]: walk.names[keys[row]] for row in rows.tolist()}
             yield compare_portion, (__version__, *sides, names, walk.tolerance, walk.ignore_dtype)
@@ -315,9 +352,15 @@ def _compare_elsewhere(walk: _Walk, executor: Executor, found: Sequence[Location
 
 
 def compare_portion(
-    version: str, a: Payloads, b: Payloads, names: Mapping[str, str], tolerance: Tolerance | None, ignore_dtype: bool
+    version: str,
+    a: Payloads,
+    b: Payloads,
+    names: Mapping[str, str],
+    tolerance: Tolerance | None,
+    ignore_dtype: bool,
 ) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
-    """Compare some tensors, in a worker; return the differences, those that are unreadable, and the payload bytes."""
+    """Compare some tensors, in a worker; return the differences, those that are unreadable, and the
+    payload bytes."""
     with a.opened(version) as source_a, b.opened(version) as source_b:
         blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
         walk = _Walk(*blocks, names, tolerance, ignore_dtype, lambda _: None)
@@ -329,7 +372,13 @@ def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
     """The difference with indexes of the tensor in the place of flat ones."""
 
     def index(flat: int | None) -> tuple[int, ...] | None:
-        return None if flat is None else tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()
+        return (
+            None
+            if flat is None
+            else tuple(int(i) for i in np.unravel_index(flat, shape))
+            if shape
+            else ()
+        )
 
     products = found.products or Products()
     absolute, absolute_at = found.absolute or (None, None)

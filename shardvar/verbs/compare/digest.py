@@ -1,7 +1,8 @@
-"""Digests: 32 bytes for each tensor, and for a checkpoint, that depend on keys, dtypes, shapes and values alone.
+"""Digests: 32 bytes for each tensor, and for a checkpoint, that depend on keys, dtypes, shapes and
+values alone.
 
-The same tensors have the same digests in every format, in whatever slices and files. The definition fits ten lines of
-any language; with SHA-256 as ``H``, and ``+`` for one after the other:
+The same tensors have the same digests in every format, in whatever slices and files. The definition
+fits ten lines of any language; with SHA-256 as ``H``, and ``+`` for one after the other:
 
     data        the elements in C order, little-endian, as in a file of NumPy; of elements smaller than a byte, a byte
                 each whose unused high bits are 0; of strings, each its length as 8 bytes and then its bytes
@@ -11,9 +12,11 @@ any language; with SHA-256 as ``H``, and ``+`` for one after the other:
     tensor      H(head + key + leaves)
     checkpoint  H(the digests of all tensors, sorted)
 
-Leaves are why one tensor of many GiB is digested by several threads, and a part of it can be digested alone.
+Leaves are why one tensor of many GiB is digested by several threads, and a part of it can be
+digested alone.
 
-1. Read. One thread walks the tensors in C order (``checkpoint.blocks``), and every checksum on the way is compared.
+1. Read. One thread walks the tensors in C order (``checkpoint.blocks``), and every checksum on the
+   way is compared.
 2. Hash. Other threads hash the leaves meanwhile. SHA-256 is the slower of the two.
 """
 
@@ -28,7 +31,14 @@ import numpy as np
 
 from shardvar._version import __version__
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of, run_all, thread_buffer
+from shardvar.engine.pool import (
+    BLOCK_NBYTES,
+    Progress,
+    block_ranges,
+    bytes_of,
+    run_all,
+    thread_buffer,
+)
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code
 from shardvar.planning.index import take_tensors
@@ -87,8 +97,11 @@ class DigestReport:
         }
 
 
-def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: Executor | None = None) -> DigestReport:
-    """Return the digests of a checkpoint's tensors, which no format, slicing or number of files changes.
+def digest(
+    path: Path, progress: Progress = lambda _nbytes: None, *, executor: Executor | None = None
+) -> DigestReport:
+    """Return the digests of a checkpoint's tensors, which no format, slicing or number of files
+    changes.
 
     Parameters
     ----------
@@ -115,9 +128,9 @@ def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: E
 
     Notes
     -----
-    The digests are of tensors. Bytes that no tensor has, and the checksum of a storage of PyTorch of which tensors are
-    only parts, are not compared: ``sv.verify`` does that. Memory: some blocks of 4 MiB, whatever the size of a tensor,
-    and the largest string tensor.
+    The digests are of tensors. Bytes that no tensor has, and the checksum of a storage of PyTorch
+    of which tensors are only parts, are not compared: ``sv.verify`` does that. Memory: some blocks
+    of 4 MiB, whatever the size of a tensor, and the largest string tensor.
 
     Examples
     --------
@@ -146,19 +159,26 @@ def digest_reader(
 ) -> DigestReport:
     """Return the digests of an open checkpoint's tensors, of all or of some keys."""
     entries = reader.entries() if keys is None else take_tensors(reader.entries(), keys)
-    errors: dict[str, ReadError] = {key: error for key, error in reader.faults.items() if keys is None or key in keys}
+    errors: dict[str, ReadError] = {
+        key: error for key, error in reader.faults.items() if keys is None or key in keys
+    }
     walk = _Walk(Blocks.of_entries(reader.source, entries), progress, errors)
     return _report(reader, walk.digests(), walk.errors)
 
 
-def _digest_elsewhere(reader: Reader, executor: Executor, opening: Opening, progress: Progress) -> DigestReport:
+def _digest_elsewhere(
+    reader: Reader, executor: Executor, opening: Opening, progress: Progress
+) -> DigestReport:
     """The digests by the workers of an executor."""
     blocks, errors = Blocks.of(reader), dict[str, ReadError](reader.faults)
     keys = blocks.tensors.keys
     rows = np.array([row for row, key in enumerate(keys) if key not in errors], dtype=np.int64)
     tensors: dict[str, str] = {}
     wanted = (blocks.entries_of(rows[chosen].tolist()) for chosen in portions(blocks.nbytes[rows]))
-    calls = ((digest_portion, (__version__, Payloads.of(opening, reader.source, entries))) for entries in wanted)
+    calls = (
+        (digest_portion, (__version__, Payloads.of(opening, reader.source, entries)))
+        for entries in wanted
+    )
     for found, failed, nbytes in run_tasks(executor, calls):
         tensors |= found
         errors |= failed
@@ -166,15 +186,20 @@ def _digest_elsewhere(reader: Reader, executor: Executor, opening: Opening, prog
     return _report(reader, tensors, errors)
 
 
-def digest_portion(version: str, payloads: Payloads) -> tuple[dict[str, str], dict[str, ReadError], int]:
-    """Return the digests of some tensors in a worker, the errors of others, and the payload bytes."""
+def digest_portion(
+    version: str, payloads: Payloads
+) -> tuple[dict[str, str], dict[str, ReadError], int]:
+    """Return the digests of some tensors in a worker, the errors of others, and the payload
+    bytes."""
     with payloads.opened(version) as source:
         blocks = Blocks.of_entries(source, payloads.entries)
         walk = _Walk(blocks, lambda _: None, {})
         return walk.digests(), walk.errors, int(blocks.nbytes.sum())
 
 
-def _report(reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, ReadError]) -> DigestReport:
+def _report(
+    reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, ReadError]
+) -> DigestReport:
     keys = sorted(reader, key=natural_key)  # the same order in every format, as everywhere else
     return DigestReport(
         reader.path,
@@ -205,7 +230,9 @@ def digest_array(key: str, array: Array) -> str:
     '828d88b1e88f6847'
     """
     data = _data(array)
-    leaves = b"".join(_hash(data[start : start + LEAF_NBYTES]) for start in range(0, len(data), LEAF_NBYTES))
+    leaves = b"".join(
+        _hash(data[start : start + LEAF_NBYTES]) for start in range(0, len(data), LEAF_NBYTES)
+    )
     dtype = "string" if array.dtype.kind == "O" else array.dtype.name
     return _digest(key, dtype, array.shape, leaves)
 
@@ -229,7 +256,9 @@ def _hash(data: bytes | memoryview) -> bytes:
 def _data(array: Array) -> memoryview:
     """The bytes of an array that its digest is of."""
     if array.dtype.kind == "O":
-        return memoryview(b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist()))
+        return memoryview(
+            b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist())
+        )
     mask = _USED_BITS.get(array.dtype.name)
     array = np.ascontiguousarray(array)
     return bytes_of(array if mask is None else array.view(np.uint8) & mask)
@@ -267,7 +296,9 @@ class _Walk:
         self._digest_small(small)
         leaves: dict[int, list[bytes]] = {row: [] for row in sorted(set(rows).difference(small))}
         # The leaves of one tensor follow each other, and ``run_all`` keeps the order.
-        for row, leaf in run_all(lambda leaf: (leaf.tensor, leaf.hash()), self._leaves(list(leaves))):
+        for row, leaf in run_all(
+            lambda leaf: (leaf.tensor, leaf.hash()), self._leaves(list(leaves))
+        ):
             if isinstance(leaf, bytes):
                 leaves[row].append(leaf)
             else:
@@ -275,7 +306,9 @@ class _Walk:
         for row, hashes in leaves.items():
             key = tensors.keys[row]
             if key not in self.errors and self._is_whole(row):
-                self.found[key] = _digest(key, tensors.dtype(row), tensors.shape(row), b"".join(hashes))
+                self.found[key] = _digest(
+                    key, tensors.dtype(row), tensors.shape(row), b"".join(hashes)
+                )
         return self.found
 
     def _digest_small(self, rows: list[int]) -> None:
@@ -289,7 +322,8 @@ class _Walk:
             self.progress(int(nbytes[batch].sum()))
 
     def _leaves(self, rows: list[int]) -> Iterator[_Leaf]:
-        """The data of large tensors in leaves: read by the threads that hash them, or in order before."""
+        """The data of large tensors in leaves: read by the threads that hash them, or in order
+        before."""
         for row in rows:
             payload = self.blocks.payload(row)
             if payload is None or self.blocks.tensors.dtype(row) in _USED_BITS:
@@ -310,7 +344,8 @@ class _Walk:
         return _hash(buffer)
 
     def _is_whole(self, row: int) -> bool:
-        """Return True if what was read of a payload has the checksum that the index gives; note the error if not."""
+        """Return True if what was read of a payload has the checksum that the index gives; note the
+        error if not."""
         try:
             if row in self.payloads:
                 self.payloads[row].check()
@@ -327,7 +362,8 @@ class _Walk:
             for array in self.blocks.stream(row, count):
                 self.progress(array.nbytes)
                 data, begin = _data(array), 0
-                # Copied only where a leaf lies in two blocks: a copy of all would take longer than the reading.
+                # Copied only where a leaf lies in two blocks: a copy of all would take longer than
+                # the reading.
                 if rest:
                     begin = min(LEAF_NBYTES - len(rest), len(data))
                     rest += data[:begin]

@@ -1,18 +1,23 @@
 """The difference of two arrays, in portions that can be put together.
 
-Elements of one dtype are the same if their bits are. So a NaN equals a NaN of the same bits and no other, and 0.0
-differs from -0.0, though at a distance of 0: resharding must give back bits. Elements of different dtypes are the
-same if their values are, with every NaN the same; integers beyond 2**53 lose digits beside floats.
+Elements of one dtype are the same if their bits are. So a NaN equals a NaN of the same bits and no
+other, and 0.0 differs from -0.0, though at a distance of 0: resharding must give back bits.
+Elements of different dtypes are the same if their values are, with every NaN the same; integers
+beyond 2**53 lose digits beside floats.
 
-The distance of two elements is ``|a - b|``, exact for integers, and their relative distance is that over
-``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are counted apart.
+The distance of two elements is ``|a - b|``, exact for integers, and their relative distance is that
+over ``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are
+counted apart.
 
-    compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:], start=k)
+    compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:],
+    start=k)
 
-``checkpoint.products`` has the figures of whole tensors, to which the elements that are the same belong too.
+``checkpoint.products`` has the figures of whole tensors, to which the elements that are the same
+belong too.
 
-The largest distances of a tensor are those of a few elements. Portions of floats of up to 32 bits are therefore looked
-through in float32 first, and judged exactly only where they may hold a larger distance than was found so far.
+The largest distances of a tensor are those of a few elements. Portions of floats of up to 32 bits
+are therefore looked through in float32 first, and judged exactly only where they may hold a larger
+distance than was found so far.
 """
 
 from dataclasses import dataclass, field
@@ -28,13 +33,16 @@ from shardvar.verbs.numbers import Number, is_floating, is_number, python_number
 _SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 
 _PORTION = 1 << 15
-"""Elements that are judged at a time: as float64 they take 256 KiB, so that three such arrays fit in a core's cache."""
+"""Elements that are judged at a time: as float64 they take 256 KiB, so that three such arrays fit
+in a core's cache."""
 
 _ROUNDING = 1 + 2.0**-20
-"""More than the factor by which a distance in float32, whose fractions have 24 bits, is off the exact one."""
+"""More than the factor by which a distance in float32, whose fractions have 24 bits, is off the
+exact one."""
 
 _LEAST_RELATIVE = 1e-30
-"""Relative distances below it are judged exactly: float32 has fewer bits of the smallest numbers."""
+"""Relative distances below it are judged exactly: float32 has fewer bits of the smallest
+numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,8 @@ class Difference:
     first: int | None = None
     """The flat index of the first one that does."""
     absolute: tuple[Number, int] | None = None
-    """The largest distance, and the flat index of the first element that has it; None where none has one."""
+    """The largest distance, and the flat index of the first element that has it; None where none
+    has one."""
     relative: tuple[float, int] | None = None
     """The largest relative distance, and the flat index of the first element that has it."""
     num_without_distance: int = 0
@@ -56,7 +65,8 @@ class Difference:
     num_nans: int = 0
     """Differing elements that are NaN on both sides: they differ in the other bits alone."""
     products: Products | None = field(default=None, compare=False)
-    """The sums of products of all elements, also of those that are the same; None where nothing differs."""
+    """The sums of products of all elements, also of those that are the same; None where nothing
+    differs."""
 
     def merge(self, later: "Difference") -> Self:
         """The difference of the two stretches together; ``later`` comes after this one."""
@@ -77,7 +87,8 @@ class Difference:
 
 @dataclass(slots=True)
 class Highest:
-    """The largest distances of a tensor that any of its portions had so far; shared by threads that judge them.
+    """The largest distances of a tensor that any of its portions had so far; shared by threads that
+    judge them.
 
     An update that another thread overwrites only makes a portion be judged that need not have been.
     """
@@ -96,7 +107,8 @@ class Highest:
 
 
 def are_comparable(dtype_a: str, dtype_b: str) -> bool:
-    """Return True if elements of the two dtypes can be the same: the dtypes are equal, or both are of numbers.
+    """Return True if elements of the two dtypes can be the same: the dtypes are equal, or both are
+    of numbers.
 
     >>> are_comparable("float32", "bfloat16"), are_comparable("string", "int8"), are_comparable("string", "string")
     (True, False, True)
@@ -105,12 +117,17 @@ def are_comparable(dtype_a: str, dtype_b: str) -> bool:
 
 
 def compare_arrays(
-    a: Array, b: Array, start: int = 0, tolerance: Tolerance | None = None, highest: Highest | None = None
+    a: Array,
+    b: Array,
+    start: int = 0,
+    tolerance: Tolerance | None = None,
+    highest: Highest | None = None,
 ) -> Difference:
-    """Return the difference of two arrays of one shape; ``start`` is the flat index of their first element.
+    """Return the difference of two arrays of one shape; ``start`` is the flat index of their first
+    element.
 
-    Numbers within the ``tolerance`` are the same. Distances below the ``highest`` of a tensor may be left out, since
-    they are not its largest.
+    Numbers within the ``tolerance`` are the same. Distances below the ``highest`` of a tensor may
+    be left out, since they are not its largest.
 
     >>> found = compare_arrays(np.array([1, 2, 3]), np.array([1, 2, 5]), start=10)
     >>> found.count, found.first, found.absolute, found.relative
@@ -134,8 +151,11 @@ def compare_arrays(
 
 
 def only_bytes(found: Difference, dtype: str) -> Difference:
-    """Return the difference without distances, for elements other than numbers: opaque ones are compared as bytes."""
-    return Difference(found.count, found.first) if ITEMSIZES[code(dtype)] else Difference(found.count)
+    """Return the difference without distances, for elements other than numbers: opaque ones are
+    compared as bytes."""
+    return (
+        Difference(found.count, found.first) if ITEMSIZES[code(dtype)] else Difference(found.count)
+    )
 
 
 def products_of_same(array: Array) -> Products:
@@ -155,7 +175,10 @@ def _differ(a: Array, b: Array) -> Bools:
         mask = a != b
         return mask
     if a.dtype == b.dtype and dtype_name(a.dtype) in _SUB_BYTE:
-        a, b = widen_numbers(a), widen_numbers(b)  # the bits of an element, without those that only fill its byte
+        a, b = (
+            widen_numbers(a),
+            widen_numbers(b),
+        )  # the bits of an element, without those that only fill its byte
     if a.dtype != b.dtype:
         a, b = _in_common(a, b)
         # x != x is True for NaNs alone, so two NaNs count as the same value.
@@ -171,7 +194,8 @@ def _differ(a: Array, b: Array) -> Bools:
 
 
 def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
-    """Both arrays as one type that holds the values of each, but for integers that float64 cannot hold."""
+    """Both arrays as one type that holds the values of each, but for integers that float64 cannot
+    hold."""
     a, b = widen_numbers(a), widen_numbers(b)
     if a.dtype == b.dtype:
         return a, b
@@ -180,7 +204,8 @@ def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _compact(array: Array) -> Array:
-    """The same values as float32 where that holds all of the dtype's, else as ``widen_numbers`` gives them."""
+    """The same values as float32 where that holds all of the dtype's, else as ``widen_numbers``
+    gives them."""
     return array.astype(np.float32, copy=False) if _fits_float32(array) else widen_numbers(array)
 
 
@@ -209,7 +234,10 @@ def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Dif
     num_without = num_nans = 0
     if absolute is None:
         has_none = np.isnan(distance)
-        num_without, num_nans = int(np.count_nonzero(has_none)), int(np.count_nonzero((a != a) & (b != b)))
+        num_without, num_nans = (
+            int(np.count_nonzero(has_none)),
+            int(np.count_nonzero((a != a) & (b != b))),
+        )
         if num_without == count:
             return Difference(count, first, None, None, num_without, 0, num_nans, products)
         # Less than any distance.
@@ -224,18 +252,24 @@ def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Dif
         relative[is_zero] = 0.0
         relative[np.isinf(distance)] = np.inf
         largest_relative = _largest(relative, where, start)
-    return Difference(count, first, absolute, largest_relative, num_without, num_zeros, num_nans, products)
+    return Difference(
+        count, first, absolute, largest_relative, num_without, num_zeros, num_nans, products
+    )
 
 
 def _are_below(a: Array, b: Array, num_same: int, highest: Highest) -> bool:
     """Return True if float32 shows that no element of two portions reaches the highest distances.
 
-    False also where an element has no distance, or where some that are not the same differ in the sign of zero alone.
+    False also where an element has no distance, or where some that are not the same differ in the
+    sign of zero alone.
     """
     with np.errstate(all="ignore"):
         distance = np.abs(a - b)
         # A NaN is the largest, and compares as False.
-        if not float(distance[distance.argmax()]) * _ROUNDING < highest.absolute or highest.relative < _LEAST_RELATIVE:
+        if (
+            not float(distance[distance.argmax()]) * _ROUNDING < highest.absolute
+            or highest.relative < _LEAST_RELATIVE
+        ):
             return False
         if np.count_nonzero(distance == 0) != num_same:
             return False
@@ -256,13 +290,15 @@ def _largest(values: Array, where: Ints | None, start: int) -> tuple[Any, int] |
 def _distances(a: Array, b: Array) -> tuple[Array, Array]:
     """The distances of elements, and these over the larger magnitudes.
 
-    Both are NaN where a NaN is among the two elements; the second too where both are zero, or one is an infinity.
+    Both are NaN where a NaN is among the two elements; the second too where both are zero, or one
+    is an infinity.
     """
     if a.dtype.kind in "iu":
-        # Modulo 2**64, which is exact: the smaller is taken from the larger. For int64 the largest distance, from
-        # -2**63 to 2**63 - 1, is 2**64 - 1, which fits uint64.
+        # Modulo 2**64, which is exact: the smaller is taken from the larger. For int64 the largest
+        # distance, from -2**63 to 2**63 - 1, is 2**64 - 1, which fits uint64.
         distance = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
-        # As float64, since the absolute value of -2**63 does not fit int64. The elements differ, so the scale is not 0.
+        # As float64, since the absolute value of -2**63 does not fit int64. The elements differ, so
+        # the scale is not 0.
         scale = np.maximum(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
         return distance, distance / scale
     with np.errstate(invalid="ignore", over="ignore"):

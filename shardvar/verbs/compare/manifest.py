@@ -6,9 +6,10 @@
     6f1c...  model.svdata-5f-00000-of-00001
     90ab...  model.svindex
 
-The lines of tensors are true of every copy of the checkpoint, in whatever format. The lines of files are those of
-``sha256sum``, to which the others are comments: ``sha256sum --check model.sha256`` compares files without shardvar. The
-digest of the checkpoint is that of all tensors, so a manifest that lost a line of a tensor is noticed.
+The lines of tensors are true of every copy of the checkpoint, in whatever format. The lines of
+files are those of ``sha256sum``, to which the others are comments: ``sha256sum --check
+model.sha256`` compares files without shardvar. The digest of the checkpoint is that of all tensors,
+so a manifest that lost a line of a tensor is noticed.
 """
 
 import hashlib
@@ -53,7 +54,9 @@ _TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
 _FILE = re.compile(r"\\?([0-9a-f]{64})  (.+)")
 _CHANGED = "Copy the checkpoint again; if it was meant to change, write its manifest anew."
 _WRITE_ONE = "`shardvar digest PATH --write` writes one."
-_WRITE_AGAIN = "Write it again from a checkpoint that is known to be right: `shardvar digest PATH --write`."
+_WRITE_AGAIN = (
+    "Write it again from a checkpoint that is known to be right: `shardvar digest PATH --write`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(octets: bytes, place: str) -> Manifest:
-    """Return the manifest in the bytes of a file; ``MalformedCheckpoint`` if they are not one, or not a whole one."""
+    """Return the manifest in the bytes of a file; ``MalformedCheckpoint`` if they are not one, or
+    not a whole one."""
     head, *lines = octets.decode("utf-8", "surrogateescape").split("\n")
     if head != _HEAD:
         raise _not_a_manifest(place, head)
@@ -96,17 +100,22 @@ def decode_manifest(octets: bytes, place: str) -> Manifest:
         if found := _TENSOR.fullmatch(line):
             key = _key(found[2])
             if key is None or key in tensors:
-                raise MalformedCheckpoint(f"{place} has a wrong key in line {number}, or one twice.", _WRITE_AGAIN)
+                raise MalformedCheckpoint(
+                    f"{place} has a wrong key in line {number}, or one twice.", _WRITE_AGAIN
+                )
             tensors[key] = found[1]
         elif found := _FILE.fullmatch(line):
             files[found[2]] = found[1]
         elif found := _CHECKPOINT.fullmatch(line):
             of_all = found[1]
         else:
-            raise MalformedCheckpoint(f"{place} has a line {number} of no kind that is known.", _WRITE_AGAIN)
+            raise MalformedCheckpoint(
+                f"{place} has a line {number} of no kind that is known.", _WRITE_AGAIN
+            )
     if of_all != digest_of_all(tensors):
         raise MalformedCheckpoint(
-            f"The digest of the checkpoint in {place} is not that of the tensors that it lists.", _WRITE_AGAIN
+            f"The digest of the checkpoint in {place} is not that of the tensors that it lists.",
+            _WRITE_AGAIN,
         )
     return Manifest(place, tensors, files)
 
@@ -118,7 +127,9 @@ def _not_a_manifest(place: str, head: str) -> MalformedCheckpoint:
         return MalformedCheckpoint(cause, "Copy it again as it is, without a conversion of text.")
     if version := _VERSION.fullmatch(head):
         cause = f"{place} is a manifest of version {version[1]}, and this shardvar reads version 1."
-        return MalformedCheckpoint(cause, "Read it with the version of shardvar that wrote it, or a later one.")
+        return MalformedCheckpoint(
+            cause, "Read it with the version of shardvar that wrote it, or a later one."
+        )
     cause = f"{place} is not a manifest of shardvar: it does not begin with {_HEAD!r}."
     return MalformedCheckpoint(cause, _WRITE_ONE)
 
@@ -163,7 +174,11 @@ def read_manifest(path: Path) -> Manifest:
         raise MalformedCheckpoint(error.cause, _WRITE_ONE) from None
     try:
         # Some other file may be of any size: its first line tells.
-        head = file.read(0, min(file.size, _MOST_HEAD_NBYTES)).decode("utf-8", "replace").partition("\n")[0]
+        head = (
+            file.read(0, min(file.size, _MOST_HEAD_NBYTES))
+            .decode("utf-8", "replace")
+            .partition("\n")[0]
+        )
         if head != _HEAD:
             raise _not_a_manifest(place, head)
         if file.size > MAX_MANIFEST_NBYTES:
@@ -198,13 +213,15 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
     Raises
     ------
     TargetExists
-        If a manifest is there and ``force`` is not set: the digests of a checkpoint that was damaged since would
-        hide the damage.
+        If a manifest is there and ``force`` is not set: the digests of a checkpoint that was
+        damaged since would hide the damage.
     CorruptCheckpoint
         If a tensor could not be read.
     """
     for each in report.unreadable:
-        raise CorruptCheckpoint(f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole.")
+        raise CorruptCheckpoint(
+            f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole."
+        )
     found = find_checkpoint(report.path)
     check_without_manifest(found, force)
     path = manifest_path(found)
@@ -223,7 +240,9 @@ def check_without_manifest(found: Location, force: bool) -> None:
     path = manifest_path(found)
     storage, name = split_place(path)
     if not force and name in storage.names():
-        raise TargetExists(f"{path} exists.", "Compare with it (--against), or pass force=True (--force).")
+        raise TargetExists(
+            f"{path} exists.", "Compare with it (--against), or pass force=True (--force)."
+        )
 
 
 def _digest_files(found: Location) -> dict[str, str]:
@@ -265,7 +284,8 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
     Returns
     -------
     dict of str to Damage
-        The differences by key. Tensors that cannot be read are not among them: their errors are known.
+        The differences by key. Tensors that cannot be read are not among them: their errors are
+        known.
 
     Raises
     ------
@@ -279,36 +299,48 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
     for key, value in manifest.tensors.items():
         if key not in there:
             errors[key] = IncompleteCheckpoint(
-                f"{key!r}: {manifest.place} lists it, and the checkpoint does not have it.", _CHANGED
+                f"{key!r}: {manifest.place} lists it, and the checkpoint does not have it.",
+                _CHANGED,
             )
         elif key not in unreadable and report.tensors[key] != value:
             errors[key] = CorruptCheckpoint(
-                f"{key!r}: Its digest is not the one in {manifest.place}: its dtype, shape or values changed.", _CHANGED
+                f"{key!r}: Its digest is not the one in {manifest.place}: its dtype, shape or "
+                "values changed.",
+                _CHANGED,
             )
     for key in report.tensors:
         if key not in manifest.tensors:
-            errors[key] = CorruptCheckpoint(f"{key!r}: {manifest.place} does not list it.", _CHANGED)
+            errors[key] = CorruptCheckpoint(
+                f"{key!r}: {manifest.place} does not list it.", _CHANGED
+            )
     return {key: Damage.of(errors[key], key) for key in sorted(errors, key=natural_key)}
 
 
 def check_lists_some(manifest: Manifest, keys: Collection[str], path: str) -> None:
-    """Raise ``CorruptCheckpoint`` if a manifest lists tensors, and none of those of a checkpoint."""
+    """Raise ``CorruptCheckpoint`` if a manifest lists tensors, and none of those of a
+    checkpoint."""
     if manifest.tensors and keys and manifest.tensors.keys().isdisjoint(keys):
         raise CorruptCheckpoint(
-            f"{manifest.place} is the manifest of another checkpoint: it lists none of the tensors of {path}.",
+            f"{manifest.place} is the manifest of another checkpoint: it lists none of the "
+            f"tensors of {path}.",
             "Give the manifest of this checkpoint.",
         )
 
 
-def confirm(report: VerifyReport, source: Source, manifest: Manifest, progress: Progress) -> VerifyReport:
+def confirm(
+    report: VerifyReport, source: Source, manifest: Manifest, progress: Progress
+) -> VerifyReport:
     """Return the report of ``verify`` with the outcomes of a manifest.
 
-    A tensor whose digest agrees is right, whether its format has checksums or not. One that disagrees is damaged.
+    A tensor whose digest agrees is right, whether its format has checksums or not. One that
+    disagrees is damaged.
     """
     reader = Reader(report.path, report.format, source)
     digests = digest_reader(reader, progress, report.outcomes)
     wrong = differences(manifest, digests)
-    right = {key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED}
+    right = {
+        key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED
+    }
     known = {damage.key for damage in report.damages}
     settled = right.union(wrong)
     slices = reader.entries().slices
@@ -318,5 +350,7 @@ def confirm(report: VerifyReport, source: Source, manifest: Manifest, progress: 
         damages=(*report.damages, *(damage for key, damage in wrong.items() if key not in known)),
         unverified=tuple(each for each in report.unverified if each.key not in settled),
         outcomes={**report.outcomes, **dict.fromkeys(right, OK), **dict.fromkeys(wrong, DAMAGED)},
-        unguarded_nbytes=sum(nbytes[each.key] for each in report.unguarded if each.key not in settled),
+        unguarded_nbytes=sum(
+            nbytes[each.key] for each in report.unguarded if each.key not in settled
+        ),
     )

@@ -1,7 +1,9 @@
-"""The elements of two large tensors side by side, a bounded portion at a time, each checksum on the way compared.
+"""The elements of two large tensors side by side, a bounded portion at a time, each checksum on the
+way compared.
 
-Payloads that lie in a file as they are can be read from anywhere, so whichever thread wants a portion reads it. All
-else is assembled or decoded from its beginning to its end, one block ahead of the reader.
+Payloads that lie in a file as they are can be read from anywhere, so whichever thread wants a
+portion reads it. All else is assembled or decoded from its beginning to its end, one block ahead of
+the reader.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +42,8 @@ class Stretch(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Elements that both have. Two variants may differ in length, and the bytes that one alone has differ."""
+        """Elements that both have. Two variants may differ in length, and the bytes that one alone
+        has differ."""
         return min(len(self.a), len(self.b))
 
     @property
@@ -50,12 +53,14 @@ class Stretch(NamedTuple):
 
 
 ReadStretch = Callable[[], Stretch]
-"""A function that returns a portion, for any thread. What it returns may be gone when the thread calls another one."""
+"""A function that returns a portion, for any thread. What it returns may be gone when the thread
+calls another one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
-    """A large tensor of one checkpoint beside one of another, of one shape and comparable dtypes."""
+    """A large tensor of one checkpoint beside one of another, of one shape and comparable
+    dtypes."""
 
     a: Blocks
     """The first checkpoint."""
@@ -75,7 +80,8 @@ class Sides:
         return cls(a, row, b, other, None if first is None or second is None else (first, second))
 
     def portions(self) -> Iterator[ReadStretch]:
-        """Functions that read a portion each, in order. An error of a side comes as a ``SideError``."""
+        """Functions that read a portion each, in order. An error of a side comes as a
+        ``SideError``."""
         itemsize = max(1, *(int(ITEMSIZES[code]) for code in self._codes()))  # variants count bytes
         count = BLOCK_NBYTES // itemsize
         if self.payloads is None:
@@ -90,7 +96,8 @@ class Sides:
             yield partial(self._read, self.payloads, start, stop)
 
     def check(self) -> None:
-        """Raise ``SideError`` unless what was read of the payloads has the checksums that the indexes give.
+        """Raise ``SideError`` unless what was read of the payloads has the checksums that the
+        indexes give.
 
         Streams compare them at their ends.
         """
@@ -101,9 +108,14 @@ class Sides:
         return int(self.a.tensors.codes[self.row]), int(self.b.tensors.codes[self.other])
 
     def _read(self, payloads: tuple[Evidence, Evidence], start: int, stop: int) -> Stretch:
-        dtypes = numpy_dtype(self.a.tensors.dtype(self.row)), numpy_dtype(self.b.tensors.dtype(self.other))
+        dtypes = (
+            numpy_dtype(self.a.tensors.dtype(self.row)),
+            numpy_dtype(self.b.tensors.dtype(self.other)),
+        )
         arrays = []
-        for side, evidence, dtype, use in zip("ab", payloads, dtypes, ("unit", "span"), strict=True):
+        for side, evidence, dtype, use in zip(
+            "ab", payloads, dtypes, ("unit", "span"), strict=True
+        ):
             buffer = thread_buffer((stop - start) * dtype.itemsize, use)
             _of_side(side, partial(evidence.read, 0, start * dtype.itemsize, buffer))
             arrays.append(np.frombuffer(buffer, dtype))
@@ -123,7 +135,8 @@ def _of_side(side: str, function: Callable[[], Any]) -> Any:
 
 
 def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[Stretch]:
-    """The blocks of two streams in pairs; one that ends first goes on as empty blocks. Both are drawn to their ends."""
+    """The blocks of two streams in pairs; one that ends first goes on as empty blocks. Both are
+    drawn to their ends."""
     start = 0
     while True:
         x, y = _of_side("a", partial(next, a, None)), _of_side("b", partial(next, b, None))

@@ -3,9 +3,10 @@
     a . b      ->  cosine similarity = a . b / (|a| |b|)
     |a - b|    ->  relative norm     = |a - b| / max(|a|, |b|)
 
-The sums are of float64, and grow portion by portion. A square of 1e200 is no float64, so a sum is a pair: a float in
-[0.5, 1) with a sign, and an exponent of 2. Elements of which either side is NaN or infinite are left out of all sums:
-one of them would make every figure NaN. A complex number counts as two real ones.
+The sums are of float64, and grow portion by portion. A square of 1e200 is no float64, so a sum is a
+pair: a float in [0.5, 1) with a sign, and an exponent of 2. Elements of which either side is NaN or
+infinite are left out of all sums: one of them would make every figure NaN. A complex number counts
+as two real ones.
 """
 
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ _Wide = tuple[float, int]
 
 _ZERO: _Wide = (0.0, 0)
 _SAFE = 1e-200, 1e200
-"""Sums of squares in this range lost nothing to underflow that they could show, and nothing to overflow."""
+"""Sums of squares in this range lost nothing to underflow that they could show, and nothing to
+overflow."""
 
 _ROW = 1 << 13
-"""Elements of one call of BLAS: from 10,000 on, OpenBLAS starts threads, which cost more than they save here."""
+"""Elements of one call of BLAS: from 10,000 on, OpenBLAS starts threads, which cost more than they
+save here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,19 @@ class Products:
 
     @classmethod
     def of(cls, a: Array, b: Array) -> Self:
-        """Return the sums over two flat arrays of numbers of one dtype, whose values float64 holds."""
+        """Return the sums over two flat arrays of numbers of one dtype, whose values float64
+        holds."""
         x, y = _reals(a), _reals(b)
         rows = np.empty((3, len(x)))
         with np.errstate(all="ignore"):
             rows[0], rows[1] = x, y
             np.subtract(rows[0], rows[1], out=rows[2])
             squares, product = _dots(rows, rows).tolist(), float(_dots(rows[0], rows[1]))
-        if _SAFE[0] < min(squares[:2]) and max(squares[:2]) < _SAFE[1] and (_SAFE[0] < squares[2] or not rows[2].any()):
+        if (
+            _SAFE[0] < min(squares[:2])
+            and max(squares[:2]) < _SAFE[1]
+            and (_SAFE[0] < squares[2] or not rows[2].any())
+        ):
             return cls(len(a), *map(frexp, (squares[0], squares[1], product, squares[2])))
         is_finite = np.isfinite(a) & np.isfinite(b)
         x, y = (_reals(array[is_finite]).astype(np.float64) for array in (a, b))
@@ -59,11 +67,17 @@ class Products:
 
     @classmethod
     def _scaled(cls, x: Array, y: Array, count: int) -> Self:
-        """The sums over finite numbers of any magnitude, each array divided by a power of two near its largest one."""
+        """The sums over finite numbers of any magnitude, each array divided by a power of two near
+        its largest one."""
         (x, power_x), (y, power_y) = _scale(x), _scale(y)
         power = max(power_x, power_y) + 1
         d, power_d = _scale(np.ldexp(x, power_x - power) - np.ldexp(y, power_y - power))
-        pairs = ((x, x, 2 * power_x), (y, y, 2 * power_y), (x, y, power_x + power_y), (d, d, 2 * (power_d + power)))
+        pairs = (
+            (x, x, 2 * power_x),
+            (y, y, 2 * power_y),
+            (x, y, power_x + power_y),
+            (d, d, 2 * (power_d + power)),
+        )
         sums = (_normal(float(_dots(p, q)), exponent) for p, q, exponent in pairs)
         return cls(count, *sums)
 
@@ -86,7 +100,11 @@ class Products:
         """
         if not (self.squares_a[0] and self.squares_b[0]):
             return None
-        (a, exponent_a), (b, exponent_b), (p, exponent) = self.squares_a, self.squares_b, self.products
+        (a, exponent_a), (b, exponent_b), (p, exponent) = (
+            self.squares_a,
+            self.squares_b,
+            self.products,
+        )
         odd = (exponent_a + exponent_b) % 2
         cosine = ldexp(p / sqrt(ldexp(a * b, odd)), exponent - (exponent_a + exponent_b - odd) // 2)
         return max(-1.0, min(1.0, cosine))
@@ -100,7 +118,10 @@ class Products:
         """
         if not self.count:
             return None
-        (d, exponent_d), larger = self.squares_of_difference, max(self.squares_a, self.squares_b, key=_order)
+        (d, exponent_d), larger = (
+            self.squares_of_difference,
+            max(self.squares_a, self.squares_b, key=_order),
+        )
         if not d:
             return 0.0
         exponent = exponent_d - larger[1]
@@ -124,7 +145,8 @@ def _dots(x: Array, y: Array) -> Array:
 
 
 def _scale(x: Array) -> tuple[Array, int]:
-    """The array times a power of two that makes its largest element about 1, and the exponent that undoes it."""
+    """The array times a power of two that makes its largest element about 1, and the exponent that
+    undoes it."""
     power = frexp(float(np.abs(x).max(initial=0.0)))[1]
     scaled: Any = np.ldexp(x, -power)
     return scaled, power

@@ -1,7 +1,8 @@
-"""Large tensors whose bytes are the same on both sides, found by several threads before any value is looked at.
+"""Large tensors whose bytes are the same on both sides, found by several threads before any value
+is looked at.
 
-Most of what is compared is equal. What is unlike or damaged is left to the comparison of values, which reads it again
-and says how it differs.
+Most of what is compared is equal. What is unlike or damaged is left to the comparison of values,
+which reads it again and says how it differs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,8 @@ from shardvar.verbs.compare.pairs import ReadStretch, SideError, Sides, Stretch
 
 
 def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[int]:
-    """Return the tensors whose bytes are those of the other side, both verified; each is of one dtype on both.
+    """Return the tensors whose bytes are those of the other side, both verified; each is of one
+    dtype on both.
 
     ``progress`` is called with the bytes of both sides.
     """
@@ -66,7 +68,8 @@ def _are_same(stretch: Stretch) -> bool:
 
 
 def _words(array: Array) -> Array:
-    """The bytes of a flat array, eight at a time where that is possible: comparing takes a bool for each element."""
+    """The bytes of a flat array, eight at a time where that is possible: comparing takes a bool for
+    each element."""
     return array.view(np.uint64 if array.nbytes % 8 == 0 else np.uint8)
 
 

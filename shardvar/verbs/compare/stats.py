@@ -1,8 +1,9 @@
 """Statistics of tensors of any size, from one pass over bounded blocks.
 
-Minimum, maximum, mean and standard deviation are those of the finite elements; NaNs, infinities and zeros are counted.
-Complex numbers count by their magnitude, bools as 0 and 1. Means and sums of squared deviations of blocks are merged in
-pairs, which stays accurate where sums of squares would cancel:
+Minimum, maximum, mean and standard deviation are those of the finite elements; NaNs, infinities and
+zeros are counted. Complex numbers count by their magnitude, bools as 0 and 1. Means and sums of
+squared deviations of blocks are merged in pairs, which stays accurate where sums of squares would
+cancel:
 
     d = mean_b - mean_a     mean = mean_a + d * n_b / n     m2 = m2_a + m2_b + d**2 * n_a * n_b / n
 """
@@ -37,7 +38,8 @@ class Statistics:
     zero: int = 0
     """The number of zeros of either sign."""
     minimum: Number | None = None
-    """The smallest finite element; None if all elements are NaN or infinite, or the tensor is empty."""
+    """The smallest finite element; None if all elements are NaN or infinite, or the tensor is
+    empty."""
     maximum: Number | None = None
     """The largest finite element."""
     mean: float | None = None
@@ -57,8 +59,8 @@ class Statistics:
         if self.mean is None or other.mean is None:
             mean = other.mean if self.mean is None else self.mean
         else:
-            # 3 elements of mean 2 and one of 6: the shift is 4, the mean 2 + 4 * 1 / 4 = 3, and m2 grows by 4**2 * 3 *
-            # 1 / 4 = 12.
+            # 3 elements of mean 2 and one of 6: the shift is 4, the mean 2 + 4 * 1 / 4 = 3, and m2
+            # grows by 4**2 * 3 * 1 / 4 = 12.
             shift = other.mean - self.mean
             mean = self.mean + shift * (other.finite / finite)
             m2 += shift * shift * (self.finite * (other.finite / finite))
@@ -89,9 +91,14 @@ class Statistics:
 
 
 def reals(array: Array) -> Array:
-    """Return the elements of an array as flat real numbers: complex ones by their magnitude, bools as 0 and 1."""
+    """Return the elements of an array as flat real numbers: complex ones by their magnitude, bools
+    as 0 and 1."""
     values = widen_numbers(array.reshape(-1))
-    return np.where(np.isnan(values.imag), np.nan, np.abs(values)) if values.dtype.kind == "c" else values
+    return (
+        np.where(np.isnan(values.imag), np.nan, np.abs(values))
+        if values.dtype.kind == "c"
+        else values
+    )
 
 
 def statistics(array: Array) -> Statistics:
@@ -113,8 +120,8 @@ def statistics(array: Array) -> Statistics:
     with np.errstate(over="ignore", invalid="ignore"):
         floats = finite.astype(np.float64, copy=False)
         mean = float(floats.mean())
-        # Not the mean of squares less the square of the mean: for 1e8 and 1e8 + 1 both are about 1e16, where floats lie
-        # 2 apart, and the variance of 0.25 would be lost.
+        # Not the mean of squares less the square of the mean: for 1e8 and 1e8 + 1 both are about
+        # 1e16, where floats lie 2 apart, and the variance of 0.25 would be lost.
         deviations = floats - mean
         m2 = float(np.dot(deviations, deviations))
     low, high = python_number(finite.min()), python_number(finite.max())
@@ -124,7 +131,8 @@ def statistics(array: Array) -> Statistics:
 def measure(
     reader: Reader, keys: Iterable[str], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Statistics | ReadError]]:
-    """Yield the statistics of each tensor of numbers among ``keys``, or the error that keeps it from being read.
+    """Yield the statistics of each tensor of numbers among ``keys``, or the error that keeps it
+    from being read.
 
     Strings and opaque tensors are left out. Memory: some blocks, whatever the size of a tensor.
     """
@@ -136,7 +144,10 @@ def measure(
     # Move: small tensors together, then large ones block by block.
     for batch in batches(blocks.nbytes, small):
         for tensor, found in zip(batch, blocks.read(batch), strict=True):
-            yield blocks.tensors.keys[tensor], found if isinstance(found, ReadError) else statistics(found)
+            yield (
+                blocks.tensors.keys[tensor],
+                found if isinstance(found, ReadError) else statistics(found),
+            )
             progress(int(blocks.nbytes[tensor]))
     for tensor in numbers:
         if not blocks.is_small(tensor):
@@ -146,7 +157,9 @@ def measure(
 def _measure_large(blocks: Blocks, tensor: int, progress: Progress) -> Statistics | ReadError:
     total = Statistics()
     try:
-        for array in blocks.stream(tensor, BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[tensor]])):
+        for array in blocks.stream(
+            tensor, BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[tensor]])
+        ):
             total = total.merge(statistics(array))
             progress(array.nbytes)
     except READ_ERRORS as error:
@@ -158,8 +171,9 @@ def _extreme(choose: Any, a: Number | None, b: Number | None) -> Number | None:
     return b if a is None else a if b is None else choose(a, b)
 
 
-# Histograms, from one more pass over bounded blocks. The bins are equally wide and reach from the smallest finite value
-# to the largest, which the statistics have. Counts of blocks add up, so no tensor is held whole.
+# Histograms, from one more pass over bounded blocks. The bins are equally wide and reach from the
+# smallest finite value to the largest, which the statistics have. Counts of blocks add up, so no
+# tensor is held whole.
 
 
 NUM_BINS = 24
@@ -167,7 +181,8 @@ NUM_BINS = 24
 
 
 def bin_counts(array: Array, low: float, high: float, num_bins: int = NUM_BINS) -> Ints:
-    """Return the numbers [num_bins] of finite elements in equal parts of ``[low, high]``; the last part holds ``high``.
+    """Return the numbers [num_bins] of finite elements in equal parts of ``[low, high]``; the last
+    part holds ``high``.
 
     If all elements are the same, the first bin holds them.
 
@@ -175,20 +190,29 @@ def bin_counts(array: Array, low: float, high: float, num_bins: int = NUM_BINS) 
     [1, 2, 0, 1]
     """
     values = reals(array)
-    # A quarter of each, so that the width cannot overflow: from -1.7e308 to 1.7e308 it is 3.4e308, beyond float64.
-    floats = values[np.isfinite(values)].astype(np.float64) / 4 if values.dtype.kind == "f" else values / 4.0
+    # A quarter of each, so that the width cannot overflow: from -1.7e308 to 1.7e308 it is 3.4e308,
+    # beyond float64.
+    floats = (
+        values[np.isfinite(values)].astype(np.float64) / 4
+        if values.dtype.kind == "f"
+        else values / 4.0
+    )
     width = high / 4 - low / 4
     if width <= 0:
         return np.array([len(floats), *[0] * (num_bins - 1)], dtype=np.int64)
-    # The highest value falls behind the last bin: 4.0 in [0, 4] with 4 bins is floor(4.0) = 4, and the last bin is 3.
+    # The highest value falls behind the last bin: 4.0 in [0, 4] with 4 bins is floor(4.0) = 4, and
+    # the last bin is 3.
     place = np.clip(np.floor((floats - low / 4) / width * num_bins), 0, num_bins - 1)
     return np.bincount(place.astype(np.int64), minlength=num_bins)
 
 
 def histograms(
-    reader: Reader, measured: Mapping[str, Statistics | ReadError], progress: Progress = lambda _nbytes: None
+    reader: Reader,
+    measured: Mapping[str, Statistics | ReadError],
+    progress: Progress = lambda _nbytes: None,
 ) -> Iterator[tuple[str, Ints]]:
-    """Yield the bin counts of each tensor whose statistics were taken and that has a finite element."""
+    """Yield the bin counts of each tensor whose statistics were taken and that has a finite
+    element."""
     blocks = Blocks.of(reader)
     rows = blocks.tensors.rows()
     ranges = {
@@ -198,7 +222,9 @@ def histograms(
     }
     for batch in batches(blocks.nbytes, [row for row in ranges if blocks.is_small(row)]):
         for row, found in zip(batch, blocks.read(batch), strict=True):
-            if not isinstance(found, READ_ERRORS):  # reported with the statistics, or the file changed since
+            if not isinstance(
+                found, READ_ERRORS
+            ):  # reported with the statistics, or the file changed since
                 yield blocks.tensors.keys[row], bin_counts(found, *ranges[row])
             progress(int(blocks.nbytes[row]))
     for row, ends in ranges.items():

@@ -2,8 +2,9 @@
 
     |a - b| <= atol + rtol * |b|
 
-NaN is as NaN, and an infinity as itself; strings and opaque elements are the same if their bytes are. The defaults are
-those of ``torch.testing.assert_close``, by the dtype of the less precise side.
+NaN is as NaN, and an infinity as itself; strings and opaque elements are the same if their bytes
+are. The defaults are those of ``torch.testing.assert_close``, by the dtype of the less precise
+side.
 """
 
 from contextlib import suppress
@@ -21,7 +22,8 @@ _CLOSE = {
     "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7),
     "complex64": (1.3e-6, 1e-5), "complex128": (1e-7, 1e-7),
 }  # fmt: skip
-"""The relative and the absolute tolerance of a dtype; of all others, which are integers or have few bits, (0, 0)."""
+"""The relative and the absolute tolerance of a dtype; of all others, which are integers or have few
+bits, (0, 0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,11 @@ class Tolerance:
         return None if rtol is None and atol is None else cls(given.rtol or 0.0, given.atol or 0.0)
 
     def __str__(self) -> str:
-        texts = [f"{name}={value:g}" for name, value in (("rtol", self.rtol), ("atol", self.atol)) if value is not None]
+        texts = [
+            f"{name}={value:g}"
+            for name, value in (("rtol", self.rtol), ("atol", self.atol))
+            if value is not None
+        ]
         return ", ".join(texts) or "the tolerances of the dtypes"
 
     def of_dtypes(self, a: str, b: str) -> tuple[float, float]:
@@ -67,7 +73,8 @@ class Tolerance:
         rtol, atol = self.of_dtypes(a.dtype.name, b.dtype.name)
         x, y = widen_numbers(a), widen_numbers(b)
         same: Bools = (x == y) | ((x != x) & (y != y))
-        # As floats: integers beyond 2**53 that differ by less than their rounding are beyond a tolerance of 0 only.
+        # As floats: integers beyond 2**53 that differ by less than their rounding are beyond a
+        # tolerance of 0 only.
         with np.errstate(invalid="ignore", over="ignore"):
             p, q = (v if v.dtype.kind == "c" else v.astype(np.float64) for v in (x, y))
             allowed = atol + rtol * np.abs(q)

@@ -1,1 +1,2 @@
-"""Many processes: shares that become one checkpoint, executors of other machines, claims that a killed writer left."""
+"""Many processes: shares that become one checkpoint, executors of other machines, claims that a
+killed writer left."""

@@ -1,4 +1,5 @@
-"""Claims that killed writers left in a bucket (``storage.claims``), and their removal by a person who knows of it."""
+"""Claims that killed writers left in a bucket (``storage.claims``), and their removal by a person
+who knows of it."""
 
 import re
 
@@ -33,14 +34,15 @@ def break_claim(url: str) -> str:
 
     Notes
     -----
-    A claim keeps other writers of a checkpoint in a bucket out. It has no time after which it ends, since a writer that
-    is slow is still a writer. Break it only if you know that the writer is dead: one that is not may mix its files with
-    those of the next.
+    A claim keeps other writers of a checkpoint in a bucket out. It has no time after which it ends,
+    since a writer that is slow is still a writer. Break it only if you know that the writer is
+    dead: one that is not may mix its files with those of the next.
     """
     storage, name = split_place(url)
     if not isinstance(storage, RemoteStorage) or not _CLAIM.fullmatch(name):
         raise ArgumentError(
-            f"{url!r} is not the URL of a claim.", "Give that of the error, such as s3://bucket/run/.model.claim."
+            f"{url!r} is not the URL of a claim.",
+            "Give that of the error, such as s3://bucket/run/.model.claim.",
         )
     storage.check_writable(name)
     whose = storage.break_claim(name)

@@ -2,19 +2,28 @@
 
     caller   tasks --submit--> workers --reports--> caller, who alone commits
 
-Threads, processes, and the workers of a cluster (``distributed.Client.get_executor(pure=False)``) are alike: a task is
-a value that can be pickled, and says by which path its worker opens the checkpoint. So all workers must see the same
-files under the same paths. A worker refuses a task of another release of shardvar, and one whose files have changed.
+Threads, processes, and the workers of a cluster (``distributed.Client.get_executor(pure=False)``)
+are alike: a task is a value that can be pickled, and says by which path its worker opens the
+checkpoint. So all workers must see the same files under the same paths. A worker refuses a task of
+another release of shardvar, and one whose files have changed.
 
-Tasks are idempotent: one that is done twice writes the same bytes. Inside a task there is one thread, since the
-executor decides how many tasks run at a time. A worker that dies is a ``WorkerLost``; what others finished stays.
+Tasks are idempotent: one that is done twice writes the same bytes. Inside a task there is one
+thread, since the executor decides how many tasks run at a time. A worker that dies is a
+``WorkerLost``; what others finished stays.
 """
 
 import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import parent_process
@@ -46,16 +55,19 @@ from shardvar.storage.requests import first_line
 from shardvar.verbs.locate import Location
 
 _AHEAD = 1024
-"""Tasks that are with the executor at a time: more than any cluster has workers, and not a million futures."""
+"""Tasks that are with the executor at a time: more than any cluster has workers, and not a million
+futures."""
 
 _TASK_NBYTES, _TASK_ROWS = 64 << 20, 1 << 16
-"""The payloads of a task that only reads: about 50 ms of work, and at most some MB of columns to send."""
+"""The payloads of a task that only reads: about 50 ms of work, and at most some MB of columns to
+send."""
 
 _OPEN = 4
 """Sources that a worker keeps open, those that were used last."""
 
 _LOST = {"KilledWorker", "CommClosedError"}
-"""Errors of distributed for a worker or a scheduler that is gone; its classes are not imported to be named."""
+"""Errors of distributed for a worker or a scheduler that is gone; its classes are not imported to
+be named."""
 
 _UNREADABLE = "Error during deserialization of the task graph"
 """The words of distributed's scheduler where it lacks a module that a task needs."""
@@ -70,7 +82,8 @@ class Opening:
     dequantize: bool = False
     """True to read numbers in the place of quantised blocks."""
     call: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A token of the call, so that a worker does not take up what it had opened for an earlier one."""
+    """A token of the call, so that a worker does not take up what it had opened for an earlier
+    one."""
     caller: int = field(default_factory=os.getpid)
     """The process that makes the call."""
 
@@ -79,13 +92,19 @@ def check_executor(executor: Any) -> None:
     """Raise ``ArgumentTypeError`` unless tasks can be submitted to the executor."""
     if executor is not None and not callable(getattr(executor, "submit", None)):
         cause = f"A {type(executor).__name__} is not an executor."
-        raise ArgumentTypeError(cause, "Give a concurrent.futures.Executor; of a dask client, its get_executor().")
+        raise ArgumentTypeError(
+            cause, "Give a concurrent.futures.Executor; of a dask client, its get_executor()."
+        )
 
 
-def run_tasks(executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Sequence[Any]]]) -> Iterator[Done]:
-    """Yield the results of calls, each a function and its arguments, as they come, with a bounded number ahead.
+def run_tasks(
+    executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Sequence[Any]]]
+) -> Iterator[Done]:
+    """Yield the results of calls, each a function and its arguments, as they come, with a bounded
+    number ahead.
 
-    After an error, or if the caller stops, tasks that have not begun are cancelled, and the others are waited for.
+    After an error, or if the caller stops, tasks that have not begun are cancelled, and the others
+    are waited for.
     """
     todo, pending = iter(tasks), set[Future[Done]]()
     try:
@@ -98,7 +117,8 @@ def run_tasks(executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Seq
             if not pending:
                 return
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            # The failed ones last: what is finished is taken before an error ends the run, and need not be done again.
+            # The failed ones last: what is finished is taken before an error ends the run, and need
+            # not be done again.
             results = sorted(finished, key=_has_failed, reverse=True)
             while results:
                 yield results.pop().result()
@@ -137,7 +157,8 @@ _ending = set[int]()
 
 
 def end_with_parent() -> None:
-    """End this process once its parent has ended: after a kill, the workers of a pool would wait for tasks for ever."""
+    """End this process once its parent has ended: after a kill, the workers of a pool would wait
+    for tasks for ever."""
     if os.getpid() not in _ending:
         _ending.add(os.getpid())
         Thread(target=_outlive_parent, daemon=True).start()
@@ -151,7 +172,8 @@ def _outlive_parent() -> None:
 
 
 def _end_with_caller(caller: int) -> None:
-    """End a worker with the process that calls it, if that has started it; those of clusters live on."""
+    """End a worker with the process that calls it, if that has started it; those of clusters live
+    on."""
     parent = parent_process()
     if parent is not None and parent.pid == caller:
         end_with_parent()
@@ -168,7 +190,8 @@ def interrupt_task(_signal: int, _frame: object) -> None:
 
 
 def check_version(version: str) -> None:
-    """Raise ``UnsupportedError`` in a worker whose release of shardvar is not that of the caller."""
+    """Raise ``UnsupportedError`` in a worker whose release of shardvar is not that of the
+    caller."""
     if version != __version__:
         cause = f"A worker has shardvar {__version__}, and the task is from shardvar {version}."
         raise UnsupportedError(cause, "Install the same release everywhere.")
@@ -186,27 +209,39 @@ class Payloads:
     entries: EntryTable
     """The entries of the payloads; they say where in the files these are."""
     files: Mapping[int, tuple[str, str]]
-    """The name and the stamp of each file that they are in: in other files, they would be elsewhere."""
+    """The name and the stamp of each file that they are in: in other files, they would be
+    elsewhere."""
 
     @classmethod
     def of(cls, opening: Opening, source: Source, entries: EntryTable) -> Self:
         """Return the payloads of some entries of a source, without the checksums of others."""
         names, entries = source.index.files, shrink_entries(entries, np.arange(len(entries)))
         used = np.unique(entries.file[entries.slices.nbytes > 0]).tolist()
-        return cls(opening, entries, {file: (names[file], _stamp(opening, names[file])) for file in used})
+        return cls(
+            opening, entries, {file: (names[file], _stamp(opening, names[file])) for file in used}
+        )
 
     @contextmanager
     def opened(self, version: str) -> Iterator[Source]:
-        """Open the source in a worker, after comparing the release of shardvar and the files; inside, one thread."""
+        """Open the source in a worker, after comparing the release of shardvar and the files;
+        inside, one thread."""
         check_version(version)
         _end_with_caller(self.opening.caller)
         _working.append(None)
         try:
             source = _open(self.opening)
             for file, (name, stamp) in self.files.items():
-                if list(source.index.files[file : file + 1]) != [name] or _stamp(self.opening, name) != stamp:
-                    cause = f"{name} of {self.opening.found.path} is another file here, or was replaced."
-                    raise CorruptCheckpoint(cause, "Let all workers see the same files, and run it again.")
+                if (
+                    list(source.index.files[file : file + 1]) != [name]
+                    or _stamp(self.opening, name) != stamp
+                ):
+                    cause = (
+                        f"{name} of {self.opening.found.path} is another file here, or was "
+                        "replaced."
+                    )
+                    raise CorruptCheckpoint(
+                        cause, "Let all workers see the same files, and run it again."
+                    )
             with in_this_thread():
                 yield source
         finally:
@@ -214,7 +249,8 @@ class Payloads:
 
 
 def portions(nbytes: Ints) -> Iterator[Ints]:
-    """Yield rows in portions for one task each: of at most 64 MiB and 65,536 rows, but for a larger single row.
+    """Yield rows in portions for one task each: of at most 64 MiB and 65,536 rows, but for a larger
+    single row.
 
     >>> [rows.tolist() for rows in portions(np.array([60 << 20, 1, 70 << 20, 5, 5]))]
     [[0, 1], [2], [3, 4]]
@@ -230,7 +266,8 @@ def portions(nbytes: Ints) -> Iterator[Ints]:
 
 
 def _stamp(opening: Opening, name: str) -> str:
-    """The stamp of a file; empty for one that cannot be opened, which the task that reads it reports."""
+    """The stamp of a file; empty for one that cannot be opened, which the task that reads it
+    reports."""
     try:
         file = open_below(opening.found.storage, name)
     except (CheckpointError, StorageError):
@@ -242,13 +279,19 @@ def _stamp(opening: Opening, name: str) -> str:
 # --- Resharding: one file a task
 
 
-def runner_of(executor: Executor, opening: Opening, source: Source, progress: Progress) -> FileRunner:
-    """Return what runs the tasks of a reshard on the workers of an executor; ``source`` is the caller's own."""
+def runner_of(
+    executor: Executor, opening: Opening, source: Source, progress: Progress
+) -> FileRunner:
+    """Return what runs the tasks of a reshard on the workers of an executor; ``source`` is the
+    caller's own."""
 
     def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
         if tasks:
             tasks[0].storage.lend([task.name for task in tasks])
-        calls = ((run_file, _arguments(number, task, opening, source)) for number, task in enumerate(tasks))
+        calls = (
+            (run_file, _arguments(number, task, opening, source))
+            for number, task in enumerate(tasks)
+        )
         try:
             for number, rows, report in run_tasks(executor, calls):
                 progress(report.nbytes)
@@ -258,7 +301,10 @@ def runner_of(executor: Executor, opening: Opening, source: Source, progress: Pr
                 raise
             # The service alone knows the unfinished uploads of a process that was killed.
             cause = f"{error.cause} It may have left unfinished uploads in {tasks[0].storage.path}."
-            remedy = f"{error.remedy} A lifecycle rule of the bucket ends unfinished uploads, which it does not list."
+            remedy = (
+                f"{error.remedy} A lifecycle rule of the bucket ends unfinished uploads, which it "
+                "does not list."
+            )
             raise WorkerLost(cause, remedy) from error
 
     return run
@@ -281,7 +327,11 @@ def run_file(
     """
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
         task = replace(task, storage=storage)
-        return number, rows, run_task(task, CastSource.of(source, payloads.entries) if is_cast else source)
+        return (
+            number,
+            rows,
+            run_task(task, CastSource.of(source, payloads.entries) if is_cast else source),
+        )
 
 
 # --- Sources that a worker holds open

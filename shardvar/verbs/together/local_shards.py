@@ -1,6 +1,7 @@
 """Local shards: the regions of tensors that one of several processes holds, as a source.
 
-A tensor that is cut over processes is in none of them whole. Each says which region it holds, and of which full shape.
+A tensor that is cut over processes is in none of them whole. Each says which region it holds, and
+of which full shape.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,21 +52,41 @@ class LocalShard:
     """The region that the array holds, in the coordinates of the whole tensor."""
 
     def __init__(
-        self, array: npt.ArrayLike, offset: Iterable[SupportsIndex], full_shape: Iterable[SupportsIndex]
+        self,
+        array: npt.ArrayLike,
+        offset: Iterable[SupportsIndex],
+        full_shape: Iterable[SupportsIndex],
     ) -> None:
-        shape = getattr(array, "shape", None)  # a tensor on a device is not copied to learn its shape
-        region = Region(read_integers(offset, "offset"), np.shape(array) if shape is None else tuple(shape))
+        shape = getattr(
+            array, "shape", None
+        )  # a tensor on a device is not copied to learn its shape
+        region = Region(
+            read_integers(offset, "offset"), np.shape(array) if shape is None else tuple(shape)
+        )
         full = read_shape(full_shape)
-        outside = len(full) != region.rank or any(stop > extent for stop, extent in zip(region.stop, full, strict=True))
+        outside = len(full) != region.rank or any(
+            stop > extent for stop, extent in zip(region.stop, full, strict=True)
+        )
         if outside:
-            cause = f"An array of shape {region.shape} at offset {region.offset} is not within the full shape {full}."
-            raise LayoutError(cause, "Give the offset in the whole tensor, and the shape of the whole tensor.")
-        for name, value in (("array", array), ("offset", region.offset), ("full_shape", full), ("region", region)):
+            cause = (
+                f"An array of shape {region.shape} at offset {region.offset} is not within the "
+                f"full shape {full}."
+            )
+            raise LayoutError(
+                cause, "Give the offset in the whole tensor, and the shape of the whole tensor."
+            )
+        for name, value in (
+            ("array", array),
+            ("offset", region.offset),
+            ("full_shape", full),
+            ("region", region),
+        ):
             object.__setattr__(self, name, value)
 
 
 LocalTensors = Mapping[str, npt.ArrayLike | LocalShard | Iterable[LocalShard]]
-"""The tensors that one process holds: an array is a whole tensor, a local shard or several are regions of one."""
+"""The tensors that one process holds: an array is a whole tensor, a local shard or several are
+regions of one."""
 
 
 def source_of_shards(tensors: LocalTensors) -> ArraySource:
@@ -86,7 +107,10 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
             if not rows or rows[-1][0] != key:
                 rows.append(row)
             elif rows[-1] != row:
-                cause = f"The local shards of {key!r} are {rows[-1][1]}{list(rows[-1][2])} and {row[1]}{list(row[2])}."
+                cause = (
+                    f"The local shards of {key!r} are {rows[-1][1]}{list(rows[-1][2])} and "
+                    f"{row[1]}{list(row[2])}."
+                )
                 raise InconsistentTensor(cause, "Give one dtype and one full shape.")
             which.append(len(rows) - 1)
             regions.append(shard.region)
@@ -94,7 +118,9 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
     return array_source(_table(rows, which, regions), arrays)
 
 
-def _table(rows: list[tuple[str, str, tuple[int, ...]]], which: list[int], regions: list[Region]) -> SliceTable:
+def _table(
+    rows: list[tuple[str, str, tuple[int, ...]]], which: list[int], regions: list[Region]
+) -> SliceTable:
     """The slices of the regions, [m] each of the tensor ``which``."""
     keys = [key for key, _, _ in rows]
     codes = np.array([code(dtype) for _, dtype, _ in rows], np.int64)
@@ -109,8 +135,11 @@ def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
     if isinstance(value, LocalShard):
         yield value
         return
-    # A process that holds no region of a tensor may give an empty list; it is not an array without elements.
-    if isinstance(value, list | tuple) and (not value or any(isinstance(each, LocalShard) for each in value)):
+    # A process that holds no region of a tensor may give an empty list; it is not an array without
+    # elements.
+    if isinstance(value, list | tuple) and (
+        not value or any(isinstance(each, LocalShard) for each in value)
+    ):
         for each in value:
             if not isinstance(each, LocalShard):
                 cause = f"{key!r} has a {type(each).__name__} among its local shards."

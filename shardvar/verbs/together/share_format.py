@@ -1,10 +1,12 @@
-"""Shares as checkpoints: the file that one of several processes writes, and an index of what is in it.
+"""Shares as checkpoints: the file that one of several processes writes, and an index of what is in
+it.
 
     data file   laid out as the format of the checkpoint lays out a file, so that the commit only has to rename it
     index       of the native format, whatever the format of the checkpoint is: it can say where any payload lies
 
-So one mechanism serves all formats that can adopt finished files (``SharedFormat``), and none of them knows of shares.
-The checksums of a share are those of its format, CRC32C for a format that has none: equal replicas are known by them.
+So one mechanism serves all formats that can adopt finished files (``SharedFormat``), and none of
+them knows of shares. The checksums of a share are those of its format, CRC32C for a format that has
+none: equal replicas are known by them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,7 +50,9 @@ class ShareWriter:
         """Return the checksum of the payload of ``count`` strings or variants."""
         return self.own.checksum_whole(dtype, count, payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Iterable[tuple[int, bytes]]:
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Iterable[tuple[int, bytes]]:
         """Return the bytes around the payloads, as the format has them."""
         return self.own.frame(slices, start, checksums)
 
@@ -74,11 +78,14 @@ class ShareSink:
         storage, slices = self.native.storage, self.native.assignment.slices
         sizes = [status.nbytes if (status := storage.status(name)) else 0 for name in self.asides]
         about = replace(self.native.overview, file_nbytes=np.array(sizes, np.int64))
-        # An index of the native format has checksums of runs. Where the format has none, zeros take their places:
-        # only the commit reads this index, and it takes the payloads' checksums alone.
+        # An index of the native format has checksums of runs. Where the format has none, zeros take
+        # their places: only the commit reads this index, and it takes the payloads' checksums
+        # alone.
         if not self.writer.run_nbytes:
             count = int((-(-slices.nbytes // RUN_NBYTES)).sum())
-            checksums = [FileChecksums(each.payload, np.zeros(count, np.uint32)) for each in checksums]
+            checksums = [
+                FileChecksums(each.payload, np.zeros(count, np.uint32)) for each in checksums
+            ]
         replace(self.native, start=self.start, overview=about).commit(checksums)
 
     def withdraw(self) -> None:
@@ -114,20 +121,31 @@ class ShareFormat:
         """Open the share of that prefix."""
         share = NATIVE.open(storage, name)
         if share.index.overview.run_nbytes != RUN_NBYTES:
-            cause = f"{share.file.name} has runs of {share.index.overview.run_nbytes} bytes, not {RUN_NBYTES}."
+            cause = (
+                f"{share.file.name} has runs of {share.index.overview.run_nbytes} bytes, not "
+                f"{RUN_NBYTES}."
+            )
             raise InvalidCheckpoint(cause, "Save all shares with the same release of shardvar.")
         return share
 
     def create(
-        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
     ) -> ShareSink:
         """Lay the slices out in one file, as the format of the checkpoint does."""
         planned = self.plan(storage, assignment, metadata, generation)
         native = NATIVE.create(storage, name, assignment, metadata, generation)
         return ShareSink(native, planned.start, ShareWriter(planned.writer))
 
-    def plan(self, storage: Storage, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
-        """Return the sink that a checkpoint of this file alone would have: it knows places and frames."""
+    def plan(
+        self, storage: Storage, assignment: Assignment, metadata: Metadata, generation: str
+    ) -> Sink:
+        """Return the sink that a checkpoint of this file alone would have: it knows places and
+        frames."""
         return self.target.create(storage, self.target_name, assignment, metadata, generation)
 
     def remove(self, storage: Storage, name: str) -> None:

@@ -51,24 +51,36 @@ class _Merged:
     """The metadata of the checkpoint."""
 
 
-def merge_shares(target: Location, shares: Sequence[Location], about: Metadata, replicas: str) -> None:
-    """Make one checkpoint of shares, which are those of all processes in order; the caller holds the lock.
+def merge_shares(
+    target: Location, shares: Sequence[Location], about: Metadata, replicas: str
+) -> None:
+    """Make one checkpoint of shares, which are those of all processes in order; the caller holds
+    the lock.
 
-    ``about`` has the generation of the checkpoint; the user's metadata come from the shares. Raises what
-    ``planning.merging`` finds, and ``ArgumentError`` for metadata that differ.
+    ``about`` has the generation of the checkpoint; the user's metadata come from the shares. Raises
+    what ``planning.merging`` finds, and ``ArgumentError`` for metadata that differ.
     """
     with ExitStack() as opened:
         # Check, and plan: nothing is changed until the merged entries are proven whole.
         sources, tables = _open_shares(shares, opened)
         starts = np.cumsum([0, *(len(source.index.files) for source in sources)]).tolist()
-        tables = [replace(table, file=table.file + start) for table, start in zip(tables, starts, strict=False)]
+        tables = [
+            replace(table, file=table.file + start)
+            for table, start in zip(tables, starts, strict=False)
+        ]
         entries = merge_entries(tables, replicas)
         names = [name for source in sources for name in source.index.files]
-        sizes = np.concatenate([np.zeros(0, np.int64), *(source.index.overview.file_nbytes for source in sources)])
-        merged = _Merged(entries, WrittenFiles(names, sizes, entries.start), _metadata(sources, about))
+        sizes = np.concatenate(
+            [np.zeros(0, np.int64), *(source.index.overview.file_nbytes for source in sources)]
+        )
+        merged = _Merged(
+            entries, WrittenFiles(names, sizes, entries.start), _metadata(sources, about)
+        )
         # Move.
         if target.format.capabilities.is_exact:
-            before = np.bincount(np.concatenate([table.file for table in tables]), minlength=len(names))
+            before = np.bincount(
+                np.concatenate([table.file for table in tables]), minlength=len(names)
+            )
             after = np.bincount(entries.file, minlength=len(names))
             for file in np.flatnonzero((after > 0) & (after < before)).tolist():
                 process = int(np.searchsorted(starts, file, side="right")) - 1
@@ -80,8 +92,11 @@ def merge_shares(target: Location, shares: Sequence[Location], about: Metadata, 
         sink.commit([_checksums(merged.entries)])
 
 
-def _open_shares(shares: Sequence[Location], opened: ExitStack) -> tuple[list[NativeSource], list[EntryTable]]:
-    """Open all shares, which are closed with ``opened``, and read their entries; in a bucket, of many at a time."""
+def _open_shares(
+    shares: Sequence[Location], opened: ExitStack
+) -> tuple[list[NativeSource], list[EntryTable]]:
+    """Open all shares, which are closed with ``opened``, and read their entries; in a bucket, of
+    many at a time."""
     found: dict[int, tuple[NativeSource, EntryTable]] = {}
 
     def open_share(number: int) -> None:
@@ -95,7 +110,8 @@ def _open_shares(shares: Sequence[Location], opened: ExitStack) -> tuple[list[Na
 
 
 def entries_of_share(share: Source) -> EntryTable:
-    """Return all entries of a share, which may lack regions; raises any other fault of its index."""
+    """Return all entries of a share, which may lack regions; raises any other fault of its
+    index."""
     for error in share.index.faults.values():
         if not isinstance(error, IncompleteCheckpoint):
             raise error
@@ -105,7 +121,9 @@ def entries_of_share(share: Source) -> EntryTable:
 def is_same_share(share: Location, source: ArraySource, work: WritePlan) -> bool:
     """Return True if a share holds what the plan would write of the source, by the checksums."""
     form = cast("ShareFormat", share.format)
-    writer = ShareWriter(form.plan(share.storage, work.assignment, work.metadata, _NOT_WRITTEN).writer)
+    writer = ShareWriter(
+        form.plan(share.storage, work.assignment, work.metadata, _NOT_WRITTEN).writer
+    )
     opened = share.open()
     try:
         stored = entries_of_share(opened)
@@ -145,8 +163,13 @@ def _metadata(shares: Sequence[Source], about: Metadata) -> Metadata:
         for name, text in share.index.metadata.user.items():
             first, known = user.setdefault(name, (process, text))
             if known != text:
-                cause = f"The metadata {name!r} are {known!r} in process {first} and {text!r} in process {process}."
-                raise ArgumentError(cause, "Give the same text in all processes, or in one of them alone.")
+                cause = (
+                    f"The metadata {name!r} are {known!r} in process {first} and {text!r} in "
+                    f"process {process}."
+                )
+                raise ArgumentError(
+                    cause, "Give the same text in all processes, or in one of them alone."
+                )
     return replace(about, user={name: text for name, (_, text) in user.items()})
 
 
@@ -156,20 +179,33 @@ def _write_again(share: Location, source: NativeSource, merged: _Merged, file: i
     form = cast("ShareFormat", share.format)
     rows = np.flatnonzero(merged.entries.file == file)
     kept = merged.entries.take(rows)
-    name, only = merged.files.names[file] + _AGAIN, np.zeros(len(rows), np.int64)  # a share has one file
+    name, only = (
+        merged.files.names[file] + _AGAIN,
+        np.zeros(len(rows), np.int64),
+    )  # a share has one file
     local = replace(kept, file=only, checksum=np.full(len(rows), NO_CHECKSUM), runs=None)
     alone = Assignment(kept.slices, only, 1, merged.metadata.description)
     planned = form.plan(share.storage, alone, merged.metadata, merged.metadata.generation)
     each = np.arange(len(rows))
-    plan = Plan(kept.slices, kept.slices, CopyTable(each, each, kept.slices.offset, kept.slices.shape))
+    plan = Plan(
+        kept.slices, kept.slices, CopyTable(each, each, kept.slices.offset, kept.slices.shape)
+    )
     # Move.
-    task = FileTask(name, name, share.storage, ShareWriter(planned.writer), plan, local, planned.start)
+    task = FileTask(
+        name, name, share.storage, ShareWriter(planned.writer), plan, local, planned.start
+    )
     found = run_task(task, source).checksums.payload
     if not np.array_equal(found, kept.checksum):
-        cause = f"{share.path}: The bytes of {merged.files.names[file]} disagree with their checksums."
+        cause = (
+            f"{share.path}: The bytes of {merged.files.names[file]} disagree with their checksums."
+        )
         raise CorruptCheckpoint(cause, "Save again, under a new run.")
     # The place of each slice that moved, and the name and the size of the file.
-    start, nbytes, names = merged.files.start.copy(), merged.files.nbytes.copy(), [*merged.files.names]
+    start, nbytes, names = (
+        merged.files.start.copy(),
+        merged.files.nbytes.copy(),
+        [*merged.files.names],
+    )
     status = share.storage.status(name)
     start[rows], nbytes[file], names[file] = planned.start, status.nbytes if status else 0, name
     return replace(merged, files=WrittenFiles(names, nbytes, start))

@@ -8,8 +8,9 @@ move     the process's tensors into its share: a file of the target's format, an
 wait     until each process has committed its share; every process looks at the directory alone
 commit   under the lock of the target: merge the shares (``share_merge``), and put one index in place
 
-Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share, which is not read:
-the shares of another run, or of one that began with another checkpoint in place, have another token.
+Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share,
+which is not read: the shares of another run, or of one that began with another checkpoint in place,
+have another token.
 """
 
 import hashlib
@@ -58,7 +59,8 @@ from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, carry_out, check_may_
 _DESCRIPTION = "One file for each process."
 
 _POLL_SECONDS = 0.02, 1.0
-"""The first and the longest pause between two looks at the directory; each is half as long again as the one before."""
+"""The first and the longest pause between two looks at the directory; each is half as long again as
+the one before."""
 
 _ANEW = "Save again, under a new run."
 
@@ -76,7 +78,8 @@ class _Run:
     version: str = ""
     """The version of the checkpoint that is replaced; empty for none."""
     known: dict[str, str] = field(default_factory=dict)
-    """The generations of indexes that were opened, by their stamps: an index is opened once, and looked at often."""
+    """The generations of indexes that were opened, by their stamps: an index is opened once, and
+    looked at often."""
 
     @property
     def path(self) -> str:
@@ -96,13 +99,16 @@ class _Run:
 
     @property
     def token(self) -> str:
-        """The token of the shares: those that began with another checkpoint in place have another one."""
+        """The token of the shares: those that began with another checkpoint in place have another
+        one."""
         return self.generation + hashlib.sha256(self.version.encode()).hexdigest()[:8]
 
     def share(self, process: int) -> Location:
         """Return the location of one process's share."""
         form = ShareFormat(cast("SharedFormat", self.target.format), self.target.name)
-        return Location(form, self.target.storage, share_name(self.prefix, self.token, process, self.count))
+        return Location(
+            form, self.target.storage, share_name(self.prefix, self.token, process, self.count)
+        )
 
     def anew(self) -> Self:
         """Return the run with a storage that sees what other processes have written since."""
@@ -111,7 +117,9 @@ class _Run:
     def missing(self) -> list[int]:
         """Return the processes that have not committed their shares."""
         names = set(self.target.storage.names())
-        return [process for process in range(self.count) if not _has_index(self.share(process), names)]
+        return [
+            process for process in range(self.count) if not _has_index(self.share(process), names)
+        ]
 
 
 def save_shards(
@@ -141,21 +149,20 @@ def save_shards(
     num_processes : int
         The number of processes, the same in every process.
     run : str
-        A text that no other save of this path has, the same in every process: a step and the number of the restart, for
-        example.
+        A text that no other save of this path has, the same in every process: a step and the number
+        of the restart, for example.
     format : str, optional
         The format, as in ``save``.
     metadata : mapping of str to str, optional
         Texts to keep in the checkpoint.
     replicas : {'equal', 'first'}, default 'equal'
-        Slices that several processes hold alike are replicas, of which that of the lowest process is written.
-        Values must
-        be equal, or with ``'first'`` may differ.
+        Slices that several processes hold alike are replicas, of which that of the lowest process
+        is written. Values must be equal, or with ``'first'`` may differ.
     force : bool, default False
         Replace an existing checkpoint also where the format cannot do that in one step.
     commit : bool, default True
-        Wait until all processes have saved and one has committed. Otherwise return when the share is written, and call
-        ``commit_shards`` later.
+        Wait until all processes have saved and one has committed. Otherwise return when the share
+        is written, and call ``commit_shards`` later.
     timeout : float, default 600.0
         The seconds to wait for other processes.
 
@@ -179,7 +186,8 @@ def save_shards(
     UnsupportedError
         If several processes cannot write the format, or it cannot hold a region.
     StorageError
-        If another writer replaced the checkpoint meanwhile or holds it (``LockHeld``), or the file system refuses.
+        If another writer replaced the checkpoint meanwhile or holds it (``LockHeld``), or the file
+        system refuses.
 
     Notes
     -----
@@ -213,8 +221,8 @@ def commit_shards(
 ) -> WriteReport:
     """Make one checkpoint of the shares that the processes of a run have written.
 
-    For processes that called ``save_shards`` with ``commit=False`` and have met at a barrier since. One of them calls
-    this, or several: the first one commits.
+    For processes that called ``save_shards`` with ``commit=False`` and have met at a barrier since.
+    One of them calls this, or several: the first one commits.
 
     Parameters
     ----------
@@ -264,7 +272,9 @@ def commit_shards(
 # --- One process's share
 
 
-def _save(saved: _Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool) -> WriteReport:
+def _save(
+    saved: _Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool
+) -> WriteReport:
     """Write the share of one process."""
     # Check.
     process = read_integer(process, "process number")
@@ -272,7 +282,10 @@ def _save(saved: _Run, process: int, tensors: LocalTensors, user: dict[str, str]
         cause = f"process={process} is not one of {saved.count} processes."
         raise ArgumentError(cause, f"Give 0 to {saved.count - 1}.")
     if _is_committed(saved):
-        raise ArgumentError(f"The run {saved.name!r} of {saved.path} is committed already.", "Give each save its own.")
+        raise ArgumentError(
+            f"The run {saved.name!r} of {saved.path} is committed already.",
+            "Give each save its own.",
+        )
     # Plan.
     source = source_of_shards(tensors)
     check_share(source.index.entries, process)
@@ -288,14 +301,20 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
     """The run of these arguments; what the format cannot do is refused."""
     check_string(run, "names of runs")
     if not run:
-        raise ArgumentError("The name of the run is empty.", "Give a text that no other save of this path has.")
+        raise ArgumentError(
+            "The name of the run is empty.", "Give a text that no other save of this path has."
+        )
     count = read_integer(count, "number of processes")
     if not 1 <= count <= MAX_FILES:
-        raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
+        raise ArgumentError(
+            f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}."
+        )
     target = find_target(path, format, otherwise="shardvar")
     if not hasattr(target.format, "adopt"):
         cause = f"The format {target.format.name} cannot be written by several processes."
-        raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
+        raise UnsupportedError(
+            cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."
+        )
     found = _Run(target, run, count)
     return replace(found, version=_version(found))
 
@@ -307,29 +326,42 @@ def _check_timeout(timeout: object) -> None:
 
 
 def _check_target(saved: _Run, work: WritePlan, force: bool) -> None:
-    """Raise ``TargetExists`` where the checkpoint of all shares together may not replace what is there."""
+    """Raise ``TargetExists`` where the checkpoint of all shares together may not replace what is
+    there."""
     assignment = replace(work.assignment, num_files=saved.count)
     decision = replace(work.decision, assignment=assignment)
-    check_may_write(replace(work, target=saved.target, force=force, replace_atomically=True, decision=decision))
+    check_may_write(
+        replace(work, target=saved.target, force=force, replace_atomically=True, decision=decision)
+    )
 
 
 def _check_cuts(slices: SliceTable, form: Format) -> None:
-    """Raise ``UnsupportedError`` for a region of a tensor of which the format can hold no regions."""
+    """Raise ``UnsupportedError`` for a region of a tensor of which the format can hold no
+    regions."""
     cut = ~slices.is_whole() & (slices.shape > 0).all(axis=1) & (ITEMSIZES[slices.codes()] > 0)
     cut &= ~cuttable_rows(slices, form.capabilities)
     for row in np.flatnonzero(cut).tolist()[:1]:
-        cause = f"The format {form.name} cannot hold the region {slices.region(row)} of {slices.key(row)!r}."
-        remedy = "Give the whole tensor in one process, or save in the format shardvar and convert it with sv.reshard."
+        cause = (
+            f"The format {form.name} cannot hold the region {slices.region(row)} of "
+            f"{slices.key(row)!r}."
+        )
+        remedy = (
+            "Give the whole tensor in one process, or save in the format shardvar and convert it "
+            "with sv.reshard."
+        )
         raise UnsupportedError(cause, remedy)
 
 
 def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> WritePlan:
-    """Every local shard as one slice of the one file of this process; the target need not be covered, so no policy."""
+    """Every local shard as one slice of the one file of this process; the target need not be
+    covered, so no policy."""
     stored = source.index.entries.slices
     rows, slices = _held_slices(stored, target.format.capabilities)
     numbers = np.arange(len(rows))
     assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), metadata.description)
-    filled = np.flatnonzero((slices.shape > 0).all(axis=1))  # there is nothing to copy into the others
+    filled = np.flatnonzero(
+        (slices.shape > 0).all(axis=1)
+    )  # there is nothing to copy into the others
     copies = CopyTable(rows, numbers, slices.offset, slices.shape).take(filled)
     decision = Decision(assignment, Plan(stored, slices, copies), 0.0)
     return WritePlan(target, source.index.entries, metadata, False, False, decision)
@@ -338,8 +370,8 @@ def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> Wr
 def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, SliceTable]:
     """The rows of the slices that a share holds, and these slices.
 
-    Where a format cannot hold slices without elements, such as those of processes that got no rows, they are left out.
-    A tensor that has no elements at all is held whole.
+    Where a format cannot hold slices without elements, such as those of processes that got no rows,
+    they are left out. A tensor that has no elements at all is held whole.
     """
     rows = np.arange(len(stored))
     if capabilities.empty_slices:
@@ -361,15 +393,20 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
         try:
             return carry_out(work, source, None, lambda _: None)
         except LockHeld as error:
-            raise ArgumentError(f"{what} is saving already.", "Give each process its own number.") from error
+            raise ArgumentError(
+                f"{what} is saving already.", "Give each process its own number."
+            ) from error
         except StorageError:
-            # The commit of another checkpoint of this name has removed the files of this share: that says more.
+            # The commit of another checkpoint of this name has removed the files of this share:
+            # that says more.
             _is_committed(saved.anew())
             raise
     # The number was given twice, or the run was killed and is repeated: only the values can tell.
     if not is_same_share(share, source, work):
         cause = f"{what} has saved already, and other values."
-        raise ArgumentError(cause, "Give each process its own number, and a new run to each save and each restart.")
+        raise ArgumentError(
+            cause, "Give each process its own number, and a new run to each save and each restart."
+        )
     return _report(share)
 
 
@@ -377,7 +414,8 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
 
 
 def _commit(saved: _Run, replicas: str, timeout: float) -> None:
-    """Wait for all shares, and merge them unless another process has; ``IncompleteCheckpoint`` names missing ones."""
+    """Wait for all shares, and merge them unless another process has; ``IncompleteCheckpoint``
+    names missing ones."""
     deadline, pause, held = time.monotonic() + timeout, _POLL_SECONDS[0], None
     while True:
         saved = saved.anew()
@@ -389,18 +427,29 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
                 with saved.target.storage.lock(saved.target.stem):
                     if not _is_committed(saved):
                         about = Metadata(_DESCRIPTION, WRITER, generation=saved.generation)
-                        merge_shares(saved.target, [saved.share(each) for each in range(saved.count)], about, replicas)
+                        merge_shares(
+                            saved.target,
+                            [saved.share(each) for each in range(saved.count)],
+                            about,
+                            replicas,
+                        )
                     return
             except LockHeld as error:
-                held = error  # by the process that commits, or by a writer of another checkpoint of this name
+                # by the process that commits, or by a writer of another checkpoint of this name
+                held = error
             except (CheckpointError, StorageError) as error:
-                # In a bucket nothing is locked: another process may have committed, and removed the shares, meanwhile.
-                with suppress(ServerError):  # the error before says more: the outcome of the commit may not be known
+                # In a bucket nothing is locked: another process may have committed, and removed the
+                # shares, meanwhile.
+                with suppress(
+                    ServerError
+                ):  # the error before says more: the outcome of the commit may not be known
                     if _is_committed(saved.anew()):
                         return
                 raise error
         if time.monotonic() >= deadline:
-            if held is not None and _is_committed(saved.anew()):  # by the one who held it, since it was tried
+            if held is not None and _is_committed(
+                saved.anew()
+            ):  # by the one who held it, since it was tried
                 return
             raise _late(saved, missing, timeout, held)
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
@@ -408,15 +457,19 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
 
 
 def _is_committed(saved: _Run) -> bool:
-    """Return True if the run is committed; raise if it cannot be any more, or processes disagree about it."""
+    """Return True if the run is committed; raise if it cannot be any more, or processes disagree
+    about it."""
     version = _version(saved)
     if _is_other(saved, version):
-        # In a bucket a commit of this run may have been seen half: only what is seen twice is another's.
+        # In a bucket a commit of this run may have been seen half: only what is seen twice is
+        # another's.
         time.sleep(_POLL_SECONDS[0])
         saved.known.clear()
         version = _version(saved.anew())
         if _is_other(saved, version):
-            raise StorageError(f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW)
+            raise StorageError(
+                f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW
+            )
     if saved.generation in version.split():
         return True
     ending = saved.share(0).format.name
@@ -426,10 +479,18 @@ def _is_committed(saved: _Run) -> bool:
             continue
         token, process, count = found
         if count != saved.count:
-            cause = f"Process {process} of the run {saved.name!r} of {saved.path} is one of {count}, not {saved.count}."
-            raise ArgumentError(cause, "Give all processes one num_processes, and each save its own run.")
+            cause = (
+                f"Process {process} of the run {saved.name!r} of {saved.path} is one of {count}, "
+                f"not {saved.count}."
+            )
+            raise ArgumentError(
+                cause, "Give all processes one num_processes, and each save its own run."
+            )
         if token != saved.token:
-            cause = f"Process {process} of the run {saved.name!r} began when another checkpoint was at {saved.path}."
+            cause = (
+                f"Process {process} of the run {saved.name!r} began when another checkpoint was at "
+                f"{saved.path}."
+            )
             raise StorageError(cause, _ANEW)
     return False
 
@@ -438,28 +499,41 @@ def _is_other(saved: _Run, version: str) -> bool:
     """Return True if a version is neither this run's nor the one that it found."""
     if version == saved.version or saved.generation in version.split():
         return False
-    return bool(version) or saved.target.format.capabilities.atomic_overwrite  # else the one before is retired
+    return (
+        bool(version) or saved.target.format.capabilities.atomic_overwrite
+    )  # else the one before is retired
 
 
 def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:
-    """The error for shares that are missing, or for a commit that another writer keeps from being made."""
+    """The error for shares that are missing, or for a commit that another writer keeps from being
+    made."""
     if missing:
         who = name_processes(missing)
         cause = f"{who[:1].upper()}{who[1:]} of {saved.count} did not save within {timeout:g} s."
         cause = f"{cause} {saved.path} is as it was before the run {saved.name!r}."
         return IncompleteCheckpoint(cause, f"Find out why. {_ANEW}")
-    if held is not None and saved.target.storage.local_path is None:  # by a claim, which the error names
+    if (
+        held is not None and saved.target.storage.local_path is None
+    ):  # by a claim, which the error names
         return held
-    cause = f"{saved.path} is held for {timeout:g} s, by another writer or by a process that commits this run."
-    return LockHeld(cause, "Let it finish. sv.commit_shards says then what became of this run, or commits it.")
+    cause = (
+        f"{saved.path} is held for {timeout:g} s, by another writer or by a process that commits "
+        "this run."
+    )
+    return LockHeld(
+        cause, "Let it finish. sv.commit_shards says then what became of this run, or commits it."
+    )
 
 
 def _version(saved: _Run) -> str:
-    """Return a text that another checkpoint of this path does not have: the generation of its index, or its stamp.
+    """Return a text that another checkpoint of this path does not have: the generation of its
+    index, or its stamp.
 
     Empty if there is none. Of a file and a set that stand side by side, both.
     """
-    return " ".join(_generation(saved, name, found) for name, found in _indexes(saved.target).items())
+    return " ".join(
+        _generation(saved, name, found) for name, found in _indexes(saved.target).items()
+    )
 
 
 def _generation(saved: _Run, name: str, index: Location) -> str:
@@ -472,7 +546,8 @@ def _generation(saved: _Run, name: str, index: Location) -> str:
             opened.close()
         except (CheckpointError, StorageError, UnsupportedError):
             generation = stamp
-        # Another process may have put its index in place meanwhile: then it is unknown of which the generation is.
+        # Another process may have put its index in place meanwhile: then it is unknown of which the
+        # generation is.
         before, stamp = stamp, index.storage.stamp(name) or ""
         if stamp == before:
             saved.known[stamp] = generation
@@ -484,7 +559,9 @@ def _indexes(target: Location) -> dict[str, Location]:
     form = target.format.name
     named = [target.name] if target.is_folder else names_of_target(target.stem, form)[1:]
     there = set(target.storage.names())
-    return {name: replace(target, name=name_of_target(name, form)) for name in named if name in there}
+    return {
+        name: replace(target, name=name_of_target(name, form)) for name in named if name in there
+    }
 
 
 def _has_index(share: Location, names: set[str]) -> bool:
@@ -496,7 +573,11 @@ def _report(found: Location) -> WriteReport:
     """Return the report of a checkpoint, or of a share, that is in place."""
     source = found.open()
     try:
-        entries, metadata, num_files = entries_of_share(source), source.index.metadata, len(source.index.files)
+        entries, metadata, num_files = (
+            entries_of_share(source),
+            source.index.metadata,
+            len(source.index.files),
+        )
     finally:
         source.close()
     nbytes = int(entries.slices.nbytes.sum())

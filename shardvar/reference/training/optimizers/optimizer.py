@@ -1,18 +1,22 @@
-"""The base class of optimizers: hyperparameters, slots, and applying gradients to all variables or to none.
+"""The base class of optimizers: hyperparameters, slots, and applying gradients to all variables or
+to none.
 
-An optimizer is a rule, elementwise and in place, and the slots that the rule needs. ``apply_gradients`` has four steps:
-check the pairs, create slots that are missing, plan every variable's write, commit all of them.
+An optimizer is a rule, elementwise and in place, and the slots that the rule needs.
+``apply_gradients`` has four steps: check the pairs, create slots that are missing, plan every
+variable's write, commit all of them.
 
-R-OPT-3 (RFC 000): "Hyperparameters and slots in optimizer are variables. Hyperparameters creation will be subject to
-the parameter strategy scope and partitioner." They are created by ``sv.Variable`` when the optimizer is.
+R-OPT-3 (RFC 000): "Hyperparameters and slots in optimizer are variables. Hyperparameters creation
+will be subject to the parameter strategy scope and partitioner." They are created by
+``sv.Variable`` when the optimizer is.
 
-``compat`` chooses the formulas where TensorFlow has had several: "keras_legacy" (RFC 000's ``tf.keras.optimizers``, the
-default), "v1" (``tf.compat.v1.train``) or "keras3".
+``compat`` chooses the formulas where TensorFlow has had several: "keras_legacy" (RFC 000's
+``tf.keras.optimizers``, the default), "v1" (``tf.compat.v1.train``) or "keras3".
 
-Several replicas give one gradient each, as ``PerReplica``. R-OPT-8 (RFC 002): replicas exchange their updates, and each
-copy gets the same. The variable's ``aggregation`` says how: the sum, the mean, or the first replica's alone. A variable
-that was created without one gets the sum, as TensorFlow's optimizers always take it: where each replica has a part of
-the batch, gradients of a loss that is a sum add up.
+Several replicas give one gradient each, as ``PerReplica``. R-OPT-8 (RFC 002): replicas exchange
+their updates, and each copy gets the same. The variable's ``aggregation`` says how: the sum, the
+mean, or the first replica's alone. A variable that was created without one gets the sum, as
+TensorFlow's optimizers always take it: where each replica has a part of the batch, gradients of a
+loss that is a sum add up.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -54,8 +58,8 @@ class Optimizer(Trackable):
     name : str
         The name of the optimizer, with which the names of its hyperparameters begin.
     compat : {"keras_legacy", "v1", "keras3"}
-        The formulas, where TensorFlow has had several: those of RFC 000's ``tf.keras.optimizers``, of
-        ``tf.compat.v1.train``, or of Keras 3.
+        The formulas, where TensorFlow has had several: those of RFC 000's ``tf.keras.optimizers``,
+        of ``tf.compat.v1.train``, or of Keras 3.
     hyperparameters : mapping of str to float
         The hyperparameters, which become variables.
 
@@ -65,14 +69,22 @@ class Optimizer(Trackable):
         If `compat` is another text, or a hyperparameter is not a finite number.
     """
 
-    other_names: ClassVar[Mapping[str, str]] = {"iterations": "_iterations", "learning_rate": "_learning_rate"}
-    """Names in Keras 3, in whose checkpoints slots are found too; a subclass adds those of its slots."""
+    other_names: ClassVar[Mapping[str, str]] = {
+        "iterations": "_iterations",
+        "learning_rate": "_learning_rate",
+    }
+    """Names in Keras 3, in whose checkpoints slots are found too; a subclass adds those of its
+    slots."""
 
     def __init__(self, name: str, compat: Compat, hyperparameters: Mapping[str, float]) -> None:
         if compat not in get_args(Compat):
-            raise ArgumentError(f"compat is {compat!r}.", f"It is one of {', '.join(get_args(Compat))}.")
+            raise ArgumentError(
+                f"compat is {compat!r}.", f"It is one of {', '.join(get_args(Compat))}."
+            )
         self._name, self._compat = name, compat
-        self._hyperparameters = {key: self._create(key, value) for key, value in hyperparameters.items()}
+        self._hyperparameters = {
+            key: self._create(key, value) for key, value in hyperparameters.items()
+        }
         self._slots = SlotTable(self)
         self.iterations: Variable = self.track(
             "iterations", Variable(np.int64(0), trainable=False, name=f"{name}/iterations")
@@ -86,7 +98,8 @@ class Optimizer(Trackable):
 
     @property
     def learning_rate(self) -> VariableInterface:
-        """The variable that holds the learning rate; ``learning_rate.assign`` changes it for later steps."""
+        """The variable that holds the learning rate; ``learning_rate.assign`` changes it for later
+        steps."""
         return self.hyperparameter("learning_rate")
 
     def hyperparameter(self, name: str) -> VariableInterface:
@@ -123,12 +136,19 @@ class Optimizer(Trackable):
         return False
 
     def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
-        """Return the hyperparameters as scalars, and as "step" the number of the step, which is 1 at first."""
-        numbers = {name: variable.read_value().astype(dtype)[()] for name, variable in self._hyperparameters.items()}
+        """Return the hyperparameters as scalars, and as "step" the number of the step, which is 1
+        at first."""
+        numbers = {
+            name: variable.read_value().astype(dtype)[()]
+            for name, variable in self._hyperparameters.items()
+        }
         return numbers | {"step": dtype.type(step)}
 
-    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
-        """Apply the rule to ``value`` and ``slots`` in place, elementwise; ``square()`` is the gradient's square."""
+    def _update(
+        self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers
+    ) -> None:
+        """Apply the rule to ``value`` and ``slots`` in place, elementwise; ``square()`` is the
+        gradient's square."""
         raise NotImplementedError
 
     # Training.
@@ -136,15 +156,17 @@ class Optimizer(Trackable):
     def apply_gradients(self, grads_and_vars: Iterable[Pair], name: str | None = None) -> None:
         """Apply each gradient to its variable; on an error no variable and no slot has changed.
 
-        R-OPT-4 (RFC 000): "grads_and_vars contains a pair of (gradient, component variable)". R-OPT-5 (RFC 000):
-        "Optimizer lazily creates slots in the first call of apply_gradients(grads_and_vars)".
+        R-OPT-4 (RFC 000): "grads_and_vars contains a pair of (gradient, component variable)".
+        R-OPT-5 (RFC 000): "Optimizer lazily creates slots in the first call of
+        apply_gradients(grads_and_vars)".
 
         Parameters
         ----------
         grads_and_vars : iterable of tuple
-            Pairs (gradient, variable), each variable once and none of them sharded. A gradient is an array of the
-            variable's shape, an ``IndexedSlices``, None for none, or ``PerReplica``, as ``strategy.run`` gives it: the
-            variable's ``aggregation`` makes one of it.
+            Pairs (gradient, variable), each variable once and none of them sharded. A gradient is
+            an array of the variable's shape, an ``IndexedSlices``, None for none, or
+            ``PerReplica``, as ``strategy.run`` gives it: the variable's ``aggregation`` makes one
+            of it.
         name : str, optional
             The operation's name in the transfer ledger.
 
@@ -158,15 +180,19 @@ class Optimizer(Trackable):
         with operation_scope(name or "apply_gradients"):
             # Check.
             pairs = _check_pairs(grads_and_vars)
-            # Plan. Hyperparameters are read once a dtype. Slots that are missing are created here: should a later
-            # variable fail, a new slot has its first value, and the next step finds it unused.
+            # Plan. Hyperparameters are read once a dtype. Slots that are missing are created here:
+            # should a later variable fail, a new slot has its first value, and the next step finds
+            # it unused.
             step = int(self.iterations) + 1
             dtypes = {variable.dtype for _, variable in pairs}
             numbers = {dtype: self._numbers(step, exact_dtype(dtype)) for dtype in dtypes}
             writes = [
-                write for part, variable in pairs for write in self._plan(part, variable, numbers[variable.dtype])
+                write
+                for part, variable in pairs
+                for write in self._plan(part, variable, numbers[variable.dtype])
             ]
-            # Commit. Constraints see the new values; they are the user's functions, and may fail after the step.
+            # Commit. Constraints see the new values; they are the user's functions, and may fail
+            # after the step.
             commit(writes)
             self.iterations.assign_add(1)
             for _, variable in pairs:
@@ -180,10 +206,11 @@ class Optimizer(Trackable):
         Parameters
         ----------
         loss : callable
-            Returns the loss and its gradients, as pairs of pullbacks; a variable may come several times.
+            Returns the loss and its gradients, as pairs of pullbacks; a variable may come several
+            times.
         var_list : sequence of Variable or Module
-            The variables to train, or an object with ``trainable_variables``. Those that the loss does not depend on
-            stay.
+            The variables to train, or an object with ``trainable_variables``. Those that the loss
+            does not depend on stay.
 
         Returns
         -------
@@ -193,30 +220,40 @@ class Optimizer(Trackable):
         Raises
         ------
         ArgumentTypeError
-            If `loss` is not a function that returns two values, or `var_list` holds a sharded variable or other
-            objects.
+            If `loss` is not a function that returns two values, or `var_list` holds a sharded
+            variable or other objects.
         ArgumentError
             If `var_list` is empty, or ``apply_gradients`` refuses the gradients.
         """
         variables = trainable_variables(var_list)
         if not callable(loss):
-            raise ArgumentTypeError(f"The loss is {type(loss).__name__}.", "Give a function without arguments.")
+            raise ArgumentTypeError(
+                f"The loss is {type(loss).__name__}.", "Give a function without arguments."
+            )
         computed: Any = loss()
         if not isinstance(computed, tuple) or len(computed) != 2:
-            raise ArgumentTypeError(f"The loss returns {type(computed).__name__}.", "Return (loss, gradients).")
+            raise ArgumentTypeError(
+                f"The loss returns {type(computed).__name__}.", "Return (loss, gradients)."
+            )
         value, contributions = computed
         self.apply_gradients(zip(gradient(contributions, variables), variables, strict=True))
         return value
 
     def _plan(self, part: Gradient, variable: Variable, numbers: Numbers) -> list[Write]:
-        # A constraint looks at the whole value, and would change rows that have no gradient, as Keras refuses too.
+        # A constraint looks at the whole value, and would change rows that have no gradient, as
+        # Keras refuses too.
         if getattr(variable, "constraint", None) is not None and not isinstance(part, np.ndarray):
             raise ArgumentError(
-                f"{variable.name} has a constraint and a sparse gradient.", "Constrain dense gradients alone."
+                f"{variable.name} has a constraint and a sparse gradient.",
+                "Constrain dense gradients alone.",
             )
-        slots = {key: self.add_slot(variable, key, first) for key, first in self._slot_values().items()}
+        slots = {
+            key: self.add_slot(variable, key, first) for key, first in self._slot_values().items()
+        }
         return plan_steps(
-            lambda value, given, square, arrays: self._update(value, given, square, arrays, numbers),
+            lambda value, given, square, arrays: self._update(
+                value, given, square, arrays, numbers
+            ),
             part,
             variable,
             slots,
@@ -291,13 +328,17 @@ class Optimizer(Trackable):
             raise ArgumentTypeError(f"{name} is {value!r}.", "Give a number.") from None
         if not isfinite(number):
             raise ArgumentError(f"{name} is {number}.", "Give a finite number.")
-        # float32 as in TensorFlow, whatever is trained: 0.001 of a checkpoint is then the same bits here and there.
-        variable: VariableInterface = Variable(np.float32(number), trainable=False, name=f"{self._name}/{name}")
+        # float32 as in TensorFlow, whatever is trained: 0.001 of a checkpoint is then the same bits
+        # here and there.
+        variable: VariableInterface = Variable(
+            np.float32(number), trainable=False, name=f"{self._name}/{name}"
+        )
         return self.track(name, variable)
 
 
 def trainable_variables(var_list: Any) -> list[Variable]:
-    """Return the variables of a list, or of an object with ``trainable_variables``; a sharded one is refused."""
+    """Return the variables of a list, or of an object with ``trainable_variables``; a sharded one
+    is refused."""
     listed = getattr(var_list, "trainable_variables", var_list)
     variables = check_sources(list(listed) if isinstance(listed, list | tuple) else [listed])
     if not variables:
@@ -311,20 +352,26 @@ def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variabl
         pairs: list[tuple[Any, Any]] = [(part, variable) for part, variable in grads_and_vars]
     except (TypeError, ValueError):
         raise ArgumentTypeError("grads_and_vars holds no pairs.", _PAIRS) from None
-    # A variable that came twice would be stepped twice, where a step along the sum of its gradients is meant.
+    # A variable that came twice would be stepped twice, where a step along the sum of its gradients
+    # is meant.
     seen: set[int] = set()
     for number, (_, variable) in enumerate(pairs):
-        # RFC 000 writes apply_gradients((gradients, v.variables)): two lists, where it means their pairs.
+        # RFC 000 writes apply_gradients((gradients, v.variables)): two lists, where it means their
+        # pairs.
         if not isinstance(variable, Variable):
             kind = type(variable).__name__
-            raise ArgumentTypeError(f"Item {number} of grads_and_vars has no variable, but a second {kind}.", _PAIRS)
+            raise ArgumentTypeError(
+                f"Item {number} of grads_and_vars has no variable, but a second {kind}.", _PAIRS
+            )
         if isinstance(variable, ShardedVariable):
             raise ArgumentTypeError(
                 f"A gradient is applied to the sharded variable {variable.name!r}.",
                 "Apply one to each shard: zip(gradients, sharded.variables).",
             )
         if id(variable) in seen:
-            raise ArgumentError(f"{variable.name} comes with two gradients.", "Add them with sv.nn.gradient.")
+            raise ArgumentError(
+                f"{variable.name} comes with two gradients.", "Add them with sv.nn.gradient."
+            )
         seen.add(id(variable))
     aggregated = [(aggregate_gradient(part, variable), variable) for part, variable in pairs]
     given = [(part, variable) for part, variable in aggregated if part is not None]
@@ -351,17 +398,23 @@ def aggregate_gradient(part: Gradient | PerReplica | None, variable: Variable) -
     for number, value in enumerate(part.values):
         _check_value(value, variable, f"Replica {number}'s gradient of {variable.name}")
     mode = getattr(variable, "aggregation", VariableAggregation.NONE)
-    made: Gradient = aggregate(part, VariableAggregation.SUM if mode is VariableAggregation.NONE else mode)
+    made: Gradient = aggregate(
+        part, VariableAggregation.SUM if mode is VariableAggregation.NONE else mode
+    )
     return made
 
 
 def _check_value(value: Any, variable: Variable, what: str) -> None:
-    """Check the shape of one replica's gradient before it is added to others: NumPy would broadcast."""
+    """Check the shape of one replica's gradient before it is added to others: NumPy would
+    broadcast."""
     if value is None:
         raise ArgumentError(
-            f"{what} is None, and another replica's is not.", "Give zeros, or IndexedSlices of no rows."
+            f"{what} is None, and another replica's is not.",
+            "Give zeros, or IndexedSlices of no rows.",
         )
     if isinstance(value, IndexedSlices):
-        check_shape(value.values.shape[value.indices.ndim :], variable.shape[1:], f"A row of {what}")
+        check_shape(
+            value.values.shape[value.indices.ndim :], variable.shape[1:], f"A row of {what}"
+        )
     else:
         check_shape(as_value(value).shape, variable.shape, what)

@@ -1,8 +1,9 @@
 """Rules: gradient descent, momentum, Adagrad, RMSprop and Adam.
 
-A rule is elementwise and in place. Its class names the hyperparameters and slots, says whether rows without a gradient
-change too (because a slot decays), and writes the formula in ``_update``; ``Optimizer`` does the rest. ``compat``
-chooses among TensorFlow's formulas where it has had several.
+A rule is elementwise and in place. Its class names the hyperparameters and slots, says whether rows
+without a gradient change too (because a slot decays), and writes the formula in ``_update``;
+``Optimizer`` does the rest. ``compat`` chooses among TensorFlow's formulas where it has had
+several.
 
 ``other_names`` are the names of the slots in Keras 3, under which its checkpoints have them.
 """
@@ -19,10 +20,11 @@ from shardvar.reference.training.optimizers.step import Slots, Square
 
 
 class SGD(Optimizer):
-    """``w -= lr g``; with momentum mu ``m = mu m - lr g`` and then ``w += m``, with Nesterov's ``w += mu m - lr g``.
+    """``w -= lr g``; with momentum mu ``m = mu m - lr g`` and then ``w += m``, with Nesterov's ``w
+    += mu m - lr g``.
 
-    "v1" keeps the gradients' sum instead, ``m = mu m + g`` and ``w -= lr m``. Rows without a gradient keep value and
-    momentum; in "keras3" their momentum moves them on.
+    "v1" keeps the gradients' sum instead, ``m = mu m + g`` and ``w -= lr m``. Rows without a
+    gradient keep value and momentum; in "keras3" their momentum moves them on.
 
     Parameters
     ----------
@@ -63,7 +65,9 @@ class SGD(Optimizer):
     def _touches_all_rows(self) -> bool:
         return self._has_momentum and self._compat == "keras3"
 
-    def _update(self, value: Array, gradient: Array, _square: Square, slots: Slots, numbers: Numbers) -> None:
+    def _update(
+        self, value: Array, gradient: Array, _square: Square, slots: Slots, numbers: Numbers
+    ) -> None:
         rate, decay = numbers["learning_rate"], numbers["momentum"]
         if not self._has_momentum:
             value -= rate * gradient
@@ -71,8 +75,9 @@ class SGD(Optimizer):
         sums = slots["momentum"]
         sums *= decay
         if self._compat == "v1":
-            # The slot holds gradients, and the rate of now applies to all of them. In the other forms the slot holds
-            # steps, each with the rate of its time; with a constant rate both move alike.
+            # The slot holds gradients, and the rate of now applies to all of them. In the other
+            # forms the slot holds steps, each with the rate of its time; with a constant rate both
+            # move alike.
             sums += gradient
             value -= rate * gradient + rate * (decay * sums) if self._nesterov else rate * sums
         else:
@@ -112,7 +117,8 @@ class Momentum(SGD):
 
 
 class Adagrad(Optimizer):
-    """``a += g^2`` and ``w -= lr g / (sqrt(a) + eps)``; "v1" has no eps, "keras3" takes ``sqrt(a + eps)``.
+    """``a += g^2`` and ``w -= lr g / (sqrt(a) + eps)``; "v1" has no eps, "keras3" takes ``sqrt(a +
+    eps)``.
 
     Each element has a learning rate that falls with the squares that it has seen.
 
@@ -135,7 +141,10 @@ class Adagrad(Optimizer):
         If a number is not finite, or `compat` is another text.
     """
 
-    other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "accumulator": "_accumulators"}
+    other_names: ClassVar[Mapping[str, str]] = {
+        **Optimizer.other_names,
+        "accumulator": "_accumulators",
+    }
 
     def __init__(
         self,
@@ -147,14 +156,18 @@ class Adagrad(Optimizer):
         compat: Compat = "keras_legacy",
     ) -> None:
         if not initial_accumulator_value >= 0:
-            raise ArgumentError(f"initial_accumulator_value is {initial_accumulator_value}.", "It is at least 0.")
+            raise ArgumentError(
+                f"initial_accumulator_value is {initial_accumulator_value}.", "It is at least 0."
+            )
         super().__init__(name, compat, {"learning_rate": learning_rate, "epsilon": epsilon})
         self._first = float(initial_accumulator_value)
 
     def _slot_values(self) -> Mapping[str, float]:
         return {"accumulator": self._first}
 
-    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
+    def _update(
+        self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers
+    ) -> None:
         squares, epsilon = slots["accumulator"], numbers["epsilon"]
         squares += square()
         if self._compat == "keras3":
@@ -165,7 +178,8 @@ class Adagrad(Optimizer):
 
 
 class RMSprop(Optimizer):
-    """``s = rho s + (1 - rho) g^2`` and ``w -= lr g / (sqrt(s) + eps)``; the squares of all rows decay.
+    """``s = rho s + (1 - rho) g^2`` and ``w -= lr g / (sqrt(s) + eps)``; the squares of all rows
+    decay.
 
     Parameters
     ----------
@@ -197,7 +211,9 @@ class RMSprop(Optimizer):
         *,
         compat: Compat = "keras_legacy",
     ) -> None:
-        super().__init__(name, compat, {"learning_rate": learning_rate, "rho": rho, "epsilon": epsilon})
+        super().__init__(
+            name, compat, {"learning_rate": learning_rate, "rho": rho, "epsilon": epsilon}
+        )
 
     def _slot_values(self) -> Mapping[str, float]:
         return {"rms": 0.0}
@@ -205,7 +221,9 @@ class RMSprop(Optimizer):
     def _touches_all_rows(self) -> bool:
         return True
 
-    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
+    def _update(
+        self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers
+    ) -> None:
         squares, rho = slots["rms"], numbers["rho"]
         squares *= rho
         squares += (1 - rho) * square()
@@ -216,10 +234,11 @@ class RMSprop(Optimizer):
 
 
 class Adam(Optimizer):
-    """Step t: ``m += (1 - b1) (g - m)``, ``v += (1 - b2) (g^2 - v)``, ``w -= rate m / (sqrt(v) + eps)``.
+    """Step t: ``m += (1 - b1) (g - m)``, ``v += (1 - b2) (g^2 - v)``, ``w -= rate m / (sqrt(v) +
+    eps)``.
 
-    ``rate = lr sqrt(1 - b2^t) / (1 - b1^t)``. Sparse gradients move every row: those without one decay, as if their
-    gradient were zero.
+    ``rate = lr sqrt(1 - b2^t) / (1 - b1^t)``. Sparse gradients move every row: those without one
+    decay, as if their gradient were zero.
 
     Parameters
     ----------
@@ -242,7 +261,11 @@ class Adam(Optimizer):
         If a number is not finite, or `compat` is another text.
     """
 
-    other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "m": "_momentums", "v": "_velocities"}
+    other_names: ClassVar[Mapping[str, str]] = {
+        **Optimizer.other_names,
+        "m": "_momentums",
+        "v": "_velocities",
+    }
 
     def __init__(
         self,
@@ -255,7 +278,12 @@ class Adam(Optimizer):
         compat: Compat = "keras_legacy",
     ) -> None:
         small = (1e-8 if compat == "v1" else 1e-7) if epsilon is None else epsilon
-        given = {"learning_rate": learning_rate, "beta_1": beta_1, "beta_2": beta_2, "epsilon": small}
+        given = {
+            "learning_rate": learning_rate,
+            "beta_1": beta_1,
+            "beta_2": beta_2,
+            "epsilon": small,
+        }
         super().__init__(name, compat, given)
 
     def _slot_values(self) -> Mapping[str, float]:
@@ -265,16 +293,19 @@ class Adam(Optimizer):
         return True
 
     def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
-        # Both means begin at 0 and are too small at first: after step 1 of a constant gradient g, m = (1 - b1) g. The
-        # weights of the gradients add up to 1 - b^t, so m / (1 - b1^t) and v / (1 - b2^t) are free of that bias. Both
-        # divisors are the same for all elements, and so they go into the rate. With b1 = 0.9, b2 = 0.999 and t = 1:
-        # rate = lr sqrt(0.001) / 0.1, and w moves by rate * 0.1 g / sqrt(0.001 g^2) = lr, whatever the size of g.
+        # Both means begin at 0 and are too small at first: after step 1 of a constant gradient g, m
+        # = (1 - b1) g. The weights of the gradients add up to 1 - b^t, so m / (1 - b1^t) and v / (1
+        # - b2^t) are free of that bias. Both divisors are the same for all elements, and so they go
+        # into the rate. With b1 = 0.9, b2 = 0.999 and t = 1: rate = lr sqrt(0.001) / 0.1, and w
+        # moves by rate * 0.1 g / sqrt(0.001 g^2) = lr, whatever the size of g.
         numbers = dict(super()._numbers(step, dtype))
         one, t = dtype.type(1), numbers["step"]
         unbiased = np.sqrt(one - numbers["beta_2"] ** t) / (one - numbers["beta_1"] ** t)
         return numbers | {"rate": numbers["learning_rate"] * unbiased}
 
-    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
+    def _update(
+        self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers
+    ) -> None:
         mean, squares = slots["m"], slots["v"]
         mean += (gradient - mean) * (1 - numbers["beta_1"])
         squares += (square() - squares) * (1 - numbers["beta_2"])

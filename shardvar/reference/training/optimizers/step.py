@@ -1,17 +1,20 @@
-"""One variable's part of a step: the gradient goes to the variable's device, and the rule is applied there in place.
+"""One variable's part of a step: the gradient goes to the variable's device, and the rule is
+applied there in place.
 
-1. ``plan_steps`` checks the gradient, sums its rows once for all copies and shards, and moves it: all that can fail.
-   Variable and slots do not move.
-2. A ``Write`` that is returned applies the rule to value blocks that fit the processor's cache. A rule is elementwise,
-   so neither blocks nor shards change a bit of the result (R-OPT-2). Dense gradients are applied by ranges of elements,
-   sparse ones by the rows that they have, or where the rule moves other rows too, by all rows, with a gradient of zero.
+1. ``plan_steps`` checks the gradient, sums its rows once for all copies and shards, and moves it:
+   all that can fail. Variable and slots do not move.
+2. A ``Write`` that is returned applies the rule to value blocks that fit the processor's cache. A
+   rule is elementwise, so neither blocks nor shards change a bit of the result (R-OPT-2). Dense
+   gradients are applied by ranges of elements, sparse ones by the rows that they have, or where the
+   rule moves other rows too, by all rows, with a gradient of zero.
 
-``GradientRows`` is a sparse gradient as it is applied: every row once, with the sum of what came for it.
+``GradientRows`` is a sparse gradient as it is applied: every row once, with the sum of what came
+for it.
 
-R-OPT-1 (RFC 002): sparse updates are "essentially dicts mapping from indices to vectors". Sums go from the first to the
-last, so they are the same bits however the rows are spread over shards. Keras 3 squares before it sums, which is not
-the gradient's square: of 1 and 2 for one row it makes 1 + 4 = 5, and not 9. ``compat="keras3"`` does so too, in float32
-where the gradient has few bits.
+R-OPT-1 (RFC 002): sparse updates are "essentially dicts mapping from indices to vectors". Sums go
+from the first to the last, so they are the same bits however the rows are spread over shards. Keras
+3 squares before it sums, which is not the gradient's square: of 1 and 2 for one row it makes 1 + 4
+= 5, and not 9. ``compat="keras3"`` does so too, in float32 where the gradient has few bits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -47,11 +50,17 @@ class GradientRows:
     sums: Array
     """The gradient of each, [n, *row]."""
     squares: Array | None
-    """The squares to use where they are not ``sums * sums``, in the dtype that rules compute in; else None."""
+    """The squares to use where they are not ``sums * sums``, in the dtype that rules compute in;
+    else None."""
 
     @classmethod
     def of(
-        cls, gradient: IndexedSlices, shape: tuple[int, ...], dtype: np.dtype[np.generic], *, sum_squares: bool
+        cls,
+        gradient: IndexedSlices,
+        shape: tuple[int, ...],
+        dtype: np.dtype[np.generic],
+        *,
+        sum_squares: bool,
     ) -> Self:
         """Check and sum a gradient of a variable of this shape and dtype."""
         indices = check_rows(gradient.indices, shape[0] if shape else 0, rank=1)
@@ -67,10 +76,16 @@ class GradientRows:
         return cls(rows, sums, sum_sorted(ascending, exact * exact, order)[1])
 
     def of_shard(self, start: int, stop: int) -> Self:
-        """Return those of the rows ``start`` to ``stop``, half-open, in the numbers of the shard that holds them."""
-        # Rows ascend, so those of a shard are a range of them: of rows 2, 5, 9 the shard [4, 8) has 5, as its row 1.
+        """Return those of the rows ``start`` to ``stop``, half-open, in the numbers of the shard
+        that holds them."""
+        # Rows ascend, so those of a shard are a range of them: of rows 2, 5, 9 the shard [4, 8) has
+        # 5, as its row 1.
         own = slice(*np.searchsorted(self.rows, [start, stop]))
-        return type(self)(self.rows[own] - start, self.sums[own], None if self.squares is None else self.squares[own])
+        return type(self)(
+            self.rows[own] - start,
+            self.sums[own],
+            None if self.squares is None else self.squares[own],
+        )
 
     def moved(self, source: Device, target: Device) -> Self:
         """Return the same on another device."""
@@ -82,12 +97,14 @@ Slots = Mapping[str, Array]
 Square = Callable[[], Array]
 """Computes the square of the gradient, for the rules that need it."""
 UpdateRule = Callable[[Array, Array, Square, Slots], None]
-"""``rule(value, gradient, square, slots)`` changes value and slots in place; all arrays have one shape."""
+"""``rule(value, gradient, square, slots)`` changes value and slots in place; all arrays have one
+shape."""
 _Blockwise = Callable[[Array, Array, Array | None, Slots], None]
 """The same for arrays of the variable's dtype; the square is None where it is the gradient's."""
 
 _BLOCK_NBYTES = 1 << 17
-"""Size of a value block of one array, 128 KiB. A rule holds about eight such arrays at a time: 1 MiB, which fits L2."""
+"""Size of a value block of one array, 128 KiB. A rule holds about eight such arrays at a time: 1
+MiB, which fits L2."""
 
 
 def plan_steps(
@@ -99,18 +116,22 @@ def plan_steps(
     touches_all_rows: bool = False,
     sum_squares: bool = False,
 ) -> list[Write]:
-    """Plan one step of one variable: a write for each part of memory, whose resources are its and the slots'.
+    """Plan one step of one variable: a write for each part of memory, whose resources are its and
+    the slots'.
 
-    R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the same updates to every copy": the
-    gradient goes to each, and no copy's value moves.
+    R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the same updates to
+    every copy": the gradient goes to each, and no copy's value moves.
     """
     if variable.dtype.kind in "iubO":
-        raise ArgumentError(f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables.")
+        raise ArgumentError(
+            f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables."
+        )
     blockwise = _in_exact(rule, variable.dtype)
     summed = _summed(gradient, variable, sum_squares)
     writes = []
-    # One write for each shard of each copy. The gradient moves now; the rule is applied when the write is committed,
-    # in the memory of the variable and its slots, so a step needs no second copy of them.
+    # One write for each shard of each copy. The gradient moves now; the rule is applied when the
+    # write is committed, in the memory of the variable and its slots, so a step needs no second
+    # copy of them.
     for part, own, own_slots in _leaves(summed, variable, slots):
         apply = _plan(blockwise, part, own, touches_all_rows)
         variables = (own, *own_slots.values())
@@ -122,9 +143,12 @@ def plan_steps(
     return writes
 
 
-def _summed(gradient: Gradient, variable: VariableInterface, sum_squares: bool) -> "Array | GradientRows":
+def _summed(
+    gradient: Gradient, variable: VariableInterface, sum_squares: bool
+) -> "Array | GradientRows":
     """Check a gradient of the whole variable; of a sparse one, return the sums of its rows."""
-    # Rows are summed here, once, and not for every copy and shard that takes them: the sums are the same.
+    # Rows are summed here, once, and not for every copy and shard that takes them: the sums are the
+    # same.
     if isinstance(gradient, IndexedSlices):
         return GradientRows.of(gradient, variable.shape, variable.dtype, sum_squares=sum_squares)
     dense = cast_value(as_value(gradient), variable.dtype, "The gradient")
@@ -135,29 +159,43 @@ def _summed(gradient: Gradient, variable: VariableInterface, sum_squares: bool) 
 def _leaves(
     gradient: Any, variable: Any, slots: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Variable, Mapping[str, Variable]]]:
-    """Yield each copy, and of a copy each shard, with its part of the gradient and its own slots."""
+    """Yield each copy, and of a copy each shard, with its part of the gradient and its own
+    slots."""
     if isinstance(variable, AggregatingVariable):
         yield from _leaves(gradient, variable.variable, slots)
         return
     if isinstance(variable, MirroredVariable):
-        # With a slot that is not mirrored, the variable is updated as a whole: ``_apply_to_copies`` assigns it.
+        # With a slot that is not mirrored, the variable is updated as a whole: ``_apply_to_copies``
+        # assigns it.
         if all(isinstance(slot, MirroredVariable) for slot in slots.values()):
             for number, copy in enumerate(variable.copies):
-                yield from _leaves(gradient, copy, {name: slot.copies[number] for name, slot in slots.items()})
+                yield from _leaves(
+                    gradient, copy, {name: slot.copies[number] for name, slot in slots.items()}
+                )
             return
     elif isinstance(variable, ShardedVariable):
         bounds = pairwise(row_layout_of(variable).bounds)
-        for number, (shard, (start, stop)) in enumerate(zip(variable.variables, bounds, strict=True)):
-            part = gradient.of_shard(start, stop) if isinstance(gradient, GradientRows) else gradient[start:stop]
-            yield from _leaves(part, shard, {name: slot.variables[number] for name, slot in slots.items()})
+        for number, (shard, (start, stop)) in enumerate(
+            zip(variable.variables, bounds, strict=True)
+        ):
+            part = (
+                gradient.of_shard(start, stop)
+                if isinstance(gradient, GradientRows)
+                else gradient[start:stop]
+            )
+            yield from _leaves(
+                part, shard, {name: slot.variables[number] for name, slot in slots.items()}
+            )
         return
     yield gradient, variable, slots
 
 
 def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
-    """Return the rule in the dtype to compute in; where no square is given, it takes the gradient's."""
-    # In bfloat16, with 8 bits of fraction, 256 + 1 is 256: a sum of squares would stop growing. So values of few bits
-    # are widened to float32 for the whole rule, and rounded once at its end. Elementwise, so a block at a time.
+    """Return the rule in the dtype to compute in; where no square is given, it takes the
+    gradient's."""
+    # In bfloat16, with 8 bits of fraction, 256 + 1 is 256: a sum of squares would stop growing. So
+    # values of few bits are widened to float32 for the whole rule, and rounded once at its end.
+    # Elementwise, so a block at a time.
     exact = exact_dtype(dtype)
 
     def same(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
@@ -183,7 +221,8 @@ def _apply_in_place(
 def _apply_to_copies(
     apply: Callable[[Array, Slots], None], variables: tuple[Variable, ...], slots: Mapping[str, Any]
 ) -> None:
-    """Apply to copies and assign those, for kinds of variables that hide their memory or have several."""
+    """Apply to copies and assign those, for kinds of variables that hide their memory or have
+    several."""
     copies = [np.array(each.read_value()) for each in variables]
     apply(*_arrays(copies, slots))
     for each, copy in zip(variables, copies, strict=True):
@@ -213,11 +252,17 @@ def _apply_dense(rule: _Blockwise, gradient: Array, value: Array, slots: Slots) 
     flat, flat_gradient = value.reshape(-1), gradient.reshape(-1)
     flat_slots = {name: slot.reshape(-1) for name, slot in slots.items()}
     for block in _blocks(flat):
-        rule(flat[block], flat_gradient[block], None, {name: slot[block] for name, slot in flat_slots.items()})
+        rule(
+            flat[block],
+            flat_gradient[block],
+            None,
+            {name: slot[block] for name, slot in flat_slots.items()},
+        )
 
 
 def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
-    # NumPy's ``value[rows]`` is a copy, so it is written back. Rows are distinct: no update of a row is lost.
+    # NumPy's ``value[rows]`` is a copy, so it is written back. Rows are distinct: no update of a
+    # row is lost.
     for block in _blocks(gradient.sums):
         rows, part = gradient.rows[block], gradient.sums[block]
         square = None if gradient.squares is None else gradient.squares[block]
@@ -228,9 +273,12 @@ def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots
             slot[rows] = new_slots[name]
 
 
-def _apply_to_all_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
-    # The gradient is made dense for one block at a time. Its rows ascend, so those of a block are a range of them: of
-    # rows 2, 5, 9 the block [4, 8) has the range 1 to 2, which is row 5, at 5 - 4 = 1 in the block.
+def _apply_to_all_rows(
+    rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots
+) -> None:
+    # The gradient is made dense for one block at a time. Its rows ascend, so those of a block are a
+    # range of them: of rows 2, 5, 9 the block [4, 8) has the range 1 to 2, which is row 5, at 5 - 4
+    # = 1 in the block.
     for block in _blocks(value):
         low, high = np.searchsorted(gradient.rows, [block.start, block.stop])
         local = gradient.rows[low:high] - block.start
@@ -244,7 +292,9 @@ def _apply_to_all_rows(rule: _Blockwise, gradient: GradientRows, value: Array, s
 
 
 def _blocks(array: Array) -> Iterator[slice]:
-    """Return slices of the first axis with at most ``_BLOCK_NBYTES`` each, or one row where a row is larger."""
-    # Rows of 100 float32 take 400 bytes: 131072 // 400 = 327 rows a block. A row may be empty, hence max(1, ...).
+    """Return slices of the first axis with at most ``_BLOCK_NBYTES`` each, or one row where a row
+    is larger."""
+    # Rows of 100 float32 take 400 bytes: 131072 // 400 = 327 rows a block. A row may be empty,
+    # hence max(1, ...).
     step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
     return (slice(start, min(start + step, len(array))) for start in range(0, len(array), step))

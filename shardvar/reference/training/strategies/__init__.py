@@ -1,4 +1,5 @@
-"""Strategies: decide the kind of each variable (plain, sharded, mirrored) and the devices that it lives on."""
+"""Strategies: decide the kind of each variable (plain, sharded, mirrored) and the devices that it
+lives on."""
 
 from shardvar.reference.training.strategies.hints import (
     Choice,
@@ -10,7 +11,10 @@ from shardvar.reference.training.strategies.hints import (
     hints_for,
 )
 from shardvar.reference.training.strategies.hybrid import HybridStrategy
-from shardvar.reference.training.strategies.mirrored import CollectiveAllReduceStrategy, MirroredStrategy
+from shardvar.reference.training.strategies.mirrored import (
+    CollectiveAllReduceStrategy,
+    MirroredStrategy,
+)
 from shardvar.reference.training.strategies.parameter_server import ParameterServerStrategy
 from shardvar.reference.training.strategies.strategy import Strategy
 

@@ -1,7 +1,8 @@
 """HybridStrategy: two strategies, and a function that chooses between them for each variable.
 
-R-HYBRID-1 (RFC 002): "a hybrid strategy that mirrors some variables and shards other variables"; "strategy_chooser: a
-callable that takes variable name, variable shape and variable dtype and returns which strategy to apply".
+R-HYBRID-1 (RFC 002): "a hybrid strategy that mirrors some variables and shards other variables";
+"strategy_chooser: a callable that takes variable name, variable shape and variable dtype and
+returns which strategy to apply".
 """
 
 from collections.abc import Callable
@@ -9,7 +10,12 @@ from typing import Any, Self
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.reference.devices import Device
-from shardvar.reference.training.serialization import check_config, deserialize, serializable, serialize
+from shardvar.reference.training.serialization import (
+    check_config,
+    deserialize,
+    serializable,
+    serialize,
+)
 from shardvar.reference.training.strategies.scope import Scope
 from shardvar.reference.training.strategies.strategy import Strategy, open_arguments
 from shardvar.reference.variables.scopes import NextCreator
@@ -30,7 +36,8 @@ class HybridStrategy(Strategy):
     strategy2 : Strategy
         The second strategy.
     strategy_chooser : callable
-        ``chooser(name, shape, dtype)`` answers with one of the two, with 1 or 2, or None for the first.
+        ``chooser(name, shape, dtype)`` answers with one of the two, with 1 or 2, or None for the
+        first.
 
     Raises
     ------
@@ -41,10 +48,13 @@ class HybridStrategy(Strategy):
     def __init__(self, strategy1: Strategy, strategy2: Strategy, strategy_chooser: Chooser) -> None:
         for strategy in (strategy1, strategy2):
             if not isinstance(strategy, Strategy):
-                raise ArgumentTypeError(f"{strategy!r} is not a strategy.", "Give two strategies and a chooser.")
+                raise ArgumentTypeError(
+                    f"{strategy!r} is not a strategy.", "Give two strategies and a chooser."
+                )
         if not callable(strategy_chooser):
             raise ArgumentTypeError(
-                f"The chooser {strategy_chooser!r} is not callable.", "Give chooser(name, shape, dtype)."
+                f"The chooser {strategy_chooser!r} is not callable.",
+                "Give chooser(name, shape, dtype).",
             )
         self.strategy1 = strategy1
         self.strategy2 = strategy2
@@ -63,8 +73,9 @@ class HybridStrategy(Strategy):
         return tuple(dict.fromkeys((*self.strategy1.devices, *self.strategy2.devices)))
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
-        # The chooser wants shape and dtype, for which an initial value may have to be evaluated. ``kwargs`` then holds
-        # the result, since a second evaluation of a random value would give another one.
+        # The chooser wants shape and dtype, for which an initial value may have to be evaluated.
+        # ``kwargs`` then holds the result, since a second evaluation of a random value would give
+        # another one.
         initial, kwargs = open_arguments(kwargs)
         chosen = self._chosen(kwargs.get("name"), initial.shape, initial.dtype)
         return chosen.create_free(next_creator, kwargs, scope)
@@ -91,18 +102,25 @@ class HybridStrategy(Strategy):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
         given = check_config(cls, config)
-        return cls(**{name: deserialize(value) if isinstance(value, dict) else value for name, value in given.items()})
+        return cls(
+            **{
+                name: deserialize(value) if isinstance(value, dict) else value
+                for name, value in given.items()
+            }
+        )
 
     def __repr__(self) -> str:
         return f"HybridStrategy({self.strategy1}, {self.strategy2})"
 
     def _chosen(self, name: str | None, shape: tuple[int, ...], dtype: Any) -> Strategy:
-        # 1 and 2 are for choosers that were deserialized, and have no reference to the two strategies.
+        # 1 and 2 are for choosers that were deserialized, and have no reference to the two
+        # strategies.
         answer = self.strategy_chooser(name, shape, dtype)
         if answer is None or answer is self.strategy1 or answer == 1:
             return self.strategy1
         if answer is self.strategy2 or answer == 2:
             return self.strategy2
         raise ArgumentError(
-            f"The chooser answered {answer!r} for the variable {name!r}.", "Answer with one of its two strategies."
+            f"The chooser answered {answer!r} for the variable {name!r}.",
+            "Answer with one of its two strategies.",
         )

@@ -1,10 +1,11 @@
 """MirroredStrategy and CollectiveAllReduceStrategy: every replica has a copy of everything.
 
-R-MIRROR-3 (RFC 002): "we will start with mirroring everything". The first copy is created as any variable is; the
-others are copies of its value, so that even a random one is the same everywhere. ``hint_scope`` may move the copies to
-the hosts, and ``variable_partitioning_scope`` cuts a variable instead of mirroring it: R-MIRROR-4 (RFC 000),
-"strategies like MultiworkerMirroredStrategy can choose to partition the variables in different flavors: on hosts of
-each worker, or on the replicas (GPUs)".
+R-MIRROR-3 (RFC 002): "we will start with mirroring everything". The first copy is created as any
+variable is; the others are copies of its value, so that even a random one is the same everywhere.
+``hint_scope`` may move the copies to the hosts, and ``variable_partitioning_scope`` cuts a variable
+instead of mirroring it: R-MIRROR-4 (RFC 000), "strategies like MultiworkerMirroredStrategy can
+choose to partition the variables in different flavors: on hosts of each worker, or on the replicas
+(GPUs)".
 """
 
 from collections.abc import Sequence
@@ -40,23 +41,30 @@ from shardvar.reference.variables.variable import parse_mode
 class DenseUpdatesVariable(MirroredVariable):
     """A mirrored variable whose sparse additions are made dense before they cross between devices.
 
-    R-HINT-2 (RFC 002): "Updates can be casted to dense tensors and use the existing allreduce primitive to exchange
-    gradients. This can still be faster than running allgather on their corresponding sparse updates." Updates of the
-    same row are summed before they are added, so the result may differ from the sparse one in the last bit: w + (a + b)
-    is not always (w + a) + b. Other writes than additions stay sparse, since a dense form would change every row.
+    R-HINT-2 (RFC 002): "Updates can be casted to dense tensors and use the existing allreduce
+    primitive to exchange gradients. This can still be faster than running allgather on their
+    corresponding sparse updates." Updates of the same row are summed before they are added, so the
+    result may differ from the sparse one in the last bit: w + (a + b) is not always (w + a) + b.
+    Other writes than additions stay sparse, since a dense form would change every row.
     """
 
     def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         if update not in (ADD, SUB):
             return super()._write_sparse(update, sparse_delta, name)
         if not isinstance(sparse_delta, PerReplica):
-            return self._write_dense(update, self._dense(sparse_delta, current_device()), name, True)
+            return self._write_dense(
+                update, self._dense(sparse_delta, current_device()), name, True
+            )
         devices = sparse_delta.devices or (current_device(),) * len(sparse_delta.values)
-        dense = [self._dense(value, device) for value, device in zip(sparse_delta.values, devices, strict=True)]
+        dense = [
+            self._dense(value, device)
+            for value, device in zip(sparse_delta.values, devices, strict=True)
+        ]
         return self._write_dense(update, PerReplica(dense, devices), name, True)
 
     def _dense(self, value: Any, device: Device) -> Array | Any:
-        """Return the update as an array of the variable's shape, made on the device of the slices."""
+        """Return the update as an array of the variable's shape, made on the device of the
+        slices."""
         if not isinstance(value, IndexedSlices):
             return value
         with device_scope(device):
@@ -78,10 +86,14 @@ class _MirroringStrategy(Strategy):
     def replica_devices(self) -> tuple[Device, ...]:
         return self._replicas
 
-    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> VariableInterface:
-        """Create a mirrored variable, or a sharded one where a partitioning scope cuts it into at least two parts.
+    def create_free(
+        self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope
+    ) -> VariableInterface:
+        """Create a mirrored variable, or a sharded one where a partitioning scope cuts it into at
+        least two parts.
 
-        A variable that is synchronized on read has a copy on each replica, and ignores scopes and hints.
+        A variable that is synchronized on read has a copy on each replica, and ignores scopes and
+        hints.
         """
         mode = parse_mode(VariableSynchronization, kwargs.get("synchronization"))
         if mode is VariableSynchronization.ON_READ:
@@ -89,8 +101,8 @@ class _MirroringStrategy(Strategy):
             return SyncOnReadVariable(copies, kwargs.get("aggregation"))
         how = scope.partitioning or Partitioning(None)
         check_size_known(kwargs.get("shape"), how.cut)
-        # A partitioning scope spreads the parts over the devices, each part once. A partitioner may answer with one
-        # part, as for a small variable; that one is mirrored like any other.
+        # A partitioning scope spreads the parts over the devices, each part once. A partitioner may
+        # answer with one part, as for a small variable; that one is mirrored like any other.
         if how.cut is not None and not how.is_mirrored:
             devices = how.devices or self._replicas
             initial, kwargs = open_arguments(kwargs)
@@ -98,7 +110,8 @@ class _MirroringStrategy(Strategy):
             if len(partition) > 1:
                 return create_spread(next_creator, kwargs, partition, devices)
             how = Partitioning(None)
-        # Else each replica, or each host, gets a copy, which may be cut into parts that stay together.
+        # Else each replica, or each host, gets a copy, which may be cut into parts that stay
+        # together.
         homes = self._hosts if scope.hints.mirror_on_host else self._replicas
         kind = DenseUpdatesVariable if scope.hints.cast_updates_to_dense else MirroredVariable
         return kind(create_copies(next_creator, kwargs, how.cut, homes), kwargs.get("aggregation"))
@@ -138,12 +151,21 @@ class MirroredStrategy(_MirroringStrategy):
         names = [devices] if isinstance(devices, str) else devices
         if not isinstance(names, Sequence):
             raise ArgumentTypeError(
-                f"devices is {names!r}.", "Give a list of devices or of their names, such as ['GPU:0', 'GPU:1']."
+                f"devices is {names!r}.",
+                "Give a list of devices or of their names, such as ['GPU:0', 'GPU:1'].",
             )
-        replicas = check_devices([Device(name) if isinstance(name, str) else name for name in names])
-        known = {device.name: device for device in Cluster(replicas)}  # Cluster refuses two devices of one name
-        # GPU:0 and GPU:1 of one worker have one host. A CPU that is a replica is its own host, and not a second device.
-        hosts = {name: known.get(name) or Device(name) for name in (device.host_name for device in replicas)}
+        replicas = check_devices(
+            [Device(name) if isinstance(name, str) else name for name in names]
+        )
+        known = {
+            device.name: device for device in Cluster(replicas)
+        }  # Cluster refuses two devices of one name
+        # GPU:0 and GPU:1 of one worker have one host. A CPU that is a replica is its own host, and
+        # not a second device.
+        hosts = {
+            name: known.get(name) or Device(name)
+            for name in (device.host_name for device in replicas)
+        }
         super().__init__(replicas, tuple(hosts.values()))
 
     def get_config(self) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Scopes: the strategy that creates variables now, and the partitioning and hints for those created inside.
+"""Scopes: the strategy that creates variables now, and the partitioning and hints for those created
+inside.
 
-Each thread has one innermost scope. Entering a scope of the same strategy again is allowed, and changes only its
-partitioning and hints. Entering one of another strategy is refused; a ``HybridStrategy`` combines two.
+Each thread has one innermost scope. Entering a scope of the same strategy again is allowed, and
+changes only its partitioning and hints. Entering one of another strategy is refused; a
+``HybridStrategy`` combines two.
 """
 
 from collections.abc import Iterator
@@ -27,7 +29,8 @@ class Partitioning:
     devices: tuple[Device, ...] | None = None
     """The devices of the parts, in turn; None leaves it to the strategy."""
     is_mirrored: bool = False
-    """For a strategy that mirrors: True gives each replica all parts, False spreads the parts over the replicas."""
+    """For a strategy that mirrors: True gives each replica all parts, False spreads the parts over
+    the replicas."""
 
 
 class VariableFactory(Protocol):
@@ -62,7 +65,9 @@ class Scope:
         # Enter, and restore the outer scope even if the user's code raises.
         _current.scope = self
         try:
-            if outer is not None:  # ``_create`` is on the thread's stack of creators, and reads the innermost scope
+            if (
+                outer is not None
+            ):  # ``_create`` is on the thread's stack of creators, and reads the innermost scope
                 yield
             else:
                 with variable_creator_scope(_create):
@@ -78,7 +83,11 @@ def current_scope() -> Scope | None:
 
 def _create(next_creator: NextCreator, **kwargs: Any) -> Any:
     scope = _current.scope
-    return next_creator(**kwargs) if scope is None else scope.strategy.create(next_creator, kwargs, scope)
+    return (
+        next_creator(**kwargs)
+        if scope is None
+        else scope.strategy.create(next_creator, kwargs, scope)
+    )
 
 
 class _Current(local):

@@ -1,14 +1,17 @@
 """The base class of strategies: scopes in which ``sv.Variable`` creates what the strategy decides.
 
-R-STRATEGY-1 (RFC 000): "This RFC proposes to use variable creator scope (namely, strategy.scope()) to control the
-creation of sharded variables": a model's code does not know which strategy it runs under.
+R-STRATEGY-1 (RFC 000): "This RFC proposes to use variable creator scope (namely, strategy.scope())
+to control the creation of sharded variables": a model's code does not know which strategy it runs
+under.
 
-A subclass creates one ``sv.Variable(...)`` in ``create_free``, and names the devices that compute. A strategy can be
-rebuilt from plain data, also for another cluster: ``ParameterServerStrategy.from_config(config | {"num_ps": 5})``.
+A subclass creates one ``sv.Variable(...)`` in ``create_free``, and names the devices that compute.
+A strategy can be rebuilt from plain data, also for another cluster:
+``ParameterServerStrategy.from_config(config | {"num_ps": 5})``.
 
-The functions at the end create one variable on many devices: spread over them in parts, or copied to each of them. The
-first copy is created as any variable is. The others are made of its value, shard by shard and from device to device, so
-that a random initial value is the same everywhere, and no device holds the whole of a variable that is cut.
+The functions at the end create one variable on many devices: spread over them in parts, or copied
+to each of them. The first copy is created as any variable is. The others are made of its value,
+shard by shard and from device to device, so that a random initial value is the same everywhere, and
+no device holds the whole of a variable that is cut.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -148,19 +151,23 @@ class Strategy:
 
     @contextmanager
     def variable_partitioning_scope(
-        self, partitioner: AnyPartitioner | None, partition_devices: Sequence[Device | str] | None = None
+        self,
+        partitioner: AnyPartitioner | None,
+        partition_devices: Sequence[Device | str] | None = None,
     ) -> Iterator[Self]:
         """Cut the variables created inside by a partitioner; inside ``scope()`` or without it.
 
-        R-PARTSCOPE-1 (RFC 000): "Per-layer partitioner overwrites strategy-level partitioner." R-PARTSCOPE-2:
-        partition_devices is "A list of devices to partition the variable on. Set to the host devices if the desire is
-        to place the variables on host, set to replica (accelerator) devices if the desire is to place the variables on
-        replicas. Defaults to replica devices."
+        R-PARTSCOPE-1 (RFC 000): "Per-layer partitioner overwrites strategy-level partitioner."
+        R-PARTSCOPE-2: partition_devices is "A list of devices to partition the variable on. Set to
+        the host devices if the desire is to place the variables on host, set to replica
+        (accelerator) devices if the desire is to place the variables on replicas. Defaults to
+        replica devices."
 
         Parameters
         ----------
         partitioner : callable or None
-            ``partitioner(shape, dtype)`` returns the number of parts along each axis; None cuts nothing.
+            ``partitioner(shape, dtype)`` returns the number of parts along each axis; None cuts
+            nothing.
         partition_devices : sequence of Device or str, optional
             The strategy's ``host_devices``, ``replica_devices``, or some of their names.
 
@@ -176,7 +183,9 @@ class Strategy:
         ArgumentError
             If the strategy does not have a device of a name.
         """
-        devices = None if partition_devices is None else check_devices(partition_devices, self.devices)
+        devices = (
+            None if partition_devices is None else check_devices(partition_devices, self.devices)
+        )
         partitioning = Partitioning(check_partitioner(partitioner), devices)
         with replace(self._scope_to_enter(), partitioning=partitioning).enter():
             yield self
@@ -218,9 +227,10 @@ class Strategy:
     ) -> VariableInterface:
         """Create a sharded variable.
 
-        R-CREATESHARDED-1 (RFC 002): "Returns a ShardedVariable, sharded by the partitioner from its constructor or
-        partitions." R-CREATESHARDED-2: "If this is given, override the partitioner from the constructor." A strategy
-        that mirrors "Returns a Mirrored ShardedVariable": all shards on each replica.
+        R-CREATESHARDED-1 (RFC 002): "Returns a ShardedVariable, sharded by the partitioner from its
+        constructor or partitions." R-CREATESHARDED-2: "If this is given, override the partitioner
+        from the constructor." A strategy that mirrors "Returns a Mirrored ShardedVariable": all
+        shards on each replica.
 
         Parameters
         ----------
@@ -231,7 +241,8 @@ class Strategy:
         dtype : dtype_like
             The dtype.
         partitions : sequence of int or PartitionSpec, optional
-            The number of parts along each axis; by default the partitioner answers, and without one there is one shard.
+            The number of parts along each axis; by default the partitioner answers, and without one
+            there is one shard.
         initializer : callable, optional
             The initial value; by default zeros.
         trainable : bool, optional
@@ -247,15 +258,24 @@ class Strategy:
         ArgumentError
             If the variable is a scalar, or `partitions` does not fit the shape.
         """
-        # Partitions given here come first, then those of a partitioning scope, then the strategy's partitioner.
+        # Partitions given here come first, then those of a partitioning scope, then the strategy's
+        # partitioner.
         scope = self._scope_to_enter()
         if partitions is not None or scope.partitioning is None:
             how = scope.partitioning or Partitioning(self._own_partitioner, is_mirrored=True)
-            scope = replace(scope, partitioning=how if partitions is None else replace(how, cut=partitions))
+            scope = replace(
+                scope, partitioning=how if partitions is None else replace(how, cut=partitions)
+            )
         with scope.enter():
             value = Zeros() if initializer is None else initializer
             return _as_sharded(
-                Variable(value, name=name, shape=read_declared_shape(shape), dtype=dtype, trainable=trainable)
+                Variable(
+                    value,
+                    name=name,
+                    shape=read_declared_shape(shape),
+                    dtype=dtype,
+                    trainable=trainable,
+                )
             )
 
     def run(self, function: Callable[..., Any], *args: Any) -> PerReplica:
@@ -282,10 +302,11 @@ class Strategy:
         for arg in args:
             if isinstance(arg, PerReplica) and len(arg.values) != len(devices):
                 raise ArgumentError(
-                    f"{len(arg.values)} values are given to {len(devices)} replicas.", "Give one of each a replica."
+                    f"{len(arg.values)} values are given to {len(devices)} replicas.",
+                    "Give one of each a replica.",
                 )
-        # One replica after another, in this thread, so that the simulation is deterministic. ``replica_scope`` tells a
-        # variable which replica uses it.
+        # One replica after another, in this thread, so that the simulation is deterministic.
+        # ``replica_scope`` tells a variable which replica uses it.
         results = []
         for number, device in enumerate(devices):
             own = [arg.values[number] if isinstance(arg, PerReplica) else arg for arg in args]
@@ -296,7 +317,8 @@ class Strategy:
     def reduce(self, aggregation: VariableAggregation | str, value: PerReplica) -> Any:
         """Return one value of those of all replicas, on the current device.
 
-        The gradients that ``run`` gives become those of the whole batch, with ``"sum"`` where losses are sums.
+        The gradients that ``run`` gives become those of the whole batch, with ``"sum"`` where
+        losses are sums.
 
         Parameters
         ----------
@@ -327,7 +349,8 @@ class Strategy:
         return None
 
     def _scope_to_enter(self) -> Scope:
-        """Return the current scope of this strategy, or a new one without partitioning and hints."""
+        """Return the current scope of this strategy, or a new one without partitioning and
+        hints."""
         scope = current_scope()
         return scope if scope is not None and scope.strategy is self else Scope(self)
 
@@ -336,12 +359,18 @@ def _reduced(value: PerReplica, mode: VariableAggregation) -> Any:
     values, devices = value.values, value.devices
     if all(isinstance(one, list | tuple) for one in values):
         if len({len(one) for one in values}) > 1:
-            raise ArgumentError("The replicas give lists of different lengths.", "Give what belongs together.")
+            raise ArgumentError(
+                "The replicas give lists of different lengths.", "Give what belongs together."
+            )
         return [_reduced(PerReplica(row, devices), mode) for row in zip(*values, strict=True)]
-    if all(one is None for one in values):  # a variable that the loss does not depend on has no gradient anywhere
+    if all(
+        one is None for one in values
+    ):  # a variable that the loss does not depend on has no gradient anywhere
         return None
     if any(one is None for one in values):
-        raise ArgumentError("Some replicas give a value and some give none.", "Give zeros, or rows of none.")
+        raise ArgumentError(
+            "Some replicas give a value and some give none.", "Give zeros, or rows of none."
+        )
     return aggregate(value, mode)
 
 
@@ -349,7 +378,9 @@ def _as_sharded(made: VariableInterface) -> VariableInterface:
     if isinstance(made, ShardedVariable):
         return made
     if not made.shape:
-        raise ArgumentError(f"{made.name} is a scalar and cannot be sharded.", "Create it by sv.Variable.")
+        raise ArgumentError(
+            f"{made.name} is a scalar and cannot be sharded.", "Create it by sv.Variable."
+        )
     if isinstance(made, MirroredVariable):
         return type(made)([_as_sharded(copy) for copy in made.copies], made.aggregation, made.name)
     return ShardedVariable([made], name=made.name) if isinstance(made, Variable) else made
@@ -361,20 +392,26 @@ def _as_sharded(made: VariableInterface) -> VariableInterface:
 def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
     """Return the partitioner, a callable or None."""
     if partitioner is not None and not callable(partitioner):
-        raise ArgumentTypeError(f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None.")
+        raise ArgumentTypeError(
+            f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None."
+        )
     checked: AnyPartitioner | None = partitioner
     return checked
 
 
 def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
-    """Return the devices as a tuple of at least one; a name stands for the first known device that has it."""
+    """Return the devices as a tuple of at least one; a name stands for the first known device that
+    has it."""
     # A str is a sequence too: "GPU:0" would be five devices of one letter.
     if isinstance(devices, Sequence) and not isinstance(devices, str):
-        devices = [_named(device, known) if isinstance(device, str) else device for device in devices]
+        devices = [
+            _named(device, known) if isinstance(device, str) else device for device in devices
+        ]
     is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
     if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
         raise ArgumentTypeError(
-            f"{devices!r} is not a list of devices.", "Give devices: a strategy's host_devices or replica_devices."
+            f"{devices!r} is not a list of devices.",
+            "Give devices: a strategy's host_devices or replica_devices.",
         )
     return tuple(devices)
 
@@ -408,19 +445,27 @@ def create_cut(
     place_next: Callable[[], Device],
     num_shards: int,
 ) -> Any:
-    """Create a variable by ``create_partitioned``, or whole, without a look at its initial value, if ``cut`` is None.
+    """Create a variable by ``create_partitioned``, or whole, without a look at its initial value,
+    if ``cut`` is None.
 
-    A callable whose shape is unknown before the call is then called on the device where its value will live.
+    A callable whose shape is unknown before the call is then called on the device where its value
+    will live.
     """
     if cut is None:
         return next_creator(**kwargs | {"device": place_next()})
-    return create_partitioned(next_creator, kwargs, cut=cut, place_next=place_next, num_shards=num_shards)
+    return create_partitioned(
+        next_creator, kwargs, cut=cut, place_next=place_next, num_shards=num_shards
+    )
 
 
 def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
-    """Return the initial value that the arguments mean, and arguments that do not evaluate it a second time."""
-    # ``initial.whole`` is the value if it had to be evaluated to know its shape; it replaces the callable in kwargs.
-    initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
+    """Return the initial value that the arguments mean, and arguments that do not evaluate it a
+    second time."""
+    # ``initial.whole`` is the value if it had to be evaluated to know its shape; it replaces the
+    # callable in kwargs.
+    initial = open_initial_value(
+        kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype")
+    )
     return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
 
 
@@ -429,7 +474,9 @@ def create_spread(
 ) -> VariableInterface:
     """Create a variable in the parts of ``cut``, on the devices in turn."""
     turn = cycle(devices)
-    return _check_created(create_cut(next_creator, kwargs, cut, place_next=turn.__next__, num_shards=len(devices)))
+    return _check_created(
+        create_cut(next_creator, kwargs, cut, place_next=turn.__next__, num_shards=len(devices))
+    )
 
 
 def create_copies(
@@ -439,14 +486,16 @@ def create_copies(
     copies = [create_spread(next_creator, kwargs, cut, homes[:1])]
     for number, home in enumerate(homes[1:], start=1):
         name = None if kwargs.get("name") is None else f"{kwargs['name']}/replica_{number}"
-        # Inside the first copy's device, its value is read without a move, and then moves once, to the new home.
+        # Inside the first copy's device, its value is read without a move, and then moves once, to
+        # the new home.
         with device_scope(homes[0]):
             copies.append(_copy(copies[0], next_creator, kwargs | {"name": name, "device": home}))
     return copies
 
 
 def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
-    """Create a whole variable where the ``colocated_with`` one lives: on each of its replicas if it is mirrored."""
+    """Create a whole variable where the ``colocated_with`` one lives: on each of its replicas if it
+    is mirrored."""
     beside = kwargs["colocated_with"]
     if not isinstance(beside, MirroredVariable):
         return _check_created(next_creator(**kwargs))
@@ -455,14 +504,23 @@ def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> Variable
     return MirroredVariable(copies, kwargs.get("aggregation"))
 
 
-def _copy(first: VariableInterface, next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
+def _copy(
+    first: VariableInterface, next_creator: NextCreator, kwargs: dict[str, Any]
+) -> VariableInterface:
     """Create a copy of a variable, one shard at a time if it is sharded."""
     if not isinstance(first, ShardedVariable):
-        return _check_created(next_creator(**kwargs | {"initial_value": first.read_value(), "dtype": first.dtype}))
+        return _check_created(
+            next_creator(**kwargs | {"initial_value": first.read_value(), "dtype": first.dtype})
+        )
     shards = []
     for number, shard in enumerate(first.variables):
         name = None if kwargs["name"] is None else f"{kwargs['name']}/part_{number}"
-        given = {"initial_value": shard.read_value(), "dtype": shard.dtype, "shape": shard.shape, "name": name}
+        given = {
+            "initial_value": shard.read_value(),
+            "dtype": shard.dtype,
+            "shape": shard.shape,
+            "name": name,
+        }
         shards.append(next_creator(**kwargs | given))
     return ShardedVariable(shards, name=first.name)
 

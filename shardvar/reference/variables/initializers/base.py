@@ -1,11 +1,12 @@
 """Initializers: frozen values that make the elements of a variable, whole or part by part.
 
-R-INIT-4 (RFC 000): 'we propose adding a new "partition" parameter to all initializers: __call__(self, shape,
-dtype=None, partition=None).' "partition.shape is the shape of the partition, shape is the full combined shape".
+R-INIT-4 (RFC 000): 'we propose adding a new "partition" parameter to all initializers:
+__call__(self, shape, dtype=None, partition=None).' "partition.shape is the shape of the partition,
+shape is the full combined shape".
 
-A subclass writes ``part``: the elements of one region of a tensor of the full shape. Everything else follows from it:
-the whole is the part that covers everything, and a ``layout`` (RFC 000's map of devices) asks for one part a device.
-Each call makes a new array.
+A subclass writes ``part``: the elements of one region of a tensor of the full shape. Everything
+else follows from it: the whole is the part that covers everything, and a ``layout`` (RFC 000's map
+of devices) asks for one part a device. Each call makes a new array.
 
 ``seed_mode`` says what a seed means for one part of a variable:
 
@@ -25,10 +26,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, 
 
 import numpy as np
 
-from shardvar.reference import random
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import STRING, Array, dtype_name
 from shardvar.layout.region import Region, read_shape
+from shardvar.reference import random
 from shardvar.reference.devices import Device, device_scope
 from shardvar.reference.variables.values import as_dtype
 
@@ -51,8 +52,9 @@ _INDEXED: dict[Distribution, Callable[..., Array]] = {
 class InitialPart(NamedTuple):
     """RFC 000's partition, as every initializer gets it: ``shape, offset = partition``.
 
-    R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' "partition.offset is a list of
-    integers specifying offset of the partition with respect to the full value for each dimension."
+    R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.'
+    "partition.offset is a list of integers specifying offset of the partition with respect to the
+    full value for each dimension."
     """
 
     shape: tuple[int, ...]
@@ -86,20 +88,26 @@ class PartitionLike(Protocol):
 class Initializer(ABC):
     """A callable that returns the initial value of a variable, or of one part of it.
 
-    ``init(shape, dtype=None, partition=None, *, layout=None)`` returns a new array of the full shape, or with a
-    `partition`, a ``Region`` for example, of that part. A `layout` maps devices to partitions, and the answer maps them
-    to arrays. The default dtype is float32.
+    ``init(shape, dtype=None, partition=None, *, layout=None)`` returns a new array of the full
+    shape, or with a `partition`, a ``Region`` for example, of that part. A `layout` maps devices to
+    partitions, and the answer maps them to arrays. The default dtype is float32.
 
     Law: ``init(shape, dtype, partition=p)`` has the shape ``p.shape``.
     """
 
     __slots__ = ()
     makes_new_arrays: ClassVar[bool] = True
-    """True if every call returns an array to which nothing else refers, so that a buffer may take it without a copy."""
+    """True if every call returns an array to which nothing else refers, so that a buffer may take
+    it without a copy."""
 
     @overload
     def __call__(
-        self, shape: Sequence[int], dtype: Any = None, partition: PartitionLike | None = None, *, layout: None = None
+        self,
+        shape: Sequence[int],
+        dtype: Any = None,
+        partition: PartitionLike | None = None,
+        *,
+        layout: None = None,
     ) -> Array: ...
     @overload
     def __call__(
@@ -119,7 +127,8 @@ class Initializer(ABC):
         *,
         layout: Mapping[Any, PartitionLike] | None = None,
     ) -> Any:
-        """Return the value of a partition, by default of everything; with a layout, the values by device.
+        """Return the value of a partition, by default of everything; with a layout, the values by
+        device.
 
         Parameters
         ----------
@@ -152,7 +161,9 @@ class Initializer(ABC):
         if layout is None:
             return self.part(extents, kind, read_partition(extents, partition))
         if partition is not None:
-            raise ArgumentError("An initializer was given a partition and a layout.", "Give one of them.")
+            raise ArgumentError(
+                "An initializer was given a partition and a layout.", "Give one of them."
+            )
         return self.joined()._parts(extents, kind, layout)
 
     @abstractmethod
@@ -209,7 +220,10 @@ class Initializer(ABC):
         """
         kind = np.dtype(np.float32) if dtype is None else as_dtype(dtype)
         if dtype_name(kind) == STRING:
-            raise ArgumentError(f"{type(self).__name__} makes numbers, and strings were asked for.", "Give an array.")
+            raise ArgumentError(
+                f"{type(self).__name__} makes numbers, and strings were asked for.",
+                "Give an array.",
+            )
         return kind
 
     def get_config(self) -> dict[str, Any]:
@@ -241,10 +255,10 @@ class Initializer(ABC):
     def _parts(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Mapping[Any, PartitionLike]
     ) -> dict[Any, Array]:
-        # R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that device, represented by a
-        # namedtuple of two fields: shape and offset." "__call__ returns a map from device string to the initial value
-        # on that device."
-        # Each part is drawn on its device, so its bytes count there and nothing crosses.
+        # R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that
+        # device, represented by a namedtuple of two fields: shape and offset." "__call__ returns a
+        # map from device string to the initial value on that device." Each part is drawn on its
+        # device, so its bytes count there and nothing crosses.
         values = {}
         for device, partition in layout.items():
             with device_scope(device) if isinstance(device, Device) else nullcontext():
@@ -275,7 +289,8 @@ class SeededInitializer(Initializer):
     ) -> Array:
         """Return the region's elements of a tensor of this shape and distribution.
 
-        ``limits`` are those of a uniform distribution, and mean and standard deviation of a normal one.
+        ``limits`` are those of a uniform distribution, and mean and standard deviation of a normal
+        one.
         """
         # The streams take seeds of 64 bits, so -1 means 2**64 - 1.
         seed = fresh_seed() if self.seed is None else self.seed
@@ -287,7 +302,8 @@ class SeededInitializer(Initializer):
 
 
 def joined(initial_value: Any) -> Any:
-    """Return an initial value with its initializer bound to what its parts must have in common; looks inside partials.
+    """Return an initial value with its initializer bound to what its parts must have in common;
+    looks inside partials.
 
     The creator of a sharded variable calls this once, and then asks the result for every part.
 
@@ -299,7 +315,8 @@ def joined(initial_value: Any) -> Any:
     Returns
     -------
     array_like or callable
-        ``initial_value`` itself unless it is an initializer, or a partial of one, whose parts need something in common.
+        ``initial_value`` itself unless it is an initializer, or a partial of one, whose parts need
+        something in common.
     """
     if isinstance(initial_value, partial):
         return partial(joined(initial_value.func), *initial_value.args, **initial_value.keywords)
@@ -316,27 +333,35 @@ def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> R
     if partition is None:
         return whole
     if not (hasattr(partition, "offset") and hasattr(partition, "shape")):
-        raise ArgumentTypeError(f"Invalid partition {partition!r}.", "Give a Region: it has an offset and a shape.")
+        raise ArgumentTypeError(
+            f"Invalid partition {partition!r}.", "Give a Region: it has an offset and a shape."
+        )
     region = Region(partition.offset, partition.shape)
     if region.rank != whole.rank or not whole.covers(region):
-        raise LayoutError(f"The partition {region} reaches out of the shape {shape}.", "Give a part of that shape.")
+        raise LayoutError(
+            f"The partition {region} reaches out of the shape {shape}.",
+            "Give a part of that shape.",
+        )
     return region
 
 
 def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
     """Return the seed of a shard.
 
-    R-INIT-5 (RFC 000): "the seed must be changed deterministically for each shard, otherwise each shard will use the
-    same values. This can be achieved by adding offset to the seed." "seed = self.seed + partition.offset[0] # assume
-    partition on 0 axis". TensorFlow adds nothing, and its shards are equal (deviation D-INIT-1).
+    R-INIT-5 (RFC 000): "the seed must be changed deterministically for each shard, otherwise each
+    shard will use the same values. This can be achieved by adding offset to the seed." "seed =
+    self.seed + partition.offset[0] # assume partition on 0 axis". TensorFlow adds nothing, and its
+    shards are equal (deviation D-INIT-1).
 
     >>> seed_of_part(7, (13, 4), Region((9, 0), (2, 4)))
     16
     """
-    # Two parts side by side, [0:4, 0:2] and [0:4, 2:4], have the same first row, and would have the same seed.
+    # Two parts side by side, [0:4, 0:2] and [0:4, 2:4], have the same first row, and would have the
+    # same seed.
     if region.shape[1:] != shape[1:]:
         raise ArgumentError(
-            f"The part {region} of the shape {shape} is cut along another axis than the first, where RFC 000's seeds "
+            f"The part {region} of the shape {shape} is cut along another axis than the first, "
+            "where RFC 000's seeds "
             "are equal for different parts.",
             'Use seed_mode="global", whose values do not depend on the partition.',
         )
@@ -344,7 +369,8 @@ def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
 
 
 def check_seed(seed: Any) -> None:
-    """Raise ``ArgumentTypeError`` or ``ArgumentError`` unless the seed is an integer of at most 64 bits."""
+    """Raise ``ArgumentTypeError`` or ``ArgumentError`` unless the seed is an integer of at most 64
+    bits."""
     try:
         value = index(seed)
     except TypeError:

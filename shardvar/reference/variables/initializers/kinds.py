@@ -1,7 +1,8 @@
-"""The kinds of initializers: constants, independent draws, draws scaled by the shape, orthogonal matrices.
+"""The kinds of initializers: constants, independent draws, draws scaled by the shape, orthogonal
+matrices.
 
-Each makes any part alone, in memory of the part's size. The exception is ``Orthogonal``: an orthogonal matrix exists
-only as a whole, so each call makes all of it and returns the part.
+Each makes any part alone, in memory of the part's size. The exception is ``Orthogonal``: an
+orthogonal matrix exists only as a whole, so each call makes all of it and returns the part.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +15,12 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.reference.random.arguments import FLOATS, read_dtype
-from shardvar.reference.variables.initializers.base import Initializer, SeededInitializer, SeedMode, fresh_seed
+from shardvar.reference.variables.initializers.base import (
+    Initializer,
+    SeededInitializer,
+    SeedMode,
+    fresh_seed,
+)
 from shardvar.reference.variables.values import as_dtype, as_value
 
 
@@ -47,7 +53,8 @@ class Constant(Initializer):
     Parameters
     ----------
     value : array_like, default 0
-        The number, the string or the array; an array is read in C order. Without a dtype, the variable has its dtype.
+        The number, the string or the array; an array is read in C order. Without a dtype, the
+        variable has its dtype.
 
     Examples
     --------
@@ -61,14 +68,15 @@ class Constant(Initializer):
         return as_value(self.value).dtype if dtype is None else as_dtype(dtype)
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        # One element for each of the variable's is cut like the variable. A single one is repeated; where the variable
-        # has one element too, both mean the same.
+        # One element for each of the variable's is cut like the variable. A single one is repeated;
+        # where the variable has one element too, both mean the same.
         value, whole = as_value(self.value), Region.whole(shape)
         if value.size == whole.size:
             value = value.reshape(shape)[region.slices]
         elif value.size != 1:
             raise ArgumentError(
-                f"A constant of shape {value.shape} does not have as many elements as the shape {shape}.",
+                f"A constant of shape {value.shape} does not have as many elements as the shape "
+                f"{shape}.",
                 "Give one number, or one for each element.",
             )
         else:
@@ -95,10 +103,13 @@ class Identity(Initializer):
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
         if len(shape) != 2:
-            raise ArgumentError(f"An identity matrix of shape {shape} was asked for.", "Give a shape of two axes.")
+            raise ArgumentError(
+                f"An identity matrix of shape {shape} was asked for.", "Give a shape of two axes."
+            )
         values = np.zeros(region.shape, dtype)
-        # Element (i, i) of the full matrix lies in the part if i is in its rows and in its columns. Rows 1 to 4 and
-        # columns 2 to 9 share 2 and 3: in the part's own numbers these are (1, 0) and (2, 1).
+        # Element (i, i) of the full matrix lies in the part if i is in its rows and in its columns.
+        # Rows 1 to 4 and columns 2 to 9 share 2 and 3: in the part's own numbers these are (1, 0)
+        # and (2, 1).
         diagonal = np.arange(max(region.offset), min(region.stop))
         values[diagonal - region.offset[0], diagonal - region.offset[1]] = self.gain
         return values
@@ -109,7 +120,8 @@ _MODES = "fan_in", "fan_out", "fan_avg"
 _DISTRIBUTIONS = "uniform", "truncated_normal", "untruncated_normal", "normal"
 
 _DEVIATION_OF_TRUNCATED = 0.87962566103423978
-"""The standard deviation of a standard normal that is truncated at 2: ``sqrt(1 - 4 pdf(2) / (cdf(2) - cdf(-2)))``."""
+"""The standard deviation of a standard normal that is truncated at 2: ``sqrt(1 - 4 pdf(2) / (cdf(2)
+- cdf(-2)))``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +137,8 @@ class RandomUniform(SeededInitializer):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
 
     Examples
     --------
@@ -158,8 +170,8 @@ class RandomNormal(SeededInitializer):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     mean: float = 0.0
@@ -184,8 +196,8 @@ class TruncatedNormal(SeededInitializer):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     mean: float = 0.0
@@ -221,16 +233,20 @@ class ScaledInitializer(SeededInitializer):
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
         scale, mode, distribution = self.law()
-        # R-INIT-6 (RFC 000): "shape is the full combined shape". Example: a part [0:2, 0:3] of a kernel (4, 3) has the
-        # fans 4 and 3 of the kernel, not 2 and 3. With scale 1 and fan_avg the variance is 1 / 3.5.
+        # R-INIT-6 (RFC 000): "shape is the full combined shape". Example: a part [0:2, 0:3] of a
+        # kernel (4, 3) has the fans 4 and 3 of the kernel, not 2 and 3. With scale 1 and fan_avg
+        # the variance is 1 / 3.5.
         fan_in, fan_out = fans(shape)
-        variance = scale / max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode])
+        variance = scale / max(
+            1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]
+        )
         if distribution == "uniform":
             limit = sqrt(3 * variance)  # uniform values in [-a, a) have the variance a * a / 3
             return self.draw("uniform", (-limit, limit), shape, dtype, region)
         if distribution == "untruncated_normal":
             return self.draw("normal", (0.0, sqrt(variance)), shape, dtype, region)
-        # Truncation narrows a distribution, so it starts from a wider one: 1 / 0.8796 = 1.137 times as wide.
+        # Truncation narrows a distribution, so it starts from a wider one: 1 / 0.8796 = 1.137 times
+        # as wide.
         stddev = sqrt(variance) / _DEVIATION_OF_TRUNCATED
         return self.draw("truncated_normal", (0.0, stddev), shape, dtype, region)
 
@@ -245,13 +261,14 @@ class VarianceScaling(ScaledInitializer):
         The variance of a sum of ``fan`` products with inputs of variance 1; positive.
     mode : {"fan_in", "fan_out", "fan_avg"}, default "fan_in"
         The fan: the inputs, the outputs, or their mean.
-    distribution : {"truncated_normal", "normal", "untruncated_normal", "uniform"}, default "truncated_normal"
+    distribution : {"truncated_normal", "normal", "untruncated_normal", "uniform"}, default
+    "truncated_normal"
         The distribution; "normal" is the truncated one.
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
 
     Raises
     ------
@@ -273,7 +290,8 @@ class VarianceScaling(ScaledInitializer):
             raise ArgumentError(f"Invalid mode {self.mode!r}.", f"Give one of {', '.join(_MODES)}.")
         if self.distribution.lower() not in _DISTRIBUTIONS:
             raise ArgumentError(
-                f"Invalid distribution {self.distribution!r}.", f"Give one of {', '.join(_DISTRIBUTIONS)}."
+                f"Invalid distribution {self.distribution!r}.",
+                f"Give one of {', '.join(_DISTRIBUTIONS)}.",
             )
 
     def law(self) -> tuple[float, str, str]:
@@ -289,8 +307,8 @@ class NamedScaling(ScaledInitializer):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     seed: int | None = None
@@ -306,8 +324,8 @@ class GlorotUniform(NamedScaling):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -323,8 +341,8 @@ class GlorotNormal(NamedScaling):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -340,8 +358,8 @@ class HeUniform(NamedScaling):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -357,8 +375,8 @@ class HeNormal(NamedScaling):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -374,8 +392,8 @@ class LecunUniform(NamedScaling):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -391,8 +409,8 @@ class LecunNormal(NamedScaling):
     seed : int, optional
         Determines the values; without a seed every call draws others.
     seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
-        element of the full value the same number in any partition.
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
+        "global" gives each element of the full value the same number in any partition.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -400,14 +418,16 @@ class LecunNormal(NamedScaling):
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the number of inputs and of outputs of a kernel: its last two extents, each times those of the others.
+    """Return the number of inputs and of outputs of a kernel: its last two extents, each times
+    those of the others.
 
     >>> fans((5, 3)), fans((3, 3, 16, 32)), fans((7,)), fans(())
     ((5, 3), (144, 288), (7, 7), (1, 1))
     """
     if len(shape) < 2:
         return prod(shape), prod(shape)
-    # An output of a 3 x 3 convolution from 16 to 32 channels sums 3 * 3 inputs of each channel: 9 * 16 = 144.
+    # An output of a 3 x 3 convolution from 16 to 32 channels sums 3 * 3 inputs of each channel: 9 *
+    # 16 = 144.
     receptive = prod(shape[:-2])
     return shape[-2] * receptive, shape[-1] * receptive
 
@@ -416,9 +436,10 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 class Orthogonal(SeededInitializer):
     """The factor Q of a normal matrix, with the signs that make R's diagonal positive.
 
-    All axes but the last are rows. Rows or columns, whichever are fewer, are orthonormal, times `gain`. A part of Q
-    cannot be computed alone: every call makes the WHOLE matrix, in float64, and returns its part. Parts belong to one
-    matrix, so all of them use the same seed. Without a seed a part is refused; ``joined`` draws one.
+    All axes but the last are rows. Rows or columns, whichever are fewer, are orthonormal, times
+    `gain`. A part of Q cannot be computed alone: every call makes the WHOLE matrix, in float64, and
+    returns its part. Parts belong to one matrix, so all of them use the same seed. Without a seed a
+    part is refused; ``joined`` draws one.
 
     Parameters
     ----------
@@ -437,18 +458,23 @@ class Orthogonal(SeededInitializer):
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
         kind = read_dtype(dtype, FLOATS)
         if len(shape) < 2:
-            raise ArgumentError(f"An orthogonal matrix of shape {shape} was asked for.", "Give two axes or more.")
+            raise ArgumentError(
+                f"An orthogonal matrix of shape {shape} was asked for.", "Give two axes or more."
+            )
         if self.seed is None and region != Region.whole(shape):
             raise ArgumentError(
-                f"The part {region} of an orthogonal matrix without a seed: the next part would be another matrix's.",
+                f"The part {region} of an orthogonal matrix without a seed: the next part would "
+                "be another matrix's.",
                 "Give a seed, or ask joined() for the parts of one matrix.",
             )
-        # QR needs at least as many rows as columns: a (3, 5) matrix is made as (5, 3) and transposed.
+        # QR needs at least as many rows as columns: a (3, 5) matrix is made as (5, 3) and
+        # transposed.
         rows, columns = prod(shape[:-1]), shape[-1]
         tall = max(rows, columns), min(rows, columns)
         normal = self.draw("normal", (0.0, 1.0), tall, kind, Region.whole(tall))
         q, r = np.linalg.qr(normal.astype(np.float64))
-        # Q is unique only up to the signs of its columns, which differ between LAPACKs; R's diagonal settles them.
+        # Q is unique only up to the signs of its columns, which differ between LAPACKs; R's
+        # diagonal settles them.
         q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
         matrix = q.T if rows < columns else q
         return (self.gain * matrix.reshape(shape)[region.slices]).astype(kind)

@@ -26,7 +26,7 @@ def _read_stub(text: str) -> dict[str, str]:
     ``ImportError`` for a line that is not ``from MODULE import NAME as NAME``: a type checker would
     see what it declares, and Python would not.
 
-    >>> _read_stub("from shardvar import nn as nn\\nfrom shardvar.layout import div as div")
+    >>> _read_stub("from shardvar.reference import nn as nn\\nfrom shardvar.layout import div as div")
     {'nn': 'shardvar.reference.nn', 'div': 'shardvar.layout'}
     """
     # The module ``ast`` would read the stub too, but takes longer to import than all of ``import

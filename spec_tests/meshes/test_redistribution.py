@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError, UnsupportedError
+from shardvar.layout.meshes import redistribution
 from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layouts import (
@@ -20,7 +21,6 @@ from shardvar.layouts import (
     dtensor_steps,
     parameter_servers,
     plan_redistribution,
-    redistribution,
 )  # fmt: skip
 from spec_tests.helpers.layout_tables import Case, cases
 from spec_tests.meshes.test_dtensor_layouts import KINDS

@@ -50,7 +50,7 @@ from shardvar.verbs.callbacks.slice_source import SliceSource
 from shardvar.verbs.locate import Location, find_in_other_formats
 from shardvar.verbs.reports import WriteReport
 
-_LOG = logging.getLogger(__package__)
+_LOG = logging.getLogger("shardvar.checkpoint")
 _NO_OBJECTS: Mapping[str, Any] = MappingProxyType({})
 
 Partitions = Cut | dict[str, Cut] | None

@@ -23,7 +23,10 @@ def dense(pairs: Any) -> np.ndarray[Any, Any]:
     """The gradient of the whole, from the gradients of its shards."""
     parts = [part.to_dense() if isinstance(part, IndexedSlices) else part for part, _ in pairs]
     return np.concatenate(
-        [np.zeros(shard.shape) if part is None else part for part, (_, shard) in zip(parts, pairs, strict=False)]
+        [
+            np.zeros(shard.shape) if part is None else part
+            for part, (_, shard) in zip(parts, pairs, strict=False)
+        ]
     )
 
 

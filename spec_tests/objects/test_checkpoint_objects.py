@@ -370,7 +370,7 @@ def test_values_that_nobody_ever_took_are_logged_unless_that_is_expected(
     sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
     gc.collect()  # what other tests left has its say first
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "shardvar.verbs"):
+    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
         checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
         status = checkpoint.read(tmp_path / "model")
         if is_expected:

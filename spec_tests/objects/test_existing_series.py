@@ -185,7 +185,7 @@ def test_latest_checkpoint_is_none_without_a_state_file_and_says_what_lies_there
     """TensorFlow's answer; the directory may hold anything."""
     assert sv.latest_checkpoint(tmp_path) is None
     sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "model")
-    with caplog.at_level(logging.WARNING, "shardvar.verbs"):
+    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
         assert sv.latest_checkpoint(tmp_path) is None
         assert caplog.text == ""
         saved(tmp_path)

@@ -277,6 +277,6 @@ def test_a_clock_behind_the_last_preserved_checkpoint_is_logged(
         manager.save()
     assert caplog.text == ""
     clock.now = 5000.0
-    with caplog.at_level(logging.WARNING, "shardvar.verbs"):
+    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
         build(tmp_path, 1, keep_checkpoint_every_n_hours=1, clock=clock)
     assert "seconds behind" in caplog.text and "12200" in caplog.text

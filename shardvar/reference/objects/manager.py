@@ -69,7 +69,7 @@ _LOCK = "checkpoint.manager"
 """The lock that a manager holds while it saves. No file has this name."""
 _HOUR = 3600.0
 """Seconds."""
-_LOG = logging.getLogger("shardvar.verbs")
+_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 # The note of what is not finished.

@@ -52,7 +52,7 @@ States = Sequence[tuple[Stateful, Mapping[str, str]]]
 _State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
 """An object, and the arrays that it takes."""
 
-_LOG = logging.getLogger("shardvar.verbs")
+_LOG = logging.getLogger("shardvar.checkpoint")
 _IGNORED = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"
 """The end of keys that Keras 2 wrote beside each layer. As in TensorFlow, objects need not take
 them."""

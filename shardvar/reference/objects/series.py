@@ -40,7 +40,7 @@ from shardvar.verbs.state_file import (
     write_state,
 )
 
-_LOG = logging.getLogger("shardvar.verbs")
+_LOG = logging.getLogger("shardvar.checkpoint")
 PlanWrite = Callable[[], Callable[[], WriteReport]]
 """Plans a checkpoint, and returns a function that writes it."""
 SaveSteps = Callable[[Location, PlanWrite], WriteReport]

@@ -22,7 +22,7 @@ from shardvar.forks import new_latch
 from shardvar.pictures.words import message
 from shardvar.verbs.reports import WriteReport
 
-_LOG = logging.getLogger("shardvar.verbs")
+_LOG = logging.getLogger("shardvar.checkpoint")
 _ELSEWHERE = "Save and restore outside of policies, of state() and of restore_state()."
 
 

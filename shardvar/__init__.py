@@ -9,8 +9,8 @@ wrote them.
 
 This module is the face. It imports nothing until one of its names is used (SPEC 1), so that the
 command line starts quickly and a program that wants only ``sv.div`` pays for nothing else. The stub
-beside it, ``__init__.pyi``, is the only table of public names: type checkers read it as Python,
-this module reads it line by line. To add a name, add its import to the stub.
+``__init__.pyi`` next to it is the only table of public names: type checkers read it as Python, this
+module reads it line by line. To add a name, add its import to the stub.
 """
 
 from importlib import import_module

@@ -1,4 +1,3 @@
-"""The version, where everything reads it: the face, what is written into checkpoints, and the
-build."""
+"""The version, for the face, for what is written into checkpoints, and for the build."""
 
 __version__ = "0.1.0"

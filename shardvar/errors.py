@@ -80,8 +80,7 @@ class ShardvarError(Exception):
     cause: str
     remedy: str
     file: str | None = None
-    """The file that is missing, cut or changed, by its name in the checkpoint; None where no single
-    file is."""
+    """The file that is missing, cut or changed, by its name; None if there is no single one."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         # Names in untrusted files are part of many causes. So every error is safe to print and of
@@ -151,8 +150,7 @@ class LayoutError(ArgumentError):
 
 
 class PolicyError(ArgumentError):
-    """A policy's answer loses, adds, reshapes, casts or mixes what it was given (RFC 001,
-    Restrictions)."""
+    """A policy's answer loses, adds, reshapes, casts or mixes slices (RFC 001, Restrictions)."""
 
 
 class UnsupportedError(ArgumentError):
@@ -173,13 +171,11 @@ class UnknownKey(ShardvarError, KeyError):
 
 
 class MissingExtra(ShardvarError, ImportError):
-    """A part of shardvar whose optional packages are not installed; the remedy names the
-    command."""
+    """A part of shardvar whose optional packages are missing; the remedy names the command."""
 
 
 class UnmatchedObjects(ShardvarError, AssertionError):
-    """An assertion that objects and values match failed; the cause lists those without a
-    counterpart."""
+    """An assertion that objects and values match failed; the cause lists the others."""
 
 
 class TargetExists(ShardvarError, FileExistsError):
@@ -199,13 +195,11 @@ class LockHeld(StorageError):
 
 
 class ServerError(StorageError):
-    """A server did not answer a request, or its answer contradicts the request or an earlier
-    answer."""
+    """A server did not answer, or its answer contradicts the request or an earlier answer."""
 
 
 class WorkerLost(StorageError):
-    """A worker of an executor ended, or its executor was shut down; the files that were finished
-    stay."""
+    """A worker of an executor ended, or its executor was shut down; finished files stay."""
 
 
 class CheckpointError(ShardvarError):
@@ -237,8 +231,7 @@ class OverlappingSlices(InvalidCheckpoint):
 
 
 class IncompleteCheckpoint(CheckpointError, ValueError):
-    """Regions of a tensor that are not stored; the cause names them, and they are never read as
-    zeros."""
+    """Regions of a tensor that are not stored; they are never read as zeros."""
 
 
 class MissingFile(IncompleteCheckpoint, FileNotFoundError):

@@ -7,8 +7,8 @@ shardvar keeps this contract:
     locks       A lock from here that another thread held at the fork is free in the child.
     sections    A fork waits until no other thread is inside ``unforked``: a child sees what is done there whole, or not
                 at all. No fork waits for longer than ``_PATIENCE_SECONDS``.
-    processes   What belongs to a thread of the parent alone, such as a save in the background, compares ``os.getpid()``
-                with the process that began it, and says so in its error.
+    processes   What belongs only to a thread of the parent, such as a save in the background,
+                compares ``os.getpid()`` with the process that began it, and says so in its error.
 
 The child may do everything but go on with what its parent had begun: a callback of a save that
 forks must not return in the child.
@@ -41,16 +41,14 @@ _forking: set[int] = set()
 
 
 def new_lock() -> RLock:
-    """Return a reentrant lock, as ``threading.RLock`` does, that a forked child finds free or holds
-    itself."""
+    """Return a reentrant lock that a forked child finds free or holds itself."""
     lock = RLock()
     _locks.add(lock)
     return lock
 
 
 def new_latch() -> Lock:
-    """Return a lock that another thread may release than the one that took it, free in a forked
-    child."""
+    """Return a lock that any thread may release, free in a forked child."""
     latch = Lock()
     _locks.add(latch)
     return latch
@@ -84,7 +82,7 @@ end of the fork."""
 
 
 def _before() -> None:
-    """Keep other threads out of sections, and wait until those that are inside have left."""
+    """Keep other threads out of sections, and wait until all that are inside have left."""
     me = get_ident()
     _forking.add(me)
     deadline = monotonic() + _PATIENCE_SECONDS

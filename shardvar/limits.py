@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 MAX_KEY_NBYTES: Final = (1 << 16) - 1
-"""Bytes of a key in UTF-8: a zip archive counts them in 16 bits, and every format can be resharded
-to npz."""
+"""Bytes of a key in UTF-8: a zip archive, such as npz, counts them in 16 bits."""
 
 MAX_KEY_EXPANSION: Final = 32
 """Bytes of all keys of a table block of TensorFlow, for each byte of the block. A key stores only
@@ -41,8 +40,7 @@ MAX_NBYTES: Final = 1 << 62
 """Bytes of a tensor, and any of its extents: sums and differences of two of them fit in 64 bits."""
 
 MAX_NODES: Final = 1 << 24
-"""Objects of a graph: 16 million, ten times as many as the largest model has variables and
-slots."""
+"""Objects of a graph: ten times as many as the largest model has variables and slots."""
 
 MAX_FILES: Final = 99_999
 """Data files of a native checkpoint: their numbers have five digits."""
@@ -55,16 +53,13 @@ MAX_SHARED_NBYTES: Final = 1 << 20
 times as large."""
 
 MAX_BLOCK_NBYTES: Final = 1 << 26
-"""Bytes of any block of a native index, and of its metadata: a tensor of the most parts has one
-block."""
+"""Bytes of a block of a native index, and of its metadata: a tensor is in one block."""
 
 MAX_TABLE_NBYTES: Final = 1 << 28
-"""Bytes of the table of a native index: at 50 bytes a block, that of more than a terabyte of
-blocks."""
+"""Bytes of the table of a native index: enough for a terabyte of blocks."""
 
 MAX_NAMES: Final = 64
-"""Names in a block of a native index. msgpack decodes maps nested a thousand deep before any
-check."""
+"""Names in a block of a native index: msgpack decodes deep maps before any check."""
 
 MAX_SNAPPY_RATIO: Final = 22
 """Bytes that a byte of snappy becomes: a copy of 3 bytes puts out 64, more than any other element
@@ -93,12 +88,10 @@ MAX_GGUF_HEADER_NBYTES: Final = 1 << 28
 takes some 64 MiB."""
 
 MAX_TREE_NBYTES: Final = 1 << 27
-"""Bytes of the ``_METADATA`` of Orbax, and of the description of a group of Zarr: 300,000
-arrays."""
+"""Bytes of Orbax's ``_METADATA``, and of the description of a Zarr group: 300,000 arrays."""
 
 MAX_CODEC_EXPANSION: Final = 1 << 15
-"""Bytes that a compressed byte of Zarr or Orbax becomes: zstd makes a block of 128 KiB of 4
-bytes."""
+"""Bytes from a compressed byte of Zarr or Orbax: zstd makes 128 KiB of 4 bytes."""
 
 MAX_ABSENT_FILES: Final = 1 << 16
 """Files of an array of Zarr that are absent, and for which the fill value stands."""

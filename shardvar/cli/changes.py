@@ -1,10 +1,10 @@
 """The differences of two checkpoints as a terminal shows them: what is there and how, then the
 values, by change.
 
-Each tensor is in one table, once. Tensors share a line where their names differ in numbers alone
-and they differ in the same way: the same two shapes, the same two dtypes, or values whose change is
-of one kind. A line of values has the range of their changes and the largest distance. ``diff
---all`` and a pipe get a line for each tensor, with all figures.
+Each tensor is in one table, once. Tensors share a line if their names differ only in numbers and
+they differ in the same way: the same two shapes, the same two dtypes, or values whose change is of
+one kind. A line of values has the range of their changes and the largest distance. ``diff --all``
+and a pipe get a line for each tensor, with all figures.
 """
 
 from collections.abc import Iterator, Sequence
@@ -86,8 +86,7 @@ _NOTHING = {1: "1"}
 
 
 def _structure(report: DiffReport) -> Iterator[_Row]:
-    """Yield lines of the tensors that differ in shape or dtype and not in values, and of those that
-    one side lacks."""
+    """Yield lines of tensors that differ only in shape or dtype, or that one side lacks."""
     groups: dict[tuple[str, str], list[str]] = {}
     for kind in ("shape", "shape and dtype", "dtype"):
         for each in report.differences:

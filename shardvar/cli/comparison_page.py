@@ -63,8 +63,7 @@ def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
 
 
 def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[str, str]) -> None:
-    """Write the page of the tensors that were compared, those of A by the names that ``rename``
-    gives them."""
+    """Write the page of the compared tensors, with the names that ``rename`` gives A's."""
     with ExitStack() as stack:
         sides = _open_sides(stack, arguments, rename)
         told = describe_diff(report, list(sides[0].names.values()))
@@ -148,8 +147,7 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
 def _that_fit(
     sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: Columns
 ) -> list[StatisticsByKey]:
-    """Return what was measured of the tensors for which the page has room on both sides, and every
-    error."""
+    """Return the statistics of the tensors that fit the page, and every error."""
     errors = [
         {key: each for key, each in some.items() if isinstance(each, ReadError)}
         for some in measured

@@ -1,10 +1,10 @@
 """Completion at the prompt: the scripts that shells load, and the answers that they ask for.
 
-At each press of Tab a script runs ``shardvar __complete WORD…`` with the typed words, of which the
-last is unfinished, and gets one candidate a line, followed by a tab and a description; without
-candidates the shell completes names of files. The candidates come from the parser itself, so they
-are always those of the installed version: commands, options, their choices, and the keys of the
-checkpoint on the line. A press of Tab is never answered by an error.
+At each press of Tab a script runs ``shardvar __complete WORD…`` with the typed words (the last one
+unfinished) and gets one candidate a line, followed by a tab and a description; without candidates
+the shell completes names of files. The candidates come from the parser itself, so they always match
+the installed version: commands, options, their choices, and the keys of the checkpoint on the line.
+A press of Tab is never answered by an error.
 """
 
 from argparse import Namespace
@@ -87,8 +87,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> Iterator[str]:
-    """Return the lines that answer a press of Tab after these words, of which the last is
-    unfinished.
+    """Return the lines that answer a press of Tab after these words; the last one is unfinished.
 
     An empty answer makes the shell complete names of files.
 
@@ -171,8 +170,8 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
 def _keys(path: str, word: str) -> Iterator[str]:
     """Yield the keys of a checkpoint that begin with a word, or their folders; nothing where it
     cannot be read."""
-    # Imported for keys alone: the reader brings NumPy, whose import would delay every other press
-    # of Tab.
+    # Imported only for keys: the reader brings NumPy, whose import would delay every other press of
+    # Tab.
     from shardvar.verbs.reader import open_checkpoint
 
     with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:

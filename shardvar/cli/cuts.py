@@ -138,8 +138,7 @@ def _along_mesh(text: str, mesh: Mesh | None) -> Cut:
 
 
 def _read_entries(text: str, mesh: Mesh, option: str) -> Spec:
-    """The mesh axes that an entry for each axis of a tensor names; None for an axis that stays
-    whole."""
+    """The mesh axes by the entry of each tensor axis; None for an axis that stays whole."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise ArgumentError(

@@ -85,7 +85,7 @@ def _rename_by_prefix(report: DiffReport) -> str | None:
 
 
 def _prefix_before(names: Sequence[str], longer: Sequence[str]) -> str | None:
-    """Return a text that makes most of some names those of another list; None without one."""
+    """Return a text that turns most of some names into names of another list; None without one."""
     if not names:
         return None
     ends = (
@@ -100,8 +100,8 @@ def _prefix_before(names: Sequence[str], longer: Sequence[str]) -> str | None:
 
 
 def _print(report: DiffReport, arguments: Namespace) -> None:
-    """Print the verdict, and below it what differs: folded at a terminal, a line for each tensor in
-    a pipe."""
+    """Print the verdict, and below it what differs: folded at a terminal, a line a tensor in a
+    pipe."""
     verdict, *lines = lines_of_diff(report)
     answer("good" if report.equal else "bad" if report.unreadable else "different", verdict)
     if arguments.summary:

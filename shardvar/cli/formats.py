@@ -19,7 +19,7 @@ extra, slices."""
 
 
 def execute(arguments: Namespace) -> int:
-    """Print a row for each format, also for those that other packages add."""
+    """Print a row for each format, including formats of other packages."""
     rows = [_facts(form) for form in all_formats()]
     if arguments.json:
         print_json({"schema": SCHEMA, "formats": rows})
@@ -57,7 +57,7 @@ def _facts(form: Format) -> dict[str, Any]:
 
 
 def _promise(is_written: bool, is_atomic: bool) -> str:
-    """Return what replacing a checkpoint in a bucket promises; a dash where it is read alone."""
+    """Return what replacing a checkpoint in a bucket promises; a dash if it can only be read."""
     if not is_written:
         return "read"
     return "write, atomic" if is_atomic else "write"

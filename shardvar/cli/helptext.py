@@ -1,5 +1,4 @@
-"""The text of help: the commands in groups, and the way in which paragraphs and lists fill the
-terminal."""
+"""The text of help: the commands in groups, paragraphs and lists that fill the terminal."""
 
 import argparse
 from textwrap import wrap
@@ -56,8 +55,8 @@ _UNDER = " " * 14
 
 
 class HelpText(argparse.HelpFormatter):
-    """Help whose paragraphs are filled to the width of the terminal; those of several lines are
-    lists.
+    """Help whose paragraphs are filled to the width of the terminal; paragraphs of several lines
+    are lists.
 
     The lines of a list are filled one by one, and examples are not, since they are pasted.
     """

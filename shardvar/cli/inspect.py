@@ -1,8 +1,8 @@
 """``shardvar inspect``: list the tensors of a checkpoint.
 
-The index alone says almost everything, so the steps are: open the checkpoint, gather its entries
-into one ``Tensor`` a key, read the values only for ``--stats``, and print an overview for people or
-one object for programs.
+The index has almost everything, so the steps are: open the checkpoint, gather its entries into one
+``Tensor`` a key, read the values only for ``--stats``, and print an overview for people or one
+object for programs.
 """
 
 from argparse import Namespace

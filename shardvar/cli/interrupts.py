@@ -1,4 +1,4 @@
-"""The end of a command that Ctrl-C alone cannot end, because it waits for a server.
+"""The end of a command that Ctrl-C cannot end by itself, because it waits for a server.
 
 Python handles Ctrl-C in its main thread, between two instructions. A library that waits there for a
 server returns when that has answered, or after minutes; and a command whose threads wait for
@@ -17,8 +17,7 @@ import threading
 from collections.abc import Callable
 
 GRACE_SECONDS = 2.0
-"""The time from the first interrupt to the end of the process. A second interrupt ends it at
-once."""
+"""The time from the first interrupt to the end of the process; a second ends it at once."""
 
 
 def end_after_interrupt(say: Callable[[], object]) -> None:

@@ -52,8 +52,7 @@ class _Content:
 
 
 def take_newest(arguments: Namespace) -> None:
-    """Put the path of the newest checkpoint in the place of the folder that ``--latest`` was given
-    for."""
+    """Replace the folder that ``--latest`` was given for by its newest checkpoint."""
     name = "source" if "source" in arguments else "path"
     given = getattr(arguments, name)
     newest = (
@@ -123,8 +122,7 @@ def print_choices(
 
 
 def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
-    """The newest one; none where the file that should name it cannot be read, which a list need not
-    know."""
+    """The newest one; none if the file that should name it cannot be read."""
     try:
         return newest_among(path, found)
     except ShardvarError as error:
@@ -133,8 +131,7 @@ def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _paths(found: Sequence[Candidate]) -> list[str]:
-    """Return a path of each checkpoint that means no other one: its index where another has the
-    same prefix."""
+    """Return a path that means only this checkpoint: its index if the prefix is shared."""
     places = [(each.location.storage.path, each.location.stem) for each in found]
     shared = {place for place, number in Counter(places).items() if number > 1}
     pairs = zip(found, places, strict=True)
@@ -171,8 +168,7 @@ def _content(location: Location) -> _Content | None:
 def _cells(
     each: Candidate, content: _Content | None, newest: Sequence[Candidate]
 ) -> tuple[str, ...]:
-    """Return the format, the tensors, their size, the time of a checkpoint, and what is to be known
-    of it."""
+    """Return the format, the tensors, their size, the time of a checkpoint, and remarks."""
     tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
     saved = "" if each.saved is None else _time(each.saved)
@@ -185,8 +181,7 @@ def _cells(
 
 
 def _time(saved: float) -> str:
-    """Return how long ago that was, for a person at a terminal; a pipe, which may be kept, gets the
-    date."""
+    """Return how long ago that was, at a terminal; a pipe gets the date."""
     ago = time() - saved
     if sys.stdout.isatty() and ago >= 0:
         return human_age(ago)

@@ -37,7 +37,7 @@ _TRACEBACK = "SHARDVAR_TRACEBACK"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    ``argv`` holds the arguments without the name of the program; None means those of ``sys.argv``.
+    ``argv`` holds the arguments without the name of the program; None means ``sys.argv``.
     """
     replace_closed_streams()
     try:
@@ -125,8 +125,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def execute(arguments: Namespace) -> int:
-    """Execute the command that was parsed and return its exit code; only its own module is
-    imported."""
+    """Execute the parsed command and return its exit code; only its module is imported."""
     if getattr(arguments, "latest", False):
         from shardvar.cli.listing import take_newest
 
@@ -165,8 +164,7 @@ def _complete(words: Sequence[str]) -> int:
 
 
 def exit_code(error: ShardvarError) -> int:
-    """Return 2 for a mistake on the command line, 3 for a checkpoint that cannot be read or
-    written."""
+    """Return 2 for a mistake on the command line, 3 for a failure to read or write."""
     if isinstance(error, (UnsupportedError, TargetExists)):
         return UNUSABLE
     return WRONG_USAGE if isinstance(error, (ArgumentError, UnknownKey)) else UNUSABLE
@@ -189,8 +187,7 @@ def _without_secrets(text: str) -> str:
 
 
 def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
-    """Print the error of a command for people, and if it has ``--json`` also for programs; return
-    the code."""
+    """Print the error of a command, with ``--json`` also for programs; return the code."""
     # An argument that is refused for another reason may be a URL with a secret in it.
     cause = _without_secrets(error.cause)
     remedy = _without_secrets(error.remedy) or "`shardvar --help` lists the commands."

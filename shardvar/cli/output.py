@@ -39,8 +39,7 @@ _MOST_PRETTY = 2000
 """Rows beyond which a table is plain at a terminal too; rich would take seconds to lay out more."""
 
 _NARROWEST = 20
-"""The fewest cells to which the names of the first column are cut; below that, rows become blocks
-of lines."""
+"""The fewest cells for names in the first column; below that, rows become blocks."""
 
 _LINE = 120
 """The longest line of values."""
@@ -52,13 +51,11 @@ _UNBROKEN = re.compile(r"[0-9] [kMGTP]?B\b|`[^`]*`")
 """Texts that no line breaks: a number with its unit, and a command, which is copied and pasted."""
 
 _WIDEST = 60
-"""The width up to which plain columns are padded; a longer cell pushes the rest of its row to the
-right."""
+"""The width up to which plain columns are padded; a longer cell shifts its row."""
 
 
 def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
-    """Print one JSON object, or a list of them, in ASCII, so that every key survives any terminal
-    and pipe."""
+    """Print one JSON object, or a list, in ASCII, so that keys survive any terminal and pipe."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
@@ -87,8 +84,7 @@ _ASCII = str.maketrans("├└│─…→", "|`|-~>")
 
 
 def _encodable(text: str) -> str:
-    """Return a text that a terminal prints in as many cells as it has; what its encoding lacks is
-    an escape."""
+    """Return a text without cells or characters that the terminal cannot print."""
     if can_print(text):
         return text
     encoding = sys.stdout.encoding or "ascii"
@@ -96,14 +92,12 @@ def _encodable(text: str) -> str:
 
 
 def line_width() -> int:
-    """Return the longest line of values: the width of the terminal, at most 120, or 120 for a
-    pipe."""
+    """Return the longest line of values: the terminal's width, at most 120; 120 for a pipe."""
     return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
 
 
 Mark = Literal["good", "bad", "attention", "different"]
-"""The meaning of an answer: as it should be, broken, not known, other than what it is compared
-to."""
+"""The meaning of an answer: as it should be, broken, not known, different."""
 
 _SYMBOLS = MappingProxyType(
     {
@@ -119,8 +113,8 @@ def answer(mark: Mark, text: str) -> None:
     """Print the line that answers a command; at a terminal it begins with the symbol of its
     meaning, in its colour.
 
-    A pipe, and a terminal that lacks the symbol, get the words alone, so no line needs the symbol
-    to be understood.
+    A pipe, and a terminal that lacks the symbol, get only the words, so no line needs the symbol to
+    be understood.
     """
     symbol, style = _SYMBOLS[mark]
     if not sys.stdout.isatty() or not can_print(symbol):
@@ -163,8 +157,7 @@ def seen_from_here(text: str) -> str:
 
 
 def paths_as_typed(text: str, words: Sequence[str]) -> str:
-    """Return a text with paths as people typed them: from the working directory, unless a word has
-    its path."""
+    """Return a text with paths as typed: from the working directory."""
     return text if any(_here() in word for word in words) else seen_from_here(text)
 
 
@@ -190,8 +183,7 @@ def _folded(text: str, stream: TextIO | None = None) -> list[str]:
 
 
 def _columns(stream: TextIO | None) -> int:
-    """Return the width of a terminal: of standard output, or of another stream, where that is a
-    terminal."""
+    """Return the width of a terminal: standard output or another stream."""
     with suppress(OSError, ValueError):
         if stream is not None and "COLUMNS" not in os.environ:
             return os.get_terminal_size(stream.fileno()).columns
@@ -199,8 +191,7 @@ def _columns(stream: TextIO | None) -> int:
 
 
 def warn(text: str) -> None:
-    """Print a line that asks for attention, in yellow at a terminal; it begins with an exclamation
-    mark."""
+    """Print a line that asks for attention: with an exclamation mark, yellow at a terminal."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -397,8 +388,7 @@ def _print_rich(
 
 
 _LEFT_TO_RIGHT = "\u200e"
-"""An invisible letter, after which a terminal that shows right-to-left scripts goes on from the
-left."""
+"""An invisible letter after which a terminal goes on from the left."""
 
 
 def _is_right_to_left(text: str) -> bool:
@@ -408,8 +398,7 @@ def _is_right_to_left(text: str) -> bool:
 
 
 def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:
-    """Return the first columns of ``drop`` that must go so that a table fits, if only with shorter
-    names."""
+    """Return the first columns of ``drop`` that must go so that a table fits."""
     gone: set[int] = set()
     for column in drop:
         rest = sum(
@@ -424,8 +413,7 @@ def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]
 
 
 def _cut(text: str, width: int) -> str:
-    """Return a text of at most so many cells: whole, or with an ellipsis for its middle, a third
-    from its end."""
+    """Return a text of at most so many cells, with an ellipsis for its middle."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= width:
@@ -437,15 +425,14 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Print the first cell of each row on a line, and below it the other filled cells with their
-    headers."""
+    """Print the first cell of each row, and below it the other cells with their headers."""
     for first, *others in rows:
         if first.strip("│| "):  # not branches alone
             print(first)
         named = zip(headers[1:], others, strict=True)
         cells = [f"{header} {cell}" for header, cell in named if cell]
-        # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can
-        # hold it.
+        # NULs replace the spaces inside a cell, so that a cell stays on one line if a line can hold
+        # it.
         cells = [cell.replace(" ", "\0") if len(cell) <= width - 4 else cell for cell in cells]
         for line in wrap(
             "  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False

@@ -4,8 +4,8 @@ what is wrong.
 At a terminal the tree is folded until it fits: layers of equal tensors share a line, wherever their
 bytes are, with the ranges of their slices and files and the number that cannot be read.
 TensorFlow's suffix of keys and the slots of optimizers are left out and named below, as deep levels
-are where there are too many lines. Columns that say nothing are left out, then those that do not
-fit. ``--all`` folds nothing. A pipe gets every whole key, a line each.
+are where there are too many lines. Empty columns are left out, then columns that do not fit.
+``--all`` folds nothing. A pipe gets every whole key, a line each.
 """
 
 import re
@@ -48,7 +48,7 @@ _SLOT = re.compile(
 the slot's name."""
 
 _FEWEST_LINES, _MOST_LINES = 24, 60
-"""The height of a folded tree is that of the terminal, between these."""
+"""The height of a folded tree is the terminal's, between these."""
 _LINES_AROUND = 8
 """Lines of the terminal for what is printed above and below the tree."""
 
@@ -63,7 +63,7 @@ _LEAST_NEEDED = (6, 3, 5, 1, 2, 4)
 """Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype,
 shape, size."""
 _LEAST_NEEDED_BESIDE_PLACES = (3, 5, 1)
-"""The same in a list of slices, of which each row has a place in a file."""
+"""The same in a list of slices, where each row has a place in a file."""
 
 _Row = tuple[str, ...]
 
@@ -74,8 +74,7 @@ def print_overview(
     measured: "Mapping[str, Statistics | ReadError]",
     arguments: Namespace,
 ) -> None:
-    """Print totals, the tree or table of tensors, statistics if they were measured, and what cannot
-    be read."""
+    """Print totals, the tree or table of tensors, statistics, and what cannot be read."""
     for line in _heading(reader, tensors, arguments.verbose):
         say(line)
     if arguments.brief:
@@ -90,7 +89,7 @@ def print_overview(
     else:
         if arguments.slices:
             _print_layouts(reader, tensors)
-        # At a terminal the table of values stands for that of shapes, unless all or some tensors
+        # At a terminal the table of values replaces the table of shapes, unless all or some tensors
         # are asked for.
         folded = bool(measured) and sys.stdout.isatty() and _in_brief(arguments)
         if tensors and not folded:
@@ -248,11 +247,10 @@ def _print_tree(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace)
 
 
 def _fold(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[str]]:
-    """Return the tensors of the tree, the slots that share a line, and the words for what the tree
-    leaves out."""
+    """Return the tensors of the tree, the slots on a shared line, and words for the rest."""
     graph = [each for each in tensors if each.key == _GRAPH]
     slots = [each for each in tensors if _SLOT.fullmatch(each.key.removesuffix(_SUFFIX))]
-    if len(slots) + len(graph) == len(tensors):  # the checkpoint of an optimizer alone
+    if len(slots) + len(graph) == len(tensors):  # the checkpoint of only an optimizer
         slots = []
     apart = {each.key for each in (*graph, *slots)}
     shown = [each for each in tensors if each.key not in apart]
@@ -273,8 +271,7 @@ def _slots_row(slots: Sequence[Tensor]) -> _Row:
 
 
 def _fitting_depth(lines: Sequence[Line]) -> int | None:
-    """Return the deepest level at which the tree fits the terminal, at least 1; None if it fits as
-    it is."""
+    """Return the deepest level at which the tree fits, at least 1; None for all."""
     most = min(max(get_terminal_size().lines - _LINES_AROUND, _FEWEST_LINES), _MOST_LINES)
     if len(lines) <= most:
         return None
@@ -297,7 +294,7 @@ def _line_rows(
     if line.leaf is None:
         yield *_branch_row(label, line, tensors)[:7], _marks(alike), _share(line, tensors, total)
         return
-    # The branches go on beside the slices of a tensor that is not the last one.
+    # The branches go on next to the slices of a tensor that is not the last one.
     beside = line.guide[:-3] + ("│" if line.guide.endswith("├─ ") else "")
     row, *slices = _tensor_rows(reader, label, tensors[line.leaf], arguments, numbers, beside)
     found = [each for each in alike if each.num_slices]
@@ -307,8 +304,7 @@ def _line_rows(
 
 
 def _share(line: Line, tensors: Sequence[Tensor], total: int) -> str:
-    """Return the share of a line's tensors of all bytes; empty below a shared line, which has that
-    of all alike."""
+    """Return a line's share of all bytes; empty below a shared line, which has the total."""
     if not total or len(line.leaves) < len(line.alike):
         return ""
     return f"{100 * sum(tensors[leaf].nbytes for leaf in line.leaves) / total:.1f} %"
@@ -336,8 +332,7 @@ def _least_to_most(numbers: Iterable[int]) -> str:
 
 
 def _marks(tensors: Sequence[Tensor]) -> str:
-    """Return a word for what is wrong with some of the tensors of a line, and the number of
-    these."""
+    """Return a word for what is wrong with tensors of a line, and their number."""
     marks = [each.mark for each in tensors if each.mark]
     word = marks[0] if len(set(marks)) == 1 else "unreadable"
     return f"{word.upper()}{_times(len(marks))}" if marks else ""
@@ -363,8 +358,7 @@ def _tensor_rows(
     file_numbers: Mapping[str, int] | None = None,
     beside: str = "",
 ) -> Iterator[_Row]:
-    """Yield the row of a tensor, and with ``--slices`` those of its slices, which begin with
-    ``beside``."""
+    """Yield the row of a tensor, and with ``--slices`` the rows of its slices."""
     shape = "" if tensor.shape is None else human_shape(tensor.shape)
     parameters = human_count(tensor.num_parameters) if tensor.num_parameters else ""
     numbers = str(tensor.num_slices), str(len(tensor.files)), tensor.mark.upper()

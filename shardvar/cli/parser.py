@@ -58,8 +58,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help or the version. The method of argparse passes over an output that cannot be
-        written."""
+        """Print help or the version. argparse's method ignores an output that cannot be written."""
         print(message, end="", file=file or sys.stdout)
 
     def exit(self, status: int = 0, _message: str | None = None) -> NoReturn:

@@ -17,9 +17,9 @@ from shardvar.verbs.problems import Cause, Damage, lines_of_problems, main_cause
 from shardvar.verbs.steps import natural_key
 
 _MOST_LABELS = 3
-"""Names of tensors, or of those that share a label, that a line has; it counts more."""
+"""Names of tensors, or of tensors with a shared label, on a line; it counts more."""
 _LEAST_WIDE = 36
-"""The fewest columns for what is wrong beside the file and the word; where there are fewer, it has
+"""The fewest columns for the problem next to the file and the word; where there are fewer, it has
 its own line."""
 _BETWEEN = 2
 
@@ -80,7 +80,7 @@ def _details(cause: Cause) -> Iterator[str]:
 
 
 def _lines(head: str, details: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the lines of a cause: its details beside the head, or below it in a narrow terminal."""
+    """Yield the lines of a cause: details next to the head, or below in a narrow terminal."""
     beside = len(head) + _BETWEEN
     is_narrow = width - beside < _LEAST_WIDE
     if is_narrow:

@@ -116,8 +116,7 @@ def _reshard(arguments: Namespace) -> WriteReport:
 
 @contextmanager
 def _warnings_below() -> Iterator[None]:
-    """Print the warnings of a write below its progress bar, but for those that its report has,
-    maybe thousands."""
+    """Print the warnings of a write below its progress bar, without its report's."""
     warnings: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
@@ -149,8 +148,7 @@ def _note_large_files(report: WriteReport, limit: str) -> None:
 
 
 def _written(report: WriteReport) -> str:
-    """Return a path of the new checkpoint alone, also where one of another format has the same
-    prefix."""
+    """Return a path of only the new checkpoint, even if another shares its prefix."""
     return exact_path(find_target(report.path, report.format, report.format))
 
 
@@ -213,10 +211,10 @@ def _print_report(
         for problem in lines_of_problems("lost: ", report.lost, everything=True):
             say(problem)
     if report.num_objects:
-        print(f"carried {count(report.num_objects, 'object')} of PyTorch beside the tensors")
+        print(f"carried {count(report.num_objects, 'object')} of PyTorch with the tensors")
     if report.num_texts:
         texts = f"the text of {count(report.num_texts, 'object')} of PyTorch"
-        print(f"kept {texts} in the metadata; {report.format} holds tensors alone")
+        print(f"kept {texts} in the metadata; {report.format} holds only tensors")
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

@@ -1,5 +1,4 @@
-"""Words of a command line that argparse would misread, put in an order and a form that it reads
-right."""
+"""Words of a command line that argparse would misread, put in a form that it reads right."""
 
 import re
 from collections.abc import Sequence

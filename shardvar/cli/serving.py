@@ -42,8 +42,7 @@ def serve_page(page: str, reader: Reader, keys: Sequence[str], as_json: bool, sh
 
 
 def answers_of(reader: Reader, keys: Sequence[str]) -> dict[str, PageAnswer]:
-    """Return the answers by their names: ``values`` of a tensor's part as text, and its
-    ``statistics``."""
+    """Return the answers by name: ``values`` of a tensor's part, and its ``statistics``."""
     # One answer of a kind at a time: a page may ask again before the first is done. A statistic
     # reads a whole tensor, so values do not wait for it.
     reading, measuring = new_lock(), new_lock()

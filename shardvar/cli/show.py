@@ -65,8 +65,7 @@ def execute(arguments: Namespace) -> int:
 def describe_selection(
     reader: Reader, key: str, index: str, width: int, verify: str = "auto"
 ) -> tuple[str, str, str]:
-    """Return the heading of a selection, its values as text, and "" or the reason why they are not
-    verified."""
+    """Return the heading of a selection, its values, and why they are not verified, or ""."""
     tensor = reader[key]
     axes = parse_index_text(index, tensor.shape)
     is_checked = _check(reader, key, verify)
@@ -85,8 +84,7 @@ def has_checksums(reader: Reader, key: str) -> bool:
 
 
 def _check(reader: Reader, key: str, verify: str) -> bool:
-    """Verify a tensor that is small, or any if all of it is asked for; return False if it was
-    not."""
+    """Verify a tensor that is small or wanted whole; return False if it was not verified."""
     entries = reader.find(key)
     # Verify first, so that values which fail their checksum are never printed.
     is_checked = verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
@@ -132,8 +130,7 @@ def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, is_checked: bool
 
 
 def _find_key(reader: Reader, typed: str) -> str:
-    """Return the key that was typed, either as it is or with the escapes that ``inspect``
-    prints."""
+    """Return the key that was typed, as it is or with the escapes of ``inspect``."""
     # The key as typed comes first, so that a key which looks like an escape stays reachable.
     try:
         reader.find(typed)

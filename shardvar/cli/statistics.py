@@ -36,8 +36,7 @@ ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
     "zero": ("of zeros alone", lambda found: 0 < found.count == found.zero),
     "constant": ("of one value", _is_constant),
 }
-"""Kinds of values that are worth a line: the name for ``--fail-on``, the words for people, and the
-test."""
+"""Kinds of values worth a line: the name for ``--fail-on``, the words, the test."""
 
 
 def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: bool) -> None:
@@ -80,8 +79,7 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: boo
 
 
 def findings(measured: _Measured) -> Iterator[str]:
-    """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one
-    value."""
+    """Yield a line for each remarkable thing: NaN, infinity, only zeros, one value."""
     found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
     at_terminal = sys.stdout.isatty()
     # A pipe gets names whole.
@@ -107,7 +105,7 @@ def findings(measured: _Measured) -> Iterator[str]:
 
 
 def _folded_row(line: Line, found: Sequence[Statistics | ReadError]) -> _Row:
-    """Return the row of the tensors that share a line; that of a branch has its label alone."""
+    """Return the row of the tensors that share a line; a branch has only its label."""
     label = (
         line.guide + printable(line.label) + (f" (x{line.num_alike})" if line.num_alike > 1 else "")
     )

@@ -1,5 +1,4 @@
-"""The tensors of an open checkpoint as rows for people and programs: what its index says of
-each."""
+"""The tensors of an open checkpoint as rows for people and programs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

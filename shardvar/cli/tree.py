@@ -1,9 +1,9 @@
 """Keys as a tree: cut after each ``/``, or after each ``.`` in keys without ``/``, in natural
 order.
 
-A chain of single branches is one line. In an overview, siblings that differ in one number alone,
-such as the layers of a deep model, share a line too. Two siblings are alike if the same names are
-below them, in any order, with the same kinds of tensors. The range of such a line says exactly
+A chain of single branches is one line. In an overview, siblings that differ in only one number,
+such as the layers of a deep model, share a line as well. Two siblings are alike if the same names
+are below them, in any order, with the same kinds of tensors. The range of such a line says exactly
 which numbers exist: ``{0..2,9}``, or ``{00..11}`` with the padding of the keys. A number that no
 sibling has is a gap, which the line knows. Siblings that are alike and differ in one word of
 several, such as the matrices of an attention, share a line too: ``{q,k,v,o}_proj.weight``.
@@ -49,10 +49,9 @@ class Line:
     leaf: int | None
     """The position of the key that ends here; None for a branch."""
     leaves: tuple[int, ...]
-    """The positions of all keys at or below it, including those of siblings that share the line."""
+    """The positions of all keys at or below it, including siblings that share the line."""
     alike: tuple[int, ...]
-    """The positions of ``leaves``, and of those at the same place below all siblings of a shared
-    line above."""
+    """The positions of ``leaves``, and of their counterparts below shared lines above."""
     num_alike: int = 1
     """The siblings that share the line by a range of numbers."""
     gaps: tuple[int, ...] = ()
@@ -94,7 +93,7 @@ def tree_lines(
     """Yield the lines of the tree, from top to bottom.
 
     ``kinds`` describes the tensor of each key. With it, siblings that differ in one number only
-    share a line, and with ``by_words`` also those that differ in one word.
+    share a line, and with ``by_words`` also siblings that differ in one word.
 
     >>> [line.guide + line.label for line in tree_lines(["a/b/c", "a/b/d", "e"])]
     ['├─ a/b/', '│  ├─ c', '│  └─ d', '└─ e']
@@ -124,8 +123,7 @@ def _labels(key: str) -> list[str]:
 
 
 def _number_forms(node: _Node, kinds: Sequence[Hashable], numbers: dict[Hashable, int]) -> None:
-    """Give equal branches the same number, so that comparing two of them takes one step whatever
-    their size."""
+    """Give equal branches the same number, so that comparing two takes one step."""
     for child in node.children.values():
         _number_forms(child, kinds, numbers)
     below = frozenset((label, child.form) for label, child in node.children.items())
@@ -146,8 +144,8 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
         label, gaps, num_alike = group.label, group.gaps, group.num_alike
         nodes = [above[0].children[name] for name in group.names]
         every = [node.children[name] for node in above for name in group.names]
-        # A chain of single lines is one line: ``a/`` above ``b/`` alone becomes ``a/b/``, and
-        # ``layers.{0..3}.`` too.
+        # A chain of single lines is one line: ``a/`` above only ``b/`` becomes ``a/b/``, and
+        # likewise ``layers.{0..3}.``.
         while nodes[0].leaf is None and len(inner := fold(nodes[0])) == 1:
             label, gaps, num_alike = (
                 label + inner[0].label,
@@ -212,8 +210,8 @@ def _by_one_word(forms: Mapping[str, int]) -> list[_Group]:
     for label, form in forms.items():
         words = _words(label)
         for place in range(len(words) - 1 if len(words) > 2 else 0):
-            # Digits are left to ranges, and braces and commas in keys would be taken for those of
-            # the line.
+            # Digits are left to ranges, and braces and commas in keys would be taken for the line's
+            # own.
             if _LETTERS.fullmatch(words[place]):
                 alike.setdefault(
                     (place, (*words[:place], "", *words[place + 1 :]), form), []
@@ -250,8 +248,7 @@ def _of_words(place: int, labels: Sequence[str]) -> _Group:
 
 
 def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> list[_Group]:
-    """Return one line for labels that differ in one number, or a line for each where they are
-    few."""
+    """Return one line for labels that differ in one number, or one each for a few."""
     if len(labels) < _FEWEST_ALIKE:
         return [_Group(label, [label]) for label in labels]
     before, texts, after = _varying(labels)
@@ -301,10 +298,9 @@ def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield keys in natural order; those that differ in their numbers alone are one label, with the
-    keys that share it.
+    """Yield keys in natural order; keys that differ only in their numbers share one label.
 
-    One number varies in a label, or several of which every combination is a key.
+    One number varies in a label, or several numbers if every combination is a key.
 
     >>> [(label, len(shared)) for label, shared in fold_keys(["layer.10.w", "layer.9.w", "layer.11.w", "bias"])]
     [('bias', 1), ('layer.{9..11}.w', 3)]
@@ -327,7 +323,7 @@ def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _label(keys: Sequence[str]) -> str:
-    """Return what keys that differ in their numbers alone have in common, with ranges for the
+    """Return what keys that differ only in their numbers have in common, with ranges for the
     numbers that vary."""
     choices = iter(_choices(keys))
 
@@ -339,8 +335,7 @@ def _label(keys: Sequence[str]) -> str:
 
 
 def _choices(keys: Sequence[str]) -> list[list[str]]:
-    """Return, for each number in keys that differ in their numbers alone, the texts that it has, in
-    ascending order."""
+    """Return the ascending texts of each number in keys that differ only in numbers."""
     columns = zip(*map(_NUMBER.findall, keys), strict=True)
     return [sorted(set(column), key=lambda text: (int(text), text)) for column in columns]
 
@@ -359,7 +354,7 @@ def number_ranges(texts: Sequence[str]) -> str:
     """
     runs: list[list[str]] = []
     for text in texts:
-        # The successor of 09 is 10 and that of 9 is 10: padding belongs to the range.
+        # The successor of 09 is 10, and so is the successor of 9: padding belongs to the range.
         if runs and text == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][-1])):
             runs[-1].append(text)
         else:

@@ -1,5 +1,4 @@
-"""Values from typed text: sizes, counts, NAME=VALUE pairs, indexes. Other text is an
-``ArgumentError``."""
+"""Values from typed text: sizes, counts, pairs, indexes. ``ArgumentError`` for others."""
 
 import re
 from collections.abc import Sequence
@@ -52,8 +51,7 @@ def parse_count(text: str, option: str) -> int:
 
 
 def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
-    """Return pairs of ``NAME=VALUE``, cut at the first ``=``; ``form`` is how the option's help
-    writes them."""
+    """Return pairs of ``NAME=VALUE``, cut at the first ``=``; ``form`` is for the error."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -129,7 +127,7 @@ def parse_casts(texts: Sequence[str]) -> dict[str, str] | str:
     if bare is not None and len(texts) > 1:
         cause = f"--cast {bare} is for all floating-point tensors, and another --cast is given."
         raise ArgumentError(
-            cause, f"Give each a glob, of which the last that matches applies: --cast '*={bare}'."
+            cause, f"Give each a glob; the last that matches applies: --cast '*={bare}'."
         )
     try:
         if bare is not None:

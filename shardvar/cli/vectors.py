@@ -45,8 +45,8 @@ def execute(arguments: Namespace) -> int:
 
 
 def _check_directory(target: Path, force: bool) -> None:
-    """Raise ``TargetExists`` for a directory that is not empty, unless forced; ``ArgumentError``
-    for a file."""
+    """Raise ``TargetExists`` for a filled directory, unless forced; ``ArgumentError`` for a
+    file."""
     try:
         is_other = target.exists() and not target.is_dir()
         is_filled = target.is_dir() and any(target.iterdir())

@@ -94,8 +94,8 @@ def _space() -> None:
 
 
 def _remedy(report: VerifyReport, path: str) -> str | None:
-    """Return what to do about a checkpoint that cannot be verified, or of which tensors are damaged
-    and others not."""
+    """Return what to do about a checkpoint that cannot be verified, or that has both damaged and
+    intact tensors."""
     if report.is_bare_format and report.ok:
         return (
             f"`shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares "
@@ -136,15 +136,14 @@ def verify_with_progress(
 
 
 def _has_digests(path: str) -> bool:
-    """Return True if digests are kept beside a checkpoint that verify compares."""
+    """Return True if digests that verify compares are kept next to a checkpoint."""
     with suppress(ShardvarError):
         return manifest_beside(find_checkpoint(path)) is not None
     return False
 
 
 def payload_nbytes(path: str) -> int:
-    """Return the payload bytes of a checkpoint, for a progress bar; 0 where its index cannot be
-    read."""
+    """Return the payload bytes of a checkpoint, for a progress bar; 0 if unreadable."""
     try:
         with open_checkpoint(path) as reader:
             return int(reader.entries().slices.nbytes.sum())
@@ -155,8 +154,7 @@ def payload_nbytes(path: str) -> int:
 def print_report(
     report: VerifyReport, strict: bool = False, everything: bool = False, indent: str = ""
 ) -> None:
-    """Print the report for people, the verdict first; with ``everything``, the keys of all
-    problems."""
+    """Print the report, the verdict first; with ``everything``, the keys of all problems."""
     mark, verdict = _verdict(report, strict)
     answer(
         mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}"

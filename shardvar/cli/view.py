@@ -1,7 +1,7 @@
 """``shardvar view``: write a page for a browser that shows a checkpoint.
 
 The steps: check that the target may be written, describe the checkpoint in columns, write the page
-beside the target under a random name, and rename it into place.
+next to the target under a random name, and rename it into place.
 """
 
 import os
@@ -131,8 +131,7 @@ def check_target(target: str) -> None:
 
 
 def write_page(target: str, text: str) -> None:
-    """Write the page under another name and rename it into place, so that no half-written page is
-    ever seen."""
+    """Write the page under another name and rename it into place."""
     check_target(target)
     storage, name = split_path(target)
     storage.make()

@@ -49,8 +49,7 @@ class _Processes(ProcessPoolExecutor):
     wait for tasks."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit a task, for which a process may begin; it takes over that interrupts are
-        blocked."""
+        """Submit a task; a process that begins for it inherits that interrupts are blocked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(fn, *args, **kwargs)
@@ -67,8 +66,7 @@ def _begin() -> None:
 
 @contextmanager
 def _cluster(address: str) -> Iterator[Executor]:
-    """The workers of a cluster, by the address of its scheduler; ``StorageError`` if it does not
-    answer."""
+    """The workers of a cluster, by its scheduler's address; ``StorageError`` without answer."""
     if any(mark in address for mark in "@?;&"):
         cause = (
             "The address of the Dask scheduler has a user's name, a password, a query or "

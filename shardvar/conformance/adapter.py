@@ -24,14 +24,14 @@ and breaks all others. This is a complete adapter, of an implementation that kee
         def assign(self, handle, value):                     # writes return the new handle, or None: changed in place
             return np.array_split(value, len(handle))
 
-``shape`` is a tuple of integers, ``dtype`` a NumPy dtype (bfloat16 and its like are those of
+``shape`` is a tuple of integers, ``dtype`` a NumPy dtype (bfloat16 and its like come from
 ml_dtypes), ``ids`` an int64 array, and rows are indices of axis 0. The implementation chooses how
 rows are spread over ``num_shards`` shards, except where a method says otherwise.
 
 ``mesh`` is the shape of a mesh, whose devices are counted in C order. ``placements`` has an entry
 for each of its axes: the axis of the tensor that it cuts, None for copies, or ``("strided", axis,
-split_factor)``. ``spec`` has an entry for each axis of the tensor: a tuple of ``names``, those of
-the mesh axes that cut it.
+split_factor)``. ``spec`` has an entry for each axis of the tensor: a tuple of ``names`` of the mesh
+axes that cut it.
 
 ==========================================================  ==========================================================
 1 partitioning
@@ -77,7 +77,8 @@ the mesh axes that cut it.
 6 checkpoint save and elastic restore
 ``save(path, tensors, num_shards)``                         write {key: array}, each in so many slices, under a new
                                                             path;
-                                                            a file, a directory or a prefix, but nothing beside it
+                                                            a file, a directory or a prefix, but
+                                                            nothing next to it
 ``restore(path, templates, num_shards)``                    {key: array} into variables of so many shards; templates are
                                                             arrays of the right shape and dtype, filled with junk
 ``restore_uneven(path, templates, sizes)``                  the same, into variables in shards of ``sizes`` rows
@@ -104,8 +105,9 @@ the mesh axes that cut it.
                                                             its devices held ``terms``; op: sum, avg, min, max
 ``spec_parts(value, mesh, names, spec)``                    the array of each device, by names for each tensor axis
 ``spec_constrained(value, mesh, names, spec)``              the same, constrained within a compiled function
-``fsdp_parts(value, mesh)``                                 the array of each device: FSDP over tensor parallelism on a
-                                                            mesh (dp, tp), both of which cut axis 0
+``fsdp_parts(value, mesh)``                                 the array of each device: FSDP over
+                                                            tensor parallelism on a mesh (dp, tp);
+                                                            both cut axis 0
 ``fsdp_shapes(shape, mesh)``                                the shape that is stated for each device then
 ==========================================================  ==========================================================
 """
@@ -181,7 +183,8 @@ def load_adapter(spec: str) -> Any:
         raise ArgumentError(
             f"Cannot construct the adapter {spec!r}: {type(error).__name__}: {error} "
             f"(line {last.lineno} of {last.filename}).",
-            "It is called without arguments. For one that needs some, give the name of an instance.",
+            "It is called without arguments. For one that needs some, give the name of an "
+            "instance.",
         ) from error
 
 

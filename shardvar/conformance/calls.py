@@ -22,12 +22,10 @@ REFUSED = object()
 """The result of ``attempt`` for a call that raised."""
 
 LONG = 24
-"""The most elements of an array that are written out; a longer one is written as an expression, if
-one makes it."""
+"""The most elements of an array that are written out; a longer one is an expression."""
 
 WRITES = ("assign", "assign_add", "assign_sub", "scatter")
-"""Methods that return a new handle, or None where the handle that they were given was changed in
-place."""
+"""Methods that return a new handle, or None if they changed the given one in place."""
 
 
 class Broken(Exception):
@@ -107,7 +105,7 @@ class Calls:
         # Ctrl-C must end the session and not become a broken rule.
         except (Exception, KeyboardInterrupt):
             raise
-        except BaseException as error:  # a panic of Rust code derives from BaseException alone
+        except BaseException as error:  # a panic of Rust code derives only from BaseException
             raise Panic(f"{type(error).__name__}: {error}") from error
         self._returned = answer
         # Changed in place: the rule goes on with the handle that it has, which keeps its name.
@@ -127,8 +125,7 @@ class Calls:
 
 
 def expect_equal(came: Any, must: Any, ulps: int = 0) -> None:
-    """Raise ``Broken`` unless an answer has the shape, dtype and values of an array (NaN equals
-    NaN)."""
+    """Raise ``Broken`` unless an answer has an array's shape, dtype and values (NaN too)."""
     found = difference(came, must, ulps=ulps)
     if found is not None:
         raise Broken(f"It gave {text(came)}.", f"It must give {text(np.asarray(must))}.")
@@ -160,7 +157,7 @@ def text(value: object) -> str:
             short = _pattern(array)
             if short:
                 return short
-        # float64 holds every value of bfloat16 and its like exactly; the dtype is written beside
+        # float64 holds every value of bfloat16 and its like exactly; the dtype is written next to
         # the numbers.
         plain = array if array.dtype.kind in "biufc" else array.astype(np.float64)
         # ``repr`` writes nan and inf, which Python does not know as names.
@@ -180,8 +177,7 @@ def text(value: object) -> str:
 
 
 def _pattern(array: np.ndarray[Any, Any]) -> str:
-    """Return the expression of an array that counts from 1 or repeats one value; an empty text for
-    others."""
+    """Return the expression of an array that counts from 1 or repeats a value; else ""."""
     dtype, shape = str(array.dtype), array.shape
     # The templates of a restore repeat one value of junk.
     if np.array_equal(array, np.full(shape, array.flat[0])):
@@ -202,12 +198,10 @@ def _pattern(array: np.ndarray[Any, Any]) -> str:
 # saved.
 
 FIRST_PATIENCE = 60.0
-"""Seconds after which the first call counts as hung; it includes the import of a framework on a
-busy machine."""
+"""Seconds after which the first call counts as hung; it imports a framework."""
 
 PATIENCE = 30.0
-"""Seconds after which a later call counts as hung; a checkpoint of the kit has a few hundred
-bytes."""
+"""Seconds after which a later call counts as hung; checkpoints here are tiny."""
 
 
 class Refused(Exception):

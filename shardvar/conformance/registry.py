@@ -27,7 +27,7 @@ LEVELS = {
     8: "robustness against damaged checkpoints",
     9: "meshes and placements",
 }
-"""The subject of each level; the modules of ``rules`` say of which levels they are."""
+"""The subject of each level; the modules of ``rules`` give their levels."""
 
 _MODULES = (
     "partitioning variables updates snapshots layouts initialization optimizers checkpoints "
@@ -35,7 +35,7 @@ _MODULES = (
     "meshes".split()
 )
 _RULES: dict[str, "Rule"] = {}
-# R- is the prefix of sentences of the RFCs, V- of those of the documentation.
+# R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.
 _ID = re.compile(r"([RV]-[A-Z]+-\d+)[a-z-]*")
 
 
@@ -44,8 +44,7 @@ class Rule:
     """One law that an implementation keeps or breaks."""
 
     id: str
-    """The id of the sentence, and a suffix that tells rules of one sentence apart:
-    ``R-SV-3-add``."""
+    """The id of the sentence, with a suffix if it has several rules: ``R-SV-3-add``."""
     level: int
     """1 to 9."""
     rfc: str
@@ -85,8 +84,7 @@ def rule(
     cases: st.SearchStrategy[Any],
     isolated: bool = False,
 ) -> Callable[[Callable[[Calls, Any], None]], Callable[[Calls, Any], None]]:
-    """Register the decorated function as the check of a rule; ``needs`` lists methods, separated by
-    spaces."""
+    """Register the function as the check of a rule; ``needs`` lists methods."""
 
     def register(check: Callable[[Calls, Any], None]) -> Callable[[Calls, Any], None]:
         if id in _RULES or not _ID.fullmatch(id):

@@ -51,8 +51,7 @@ class Report:
 
 
 def remark(verdict: Verdict) -> str:
-    """Return the remark beside an outcome: the reason, and the share of cases that were not
-    claimed."""
+    """Return the remark next to an outcome: the reason, and the share of unclaimed cases."""
     parts = [verdict.reason] if verdict.reason else []
     if verdict.unclaimed_cases and verdict.outcome != NOT_CLAIMED:
         # Three reasons fit on a line; the JSON report has all of them.
@@ -63,8 +62,7 @@ def remark(verdict: Verdict) -> str:
 
 
 def summary(report: Report) -> str:
-    """Return the counts in one line, without outcomes that did not occur, except for the first
-    three."""
+    """Return the counts in one line; only the first three outcomes may be 0."""
     counts = report.counts()
     shown = [
         outcome for outcome in OUTCOMES if counts[outcome] or outcome in (KEPT, BROKEN, NOT_CLAIMED)
@@ -73,8 +71,7 @@ def summary(report: Report) -> str:
 
 
 def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the table, cut to the width of a terminal, each with the name of a colour
-    or ``""``."""
+    """Yield the lines of the table, cut to the terminal, each with a colour or ``""``."""
     rows = list(report.rows())
     broad = max((len(rule.id) for rule, _ in rows), default=0)
     for level in report.levels:
@@ -108,8 +105,7 @@ def details(rule: Rule, verdict: Verdict, spec: str) -> str:
 
 
 def program(verdict: Verdict, spec: str) -> str:
-    """Return the counterexample as a program that runs on the adapter alone, with its results in
-    comments."""
+    """Return the counterexample as a program on the adapter, with results in comments."""
     example = verdict.counterexample
     if example is None:
         return ""

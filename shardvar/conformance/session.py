@@ -167,8 +167,7 @@ class Conformance:
             terminalreporter.write_line(line, **({style: True} if style else {}))
 
     def pytest_sessionfinish(self) -> None:
-        """Write the reports that were asked for, and end the process that restored damaged
-        checkpoints."""
+        """Write the requested reports, and end the process that restored damaged checkpoints."""
         self.isolated.close()
         # A worker of pytest-xdist sees some of the verdicts; only the controller has all of them
         # and writes.

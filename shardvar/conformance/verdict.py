@@ -45,8 +45,7 @@ class Expected:
     reason: str
     """The reason why the rule is broken."""
     sometimes: bool = False
-    """True if a case that breaks it is found in some runs only, so that both results are
-    expected."""
+    """True if only some runs find a case that breaks it, so both results are expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
 
 
 def verdict_of(data: dict[str, Any]) -> Verdict:
-    """Return the verdict of which ``as_json`` returned the data."""
+    """Return the verdict that ``as_json`` gave as data."""
     example = data["counterexample"]
     return Verdict(
         **data | {"counterexample": None if example is None else Counterexample(**example)}
@@ -182,8 +181,8 @@ class _Findings:
 
 
 # Reasons of the settings: importing or compiling a framework takes longer than any deadline or
-# health check allows. A rule has one law, so one failure is enough. Without a database there are no
-# earlier failures to replay.
+# health check allows. A rule has one law, so one failure is enough. Without a database, no earlier
+# failures are replayed.
 def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> None:
     @settings(
         max_examples=max_examples,

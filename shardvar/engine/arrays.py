@@ -1,8 +1,7 @@
 """Arrays in memory as a source, so that saving is the same program as resharding.
 
-Every array is one entry and one "file". What is read is the payload: C order, little-endian,
-whatever the array's own order and strides are; an array that lies in memory as its payload does is
-never copied.
+Every array is one entry and one "file". What is read is the payload: C order, little-endian, for an
+array of any order and strides; an array that lies in memory as its payload does is never copied.
 """
 
 import sys
@@ -71,7 +70,7 @@ class ArraySource:
         # The whole elements that hold the bytes: the bytes [6, 13) of a float32 array lie in its
         # elements 1 to 3, from 2 bytes into the first one on.
         first, last = start // array.itemsize, -(-(start + len(buffer)) // array.itemsize)
-        elements = array.flat[first:last]  # a copy, in C order whatever the strides are
+        elements = array.flat[first:last]  # a copy, in C order for any strides
         octets = elements.astype(array.dtype.newbyteorder("<"), copy=False).view(np.uint8)
         skip = start - first * array.itemsize
         buffer[:] = octets.data[skip : skip + len(buffer)]

@@ -36,11 +36,10 @@ _NARROW = ("int2", "int4", "uint2", "uint4")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CastSource:
-    """Another source with some of its entries converted; rows are those of ``entries``."""
+    """Another source with some of its entries converted; rows are rows of ``entries``."""
 
     verified: VerifiedRows
-    """The source of the payloads, its entries as they are stored, and which of them were
-    verified."""
+    """The source of the payloads, its entries as stored, and which were verified."""
 
     @classmethod
     def of(cls, inner: Source, stored: EntryTable) -> Self:
@@ -58,8 +57,7 @@ class CastSource:
         return self.verified.entries
 
     def in_order(self, rows: Ints) -> Bools:
-        """[rows] True for payloads that are best read in order: those of which the inner source
-        says so."""
+        """[rows] True for payloads that are best read in order: the inner source converts them."""
         return read_in_order(self.inner, self.stored, rows)
 
     @property
@@ -90,8 +88,7 @@ class CastSource:
         self.inner.close()
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with converted values, from byte ``start`` of the converted payload
-        on."""
+        """Fill ``buffer`` with converted values, from byte ``start`` of the converted payload."""
         before, after = (table.slices.dtype(row) for table in (self.stored, entries))
         if before == after:
             self.inner.read_into(self.stored, row, start, buffer)
@@ -113,7 +110,7 @@ class CastSource:
 
 
 def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
-    """Return the entries with the dtypes of some keys replaced; those are no longer plain."""
+    """Return the entries with some dtypes replaced; converted ones are no longer plain."""
     slices = entries.slices
     codes = slices.tensors.codes.copy()
     for row, key in enumerate(slices.tensors.keys):
@@ -158,8 +155,8 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
     with np.errstate(all="ignore"):
         converted = numbers.astype(dtype)
         if _is_exact(numbers.dtype) or _is_exact(dtype):
-            # Integers must survive the way there and back. That alone is not enough: the uint8 200
-            # is -56 as int8, which is 200 again as uint8. So signs are compared too.
+            # Integers must survive the way there and back. That is not enough: the uint8 200 is -56
+            # as int8, which is 200 again as uint8. So signs are compared too.
             after = converted.real if dtype.kind == "c" else converted
             lost |= (after.astype(numbers.dtype) != numbers) | ((after < 0) != (numbers < 0))
             # Rounding can hide a loss: 2**31 - 1 is 2**31 as float32, which some processors turn

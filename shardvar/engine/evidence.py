@@ -2,7 +2,7 @@
 
 Whatever reads payloads reads them through an ``Evidence``. It takes the checksum of each range
 while the bytes are in the cache, and compares it with what the index promises for exactly these
-bytes: the checksum of the payload, or that of one of its runs. The rule, "a checksum is compared
+bytes: the checksum of the payload, or of one of its runs. The rule, "a checksum is compared
 whenever the bytes that it covers are read", is ``Evidence.add``.
 
     range that was read            what happens
@@ -40,8 +40,7 @@ from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
 LISTS_MORE = "`shardvar verify` lists all that is damaged."
-"""The end of the remedy for damage that a read found, which says more only to those that did not
-verify."""
+"""The end of the remedy for damage that a read found; it is useful only before a verify."""
 
 _MOST_NOTED = 64
 """Reads after which their checksums are compared, so that damage is found soon."""
@@ -79,24 +78,20 @@ class ReadTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """A source whose every read is compared with the checksums of its index. Safe to use from
-    several threads."""
+    """A source whose reads are compared with its index's checksums, from any thread."""
 
     source: Source
     """The source that payloads are read from."""
     entries: EntryTable
     """The source's entries; ``ReadTable.row`` counts them."""
     takes_checksums: bool = True
-    """False where reads take no checksums: the caller adds them, or said that it wants no
-    comparison."""
+    """False if reads take no checksums: the caller adds them, or wants no comparison."""
     errors: dict[int, ReadError] | None = None
     """The first error of each row, where errors are kept; None where they are raised."""
     _noted: "array[int]" = field(default_factory=lambda: array("q"))
-    """Reads that are not compared yet, four integers each: as columns, many are compared in the
-    time of one."""
+    """Reads that are not compared yet, four integers each, to be compared together."""
     _parts: "array[int]" = field(default_factory=lambda: array("q"))
-    """The reads that are only parts of payloads, likewise: a hundred thousand of them take a few
-    MiB."""
+    """The reads of parts of payloads, likewise: a hundred thousand take a few MiB."""
     _lock: RLock = field(default_factory=new_lock)
 
     @property
@@ -133,8 +128,7 @@ class Evidence:
                 self.compare()
 
     def expect(self, rows: Ints) -> None:
-        """Tell the source which payloads that it decodes will be read next, in order, if it wants
-        to know."""
+        """Tell the source which payloads it will have to decode next, in order."""
         expect: Callable[[EntryTable, Ints], None] | None = getattr(self.source, "expect", None)
         if expect is not None and len(rows):
             expect(self.entries, rows)
@@ -156,8 +150,8 @@ class Evidence:
         first: Ints,
         new_buffer: Callable[[int], memoryview],
     ) -> tuple[memoryview, list[int]]:
-        """Read ranges of plain payloads, sorted by file and place, of which each row of ``first``
-        begins a span.
+        """Read ranges of plain payloads, sorted by file and place; each row of ``first`` begins a
+        span.
 
         Returns a buffer with the spans one after the other, and the place of each range in it. The
         ranges at [0, 4), [6, 8) and [100, 103) of a file in the spans 0 and 2 are read as [0, 8)
@@ -177,7 +171,7 @@ class Evidence:
         except READ_ERRORS:
             if self.errors is None:
                 raise
-            # One of them reaches out of the file; alone, each of the others may still be right.
+            # One of them reaches out of the file; each of the others may still be right by itself.
             for row in rows.tolist():
                 self.read_whole(row)
             return buffer, begins
@@ -237,18 +231,18 @@ class Evidence:
             self.add(ReadTable.of([row, 0, nbytes, crc if guarded else NO_CHECKSUM]))
 
     def add(self, reads: ReadTable) -> None:
-        """Compare the checksums of what was read with those that the index promises for the same
+        """Compare the checksums of what was read with the checksums that the index has for the same
         bytes.
 
         This is the one place where payloads are compared. Reads of bytes that are neither a payload
-        nor a run, and those of which no checksum was taken, are kept for ``check``.
+        nor a run, and reads without a checksum, are kept for ``check``.
         """
         promised, is_whole = self._promised(reads)
         compared = (promised != NO_CHECKSUM) & (reads.checksum != NO_CHECKSUM)
         for position in np.flatnonzero(compared & (promised != reads.checksum)).tolist():
             self._blame(reads, position)
-        # A run stays among the parts although it was compared: with the parts beside it, it may
-        # tile the payload.
+        # A run stays among the parts although it was compared: with the adjacent parts, it may tile
+        # the payload.
         is_open = self.is_guarded(reads.row) & ~(compared & is_whole)
         is_open |= ~self.entries.plain[reads.row] & ~is_whole
         if is_open.any():
@@ -256,8 +250,7 @@ class Evidence:
                 self._parts.frombytes(reads.take(np.flatnonzero(is_open)).table().tobytes())
 
     def check(self) -> None:
-        """Raise unless everything that was read is as the index promises; reads again what is still
-        open."""
+        """Raise unless all that was read is as the index promises; reads again what is open."""
         parts = self.parts
         # A run that was compared is settled. If a payload has an open part, all its parts are
         # looked at again, because together they may tile it.
@@ -271,8 +264,7 @@ class Evidence:
     def _take(
         self, rows: Ints, starts: Ints, nbytes: Ints, buffer: memoryview, begins: list[int]
     ) -> None:
-        """Take the checksums of ranges that were just read, while their bytes are in the cache, and
-        add them."""
+        """Take the checksums of ranges that were just read and are in the cache, and add them."""
         if not self.takes_checksums:
             return
         checksum = np.full(len(rows), NO_CHECKSUM)
@@ -288,8 +280,7 @@ class Evidence:
         self.add(ReadTable(rows, starts, nbytes, checksum))
 
     def _promised(self, reads: ReadTable) -> tuple[Ints, Bools]:
-        """[k] the checksum that the index gives for exactly these bytes, and [k] True for whole
-        payloads."""
+        """[k] the index's checksum of exactly these bytes, and [k] True for whole payloads."""
         entries, rows = self.entries, reads.row
         sizes, guarded = entries.slices.nbytes[rows], self.is_guarded(rows)
         is_whole = (reads.start == 0) & (reads.nbytes == sizes)
@@ -327,7 +318,7 @@ class Evidence:
             self._settle(parts.take(mine[~settled[mine]]), int(rows[group]), bool(guarded[group]))
 
     def _settle(self, parts: ReadTable, row: int, guarded: bool) -> None:
-        """Decide about a payload by reading again; ``parts`` are those that are not settled yet."""
+        """Decide about a payload by reading again; ``parts`` are not settled yet."""
         if self.errors is not None and row in self.errors:
             return
         if guarded and self.entries.runs is not None:
@@ -338,8 +329,9 @@ class Evidence:
             self.read_whole(row)
 
     def _combined(self, parts: ReadTable, firsts: list[int], lasts: list[int]) -> list[int]:
-        """The checksum of each payload from those of the parts ``[first, last)`` that tile it."""
-        # The CRC of a + b follows from those of a and b and the length of b, so no byte is read
+        """The checksum of each payload from the checksums of the parts ``[first, last)`` that tile
+        it."""
+        # The CRC of a + b follows from the CRCs of a and b and the length of b, so no byte is read
         # again.
         sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
         found = []
@@ -353,8 +345,7 @@ class Evidence:
         return found
 
     def _read_again(self, row: int, start: int, stop: int) -> None:
-        """Compare the runs that hold the bytes ``[start, stop)`` of a payload, a block of them at a
-        time."""
+        """Compare the runs that hold the bytes ``[start, stop)`` of a payload, block by block."""
         try:
             for begin, end in block_ranges(start, stop):
                 self.read_runs(row, begin, end, new_buffer)

@@ -93,7 +93,7 @@ class FileReport:
     checksums: FileChecksums
     """Of what was written."""
     parts: ReadTable
-    """The reads of payloads of which this file needs a part; whole ones have been compared."""
+    """The reads of payloads that this file needs a part of; whole ones have been compared."""
     nbytes: int
     """Payload bytes written."""
 
@@ -109,8 +109,7 @@ class FileWork:
     is_range: Bools
     """[k] True for targets that moves fill; regions fill the others."""
     ordered: Bools
-    """[k] True for targets that are best read in order, such as those filled from compressed
-    payloads."""
+    """[k] True for targets that are best read in order, as from compressed payloads."""
     copies: Ints
     """[k + 1] where each target's copies begin in the plan's."""
     file: WritableFile
@@ -136,8 +135,8 @@ class FileWork:
 
     @property
     def threads(self) -> int:
-        """The number of batches that memory has room for. Beside its batch, a thread holds the
-        block that it reads."""
+        """The number of batches that memory has room for. In addition to its batch, a thread holds
+        the block that it reads."""
         most = max(
             (sum(self.units[number].nbytes for number in batch) for batch in self.batches),
             default=0,
@@ -252,8 +251,7 @@ def _finish_file(work: FileWork) -> FileReport:
 
 
 def _write_batch(work: FileWork, batch: list[int]) -> list[Sums] | None:
-    """Write units that are read at once; None, and nothing is written, where they are best read in
-    order."""
+    """Write units that are read at once; None, without a write, if best read in order."""
     units = [work.units[number] for number in batch]
     if any(work.ordered[unit.first : unit.last].any() for unit in units):
         return None
@@ -300,8 +298,8 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
     task = work.task
     sums = take_checksums(task.writer, task.plan.targets, task.start, unit, block)
     if moves is not None:
-        # Each target's bytes are those of one move, so its checksum is the one that the move's
-        # reading left out.
+        # Each target has the bytes of one move, so its checksum is the one that the move's reading
+        # left out.
         reads = ReadTable(
             moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64)
         )
@@ -357,12 +355,12 @@ def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
 
 
 def _are_checksums_shared(work: FileWork, unit: Unit, moves: MoveTable, num_met: int) -> bool:
-    """Return True if the checksums that are written are those of the moves, so that they are taken
-    once for both.
+    """Return True if the written checksums equal the moves' checksums, so that they are taken once
+    for both.
 
-    That is so where each target's bytes in the unit are those of one plain move, under the same
-    kind of checksum. ``num_met`` is the number of moves that have bytes in the unit, which may be
-    one block of a target of many moves.
+    That is so if each target's bytes in the unit come from one plain move, under the same kind of
+    checksum. ``num_met`` is the number of moves that have bytes in the unit, which may be one block
+    of a target of many moves.
     """
     source, targets, count = (
         work.reading.evidence.source,
@@ -394,7 +392,7 @@ def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
         first, last = unit.start // itemsize, (unit.start + share) // itemsize
         copies = copies_in_range(plan.targets, copies, first, last)
     wanted = wanted_regions(work.task.entries, plan.targets, copies)
-    # From the coordinates of each target's payload to those of the buffer.
+    # From the coordinates of each target's payload to the coordinates of the buffer.
     shift = unit.places(work.task.start)[wanted.target - unit.first] + place
     return replace(
         wanted, target=np.zeros_like(wanted.target), target_start=wanted.target_start + shift

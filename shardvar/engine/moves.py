@@ -25,8 +25,7 @@ from shardvar.planning.slices import SliceTable, widen
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveTable:
-    """Byte ranges that go from a source's payload to a target's, ordered by target and place in its
-    payload."""
+    """Byte ranges that go from a source's payload to a target's, ordered by target and place."""
 
     source: Ints
     """[k] rows of the sources."""
@@ -109,11 +108,11 @@ def lower(plan: Plan) -> tuple[MoveTable, Bools]:
 
 
 def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
-    """The moves and those of the payloads that are never cut: each from one source slice, the
+    """The moves, and the moves of payloads that are never cut: each from one source slice, the
     plan's.
 
-    Where there are no elements there is no copy either, and the payload is that of the first slice
-    of the tensor.
+    Without elements there is no copy either, and the payload belongs to the first slice of the
+    tensor.
     """
     planned = np.full(len(plan.targets), -1, dtype=np.int64)
     planned[plan.copies.target] = plan.copies.source

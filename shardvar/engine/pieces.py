@@ -2,7 +2,7 @@
 
 Load, save, reshard, partial reads, diff, stats and verify ask this question, and differ in what
 they do with the bytes: put them into arrays, into a block that is written, hand the block out, or
-drop it once it was compared. The law of each read below is that of the plain path: read the whole
+drop it once it was compared. The law of each read below is the plain path's: read the whole
 payload, then cut.
 
     what is wanted                              how it is read
@@ -15,8 +15,8 @@ payload, then cut.
 
 A request to a remote storage costs more than one to a disk, so a source of remote files has
 ``Traits``: by these, ranges that lie further apart are read together, and by more threads. The
-bytes that are read beside what is wanted are bounded (``_affordable_gap``), and so are those that
-are under way.
+bytes that are read in addition to what is wanted are bounded (``_affordable_gap``), and so are the
+bytes under way.
 
 Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here
 and a row above, and a property to the tests that holds it to the plain path.
@@ -57,8 +57,7 @@ Buffers = Mapping[int, memoryview]
 """The payload of each target that is filled, by the target's row."""
 
 Receiver = Callable[[MoveTable, memoryview, list[int]], None]
-"""A function that takes the payloads of moves out of a span, in which they begin at the given
-places."""
+"""A function that takes the payloads of moves out of a span, from the given places."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +69,7 @@ class Reading:
     progress: Progress = lambda _nbytes: None
     """Called with the number of bytes that were read."""
     in_threads: bool = True
-    """False for a task that is itself one of several threads: it reads alone."""
+    """False for a task that is itself one of several threads: it only reads."""
 
     @property
     def entries(self) -> EntryTable:
@@ -105,7 +104,7 @@ class Reading:
     def run(
         self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int
     ) -> list[Done]:
-        """Return ``function`` of every item, of which none reads more than ``nbytes`` bytes."""
+        """Return ``function`` of every item; none reads more than ``nbytes`` bytes."""
         return (
             run_all(function, items, self.threads(nbytes))
             if self.in_threads
@@ -121,7 +120,7 @@ def read_moves(
     reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False
 ) -> None:
     """Bring the bytes of each move to its place in the buffer of its target; without buffers they
-    are compared alone.
+    are only compared.
 
     With ``by_runs``, a part of a payload that has checksums of runs is read by whole runs, and so
     compared at once. Without it, parts are compared once all are read: right where together they
@@ -147,8 +146,8 @@ def read_moves(
         partial(reading.run, nbytes=BLOCK_NBYTES),
     )
     _read_runs(reading, moves.where(in_runs), buffers or {})
-    # Most codings can only be read from their beginning, so threads would make each of them begin
-    # anew.
+    # Most codings can only be read from their beginning, so each thread would have to start from
+    # the beginning.
     reading.evidence.expect(moves.source[~plain])
     _read_long(reading, moves.where(~plain), buffers, run_in_order)
 
@@ -180,7 +179,7 @@ def read_small(
     gap_nbytes = _GAP_NBYTES if gap_nbytes is None else gap_nbytes
     if reading.traits is not None:
         gap_nbytes = max(gap_nbytes, _affordable_gap(file, start, moves.nbytes, reading.traits))
-    # Threads wait for one span each. A task that reads alone takes many small ones in the steps
+    # Threads wait for one span each. A task that only reads handles many small ones in the steps
     # that it needs for one.
     found = spans(file, start, moves.nbytes, gap_nbytes)
     groups = (
@@ -286,8 +285,7 @@ def _read_long(
 
 
 def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
-    """Read parts of payloads that have checksums of runs: the runs that hold the part, and nothing
-    else."""
+    """Read parts of payloads that have checksums of runs: only the runs that hold the part."""
     runs = reading.entries.runs
     if runs is None or not len(moves):
         return
@@ -296,8 +294,8 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
     units = read_units(reading.evidence, count, moves.source, firsts, firsts + moves.nbytes)
 
     def put(some: MoveTable, span: memoryview, begins: list[int]) -> None:
-        # The target of a unit is the number of its move, of which it holds the bytes [start, stop)
-        # of the payload.
+        # The target of a unit is the number of its move; the unit holds the bytes [start, stop) of
+        # the move's payload.
         number = some.target
         start = np.maximum(some.source_start, firsts[number])
         stop = np.minimum(some.source_start + some.nbytes, firsts[number] + moves.nbytes[number])
@@ -319,8 +317,8 @@ def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: In
     """Return the ranges to read so that every byte of some ranges of plain payloads is read once,
     and compared.
 
-    These are whole runs where the format has checksums of runs, whole payloads where it has those
-    of payloads alone, and the ranges themselves where there is nothing to compare. Ranges of one
+    These are whole runs where the format has checksums of runs, whole payloads if it has checksums
+    only of payloads, and the ranges themselves if there is nothing to compare. Ranges of one
     ``group`` are of one payload, and what they share is read once. Each unit is a move of at most a
     block, whose ``target`` is its group. With runs of 16 bytes, the ranges [20, 25) and [30, 40) of
     a payload of 45 bytes are the units [16, 32) and [32, 45).

@@ -22,8 +22,7 @@ Work = TypeVar("Work")
 Done = TypeVar("Done")
 
 Progress = Callable[[int], object]
-"""A function that is called with the number of bytes that were moved since the last call, from any
-thread."""
+"""A function that is called with the bytes moved since the last call, from any thread."""
 
 BLOCK_NBYTES = 4 << 20
 """Bytes that are read or written at a time: enough to hide the cost of the call, and few enough for
@@ -38,12 +37,12 @@ PEAK_BLOCKS = 8
 it reads."""
 
 BUFFERS_NBYTES = 48 * BLOCK_NBYTES
-"""The most that all workers of a process hold, whatever the machine: 192 MiB, as a process is to
-stay within 256."""
+"""The most that all workers of a process hold, on any machine: 192 MiB, as a process is to stay
+within 256."""
 
 MOST_WORKERS = 12
-"""Threads of one process at most: each has room for four blocks, which most work takes. More cores
-are used by more processes, each of which works on a file."""
+"""Threads of one process at most: each has room for four blocks, which most work takes. More
+processes, each working on a file, use more cores."""
 
 
 def worker_count(cores: int) -> int:
@@ -57,8 +56,7 @@ def worker_count(cores: int) -> int:
 
 
 WORKERS = worker_count(usable_cores())
-"""The threads of this process for work on a local disk. A remote storage may have more requests
-under way."""
+"""The threads of this process for work on a local disk; a bucket may have more requests."""
 
 _local = threading.local()
 
@@ -96,8 +94,7 @@ def run_all(
 
 @contextmanager
 def in_this_thread() -> Iterator[None]:
-    """Within, ``run_all`` does all its work in this thread: the executor that called it has workers
-    enough."""
+    """Within, ``run_all`` works in this thread: the executor has workers enough."""
     before, _local.is_alone = getattr(_local, "is_alone", False), True
     try:
         yield

@@ -81,7 +81,7 @@ def read_arrays(
 def read_region(
     source: Source, entries: EntryTable, rows: Ints, wanted: Region, *, is_verified: bool = True
 ) -> Array:
-    """A region of one tensor as a fresh array. ``rows`` are those of the tensor's entries; no
+    """A region of one tensor as a fresh array. ``rows`` are the rows of the tensor's entries; no
     others are looked at."""
     mine = entries.take(rows)
     one = mine.slices.tensors.take(mine.slices.tensor[:1])
@@ -166,8 +166,7 @@ def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Ar
 
 
 def _allocate(targets: SliceTable, arrays: _Arrays) -> None:
-    """Make arrays for all targets that have none yet, but for strings, whose decoding makes
-    them."""
+    """Make arrays for all targets without one, except strings, whose decoding makes them."""
     for row in range(len(targets)):
         if row not in arrays and targets.dtype(row) != STRING:
             arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))

@@ -2,8 +2,8 @@
 read?
 
 A region is read by the span from its first element to its last where that span is not much larger
-than the region; otherwise the region is halved until it is. So memory is bounded whatever the
-shapes are, and a column of a wide matrix does not read the matrix at once.
+than the region; otherwise the region is halved until it is. So memory is bounded for all shapes,
+and a column of a wide matrix does not read the matrix at once.
 
 Columns of a matrix lie interleaved in it: read one after the other, each would read all of it. So
 regions that are wanted at the same time are read together:
@@ -95,8 +95,8 @@ class RegionTable:
         return np.asarray(np.prod(self.shape, axis=1) * self.itemsize)
 
     def meet(self, region: Region) -> Self:
-        """The regions cut to another region, in the coordinates of the entry's slice, without those
-        that miss it."""
+        """The regions cut to another region, in the coordinates of the entry's slice, without
+        regions that miss it."""
         offset, shape = intersect(
             self.offset, self.shape, np.array(region.offset), np.array(region.shape)
         )
@@ -253,8 +253,7 @@ def read_regions(
 
 
 def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill regions by spans that hold most of them, or by a walk over a payload of which there are
-    several."""
+    """Fill regions by spans that hold most of them, or by a walk over a payload with several."""
     # Plan: the regions of each payload side by side, and the span of the payload that holds them.
     wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
     first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
@@ -282,9 +281,9 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
         reading.progress(int(mine.nbytes().sum()))
 
     # Without its progress: of a span, the bytes between the regions are not wanted. The rows of a
-    # table of many columns take a few bytes of each, so there are many spans. Wider gaps than those
-    # of other small reads are read along, but not those that take longer than the second read that
-    # they save.
+    # table of many columns take a few bytes of each, so there are many spans. Wider gaps than in
+    # other small reads are read along, but not gaps that take longer than the second read that they
+    # save.
     alone = Reading(reading.evidence, in_threads=reading.in_threads)
     read_small(alone, spans, receive, gap_nbytes=SMALL_NBYTES // 4)
     payloads = wanted.row[first]
@@ -299,8 +298,7 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
 
 
 def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill regions of plain payloads by reads that are compared at once, those of all payloads side
-    by side."""
+    """Fill regions of plain payloads by reads that are compared at once."""
     if not len(wanted):
         return
     # Plan: the spans of each payload that hold elements of regions, and the units that hold the
@@ -382,7 +380,7 @@ def _met(wanted: RegionTable, entries: EntryTable, begin: int, end: int) -> Regi
 
 
 def _read_apart(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill each region by reads of it alone."""
+    """Fill each region by reads of only this region."""
     for number in range(len(wanted)):
         row, offset, shape, strides, size, target, start, target_strides = (
             column[number].tolist() for column in wanted.columns()
@@ -415,8 +413,7 @@ def _read_region(
 
 
 def _walk(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill regions of one payload: blocks of which most is wanted are read whole, of the others the
-    regions alone."""
+    """Fill regions of one payload: mostly wanted blocks whole, of others only the regions."""
     evidence = reading.evidence
     row, rank = int(wanted.row[0]), wanted.shape.shape[1]
     extents = widen(evidence.entries.slices.shape[[row]], rank, 1)[0]

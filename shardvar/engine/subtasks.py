@@ -3,7 +3,7 @@ need.
 
 The task of a plan shares its columns with all others: of a reshard of 10^6 slices to 100 files,
 each is 285 MB when it is pickled. Its own rows are a hundredth of that. Only the numbers of the
-rows change: those of the sources, and of the tensors, count what is left.
+rows change: the sources and the tensors count what is left.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from shardvar.planning.slices import SliceTable
 
 
 def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
-    """Return the task with the entries that it reads alone, and [k] the rows that these have in the
+    """Return the task with only the entries that it reads, and [k] the rows that these have in the
     given task.
 
     Law: both write the same bytes and have the same checksums.
@@ -37,8 +37,7 @@ def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
 
 
 def shrink_entries(entries: EntryTable, rows: Ints) -> EntryTable:
-    """Return some of the entries, in the given order, with their tensors and their checksums of
-    runs alone."""
+    """Return some of the entries, in order, with only their tensors and checksums of runs."""
     taken = entries.take(rows)
     runs = taken.runs
     if runs is not None:
@@ -50,7 +49,7 @@ def shrink_entries(entries: EntryTable, rows: Ints) -> EntryTable:
 
 def _sources_without_copies(plan: Plan) -> Ints:
     """The rows of sources that fill targets without a copy: strings without elements, whose payload
-    is that of the first slice of their tensor (``engine.moves``)."""
+    belongs to the first slice of their tensor (``engine.moves``)."""
     opaque = np.flatnonzero(ITEMSIZES[plan.targets.codes()] == 0)
     return first_sources(plan, np.setdiff1d(opaque, plan.copies.target))
 
@@ -61,6 +60,6 @@ def restore_rows(report: FileReport, rows: Ints) -> FileReport:
 
 
 def _own_tensors(slices: SliceTable) -> SliceTable:
-    """The slices over a table of their tensors alone."""
+    """The slices over a table of only their tensors."""
     used, tensor = np.unique(slices.tensor, return_inverse=True)
     return replace(slices, tensors=slices.tensors.take(used), tensor=tensor)

@@ -3,11 +3,12 @@ put together.
 
     what is taken of a unit                        what becomes of it
     whole payloads                                 the checksum of each, and of each of its runs
-    a block of one payload: whole runs             the runs; that of the payload is combined with the blocks before it
+    a block of one payload: whole runs             the runs; the payload's is combined with the
+                                                   blocks before it
     a band: a part of every target, cut at runs    combined with the bands before it, part by part, to runs and payloads
 
-The checksum of ``a + b`` follows from those of both and the length of ``b`` (``wire.crc``): no byte
-is read twice.
+The checksum of ``a + b`` follows from both checksums and the length of ``b`` (``wire.crc``): no
+byte is read twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ def take_checksums(
     writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview
 ) -> Sums:
     """Return the checksums that the writer keeps, of each target's bytes in the block, which holds
-    those of the unit.
+    the unit's bytes.
 
     ``places`` are where the targets' payloads begin in the file.
     """
@@ -78,7 +79,7 @@ def _parts(unit: Unit, run: int) -> list[tuple[int, int]]:
 
 
 def _joined(combine: Callable[[int, int, int], int], sums: list[int], run: int, nbytes: int) -> int:
-    """The checksum of ``nbytes`` from those of its runs."""
+    """The checksum of ``nbytes`` from the checksums of its runs."""
     crc = sums[0] if sums else 0
     for number, value in enumerate(sums[1:], start=1):
         crc = combine(crc, value, min(run, nbytes - number * run))
@@ -88,7 +89,7 @@ def _joined(combine: Callable[[int, int, int], int], sums: list[int], run: int, 
 def join_sums(
     writer: FileWriter, targets: SliceTable, units: Sequence[Unit], sums: Sequence[Sums]
 ) -> FileChecksums:
-    """Return one checksum a payload, and one a run, from those of all units of a file, in order."""
+    """Return one checksum a payload, and one a run, from the checksums of a file's units."""
     crc, run = writer.crc, writer.run_nbytes
     # 9 bytes in runs of 4 have -(-9 // 4) = 3 runs.
     counts = -(-targets.nbytes // run) if run and crc is not None else np.zeros_like(targets.nbytes)
@@ -118,8 +119,8 @@ def join_sums(
 def _join_band(
     crc: Checksum, unit: Unit, sums: Sums, joined: FileChecksums, first_run: Ints, run: int
 ) -> None:
-    """Add the checksums of a band to those of its payloads and runs; the bands before it are in
-    them.
+    """Add the checksums of a band to the checksums of its payloads and runs; the bands before it
+    are in them.
 
     In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8, 12): the first
     of them ends the run 1, the other one is the run 2.

@@ -44,11 +44,10 @@ one. The first that was decoded is dropped first, and the slowest thread may sti
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransposedSource:
-    """Another source with some of its matrices transposed; rows are those of ``stored``."""
+    """Another source with some of its matrices transposed; rows are rows of ``stored``."""
 
     verified: VerifiedRows
-    """The source of the payloads, its entries as they are stored, and which of them were
-    verified."""
+    """The source of the payloads, its entries as stored, and which were verified."""
     is_transposed: Bools
     """[m] True for entries of matrices that are transposed."""
     map_scratch: Callable[[Iterable[memoryview]], memoryview]
@@ -122,8 +121,7 @@ class TransposedSource:
         return np.frombuffer(self.inner.map(int(self.stored.file[row])), np.uint8, nbytes, start)
 
     def _decode(self, row: int, nbytes: int) -> memoryview:
-        """The payload in a temporary file; the lock is held while it is decoded, so that it is
-        decoded once."""
+        """The payload in a temporary file; under the lock it is decoded once."""
         with self.lock:
             if row not in self.decoded:
                 self.decoded[row] = self.map_scratch(self._blocks(row, nbytes))
@@ -171,8 +169,7 @@ def _swapped(columns: npt.NDArray[np.int64], rows: Bools) -> npt.NDArray[np.int6
 
 
 def _copy_transposed(matrix: npt.NDArray[Any], first: int, into: npt.NDArray[Any]) -> None:
-    """Fill ``into`` with elements of the transposed matrix, from element ``first`` of its C order
-    on."""
+    """Fill ``into`` with the transposed matrix, from element ``first`` of its C order."""
     rows, place = matrix.shape[0], 0
     while place < len(into):
         column, row = divmod(first + place, rows)
@@ -190,8 +187,7 @@ def _copy_transposed(matrix: npt.NDArray[Any], first: int, into: npt.NDArray[Any
 
 
 def _copy_tiles(matrix: npt.NDArray[Any], into: npt.NDArray[Any]) -> None:
-    """Copy a matrix [r, c] into one [c, r], tile by tile, so that both sides of a tile stay in the
-    cache."""
+    """Copy a matrix [r, c] into one [c, r], by tiles that stay in the cache."""
     rows, columns = matrix.shape
     height, width = _WIDE_TILE if columns >= _TALL_TILE[1] else _TALL_TILE
     for left in range(0, columns, width):

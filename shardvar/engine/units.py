@@ -49,8 +49,7 @@ class Unit:
     last: int
     """The first target past it."""
     start: int
-    """Its first byte in the payload of the first target, for a band of each target; 0 for whole
-    payloads."""
+    """Its first byte in the first target's payload, for a band; 0 for whole payloads."""
     nbytes: int
     """Its size, from its first payload byte to its last."""
     share: int = 0
@@ -72,7 +71,7 @@ def plan_units(
 ) -> Iterator[Unit]:
     """Yield the units of a file in order; of one target, the first bytes first.
 
-    ``start`` [k] are the places of the payloads in the file, ``is_range`` [k] is True for those
+    ``start`` [k] are the places of the payloads in the file, ``is_range`` [k] is True for the ones
     that moves fill, and ``run_nbytes`` is the size of the runs that have checksums by themselves, 0
     for none.
     """
@@ -154,7 +153,7 @@ def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Int
 
 def _of_fellows(targets: SliceTable, is_range: Bools, values: Ints) -> Ints:
     """[k] the sum of the values of each target's fellows, itself included."""
-    # The tensors are numbered anew, since the table has those of all files.
+    # The tensors are renumbered, because the table has the tensors of all files.
     _, tensor = np.unique(targets.tensor, return_inverse=True)
     return sum_by(tensor, np.where(is_range, 0, values), len(tensor))[tensor]
 
@@ -166,8 +165,7 @@ def _band_units(first: int, last: int, nbytes: int, band: int) -> Iterator[Unit]
 
 
 def batch_units(targets: SliceTable, units: Sequence[Unit], is_range: Bools) -> Iterator[list[int]]:
-    """Yield the numbers of units to read at once: one by one, but those with regions, which come by
-    place."""
+    """Yield the numbers of units to read at once: one by one, or by place with regions."""
     has_regions = [
         number for number, unit in enumerate(units) if not is_range[unit.first : unit.last].all()
     ]

@@ -31,7 +31,8 @@ class VerifiedRows:
             return
         with self._lock:
             wait = self._waits.setdefault(row, new_lock())
-        # One thread reads it; others that need it wait, and those that need another one do not.
+        # One thread reads it; threads that need the same one wait, and threads that need another
+        # one do not.
         with wait:
             if row not in self._rows:
                 check_entry(self.source, self.entries, row)

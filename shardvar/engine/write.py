@@ -30,8 +30,7 @@ from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import Storage, Traits
 
 FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport]]]
-"""Runs tasks, here or elsewhere, and yields each with its report once its file is finished, in any
-order."""
+"""Runs tasks and yields each with its report once its file is finished, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def file_tasks(
     number_in_file = np.arange(len(order)) - bounds[assignment.file[order]]
     moved = replace(moved, target=np.repeat(number_in_file, counts))
     ends = np.append(0, np.cumsum(counts))[bounds]
-    # Once, and not for each file: a sink may make all names and all starts anew each time that it
+    # Once, and not for each file: a sink may make all names and all starts again each time that it
     # is asked.
     asides, start = sink.asides, sink.start[order]
     tasks = []
@@ -124,7 +123,7 @@ def write_checkpoint(
         # What was interrupted can be taken up again if it can be found again.
         elif not (resume and (_is_interrupt(error) or sink.is_in_place())):
             # Any file may hold bytes of a damaged source, so all are removed. After other errors,
-            # only those of this run are.
+            # only the ones of this run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)
         raise
     _remove_journals(tasks)
@@ -185,13 +184,13 @@ def _traits(tasks: Sequence[FileTask]) -> Traits | None:
     return tasks[0].storage.traits if tasks else None
 
 
-# The journal beside a finished file says what a second run must know to keep the file instead of
+# The journal next to a finished file records what a second run needs to keep the file instead of
 # writing it again.
 #
 # It is written after its file was forced to the disk, so a whole journal means a whole file. It is
 # believed as far as it can be compared: the file must still be the one that was closed then (its
-# stamp) and have the checksums of the journal (it is read once). What the journal alone knows, the
-# parts of the source that were read, is compared with the source's checksums before anything is
+# stamp) and have the checksums of the journal (it is read once). Only the journal knows which parts
+# of the source were read. They are compared with the source's checksums before anything is
 # committed.
 
 JOURNAL = ".done"
@@ -219,8 +218,7 @@ def write_journal(task: FileTask, report: FileReport) -> None:
 
 
 def read_journal(task: FileTask) -> FileReport | None:
-    """The report of an earlier run that finished this task's file, or None where there is none to
-    trust."""
+    """The report of an earlier run that finished this task's file, or None."""
     try:
         journal = task.storage.open(task.name + JOURNAL)
         try:
@@ -254,15 +252,14 @@ def read_journal(task: FileTask) -> FileReport | None:
 
 
 def _remove_files(tasks: Sequence[FileTask]) -> None:
-    """Remove what tasks wrote, as far as the disk lets: it is called when something else went wrong
-    already."""
+    """Remove what tasks wrote, as far as the disk allows; called after another error."""
     _remove(tasks, "")
     _remove_journals(tasks)
 
 
 def _remove_journals(tasks: Sequence[FileTask]) -> None:
-    """Remove the journals alone, as far as the disk lets: without its file, and beside another, a
-    journal is void."""
+    """Remove only the journals, as far as the disk allows: without its file, and next to another
+    one, a journal is void."""
     _remove(tasks, JOURNAL)
 
 

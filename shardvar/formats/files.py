@@ -46,8 +46,7 @@ OPEN_FILES = 64
 _SAVE_AGAIN = "Save again, under a new run."
 
 ATTEMPTS = 16
-"""Attempts to open a checkpoint before giving up, each of which fails if a writer replaces it
-meanwhile."""
+"""Attempts to open a checkpoint before giving up; each fails if a writer replaces it meanwhile."""
 
 
 def look_into(
@@ -72,8 +71,7 @@ def look_into(
 
 
 def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
-    """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read
-    (``look_into``)."""
+    """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read."""
     return look_into(storage, name, lambda file: file.read(0, min(nbytes, file.size)), b"")
 
 
@@ -86,8 +84,7 @@ def open_below(root: Storage, path: str) -> ReadableFile:
 
 
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
-    """Return True if another file than the open ``file`` has that name now; a missing file was not
-    replaced."""
+    """Return True if a file other than the open ``file`` has that name now."""
     return storage.stamp(name) not in (None, file.stamp)
 
 
@@ -102,7 +99,7 @@ def replaced_error(name: str) -> CorruptCheckpoint:
 class DataFiles:
     """The data files of an open checkpoint, by number; safe to use from several threads.
 
-    At most ``OPEN_FILES`` are held open, those that were used last. The cache drops the file that
+    At most ``OPEN_FILES`` are held open: the most recently used ones. The cache drops the file that
     was used least recently and does not close it, because a thread may be reading from it: a file
     is closed when its last user drops it.
     """
@@ -112,8 +109,7 @@ class DataFiles:
     names: Sequence[str]
     """[files] their names in it."""
     nbytes: Ints | None = None
-    """[files] the size that the index gives each of them; None for formats whose index gives
-    none."""
+    """[files] the size that the index gives each file; None if it gives none."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _maps: dict[int, memoryview] = field(init=False, default_factory=dict)
@@ -127,8 +123,7 @@ class DataFiles:
         return self.storage.traits
 
     def open(self, number: int) -> ReadableFile:
-        """Return a file, open; ``CorruptCheckpoint`` if another has taken its place since it was
-        opened first."""
+        """Return a file, open; ``CorruptCheckpoint`` if another has taken its place."""
         with self._lock:
             if self._closed[0]:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
@@ -184,8 +179,7 @@ class DataFiles:
             self._maps.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
-        """Open a file, and raise if it is not the one that was opened before, or has another size
-        than it must."""
+        """Open a file, and raise if it is another one than before, or of a wrong size."""
         try:
             file = self.storage.open(self.names[number])
         except CheckpointError as error:
@@ -216,8 +210,8 @@ def put_in_place(
     """Rename data files, then the ``last`` file, from the names under which they were written to
     their final names.
 
-    ``content`` is that of the last file, if it is not written yet. ``retired`` are old files to
-    remove first, where new files have the names of old ones. ``tidy`` removes what the new
+    ``content`` is the content of the last file, if it is not written yet. ``retired`` are old files
+    to remove first, where new files have the names of old ones. ``tidy`` removes what the new
     checkpoint leaves unnamed.
 
     On an error or an interrupt, either the new checkpoint is in place whole or all its files are
@@ -274,8 +268,7 @@ def _give_up(
 
 
 def _retire(storage: Storage, names: Sequence[str]) -> None:
-    """Remove old files, on the disk too: an index that a power cut brought back would name the new
-    data files."""
+    """Remove old files, also on the disk: a power cut must not bring an index back."""
     for name in names:
         storage.remove(name)
     if names:

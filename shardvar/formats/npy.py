@@ -1,6 +1,6 @@
 """npy, a file of ``numpy.save``: one array, without a name and without a checksum.
 
-The array's key is ``array``, whatever the file is called, so that two files can be compared. A
+The array's key is always ``array``, so that two files with different names can be compared. A
 little-endian array in C order is read in place, or mapped. The elements of any other are picked
 from the mapped file, a range at a time.
 """

@@ -29,9 +29,10 @@ them with the dtype and the shape of the encoded bytes, and has these methods:
     encodings() -> Mapping[str, str]  the name of the encoding of each such key
     dequantized() -> Source           the same checkpoint with the numbers of such keys in their place
     objects(keys, form) -> Mapping[str, bytes]
-                                      the objects among the keys, each in bytes that a ``Sink`` of the format of that
-                                      name takes (``Metadata.objects``); compares their checksums. Without those that
-                                      the source cannot give so. ``reshard`` calls it
+                                      the objects among the keys, each in bytes that a ``Sink`` of
+                                      the format of that name takes (``Metadata.objects``); compares
+                                      their checksums. Without the ones that the source cannot give
+                                      in this way. ``reshard`` calls it
 
 A source that decodes slowly may have these methods, which the engine calls if they exist:
 
@@ -126,8 +127,7 @@ class FileChecksums:
 
 
 class FileWriter(Protocol):
-    """The frame and the checksums of one data file: a small value without an open file, which can
-    be pickled."""
+    """The frame and the checksums of one data file: a small value that can be pickled."""
 
     @property
     def crc(self) -> Checksum | None:
@@ -135,17 +135,15 @@ class FileWriter(Protocol):
 
     @property
     def run_nbytes(self) -> int:
-        """Size of a run of a payload, each of which has a checksum; 0 if the format has no runs."""
+        """Size of a run of a payload; each run has a checksum. 0 if the format has no runs."""
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the payload of ``count`` strings or variants, which formats
-        compute differently."""
+        """Return this format's checksum of the payload of ``count`` strings or variants."""
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterable[tuple[int, bytes]]:
-        """Return the bytes around the payloads (headers, directories), each with its offset in the
-        file."""
+        """Return the bytes around the payloads (headers, directories) by offset in the file."""
 
 
 class Sink(Protocol):
@@ -196,8 +194,7 @@ class Format(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The dtypes, slices and files that it can hold; a format that is only read can hold no
-        dtype."""
+        """The dtypes, slices and files that it can hold; no dtype if it is only read."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the checkpoints in the directory that ``name`` may mean, each as the name that
@@ -206,7 +203,7 @@ class Format(Protocol):
         ``name`` is what a person typed: a prefix, an index file, one of the data files, or nothing
         for all checkpoints of the directory. Names decide, and a file's first or last bytes if its
         name is not enough. Files of other kinds are never an error. ``formats.table.formats_of``
-        tells from names alone which formats need to be asked.
+        finds, by names only, which formats need to be asked.
         """
 
     def open(self, storage: Storage, name: str) -> Source:

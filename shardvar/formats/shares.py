@@ -76,8 +76,7 @@ def finished_shares(names: Iterable[str]) -> tuple[set[int], int] | None:
 
 
 def share_files(names: Iterable[str], prefix: str) -> list[str]:
-    """Return the files of all shares of a prefix, with the files of their locks (which begin with a
-    full stop)."""
+    """Return the files of all shares of a prefix, with their lock files."""
     return [name for name in names if _is_of(name, prefix) or _is_of(name, f".{prefix}")]
 
 

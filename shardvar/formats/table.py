@@ -38,14 +38,12 @@ class _BuiltIn(NamedTuple):
     mark: re.Pattern[str]
     """Matches the text after the checkpoint's name in the names of its files."""
     usual_name: str = ""
-    """The name of a new checkpoint whose path is that of a folder alone; empty if it must be
-    given."""
+    """The name of a new checkpoint whose path is only a folder; empty if it must be given."""
     is_side: bool = False
-    """True if such files often lie beside another checkpoint, such as the ``optimizer.pt`` of a
+    """True if such files often lie next to another checkpoint, such as the ``optimizer.pt`` of a
     trainer: a directory means them only if it means nothing else."""
     extra: str = ""
-    """The extra of the package that all or some of its files need to be read; empty if NumPy is
-    enough."""
+    """The extra that all or some of its files need to be read; empty if NumPy is enough."""
 
 
 _BUILT_IN = {
@@ -129,15 +127,15 @@ _OTHER_FILES = (
     ".bin", ".distcp", ".onnx", ".tflite", ".pb", ".msgpack", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
     ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
 )  # fmt: skip
-"""Endings of files that no format writes, or not one of them alone, or that several programs mean
+"""Endings of files that no format writes, or several formats write, or several programs mean
 differently."""
 
 _COMPANION = re.compile(
     r"(data|dataloader|dl_state_dict|optimizer|(lr_)?scheduler|grad_scaler|scaler|sampler|rng_states?|recipe_state|"
     r"train(er|ing)?_(args|state))([_-]\d+)*\.(pth?|bin)"
 )
-"""Names of files that hold the state of a run and no model: those of verl, Accelerate, transformers
-and torchtune."""
+"""Names of files that hold the state of a run and no model: the names of verl, Accelerate,
+transformers and torchtune."""
 
 
 def format_names() -> list[str]:
@@ -182,7 +180,7 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     Law: ``locate`` of every other format returns an empty list, so asking these is asking all.
 
     Every format is asked where the bytes of a file can tell: if ``name`` is a file's, and if it is
-    empty and means the whole directory. Otherwise names alone decide. Formats of other packages are
+    empty and means the whole directory. Otherwise only names decide. Formats of other packages are
     always asked.
 
     >>> [form.name for form in formats_of(["ck.svindex", "ck.svdata-1f-00000-of-00001", "old.npz"], "ck")]
@@ -212,8 +210,7 @@ def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
 
 
 def usual_name(name: str) -> str:
-    """Return the name that a format gives a new checkpoint in a folder; empty if it must be
-    given."""
+    """Return the name of a format's new checkpoint in a folder; empty if it must be given."""
     return _BUILT_IN[name].usual_name if name in _BUILT_IN else ""
 
 
@@ -234,7 +231,8 @@ def is_side(name: str) -> bool:
 
 
 def is_companion(name: str) -> bool:
-    """Return True if a file of torch.save has the name of what a trainer saves beside its model.
+    """Return True if a file of torch.save has a name that a trainer gives to files next to its
+    model.
 
     >>> is_companion("scheduler.bin"), is_companion("rng_state_3.pth"), is_companion("pytorch_model.bin")
     (True, True, False)

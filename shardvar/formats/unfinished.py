@@ -1,5 +1,5 @@
-"""The files of writes that were not finished, of every format that shardvar writes, known by their
-names alone.
+"""The files of writes that were not finished, of every format that shardvar writes, known only by
+their names.
 
     NAME.GENERATION.tmp                         a file under its temporary name, which the commit replaces by NAME
     NAME.GENERATION.tmp.done                    its journal; also ``.done`` after a data file of the native format
@@ -9,7 +9,7 @@ names alone.
 
 Each format removes what dead writers of its kind have left. These names serve what no format can
 know: that a path without a checkpoint has an unfinished one, and that a write of another format has
-left files beside a new checkpoint.
+left files next to a new checkpoint.
 """
 
 import os
@@ -83,8 +83,7 @@ def cause_of_unfinished(left: Sequence[str]) -> str:
 
 
 def _prefix_without_index(left: Sequence[str]) -> str | None:
-    """The prefix of native data files, of which the index may be lost; None where other files tell
-    of a write."""
+    """The prefix of native data files whose index may be lost; None if a write left files."""
     found = [_NATIVE.fullmatch(name) for name in left]
     return (
         found[0]["prefix"]
@@ -94,7 +93,7 @@ def _prefix_without_index(left: Sequence[str]) -> str | None:
 
 
 def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
-    """Return what to do with unfinished files beside a checkpoint that is whole."""
+    """Return what to do with unfinished files next to a complete checkpoint."""
     if not _CLAIM.fullmatch(left[0]):
         return "Unless it is still at work, remove them."
     others = " and remove the other files" if len(left) > 1 else ""

@@ -1,5 +1,4 @@
-"""A file that is read mostly forwards, a few bytes at a time, such as the headers of many small
-members."""
+"""A file that is read mostly forwards, a few bytes at a time."""
 
 from dataclasses import dataclass
 

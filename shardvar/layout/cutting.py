@@ -8,7 +8,8 @@ accept the same forms with the same meaning, and refuse the rest with the same e
     a PartitionSpec   counts, or uneven sizes
     a Partition       these parts
     a Layout          the parts that devices of a mesh hold, each part once
-    a partitioner     a callable that answers with one of the forms above; that of a variable with counts or a spec
+    a partitioner     a callable that answers with one of the forms above; the partition of a
+                      variable with counts or a spec
 
 1. ``call_partitioner`` asks a partitioner with the arguments of its signature: RFC 000's two, or
    RFC 002's three.
@@ -44,8 +45,7 @@ class DeviceParts(Protocol):
         ...
 
     def distinct_parts(self) -> tuple[Ints, Ints, Ints]:
-        """The parts, which tile the shape: the device [n] of each, offsets [n, rank] and shapes [n,
-        rank]."""
+        """The parts, which tile the shape: device [n], offsets [n, rank] and shapes [n, rank]."""
         ...
 
 
@@ -101,13 +101,13 @@ def read_cut(
     if spec.partitions is None:
         sizes = _check_sizes(spec.sizes(shape), shape, place)
         if rows_only and any(len(along) != 1 for along in sizes[1:]):
-            raise LayoutError(f"{place} along its first axis alone.", _ROWS)
+            raise LayoutError(f"{place} only along its first axis.", _ROWS)
         return sizes
     counts = spec.partitions
     if any(count < 1 for count in counts):
         raise LayoutError(f"{place}: an axis has at least one part.", "Give counts from 1 on.")
     if rows_only and any(count != 1 for count in counts[1:]):
-        raise LayoutError(f"{place} along its first axis alone.", _ROWS)
+        raise LayoutError(f"{place} only along its first axis.", _ROWS)
     # Axes without a count stay whole, so ``zip`` may stop early. An axis without indices keeps one
     # empty part: min(3, max(0, 1)) is 1.
     clamped = [min(count, max(extent, 1)) for count, extent in zip(counts, shape, strict=False)]

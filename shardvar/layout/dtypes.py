@@ -39,7 +39,7 @@ _EXTENDED = (
     "float8_e5m2 float8_e5m2fnuz "
     "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn int2 int4 uint2 uint4"
 ).split()
-# Neither NumPy nor ml_dtypes has these types. The sizes are those of TensorFlow's payloads.
+# Neither NumPy nor ml_dtypes has these types. The sizes are for TensorFlow's payloads.
 _QUANTIZED = {"qint8": 1, "quint8": 1, "qint16": 2, "quint16": 2, "qint32": 4}
 
 STRING = "string"

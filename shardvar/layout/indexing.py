@@ -27,8 +27,7 @@ Pick = tuple[slice | int | None, ...]
 """A basic index that is applied to an array that was read."""
 
 Selection = int | range | None
-"""The positions along one axis: one, which drops the axis, or a range; None is a new axis of length
-1."""
+"""The positions along one axis: one, which drops it, or a range; None is a new axis."""
 
 
 def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> list[Any]:
@@ -187,8 +186,7 @@ def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region,
 
 
 def _read_item(item: Any, basic: bool) -> Any:
-    """None, Ellipsis, a slice of integers, an integer, a NumPy boolean, or an array of booleans or
-    integers."""
+    """None, Ellipsis, a slice, an integer, a NumPy boolean, or an array of these."""
     if item is None or item is Ellipsis:
         return item
     if isinstance(item, slice):
@@ -262,11 +260,10 @@ def _expand_mask(mask: Array, shape: tuple[int, ...], axis: int) -> list[Ints]:
 
 
 def _check_positions(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """The items with integers counted from the front; ``OutOfRange`` for an index that its axis
-    does not have."""
+    """The items with integers counted from the front; ``OutOfRange`` outside an axis."""
     # Arrays that broadcast to nothing select nothing, and NumPy then looks at none of them: x[:,
-    # [], [99]] is empty. Those of the first axis are checked all the same, since they say which
-    # rows of a variable are read.
+    # [], [99]] is empty. Indexes of the first axis are checked all the same, because they select
+    # the rows of a variable that are read.
     is_nothing = any(isinstance(item, np.bool_) and not item for item in items)
     is_nothing |= any(isinstance(item, np.ndarray) and item.size == 0 for item in items)
     checked: list[Any] = []

@@ -4,8 +4,8 @@ The search is output-sensitive, never quadratic. Given regions A and B, columns 
 shapes [n, rank], list the pairs (i, j) with a common element.
 
 1. Along each axis, with B sorted by its first index, the regions that may meet A[i] are a
-   contiguous range of that order: those that start before A[i] stops, less the leading ones whose
-   running maximum of stops lies before A[i] starts.
+   contiguous range of that order: the ones that start before A[i] stops, less the leading ones
+   whose running maximum of stops lies before A[i] starts.
 2. If along some axis these ranges together are at most a few times as long as the input, expand
    them and keep the pairs that meet along every axis. Row slices, column slices and whole tensors
    end here at once.
@@ -119,9 +119,9 @@ def _candidates(spans_a: _Spans, spans_b: _Spans, axis: int) -> tuple[Ints, Ints
 def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
     """The pairs (i, order[k]) for first[i] <= k < last[i], in batches of about ``_BATCH``."""
     # Pairs are numbered in the order of i, and ends[i] is the number of those up to i. Example:
-    # first = 2, 0 and last = 4, 3 give counts 2, 3 and ends 2, 5; the pairs 0 and 1 are those of i
-    # = 0 with k = 2, 3, and the pairs 2, 3, 4 those of i = 1 with k = 0, 1, 2. `within` is a pair's
-    # number less that of the first pair of its i, so k = first + within.
+    # first = 2, 0 and last = 4, 3 give counts 2, 3 and ends 2, 5; the pairs 0 and 1 have i = 0 and
+    # k = 2, 3, and the pairs 2, 3, 4 have i = 1 and k = 0, 1, 2. `within` is a pair's number less
+    # the number of the first pair of its i, so k = first + within.
     counts = last - first
     ends = np.cumsum(counts)
     row, done = 0, 0
@@ -135,7 +135,8 @@ def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
 
 
 def _meet_in_cell(spans_a: _Spans, spans_b: _Spans, low: Ints, high: Ints) -> Bools:
-    """True for each pair that has a common element, the first corner of which lies in the cell."""
+    """True for each pair that has a common element, and whose common region has its first corner in
+    the cell."""
     offset, shape = intersect(
         spans_a[0], spans_a[1] - spans_a[0], spans_b[0], spans_b[1] - spans_b[0]
     )
@@ -161,8 +162,7 @@ def _cut(
 
 
 def _places(starts: Ints) -> list[int]:
-    """The median start, and the next one: if most regions start at one place, the cut must come
-    after it."""
+    """The median start, and the next: if most regions start at one place, cut after it."""
     median = np.partition(starts, len(starts) // 2)[len(starts) // 2]
     later = starts[starts > median]
     return [int(median), int(later.min())] if len(later) else [int(median)]

@@ -362,8 +362,7 @@ class Partition:
 
 
 def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
-    """Raise ``LayoutError``, naming the regions, unless every element of ``shape`` lies in exactly
-    one part."""
+    """Raise ``LayoutError`` unless every element of ``shape`` lies in exactly one part."""
     full = Region.whole(shape)
     for part in parts:
         if part.rank != full.rank or not full.covers(part):
@@ -389,8 +388,7 @@ def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
 
 
 def read_counts(length: int, num_shards: int) -> tuple[int, int]:
-    """Return both as Python's integers; an error unless so many rows can be cut into so many
-    shards."""
+    """Return both as integers; an error unless so many rows make so many shards."""
     # NumPy's would wrap around: chunk(np.uint8(200), np.uint8(3)) at 256.
     length, num_shards = (
         read_integer(length, "length"),

@@ -63,8 +63,7 @@ def read_integer(value: SupportsIndex, what: str) -> int:
 
 
 def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
-    """A shape as integers; ``ArgumentTypeError`` for anything else, ``ArgumentError`` for a
-    negative extent."""
+    """A shape as integers; ``ArgumentError`` for a negative extent."""
     extents = read_integers(shape)
     if any(extent < 0 for extent in extents):
         raise ArgumentError(
@@ -359,7 +358,7 @@ def regions_of_range(shape: Sequence[int], start: int, stop: int) -> list[Region
     """The elements ``[start, stop)`` of the C order of an array, as at most ``2 * rank - 1``
     regions in that order.
 
-    Coordinates are those of the array; each region is contiguous in its C order.
+    Coordinates belong to the array; each region is contiguous in its C order.
 
     >>> [str(region) for region in regions_of_range((3, 4), 2, 9)]
     ['[0:1, 2:4]', '[1:2, 0:4]', '[2:3, 0:1]']

@@ -1,5 +1,5 @@
-"""Shard counts: partitioners, which choose the number of parts of a variable from its shape and
-dtype alone.
+"""Shard counts: partitioners, which choose the number of parts of a variable only from its shape
+and dtype.
 
 A partitioner is a callable ``p(shape, dtype)`` that answers with one count for each axis; ``[3,
 1]`` cuts the first axis into three parts. Two families, TensorFlow 2's classes and TensorFlow 1's

@@ -2,17 +2,17 @@
 they do not.
 
 The search for overlaps (``layout.overlap``) takes longer than linear time where regions interlock
-along three axes, which a file may be made to do. This proof takes about n log n, whatever the
+along three axes, which a file may be made to do. This proof takes about n log n steps for any
 arrangement:
 
 1. Cut each axis at every first index and stop. Give each interval between neighbouring cuts a
    random weight modulo a prime, and each region the product, over its axes, of the sums of its
    weights.
-2. If the regions tile the shape, their weights add up to that of the shape, whatever the random
-   numbers are. If they do not, the sums agree by chance alone: their difference is a polynomial in
-   the random numbers, not 0, of degree 1 in each axis, and the lemma of Schwartz and Zippel bounds
-   the share of its roots by ``rank / prime``. Two rounds make that less than 10^-14 for 64 axes.
-   The numbers come from the operating system, so no file can be made to fit them.
+2. If the regions tile the shape, their weights add up to the weight of the shape for any random
+   numbers. If they do not, the sums agree only by chance: their difference is a polynomial in the
+   random numbers, not 0, of degree 1 in each axis, and the lemma of Schwartz and Zippel bounds the
+   share of its roots by ``rank / prime``. Two rounds make that less than 10^-14 for 64 axes. The
+   numbers come from the operating system, so no file can be made to fit them.
 3. If they disagree, they do so in one half of the shape or in the other. Halving goes on in such a
    half until a cell is left that no cut divides: it is a hole, or two regions hold it.
 """
@@ -47,8 +47,7 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A part of the shape, in numbers of cuts, with the regions that reach into it, clipped to
-    it."""
+    """A part of the shape, in numbers of cuts, with the regions in it, clipped to it."""
 
     low: Ints  # [rank]
     high: Ints  # [rank]

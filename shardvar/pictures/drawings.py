@@ -281,8 +281,7 @@ def variable_html(
 def ledger_html(
     nbytes: int, messages: int, routes: Sequence[tuple[str, str, str, int, int]]
 ) -> str:
-    """Return counted transfers as HTML; ``routes`` has (operation, source, target, bytes,
-    messages)."""
+    """Return counted transfers as HTML, by operation, source and target."""
     rows = [(*names, f"{size:,}", number) for *names, size, number in routes[:_MOST_ROWS]]
     table = html_table(
         ("operation", "from", "to", "bytes", "messages"), rows, (3, 4), len(routes) - len(rows)
@@ -317,8 +316,7 @@ def _span(
 def _numbered(
     number: int, x: tuple[float, float], y: tuple[float, float], text: int | None = None
 ) -> str:
-    """Draw a rectangle in the colour of a number, with the number or another text in it where there
-    is room."""
+    """Draw a rectangle in the colour of a number, with a text if there is room."""
     if not x[1] or not y[1]:
         return ""  # a part without elements
     # A white edge would cover a rectangle that is hardly wider than the edge.
@@ -334,8 +332,8 @@ def _numbered(
 
 
 def _flow_of(moves: Sequence[tuple[Named, Named, str, int]]) -> Markup:
-    # Rows count all slices of the plan; only those that a copy touches are drawn, in the order of
-    # their rows.
+    # Rows count all slices of the plan; only the ones that a copy touches are drawn, in the order
+    # of their rows.
     sources = dict(sorted((source[0], source[1:]) for source, _, _, _ in moves))
     targets = dict(sorted((target[0], target[1:]) for _, target, _, _ in moves))
     place_s = {row: place for place, row in enumerate(sources)}
@@ -368,7 +366,7 @@ def _column(
 ) -> list[str]:
     drawn = []
     for number, ((label, size), top) in enumerate(zip(slices, tops, strict=True)):
-        # Half a pixel, so that a slice of few bytes beside large ones does not vanish.
+        # Half a pixel, so that a slice of few bytes next to large ones does not vanish.
         height = max(size * scale, 0.5)
         fill = colour(number) if is_source else "rgba(128,128,128,.34)"
         drawn.append(

@@ -31,8 +31,7 @@ def printable(text: str) -> str:
 
 
 def short_name(text: str) -> str:
-    """Return a key for a line of a report: ``printable``, and the middle of a long one is left
-    out."""
+    """Return a key for a line of a report: ``printable``, without the middle of a long one."""
     return _shortened(printable(text), MAX_WORD_LENGTH)
 
 
@@ -82,7 +81,7 @@ def similar(name: str, names: Iterable[str], count: int = 1) -> list[str]:
     """Return up to ``count`` of the names that are spelled most like ``name``, the nearest first.
 
     A name may be two edits away, a short one fewer: one that is added, left out, replaced or
-    exchanged with its neighbour. Case does not count. Where no name is so near, those that contain
+    exchanged with its neighbour. Case does not count. If no name is so near, the names that contain
     it. Long names are not compared.
 
     >>> similar("kernal", ["kernel", "bias"]), similar("embed", ["bias", "model/embed/tokens"])
@@ -160,8 +159,8 @@ def _three_digits(number: int, units: Sequence[str]) -> tuple[str, str]:
 
 
 def human_age(seconds: float) -> str:
-    """Return how long ago something was, in the largest unit of which there are two; ``now`` below
-    two minutes.
+    """Return how long ago something was, in the largest unit that fits twice; ``now`` below two
+    minutes.
 
     >>> human_age(119), human_age(7200), human_age(86400), human_age(40 * 86400)
     ('now', '2 hours ago', '24 hours ago', '5 weeks ago')
@@ -173,7 +172,7 @@ def human_age(seconds: float) -> str:
 
 
 def human_tensors(number: int, num_slices: int) -> str:
-    """Return a number of tensors, with that of their slices where any is cut.
+    """Return a number of tensors, with the number of their slices if any is cut.
 
     >>> human_tensors(5, 11), human_tensors(5, 5)
     ('5 tensors in 11 slices', '5 tensors')

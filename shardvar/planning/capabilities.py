@@ -1,5 +1,4 @@
-"""Capabilities: the limits of a format, and how slices are fitted to it before a byte is
-written."""
+"""Capabilities: the limits of a format, and the slices that fit it."""
 
 from dataclasses import dataclass, replace
 
@@ -21,8 +20,7 @@ class Capabilities:
     dtypes: frozenset[str]
     """The element types that it can hold at all."""
     slice_dtypes: frozenset[str]
-    """The element types of which it can hold slices; tensors of others are joined and written
-    whole."""
+    """The element types whose slices it can hold; others are joined and written whole."""
     max_slice_rank: int = 0
     """Tensors of more axes are written whole."""
     empty_slices: bool = False
@@ -37,8 +35,8 @@ class Capabilities:
     """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0
     may be shorter."""
     is_exact: bool = False
-    """True if a data file has no bytes but those of the slices that the index names: one is left
-    out by writing the file again."""
+    """True if a data file has only the bytes of slices that the index names: one is left out by
+    writing the file again."""
     folder_index: str = ""
     """The name of the index of a format whose checkpoint is a folder, which holds no other
     checkpoint; else empty."""
@@ -84,8 +82,7 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
 
 
 def cuttable_rows(slices: SliceTable, capabilities: Capabilities) -> Bools:
-    """[m] True where the format can hold slices of the tensor; strings and scalars are never
-    cut."""
+    """[m] True if the format can hold slices of the tensor; never for strings and scalars."""
     ranks = slices.tensors.ranks
     held = _codes_of(capabilities.slice_dtypes)[slices.tensors.codes]
     allowed: Bools = held & (ranks > 0) & (ranks <= capabilities.max_slice_rank)
@@ -118,8 +115,8 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     rows = np.flatnonzero(keep)
     shape = np.where(joined[:, None], tensors.shapes[slices.tensor], slices.shape)[rows]
     offset = np.where(joined[:, None], 0, slices.offset)[rows]
-    # Sizes are computed again, since joined slices are larger. Those of strings are kept, because
-    # shapes do not tell them.
+    # Sizes are computed again, since joined slices are larger. The sizes of strings are kept,
+    # because they do not follow from shapes.
     table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
     return (
         table

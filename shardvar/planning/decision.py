@@ -6,10 +6,10 @@ and plan.
 2. Ask: ``decide`` calls ``assign`` once, with all slices as columns. (A policy that is only a
    callback is asked by ``checkpoint.callbacks``, which turns its answer into the same
    ``Assignment``.)
-3. Check: each check compares the slices that a policy was given with those that it answered and
-   lists every loss, with key and regions; ``check_answer`` raises one error of all. Unions of
-   slices are compared, never the texts of slices, since policies may cut anew: R-POLICY-7 (RFC
-   001), "Tensor re-slicing in the callback is totally fine, though".
+3. Check: each check compares the slices given to a policy with the slices of its answer and lists
+   every loss, with key and regions; ``check_answer`` raises one error of all. Unions of slices are
+   compared, never the texts of slices, since policies may cut differently: R-POLICY-7 (RFC 001),
+   "Tensor re-slicing in the callback is totally fine, though".
 4. Plan: ``plan_copies`` from the sources to the slices of the answer.
 
 To add a restriction, write a ``find_*`` that lists its losses, and call it in ``check_answer``.
@@ -84,8 +84,7 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
 
 
 def _on_devices(tables: Sequence[SliceTable]) -> list[SliceTable]:
-    """Tables of slices of which some are on numbered devices: the others are on device 0, which is
-    the local one."""
+    """Tables of slices, some of them on numbered devices; others are on device 0."""
     count = max((len(table.devices) for table in tables), default=0)
     if not count:
         return list(tables)
@@ -110,8 +109,7 @@ def is_cut_by(keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None) ->
 def _rules(
     keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None
 ) -> tuple[list[Any], Ints]:
-    """The cuts, and [n] the number of the cut of the last glob that matches each key; -1 if none
-    does."""
+    """The cuts, and [n] the number of the last cut whose glob matches each key, or -1."""
     rules = dict(partition) if isinstance(partition, Mapping) else {"*": partition}
     cuts: list[Any] = list(rules.values())
     rule: Ints = np.full(len(keys), -1, dtype=np.int64)
@@ -123,14 +121,14 @@ def _rules(
                 f"No tensor matches {glob!r}.", "`shardvar inspect` lists the keys."
             )
         rule[matched] = number
-    # A cut of None takes its tensors back from earlier globs; the last place is that of tensors
+    # A cut of None takes its tensors back from earlier globs; the last place belongs to tensors
     # without a rule, -1.
     rule[np.array([cut is None for cut in cuts] + [True])[rule]] = -1
     return cuts, rule
 
 
 def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:
-    """The tensors with a rule, those of one rule, dtype and shape together, which are cut alike."""
+    """The tensors with a rule, grouped by rule, dtype and shape, which are cut alike."""
     rows = np.flatnonzero(rule >= 0)
     if not len(rows):
         return []
@@ -148,8 +146,8 @@ def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:
 def _cut_tensors(
     tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints, num_shards: int
 ) -> SliceTable:
-    """The slices of tensors of one dtype and shape, tensor by tensor; ``nbytes`` are those of the
-    whole tensors."""
+    """The slices of tensors of one dtype and shape, tensor by tensor; ``nbytes`` are the sizes of
+    the whole tensors."""
     first = int(rows[0])
     full_shape, dtype = tensors.shape(first), tensors.dtype(first)
     if is_whole(dtype) or not full_shape:
@@ -259,8 +257,8 @@ def find_mixed_tasks(
     task_of_row, tasks = given.tasks()
     if len(tasks) < 2 or not capabilities.many_files:
         return []
-    # A slice may have been cut anew, so its tasks are those of the given slices that its elements
-    # come from.
+    # A slice may have been cut differently, so its tasks are the tasks of the given slices that its
+    # elements come from.
     copies = plan_copies(given, answer.slices).copies
     pairs = np.unique(
         np.column_stack([answer.file[copies.target], task_of_row[copies.source]]), axis=0

@@ -41,11 +41,9 @@ class Metadata:
     user: Mapping[str, str] = field(default_factory=dict)
     """Text that the user stored with it."""
     paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
-    """The steps that lead to a key's value in a nested value of dicts and lists, where they are
-    known."""
+    """The steps to a key's value in a nested value of dicts and lists, if known."""
     objects: Mapping[str, bytes] = field(default_factory=dict)
-    """Objects that are carried over as they are, each in the bytes of the one format that has
-    them."""
+    """Objects that are carried over as they are, in the bytes of their format."""
     generation: str = ""
     """A text that another checkpoint of the same path does not have, where the index holds one: the
     run of the processes that wrote it. A copy of a checkpoint does not inherit it."""
@@ -97,11 +95,9 @@ class EntryTable:
     """[m] the first byte of the payload in the file, if it is ``plain``; else a number that the
     format understands."""
     checksum: Ints
-    """[m] the checksum of the payload; ``NO_CHECKSUM`` if there is none, or if the source checks by
-    itself."""
+    """[m] the payload's checksum; ``NO_CHECKSUM`` without one, or if the source checks."""
     plain: npt.NDArray[np.bool]
-    """[m] True if the payload lies in the file byte for byte; else the source decodes it, and
-    checks it."""
+    """[m] True if the payload lies in the file byte for byte; else the source decodes it."""
     runs: RunChecksums | None = None
     """Checksums of runs, if the format has them."""
 
@@ -180,8 +176,7 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableIndex:
-    """An index that is one table in memory, for formats whose table of contents is read whole
-    anyway."""
+    """An index that is one table in memory, for formats whose contents are read whole."""
 
     entries: EntryTable
     """All entries."""
@@ -222,7 +217,7 @@ class TableIndex:
 
 
 def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
-    """[m] True for payloads that share bytes with others, in files of which too many do;
+    """[m] True for payloads that share bytes with others, in files where too many do;
     ``file_nbytes`` are the sizes.
 
     The same bytes may have several names. But all payloads of a file have at most
@@ -235,7 +230,7 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
     allowed = np.maximum(MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), _FREE_NBYTES)
     is_suspect = (total > allowed)[entries.file] & (entries.slices.nbytes > 0)
     # Sorted by file and start, a payload that shares bytes with any later one shares some with the
-    # next one. Those that are left are apart from each other, and so together not larger than their
+    # next one. The remaining ones are apart from each other, and so together not larger than their
     # file.
     rows = np.flatnonzero(is_suspect)
     file, start, nbytes = entries.file[rows], entries.start[rows], entries.slices.nbytes[rows]
@@ -249,8 +244,7 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
 
 
 def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
-    """Return the entries of some keys, over a table of these tensors alone; both in the order that
-    they had."""
+    """Return the entries of some keys, over a table of only these tensors, in order."""
     tensors = entries.slices.tensors
     rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], dtype=np.int64)
     # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0,
@@ -266,8 +260,7 @@ def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
 
 
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
-    """One table of all rows in order; ``InconsistentTensor`` if two tables disagree about a
-    tensor."""
+    """One table of all rows; ``InconsistentTensor`` if two tables disagree about a tensor."""
     if len(tables) == 1:
         return tables[0]
     # Kept only if every table has them, because a row cannot say that it has no runs.

@@ -23,8 +23,7 @@ _NAMED = 8
 """Processes that an error names; the rest it counts."""
 
 REPLICAS = ("equal", "first")
-"""Ways to treat replicas: they must be equal, or the first one is taken whatever the others
-hold."""
+"""Ways to treat replicas: they must be equal, or only the first one is read."""
 
 
 def check_replicas(replicas: str) -> None:
@@ -54,8 +53,7 @@ def merge_entries(tables: Sequence[EntryTable], replicas: str) -> EntryTable:
 
 
 def check_share(entries: EntryTable, process: int) -> None:
-    """Raise ``OverlappingSlices`` if slices of one process meet that are not replicas; they may
-    leave holes."""
+    """Raise ``OverlappingSlices`` if slices meet that are not replicas; holes are allowed."""
     kept, owner = _without_replicas(entries, np.full(len(entries), process), "first")
     faults = find_faults(kept.slices)
     _raise_first(
@@ -66,8 +64,7 @@ def check_share(entries: EntryTable, process: int) -> None:
 
 
 def _raise_first(faults: Mapping[str, CheckpointError], slices: SliceTable, process: Ints) -> None:
-    """Raise the first fault of slices, [m] held by the processes, with the processes that hold the
-    tensor."""
+    """Raise the first fault of slices [m], with the processes that hold the tensor."""
     for key, error in faults.items():
         holders = np.unique(process[slices.tensor == slices.tensors.rows()[key]]).tolist()
         more = f" {len(faults) - 1} more tensors are at fault." if len(faults) > 1 else ""
@@ -96,8 +93,7 @@ def name_processes(processes: Sequence[int]) -> str:
 
 
 def _check_agree(tables: Sequence[EntryTable]) -> None:
-    """Raise ``InconsistentTensor`` if two processes disagree on the dtype or the full shape of a
-    tensor."""
+    """Raise ``InconsistentTensor`` if processes disagree on a tensor's dtype or shape."""
     known: dict[str, tuple[int, str, tuple[int, ...]]] = {}
     for process, table in enumerate(tables):
         tensors = table.slices.tensors
@@ -114,8 +110,7 @@ def _check_agree(tables: Sequence[EntryTable]) -> None:
 
 
 def _without_replicas(entries: EntryTable, process: Ints, replicas: str) -> tuple[EntryTable, Ints]:
-    """The entries with one slice for each region, that of the first process, and the process of
-    each."""
+    """The entries with one slice a region, from the first process, and the process of each."""
     slices = entries.slices
     # Sorted by tensor and region, replicas are neighbours; lexsort is stable, so the first process
     # comes first.

@@ -1,4 +1,4 @@
-"""Plans: what moves where. A plan is a value, made from metadata alone, and proven before anything
+"""Plans: what moves where. A plan is a value, made only from metadata, and proven before anything
 moves.
 
     save     slices in memory -> targets in files
@@ -15,9 +15,9 @@ are one question: which region of which source slice fills which target slice?
    if its copies cover every target exactly, so a missing slice is an error here and never zeros
    later.
 
-Slices of almost every tensor are cut along one axis alone; their laws are checked for all tensors
-at once, by sorting. Tensors that are cut along several axes are looked at one by one: a few slices
-are searched, and the search ends at the first overlap; many are proven to tile the tensor
+Slices of almost every tensor are cut along only one axis; their laws are checked for all tensors at
+once, by sorting. Tensors that are cut along several axes are looked at one by one: a few slices are
+searched, and the search ends at the first overlap; many are proven to tile the tensor
 (``layout.tiling``), which takes about n log n for any arrangement.
 """
 
@@ -45,16 +45,13 @@ _NAMED = 8
 """Missing regions that an error names; the others it counts."""
 
 _SEARCHED = 64
-"""Slices of a tensor up to which overlaps are searched, which takes half as long for a handful of
-them."""
+"""Slices of a tensor up to which overlaps are searched: it is faster for a handful."""
 
 _SUBTRACTED = 1024
-"""Slices up to which missing regions are computed: of one tensor, and of all tensors of an index
-together."""
+"""Slices up to which missing regions are computed: of one tensor, and of all."""
 
 _MOST_REGIONS = 64
-"""Regions that a tensor may fall into while its slices are taken away; a longer list would not help
-a reader."""
+"""Regions that a tensor may fall into while its slices are taken away."""
 
 
 # Values.
@@ -77,7 +74,7 @@ class CopyTable:
     """Columns of copies, ordered by target and, within a target, by offset.
 
     Source 0 holds the rows 0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5.
-    So target 0 gets rows from source 0 alone, and target 1 from both:
+    So target 0 gets rows only from source 0, and target 1 from both:
 
     >>> source, target = np.array([0, 0, 1]), np.array([0, 1, 1])
     >>> copies = CopyTable(source, target, offset=np.array([[0], [2], [3]]), shape=np.array([[2], [1], [2]]))
@@ -227,7 +224,7 @@ def check_covers(targets: SliceTable, copies: CopyTable) -> None:
             f"{targets.region(row)}."
         )
         raise OverlappingSlices(
-            cause, "Give sources that do not overlap, or write the checkpoint anew."
+            cause, "Give sources that do not overlap, or write the checkpoint again."
         )
     short = np.flatnonzero(filled != sizes)
     if not len(short):
@@ -300,8 +297,7 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
 
 
 def _are_whole(slices: SliceTable) -> bool:
-    """Return True if each tensor is one slice, the whole of it, as most are: so it breaks no
-    law."""
+    """Return True if each tensor is one whole slice, as most are: it breaks no law."""
     if len(slices) != len(slices.tensors) or not np.array_equal(
         slices.tensor, np.arange(len(slices))
     ):
@@ -339,8 +335,7 @@ def _out_of_bounds(slices: SliceTable) -> dict[int, CheckpointError]:
 
 
 def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointError]]:
-    """The tensors with overlaps; those in which a hole is found on the way are marked in
-    ``holes``."""
+    """The tensors with overlaps; holes that are found on the way are marked in ``holes``."""
     # axes[t, d] is True if some slice of tensor t is cut along axis d.
     cut = slices.shape != slices.tensors.shapes[slices.tensor]
     axes = np.zeros((len(slices.tensors), cut.shape[1]), dtype=np.bool)
@@ -398,8 +393,7 @@ def _overlap(slices: SliceTable, first: int, second: int) -> tuple[int, Checkpoi
 
 
 def _holes(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointError]]:
-    """The tensors with holes: those that are marked, and those whose slices have fewer elements
-    than the tensor."""
+    """The tensors with holes: the marked ones, and any with too few elements in slices."""
     # Sizes as floats, which do not overflow, decide only which tensors are looked at; the exact
     # sizes decide.
     held = np.zeros(len(slices.tensors))
@@ -424,8 +418,7 @@ def _holes(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointEr
 
 
 def _incomplete(key: str, wanted: Region, stored: list[Region] | None) -> IncompleteCheckpoint:
-    """The error that names the regions of ``wanted`` that no stored region holds, if they are found
-    quickly."""
+    """The error that names the missing regions of ``wanted``, if found quickly."""
     remedy = (
         "These elements are stored nowhere: find the missing file, or the other files of its "
         "writer."

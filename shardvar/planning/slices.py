@@ -110,8 +110,7 @@ class TensorTable:
         )
 
     def whole(self) -> "SliceTable":
-        """One slice for each tensor, all of it; strings get ``nbytes`` 0, since theirs is not known
-        here."""
+        """One slice for each tensor, all of it; strings get ``nbytes`` 0, which is unknown here."""
         return SliceTable.of(self, np.arange(len(self)), np.zeros_like(self.shapes), self.shapes)
 
 
@@ -143,8 +142,7 @@ class SliceTable:
         shape: Ints,
         nbytes: Ints | None = None,
     ) -> Self:
-        """The table whose sizes follow from dtype and shape; ``nbytes`` counts only for strings and
-        variants."""
+        """The table whose sizes follow from dtype and shape, except for strings and variants."""
         codes = tensors.codes[tensor]
         computed = slice_nbytes(codes, shape)
         if nbytes is not None:
@@ -209,8 +207,7 @@ class SliceTable:
         return order, _bounds(self.tensor[order], len(self.tensors))
 
     def nbytes_of_tensors(self) -> Ints:
-        """[n] the payload bytes of each tensor, all its slices together; 0 for a tensor without a
-        slice."""
+        """[n] the payload bytes of each tensor, in all its slices; 0 without a slice."""
         return sum_by(self.tensor, self.nbytes, len(self.tensors))
 
     def key(self, row: int) -> str:
@@ -239,8 +236,7 @@ class SliceTable:
         return whole
 
     def take(self, rows: Ints | slice) -> Self:
-        """The table of some of the rows, in the given order, over the same tensors; a range of them
-        as views."""
+        """The table of some rows, in the given order, over the same tensors; a range as views."""
         return replace(
             self,
             tensor=self.tensor[rows],
@@ -251,8 +247,7 @@ class SliceTable:
         )
 
     def regions_by_tensor(self, rank: int) -> tuple[Ints, Ints]:
-        """Offsets and shapes [m, 1 + rank] with the tensor as the first axis, so that two tensors
-        never meet."""
+        """Offsets and shapes [m, 1 + rank], first the tensor, so that two tensors never meet."""
         return (
             np.column_stack([self.tensor, widen(self.offset, rank, 0)]),
             np.column_stack([np.ones_like(self.tensor), widen(self.shape, rank, 1)]),

@@ -1,8 +1,8 @@
 """Comparing the answers of a bucket with what it has: a service may say that it has taken a file,
 and have an old one.
 
-A version proves little alone: S3 gives the same bytes the same one, and a copy another one than its
-source has.
+A version by itself proves little: S3 gives the same bytes the same one, and a copy another one than
+its source has.
 """
 
 from shardvar.errors import MissingFile, ShardvarError

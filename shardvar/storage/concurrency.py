@@ -5,13 +5,13 @@
 Work that makes requests asks ``as_answered`` for its results. On a disk, which has no ``Traits``,
 items are done one after the other, in order. Of a remote storage as many are under way as its
 traits say, with a bounded number of bytes. Nothing is under way any more when the results end,
-whichever way they end. An error is raised after the requests beside it have their answers, so that
+whichever way they end. An error is raised after the concurrent requests have their answers, so that
 cleaning up finds all that was written.
 
 The order of items says nothing about the order of requests. What must be stored before something
 else begins is another call.
 
-An interrupt (KeyboardInterrupt) is raised in the main thread alone, anywhere. A request that it
+An interrupt (KeyboardInterrupt) is raised only in the main thread, anywhere. A request that it
 abandons may still arrive, after the files were cleaned up or another save was made. So no request
 that changes something is made by the main thread (``uninterrupted``), and threads are outwaited,
 however many interrupts come (``Threads``). What takes many requests asks between them if it is
@@ -40,7 +40,7 @@ _PAUSE_SECONDS = 0.005
 """Between two looks at threads that are outwaited: a request takes longer."""
 
 _local = threading.local()
-"""``executors``: those whose work this thread does, each within that of the one before."""
+"""``executors``: the ones whose work this thread does, each within the one before."""
 
 
 class Threads(ThreadPoolExecutor):
@@ -86,15 +86,13 @@ class Threads(ThreadPoolExecutor):
 
 
 def check_wanted() -> None:
-    """Raise ``CancelledError`` in a thread of ``Threads`` whose block was left; call it between
-    requests."""
+    """Raise ``CancelledError`` in a thread of ``Threads`` whose block was left."""
     if any(executor.is_left for executor in getattr(_local, "executors", ())):
         raise CancelledError
 
 
 def uninterrupted(function: Callable[[], Result]) -> Result:
-    """Return ``function()``; an interrupt is raised after it, so that what it has requested and
-    noted is known."""
+    """Return ``function()``; an interrupt is raised after it."""
     if threading.current_thread() is not threading.main_thread():
         return function()
     with Threads(1) as executor:
@@ -157,7 +155,7 @@ def do_all(
 
 
 def _answers(pending: dict[Future[Result], int]) -> Iterator[Result]:
-    """Wait for one result at least, and yield and forget those that are there, errors last."""
+    """Wait for one result at least, and yield and forget the available ones, errors last."""
     done = wait(pending, return_when=FIRST_COMPLETED).done
     for future in sorted(done, key=lambda future: future.exception() is not None):
         del pending[future]

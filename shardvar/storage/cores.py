@@ -1,4 +1,4 @@
-"""The cores that this process may use: those that its affinity leaves it, and no more than its
+"""The cores that this process may use: the ones that its affinity leaves it, and no more than its
 control groups pay for.
 
 A container on a machine of 64 cores may be bound to some of them (affinity), or be given the time
@@ -24,14 +24,13 @@ def usable_cores(root: str = "/") -> int:
     """Return the number of cores, at least 1. ``root`` holds ``proc`` and ``sys``."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    # A quota of 1.5 cores is two threads of which one often waits, and not one alone.
+    # A quota of 1.5 cores means two threads, one of them often waiting, and not a single one.
     quotas = [-(-quota // period) for quota, period in _quotas(root) if quota > 0 and period > 0]
     return max(1, min([cores, *quotas]))
 
 
 def _quotas(root: str) -> Iterator[tuple[int, int]]:
-    """The quotas of this process's groups and of those above them, each with its period, in
-    microseconds."""
+    """The quotas of this process's groups and their parents, with periods, in microseconds."""
     for line in _read(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")

@@ -1,9 +1,9 @@
 """File systems of fsspec, such as ``hf://``, ``sftp://`` and ``hdfs://``: the one module that
 imports it.
 
-A read cannot state the version that it is of, so a file that is replaced while it is read is
-noticed by the checksums alone, or when it is opened anew. Nothing is written: fsspec cannot replace
-a file only if it is unchanged.
+A read cannot ask for a version, so a file that is replaced while it is read is noticed only by the
+checksums, or when it is opened again. Nothing is written: fsspec cannot replace a file only if it
+is unchanged.
 """
 
 import os
@@ -63,8 +63,7 @@ class FilesystemClient:
         return _head_of_info(found)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range, none of them beyond the size that
-        ``head`` tells."""
+        """Return the bytes that the server sends for a range, up to the size from ``head``."""
         with self._asking(key) as (system, base):
             # Without this, files of systems that are not asynchronous read 5 MiB ahead.
             options = {} if getattr(system, "async_impl", False) else {"cache_type": "none"}
@@ -104,8 +103,7 @@ class FilesystemClient:
 
     @contextmanager
     def _asking(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Give the file system and the path of the root in it, and turn its errors into those of
-        shardvar."""
+        """Give the file system and the root's path, and turn its errors into shardvar's."""
         try:
             yield self._system()
         except ShardvarError:

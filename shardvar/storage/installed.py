@@ -34,8 +34,7 @@ def entry_points_of(group: str) -> "list[EntryPoint]":
 
 
 def _may_have(group: str) -> bool:
-    """Return False only if the files of all installed packages were read, and none names the
-    group."""
+    """Return False only if the files of all installed packages lack the group."""
     if any(
         hasattr(each, "find_distributions") and each is not PathFinder for each in sys.meta_path
     ):

@@ -71,13 +71,11 @@ class LocalStorage:
         return open_local(self._join(name, InvalidCheckpoint))
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new file for writing; it replaces an old one of that name, or path, whose folders
-        are made."""
+        """Open a new file for writing, in place of an old one; folders of a path are made."""
         return create_local(self._place(name))
 
     def names(self) -> list[str]:
-        """Return the names of the files in the directory, sorted; empty if the directory does not
-        exist."""
+        """Return the sorted names of the files in the directory; empty if it does not exist."""
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
@@ -114,8 +112,7 @@ class LocalStorage:
         return LocalStorage(self._join(name, InvalidCheckpoint))
 
     def status(self, name: str) -> FileStatus | None:
-        """Return size and age of a file in the directory; None if it does not exist, or cannot be
-        looked at."""
+        """Return size and age of a file in the directory; None if unknown."""
         try:
             status = os.stat(self._join(name))
         except OSError:
@@ -123,8 +120,7 @@ class LocalStorage:
         return FileStatus(status.st_size, status.st_mtime)
 
     def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in the directory and below it, by their paths with "/",
-        sorted by path."""
+        """Return the sizes of all files in and below the directory, by sorted paths."""
         sizes: dict[str, int] = {}
         left = [""]
         while left:
@@ -154,8 +150,7 @@ class LocalStorage:
             _sync_directory(self.path)
 
     def move(self, old: str, new: str) -> None:
-        """Rename ``old`` to the name or path ``new``, replacing it, in one step that the next
-        ``sync`` forces."""
+        """Rename ``old`` to the name or path ``new`` in one step, forced by the next ``sync``."""
         source, target = self._join(old), self._place(new)
         with writing(target):
             os.replace(source, target)
@@ -171,7 +166,7 @@ class LocalStorage:
         self.check_names(_attempt(name) for name in names)
 
     def claim(self) -> None:
-        """Do nothing: a writer that holds the lock is alone."""
+        """Do nothing: a writer that holds the lock is the only one."""
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["LocalStorage"]:
@@ -191,8 +186,7 @@ class LocalStorage:
             raise
 
     def sync(self, folder: str = "") -> None:
-        """Force all changes of names so far to the disk, in the directory or in a folder of it, if
-        it exists."""
+        """Force all changes of names to the disk, in the directory or an existing folder of it."""
         path = self._inside(folder) if folder else self.path
         with writing(path), suppress(FileNotFoundError) if folder else nullcontext():
             _sync_directory(path)
@@ -228,8 +222,7 @@ class LocalStorage:
                 _sync_directory(os.path.dirname(path) or os.curdir)
 
     def check_writable(self, name: str) -> None:
-        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is
-        changed."""
+        """Raise what ``make`` and ``lock`` would raise, as far as known, without a change."""
         from shardvar.storage.preview import (  # only a dry run needs them
             check_directory,
             check_unlocked,
@@ -239,8 +232,7 @@ class LocalStorage:
         check_unlocked(self._join(f".{name}.lock"), self._join(name))
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise if one of the names cannot be that of a new file: it is not bare, too long, or a
-        directory's."""
+        """Raise if a name cannot be a new file's: not bare, too long, or a directory's."""
         for name in names:
             path = self._join(name)
             if os.path.isdir(path):
@@ -347,8 +339,7 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
 
 
 def _check_almost_url(text: str) -> None:
-    """Raise for a path that was meant as a URL; it is not repeated, since it may have a password in
-    it."""
+    """Raise for a path that was meant as a URL; it may have a password, so it is not repeated."""
     lost = _LOST_SLASH.match(text)
     if lost:
         cause = f"The URL {lost[1]}:/... lost a slash."

@@ -1,13 +1,13 @@
 """Buckets of S3, Google Cloud Storage and Azure, and files of web servers: the one module that
 imports obstore.
 
-Credentials are those that obstore finds itself (the environment, a service account, an instance's
-role). None is taken from a URL, kept, pickled or shown: an ``ObjectClient`` pickles its root alone,
-and makes its store when it is used.
+obstore finds credentials itself (the environment, a service account, an instance's role). None is
+taken from a URL, kept, pickled or shown: an ``ObjectClient`` pickles only its root, and makes its
+store when it is used.
 
-obstore's errors have one line and then pages of the server's answer; the line alone is kept,
-without what may be secret in it (``requests.first_line``). Its threads do not survive a fork: a
-child of a process that has used it is refused, since it would wait for ever.
+obstore's errors have one line and then pages of the server's answer; only the line is kept, without
+what may be secret in it (``requests.first_line``). Its threads do not survive a fork: a child of a
+process that has used it is refused, since it would wait for ever.
 """
 
 import os
@@ -63,12 +63,10 @@ _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 """A request with its body may take two minutes: 8 MiB at 70 KB/s."""
 
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
-"""The variables by which obstore allows a service that is not encrypted, such as one on this
-machine."""
+"""The variables by which obstore allows an unencrypted service."""
 
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
-"""The beginnings of the names of the variables that obstore reads, by scheme; those of Azure for
-the others."""
+"""The beginnings of the variables that obstore reads, by scheme; else Azure's."""
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 """The word by which a service names an error, in its answer."""
@@ -129,8 +127,7 @@ class ObjectClient:
 
     @property
     def _variables(self) -> str:
-        """The beginning of the names of the variables in the environment that are for this
-        service."""
+        """The beginning of the names of this service's environment variables."""
         return _VARIABLES.get(self.root.partition(":")[0], "AZURE_")
 
     def place(self, key: str) -> str:
@@ -199,8 +196,7 @@ class ObjectClient:
             return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
     def put(self, key: str, path: str) -> Head:
-        """Upload a local file, in parts if it is large, and return its facts; it appears whole or
-        not at all.
+        """Upload a local file, in parts if large, and return its facts; whole or not at all.
 
         After an error the file is read back: if it has these bytes, only the answer was lost.
         """
@@ -344,7 +340,7 @@ class ObjectClient:
 
     @contextmanager
     def _asking(self, key: str, *, is_conditional: bool = False) -> Iterator[None]:
-        """Turn obstore's errors that are raised inside into those of shardvar.
+        """Turn obstore's errors that are raised inside into shardvar's.
 
         With ``is_conditional``, a request states the version that it reads.
         """
@@ -379,7 +375,7 @@ class ObjectClient:
         place, line = (
             self.place(key),
             first_line(error),
-        )  # listings tell the status in their text alone
+        )  # errors of listings have the status only in their text
         if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
             return MissingFile(f"{place} is missing.", COPY_AGAIN)
         # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD
@@ -402,10 +398,7 @@ class ObjectClient:
             )
             return StorageError(cause, remedy)
         if "Range request not supported" in line:
-            cause = (
-                f"{place}: the server sends whole files alone, and not the ranges that are asked "
-                "for."
-            )
+            cause = f"{place}: the server sends only whole files, and not the requested ranges."
             return ServerError(
                 cause, "Download the file, or use a server that answers range requests."
             )
@@ -451,7 +444,7 @@ class ObjectClient:
 
 
 def _in_parts(error: StorageError) -> StorageError:
-    """Return the error of an upload in parts, of which some may be left."""
+    """Return the error of an upload in parts; some parts may be left."""
     remedy = (
         f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one "
         "left."

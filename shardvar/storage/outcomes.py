@@ -14,8 +14,7 @@ def overtaken_error(place: str) -> LockHeld:
 
 
 def removed_error(place: str) -> LockHeld:
-    """Return the error for a file that was removed since this write began, which was to replace
-    it."""
+    """Return the error for a file, to be replaced, that was removed since this write began."""
     cause = (
         f"{place} was removed meanwhile, by another writer or with its bucket; nothing of this "
         "write is in place."
@@ -53,8 +52,7 @@ def gone_error(place: str) -> StorageError:
 
 
 def unknown_error(place: str) -> StorageError:
-    """Return the error for a commit of which the answer is lost, and what is there cannot be
-    read."""
+    """Return the error for a commit whose answer is lost, and whose result cannot be read."""
     cause = (
         f"{place}: the answer to the commit was lost, and whether the new checkpoint is in place "
         "is not known."
@@ -76,7 +74,8 @@ def left_warning(folder: str, names: Collection[str]) -> str:
     folder.
 
     >>> left_warning("s3://bucket/run", ["b", "a"])
-    "s3://bucket/run: could not remove 'a', 'b'. Remove what is still there: no checkpoint needs it."
+    "s3://bucket/run: could not remove 'a', 'b'. Remove what is still there: no checkpoint needs "
+    "it."
     """
     return (
         f"{folder}: could not remove {named(sorted(names))}. Remove what is still there: no "

@@ -23,8 +23,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:
-    """Return the storage and the bare name that a path or a URL means; the name is empty if it
-    means a folder."""
+    """Return the storage and the bare name that a path or URL means; empty for a folder."""
     if isinstance(path, str) and is_url(path):
         from shardvar.storage.urls import split_url
 

@@ -130,8 +130,7 @@ def _refused_reading(path: str, error: OSError) -> ShardvarError:
 
 
 def _end_of_link(path: str) -> str:
-    """Return the path that symbolic links lead to; in words where the system does not tell, as in
-    /proc."""
+    """Return the path that symbolic links lead to, or words if it is unknown, as in /proc."""
     try:
         return os.path.realpath(path)
     except OSError:
@@ -156,12 +155,10 @@ def _refused(what: str, error: OSError) -> StorageError:
 # --- Reading and writing
 
 _CALL_NBYTES = 1 << 30
-"""The most bytes of one system call: Linux moves at most 2 GiB - 4 KiB, macOS refuses to move 2
-GiB."""
+"""The most bytes of one system call: Linux moves 2 GiB - 4 KiB, macOS less than 2 GiB."""
 
 _EARLY_NBYTES = 512 << 10
-"""Writes of at least this size are sent to the disk at once; the system joins smaller ones into
-larger ones."""
+"""Writes of at least this size go to the disk at once; the system joins smaller ones."""
 
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket"}
 
@@ -193,8 +190,7 @@ class LocalReadableFile:
     """The descriptor; None once closed."""
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file
-        ends before."""
+        """Fill ``buffer`` with the bytes from ``start``; ``IncompleteCheckpoint`` at the end."""
         if not buffer.nbytes:
             return
         octets = buffer.cast("B")
@@ -236,8 +232,7 @@ class LocalReadableFile:
             return memoryview(mmap.mmap(descriptor.number, self.size, prot=mmap.PROT_READ))
 
     def close(self) -> None:
-        """Close the file. Maps that were handed out stay valid, and calls that have begun are
-        completed."""
+        """Close the file. Maps stay valid, and calls that have begun are completed."""
         self._descriptor = None
 
     def _open_descriptor(self) -> _Descriptor:
@@ -273,8 +268,7 @@ class LocalWritableFile:
     """False for a temporary file, which closing does not force to the disk."""
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is
-        full."""
+        """Write ``buffer`` from ``start``; ``StorageError`` if the disk is full."""
         view = memoryview(buffer)
         if not view.nbytes:
             return
@@ -362,15 +356,13 @@ def sync(descriptor: int) -> None:
 # --- One writer at a time
 
 _ATTEMPTS = 1000
-"""Attempts to lock the file before giving up, each of which fails if another writer comes and goes
-meanwhile."""
+"""Attempts to lock the file; each fails if another writer comes and goes meanwhile."""
 
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _lock_files: set[int] = set()
-"""The descriptors of lock files that this process has open, whether they hold their locks yet or
-not."""
+"""The descriptors of lock files that this process has open, locked or not."""
 
 
 @contextmanager

@@ -29,8 +29,7 @@ def check_directory(path: str) -> None:
 
 
 def check_unlocked(path: str, what: str) -> None:
-    """Raise ``LockHeld``, which names ``what`` is guarded, if a writer holds the lock file
-    ``path``."""
+    """Raise ``LockHeld``, with ``what`` is guarded, if a writer holds the lock ``path``."""
     with writing(path):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -2,9 +2,9 @@
 
 A ``Storage`` is one directory (or one bucket prefix). Files in it have bare names, without
 separators, so that even a hostile index cannot name a file outside the checkpoint. What is written
-may also have a path: bare names joined by "/", of which the last is that of the file. Folders are
-there as long as there are files in them: writing a file makes them, and removing the last file
-removes them. Offsets and sizes are bytes of the file.
+may also have a path: bare names joined by "/"; the last is the file's. Folders are there as long as
+there are files in them: writing a file makes them, and removing the last file removes them. Offsets
+and sizes are bytes of the file.
 
 Whether a commit survives a crash depends on two promises of a storage: ``WritableFile.close``
 returns once the bytes are on the disk, and ``rename`` replaces a name in one step and returns once
@@ -32,8 +32,7 @@ class Traits:
     """The cost of a request to a remote storage, by which the engine plans its reads."""
 
     small_nbytes: int
-    """A read of so many bytes costs about as much as its request: smaller neighbours are read
-    together."""
+    """A read of so many bytes costs as much as its request: smaller ones are joined."""
     gap_nbytes: int
     """Bytes between two ranges for which a second request is not worth while, as long as there are
     not many gaps."""
@@ -56,12 +55,10 @@ class ReadableFile(Protocol):
 
     @property
     def stamp(self) -> str:
-        """A text that differs if another file takes the name, as far as the storage can tell (size,
-        time)."""
+        """A text that differs for another file of that name, as far as known (size, time)."""
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file
-        ends before."""
+        """Fill ``buffer`` with the bytes from ``start``; ``IncompleteCheckpoint`` at the end."""
 
     def read(self, start: int, nbytes: int) -> bytes:
         """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before
@@ -82,8 +79,7 @@ class WritableFile(Protocol):
         """The full path, for messages."""
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is
-        full."""
+        """Write ``buffer`` from ``start``; ``StorageError`` if the disk is full."""
 
     def close(self) -> None:
         """Force the bytes to the disk and close the file."""
@@ -94,8 +90,7 @@ class FileOpener(Protocol):
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request; None on a local disk, whose costs are those that the engine counts
-        with."""
+        """The cost of a request; None on a local disk; the engine assumes its costs."""
 
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
@@ -115,8 +110,7 @@ class Storage(Protocol):
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request; None on a local disk, whose costs are those that the engine counts
-        with."""
+        """The cost of a request; None on a local disk; the engine assumes its costs."""
 
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
@@ -133,8 +127,7 @@ class Storage(Protocol):
         it is missing."""
 
     def anew(self) -> "Storage":
-        """Return the same directory without what is remembered of it: what others write since is
-        seen."""
+        """Return the same directory without memory: what others wrote is seen."""
 
     def folders(self) -> list[str]:
         """Return the names of the directories in the directory, sorted, without symbolic links."""
@@ -146,8 +139,7 @@ class Storage(Protocol):
         """Return size and age of a file in the directory; None if it does not exist."""
 
     def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in the directory and below it, by their paths with "/",
-        sorted by path.
+        """Return the sizes of all files in and below the directory, by sorted paths.
 
         Symbolic links to directories are not entered, so that every file is inside.
         """
@@ -161,12 +153,10 @@ class Storage(Protocol):
         """
 
     def move(self, old: str, new: str) -> None:
-        """Rename ``old`` to the name or path ``new`` in one step that the next ``sync`` of its
-        folder forces."""
+        """Rename ``old`` to the name or path ``new`` in one step, forced by the next ``sync``."""
 
     def announce(self, names: Iterable[str]) -> None:
-        """Say which files will be created under their final names; a bucket uploads each once it is
-        finished."""
+        """Announce files under their final names; a bucket uploads each once it is finished."""
 
     def finish(self, name: str) -> None:
         """Say that a new file is closed and whole; a bucket uploads it if it was announced. For
@@ -192,8 +182,7 @@ class Storage(Protocol):
         """
 
     def sync(self, folder: str = "") -> None:
-        """Force all changes of names so far to the disk, in the directory or in one folder of
-        it."""
+        """Force all changes of names to the disk, in the directory or one folder of it."""
 
     def remove(self, name: str) -> None:
         """Delete a file by its name or path; does nothing if it does not exist."""
@@ -206,11 +195,10 @@ class Storage(Protocol):
         """Make the directory, and those above it, if they do not exist."""
 
     def check_writable(self, name: str) -> None:
-        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is
-        changed."""
+        """Raise what ``make`` and ``lock`` would raise, as far as known, without a change."""
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise if one of the names cannot be that of a new file."""
+        """Raise if one of the names cannot be given to a new file."""
 
     def free_nbytes(self) -> int:
         """Return the bytes for which the directory has room."""

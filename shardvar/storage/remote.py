@@ -3,16 +3,16 @@
     RemoteStorage --key--> Client (``objects``: obstore; ``filesystems``: fsspec) --requests-->
     server
 
-Requests are what costs here, so three rules differ from those of a disk.
+Requests are what costs here, so three rules differ from a disk's.
 
 Listing. A folder is listed once by each ``RemoteStorage``, and the listing tells sizes and
-versions, so that a file is opened without a request; that of a tree does so for the folders in it.
-A path that is split anew lists anew.
+versions, so that a file is opened without a request; a tree's storage does so for the folders in
+it. A path that is split again lists again.
 
-Reading ahead. A small read brings the bytes beside it too, which the next small reads take without
-a request. What was brought and not yet taken is bounded by ``AHEAD_NBYTES`` for all files of a
-folder together, for as long as its ``RemoteStorage`` is used. So whatever is read, the bytes that
-are transferred are at most those that a disk would read and ``AHEAD_NBYTES`` more.
+Reading ahead. A small read also brings the bytes next to it, which the next small reads take
+without a request. What was brought and not yet taken is bounded by ``AHEAD_NBYTES`` for all files
+of a folder together, for as long as its ``RemoteStorage`` is used. So any read transfers at most
+``AHEAD_NBYTES`` more bytes than a disk would read.
 
 Believing. Servers and what lies between cut answers short without an error. So the length of every
 answer is compared, and every read states the version that was opened: a file that is replaced
@@ -42,15 +42,14 @@ from shardvar.storage.requests import Client, FolderListing, Head
 from shardvar.storage.uploads import Upload
 
 AHEAD_NBYTES = 3 << 19
-"""The most bytes that are held because they lay beside bytes that were asked for: 1.5 MiB."""
+"""The most bytes that are held because they lay next to requested bytes: 1.5 MiB."""
 
 _SPAN_NBYTES = 256 << 10
 """Reads of at least this size are made as they are; smaller ones are extended to it. About the
 bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms."""
 
 _TAIL_NBYTES = 64 << 10
-"""A small read this near to the end of a file is extended backwards, since indexes are read from
-their ends."""
+"""A small read this near to a file's end is extended backwards, as for indexes."""
 
 
 _MOST_SPANS = 32
@@ -82,7 +81,7 @@ class _Ahead:
     """The bytes that are held ahead for all files of a folder together; used under the lock."""
 
     nbytes: int = 0
-    """Bytes that were brought and not taken yet, those of spans that were dropped included."""
+    """Bytes that were brought and not taken yet, dropped spans included."""
     spans: list[_Span] = field(default_factory=list)
     """The spans that are held, the one that was brought last at the end."""
 
@@ -128,8 +127,7 @@ class RemoteReadableFile:
     _is_closed: bool = False
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file
-        ends before."""
+        """Fill ``buffer`` with the bytes from ``start``; ``IncompleteCheckpoint`` at the end."""
         octets = buffer.cast("B") if buffer.nbytes else buffer
         if len(octets):
             octets[:] = self._bytes(start, len(octets))
@@ -172,7 +170,7 @@ class RemoteReadableFile:
         return octets[start - begin : start - begin + nbytes]
 
     def _extended(self, start: int, stop: int) -> tuple[int, int]:
-        """Return a range extended by bytes beside it, as far as the room for bytes ahead allows;
+        """Return a range extended by bytes next to it, as far as the room for bytes ahead allows;
         the lock is held."""
         room = min(_SPAN_NBYTES - (stop - start), max(AHEAD_NBYTES - self._ahead.nbytes, 0))
         if self.size <= _SPAN_NBYTES and room >= self.size - (stop - start):
@@ -202,7 +200,8 @@ class RemoteReadableFile:
             raise ArgumentError(cause, "Give an offset and a size of at least 0.")
         if start + nbytes > self.size:
             raise IncompleteCheckpoint(
-                f"{self.name} ends before the {nbytes} bytes at offset {start}: it has {self.size}.",
+                f"{self.name} ends before the {nbytes} bytes at offset {start}: it has "
+                f"{self.size}.",
                 "The file was cut short; copy it again from where it was written.",
             )
 
@@ -221,18 +220,16 @@ class RemoteStorage:
     """The folder's key; empty for the root."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
     _walked: dict[str, Head] = field(default_factory=dict, compare=False, repr=False)
-    """The files below the folder for which ``tree`` was asked, by their keys; shared by the folders
-    in it."""
+    """The files below the folder of ``tree``, by key; shared by the folders in it."""
     _ahead: _Ahead = field(default_factory=_Ahead, compare=False, repr=False)
     _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
-    """The writes that are under way, each within the one before: a manager's, and that of its
-    checkpoint."""
+    """The writes under way, each within the one before: a manager's, its checkpoint's."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Client, str]]:
         return type(self), (
             self.client,
             self.key,
-        )  # another process lists anew, and has no part in a write
+        )  # another process lists again, and has no part in a write
 
     @property
     def path(self) -> str:
@@ -287,7 +284,7 @@ class RemoteStorage:
         return _stamp(head)
 
     def anew(self) -> "RemoteStorage":
-        """Return the same folder, which is listed anew, outside of any write."""
+        """Return the same folder, to be listed again, outside of any write."""
         return RemoteStorage(self.client, self.key)
 
     def folders(self) -> list[str]:
@@ -335,8 +332,7 @@ class RemoteStorage:
         uninterrupted(lambda: upload.move(old, new))
 
     def sync(self, folder: str = "") -> None:  # noqa: ARG002
-        """Upload the announced files, all of which are finished; what a server has taken is
-        stored."""
+        """Upload the announced files, which are all finished; what a server has taken is stored."""
         if self._uploads:
             upload = self._uploads[-1]
             names = upload.unsent()
@@ -358,20 +354,18 @@ class RemoteStorage:
         uninterrupted(lambda: upload.send(name))
 
     def lend(self, names: Iterable[str]) -> None:
-        """Leave files to other processes, under a claim if their names are temporary;
-        ``LockHeld``."""
+        """Leave files to other processes, claiming temporary names; ``LockHeld``."""
         if self._uploads:
             upload = self._uploads[-1]
             uninterrupted(lambda: upload.lend(names))
 
     def claim(self) -> None:
-        """Keep other writers of the same names out until ``lock`` is left; ``LockHeld`` if there is
-        one."""
+        """Keep other writers of the same names out until ``lock`` is left; or ``LockHeld``."""
         uninterrupted(self._writing(self.key).hold)
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["RemoteStorage"]:
-        """Give a storage with a write for this file alone, which is uploaded at the end."""
+        """Give a storage with a write for only this file, which is uploaded at the end."""
         upload = Upload(self.client, self.key, name, {}, announced={name})  # type: ignore[arg-type]
         try:
             yield RemoteStorage(self.client, self.key, _uploads=[upload])
@@ -425,8 +419,7 @@ class RemoteStorage:
         """Do nothing: a prefix exists when something is in it."""
 
     def check_writable(self, name: str) -> None:
-        """Raise ``UnsupportedError`` if the server cannot be written; its rights show when it
-        is."""
+        """Raise ``UnsupportedError`` if the server cannot be written."""
         if not self.client.can_write:
             place = self.client.place(self._join(name))
             cause = f"{place} can be read, and not written."
@@ -435,7 +428,7 @@ class RemoteStorage:
             )
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise if one of the names cannot be that of a new file."""
+        """Raise if one of the names cannot be given to a new file."""
         for name in names:
             self._join(name)
 

@@ -1,8 +1,8 @@
 """The requests to a server that holds files: what clients offer, and what they answer.
 
 ``objects`` and ``filesystems`` have the clients, ``remote`` and ``uploads`` use them. A key is a
-path from the server's root, with "/" between its steps and none at its ends. Clients raise
-shardvar's errors alone.
+path from the server's root, with "/" between its steps and none at its ends. Clients raise only
+shardvar's errors.
 """
 
 import re
@@ -15,8 +15,7 @@ PART_NBYTES = 8 << 20
 PARTS_AHEAD = 3
 """Parts of an upload that are held in memory at a time."""
 UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
-"""The most that an upload holds in memory, of files that have at most 9000 parts of this size: 75
-GB."""
+"""The most that an upload holds in memory; files of 9000 such parts have 75 GB."""
 MOST_COPIED_NBYTES = 5 << 30
 """S3 copies no larger file in one request; such a one comes here in parts, and goes up again."""
 
@@ -33,8 +32,7 @@ class Head:
     changed: float | None
     """The time of its last change, in seconds since the Epoch."""
     condition: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
-    """The version as a conditional request states it; None if it is not known, such as from a
-    listing."""
+    """The version for a conditional request; None if unknown, as from a listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,7 @@ def first_line(error: BaseException) -> str:
 
 
 class Client(Protocol):
-    """The requests to one server. A key is a path from its root, with "/" and without one at its
-    ends."""
+    """The requests to one server. A key is a path from its root, without "/" at its ends."""
 
     def place(self, key: str) -> str:
         """Return the URL of a key, for messages and for users."""
@@ -90,8 +87,7 @@ class BucketClient(Client, Protocol):
     """The requests that write."""
 
     def put(self, key: str, path: str) -> Head:
-        """Upload a local file, in parts if it is large, and return its facts; it appears whole or
-        not at all."""
+        """Upload a local file, in parts if large, and return its facts; whole or not at all."""
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
         """Copy a file, without its bytes coming here if the service can; ``MissingFile``.

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 
 def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
-    """Return a memory map of a temporary file with the bytes of the blocks, of which there is at
-    least one.
+    """Return a memory map of a temporary file with the bytes of the blocks, at least one.
 
     The file has no name, and its room is free again once the last view of it is gone, also after a
     kill.

@@ -12,9 +12,9 @@ A bucket has neither random writes nor renames nor locks, so a write is another 
                      them within the bucket, and ``rename`` reads the one that is the commit back
 
 A writer that loses the race against another gets ``LockHeld``, and nothing of its checkpoint is in
-place. A request of which the answer is lost may have taken effect, so after any error the file is
-read back and compared. Nor is an answer believed alone: one listing before the commit must have
-what was uploaded, and the index is looked at before the old data files are removed.
+place. A request whose answer is lost may have taken effect, so after any error the file is read
+back and compared. Answers are verified: one listing before the commit must have what was uploaded,
+and the index is looked at before the old data files are removed.
 
 Where names of data files do not differ between writers, they are claimed first, by an object that
 only one can create (``storage.claims``). A killed writer leaves it: the error of the next one says
@@ -60,8 +60,8 @@ claim."""
 
 
 _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
-"""The text after the name of a checkpoint in those of its numbered files, such as
-``.data-00000-of-00002``, and in the index of a folder, of which it is the name."""
+"""The text after the name of a checkpoint in the names of its numbered files, such as
+``.data-00000-of-00002``, and in the index of a folder, where it is the whole name."""
 
 
 @dataclass(slots=True)
@@ -75,12 +75,11 @@ class Upload:
     stem: str
     """The name of the checkpoint, without its ending."""
     there: dict[str, Head]
-    """The files of the folder: those that were there at the beginning, with the changes of this
-    write."""
+    """The files of the folder at the beginning, with the changes of this write."""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="shardvar-"))
     """The temporary files."""
     staged: dict[str, str] = field(default_factory=dict)
-    """The files that are on this machine alone, by name, each with its path."""
+    """The files that are only on this machine, by name, each with its path."""
     announced: set[str] = field(default_factory=set)
     """Names that are final from the beginning."""
     claim: str | None = None
@@ -102,7 +101,7 @@ class Upload:
     room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
     """The memory of the uploads that are under way."""
     lock: RLock = field(default_factory=new_lock)
-    """Held while the claim is made, of which there is one for all threads."""
+    """Held while the claim is made; there is one for all threads."""
 
     def create(self, name: str) -> LocalWritableFile:
         """Open a new temporary file."""
@@ -112,14 +111,12 @@ class Upload:
         return file
 
     def open(self, name: str) -> LocalReadableFile | None:
-        """Open a file that is on this machine alone; None for others. An announced file goes up
-        first."""
+        """Open a file that is only on this machine, or None. An announced file goes up first."""
         self.send(name)
         return open_local(self.staged[name]) if name in self.staged else None
 
     def names(self) -> list[str]:
-        """Return the names of all files; ``StorageError`` as long as the outcome of the commit is
-        not known."""
+        """Return the names of all files; ``StorageError`` while the commit's outcome is unknown."""
         if self.is_open:
             raise unknown_error(self.client.place(self.key))
         return sorted(name for name in {*self.there, *self.staged, *self.lent} if "/" not in name)
@@ -166,8 +163,8 @@ class Upload:
         self._claim()
 
     def move(self, old: str, new: str) -> None:
-        """Upload a file under its final name, or copy it there; names that may be those of others
-        are claimed.
+        """Upload a file under its final name, or copy it there; names that may belong to others are
+        claimed.
 
         A copy under an announced name may be there already: of another process that commits the
         same.
@@ -246,8 +243,7 @@ class Upload:
             self._drop(name)
 
     def learn(self, before: Mapping[str, Head], after: Mapping[str, Head]) -> None:
-        """Take over what a write within this one has changed; what others changed meanwhile stays
-        unknown."""
+        """Take over the changes of a write within this one, not of others."""
         for name in {*before, *after}:
             if before.get(name) == after.get(name):
                 continue
@@ -257,11 +253,11 @@ class Upload:
                 self.there.pop(name, None)
 
     def unsent(self) -> list[str]:
-        """Return the announced files that are on this machine alone."""
+        """Return the announced files that are only on this machine."""
         return [name for name in list(self.staged) if self._is_announced(name)]
 
     def send(self, name: str) -> None:
-        """Upload a file that is closed, if it was announced and is on this machine alone."""
+        """Upload a file that is closed, if it was announced and is only on this machine."""
         if name in self.staged and self._is_announced(name):
             try:
                 self._put(name, name)
@@ -303,7 +299,7 @@ class Upload:
     def _put(self, old: str, new: str) -> None:
         nbytes = os.path.getsize(self.staged[old])
         with self.room.hold(min(nbytes, UPLOAD_NBYTES)):
-            # Before the request: a file of which the answer is lost must be removed too.
+            # Before the request: a file whose answer is lost must be removed as well.
             self.own.setdefault(new, self.there.get(new))
             self.there[new] = Head(nbytes, "", None)
             self.there[new] = self.client.put(self._join(new), self.staged[old])
@@ -393,8 +389,7 @@ class Upload:
                 raise untrue_error(f"{cause}; nothing of this write is in place.")
 
     def _check_in_place(self, name: str, old: Head | None) -> None:
-        """Raise ``StorageError`` if the commit is answered, and what is there is the old file, or
-        none."""
+        """Raise ``StorageError`` if the commit is answered, but the old file or none is there."""
         try:
             found = self._find(name)
         except ShardvarError:
@@ -450,7 +445,7 @@ class Upload:
         try:
             self.client.put_if(claim, text, None)
         except StorageError as error:
-            # The answer may be lost, or that to a second attempt, of which the first took effect.
+            # The answer may be lost, or it may answer a second attempt after the first took effect.
             if not has_content(self.client, claim, text):
                 is_other = isinstance(error, LockHeld)
                 raise (
@@ -475,8 +470,7 @@ class Upload:
             raise overtaken_error(self._place(name))
 
     def _check_same_age(self, name: str, now: Mapping[str, Head]) -> None:
-        """Raise ``LockHeld`` if a file has been written again with the same bytes, by the bucket's
-        own clock."""
+        """Raise ``LockHeld`` if a file was written again with the same bytes."""
         before, after = self.there.get(name), now.get(name)
         if (
             before

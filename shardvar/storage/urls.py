@@ -1,12 +1,12 @@
 """URLs: the bucket prefix or the remote folder that a URL means, and a bare name in it.
 
     s3://bucket/run/model     RemoteStorage s3://bucket/run, "model", or s3://bucket/run/model, "" if that is a folder
-    https://host/model.npz    the file alone: web servers list nothing
+    https://host/model.npz only the file: web servers list nothing
     hf://user/model/x.gguf    any scheme that fsspec knows
 
 A URL with a user's name, a password, a query or parameters is refused, encoded or not, and its text
 is not repeated: these are where secrets are. Credentials come from the environment. ``http`` is
-spoken to this machine alone, since everyone between could change what is read.
+used only with this machine, because everyone between could change what is read.
 """
 
 import re
@@ -27,8 +27,7 @@ _CLOUD_HOSTS = (
     ".fabric.microsoft.com",
 )
 _PARAMETER = re.compile(r"[;&][^/]*=")
-"""A parameter in a path, such as ";sig=..." or "&sig=...", which may be a signature. "step=100"
-alone is a name."""
+"""A parameter in a path, such as ";sig=..." or "&sig=...", which may be a signature. "step=100" by itself is a name."""
 
 
 def split_url(url: str) -> tuple[RemoteStorage, str]:
@@ -52,8 +51,8 @@ def split_url(url: str) -> tuple[RemoteStorage, str]:
 
 
 def _split_web(client: ObjectClient, key: str, url: str) -> tuple[RemoteStorage, str]:
-    """Return the storage of a web server as if it had nothing but one file; others are found by
-    their names alone."""
+    """Return the storage of a web server as if it had nothing but one file; others are found only
+    by their names."""
     if not key or url.endswith("/"):
         raise UnsupportedError(
             f"{url} is a folder of a web server, which cannot be listed.",

@@ -14,8 +14,8 @@ The drawn values are small and odd, since laws rarely break by size: they break 
 rank 0, at empty shards, at ids that repeat and are out of order. Every value shrinks to a plain
 case that still fails: fewer rows, fewer shards, ids near 0, values 1, 2, 3.
 
-Hypothesis comes with the extra: ``pip install "shardvar[testing]"``. The assertions need NumPy
-alone:
+Hypothesis comes with the extra: ``pip install "shardvar[testing]"``. The assertions need only
+NumPy:
 
     from shardvar.testing import assert_checkpoints_equal
 

@@ -1,5 +1,4 @@
-"""Strategies for checkpoints: tensors under names that break naive paths and headers, and
-policies."""
+"""Strategies for checkpoints: tensors, names that break naive paths, and policies."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -89,7 +89,7 @@ def assert_checkpoints_equal(
     Raises
     ------
     AssertionError
-        If a tensor differs, is missing, or cannot be read. Those that changed most are named first.
+        If a tensor differs, is missing, or cannot be read. The most changed ones are named first.
     CheckpointNotFound
         If there is no checkpoint at one of the paths.
     CheckpointError
@@ -166,8 +166,7 @@ def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | 
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype in any byte order; NumPy's own name for dtypes that checkpoints
-    cannot hold."""
+    """Return the name of a dtype in any byte order; NumPy's for dtypes outside checkpoints."""
     try:
         return dtype_name(dtype)
     except ValueError:
@@ -185,7 +184,7 @@ def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
         # float4 and its like have no comparison of their own in every release: as float32 they are
         # exact.
         wide = (np.float32 if a.dtype.kind == "V" else a.dtype) if not ulps else a.dtype
-        # ``a != a`` is True for NaN alone, and works for dtypes that ``isnan`` does not take.
+        # ``a != a`` is True only for NaN, and works for dtypes that ``isnan`` does not take.
         same = np.asarray((a.astype(wide) == b.astype(wide)) | ((a != a) & (b != b)), np.bool)
         if ulps and a.dtype.kind in "fc":
             # ``spacing`` is one unit in the last place: 1.2e-7 for the float32 1.0, and 2.4e-7 for

@@ -12,8 +12,8 @@ array.
 
 Only ``make`` must be overridden. The other methods call TensorFlow's names on the value that it
 returned; override those for which an implementation has other names. A method that raises
-``NotImplementedError`` is left out of the test. ``sharded_variables`` draws the start of such a
-sequence alone: a variable and its array.
+``NotImplementedError`` is left out of the test. ``sharded_variables`` draws only the start of such
+a sequence: a variable and its array.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVa
     array : ndarray
         The whole value, of shape ``[rows, ...]``.
     sizes : sequence of int
-        The rows of each shard; their sum is that of the array.
+        The rows of each shard; their sum equals the array's.
     name : str, default 'w'
         The name of the variable.
 
@@ -250,8 +250,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.variable is not None)
     @rule(data=st.data())
     def refuses(self, data: st.DataObject) -> None:
-        """A write of rows that are not there, or of another shape, raises an exception and changes
-        nothing."""
+        """A write of missing rows, or of another shape, raises and changes nothing."""
         update = data.draw(refused_updates(self.full.shape, self.dtype))
         try:
             self.write(update)

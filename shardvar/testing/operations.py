@@ -138,9 +138,8 @@ def updates(
 ) -> Update:
     """Draw one write of a variable of this shape; with ``op``, a sparse one of that kind.
 
-    Operands are the numbers 1, 2, 3 and so on, or powers of two, and those of ``mul`` and ``div``
-    always powers of two: on a variable of small integers no order of the operands of one write
-    rounds.
+    Operands are the numbers 1, 2, 3 and so on, or powers of two, and for ``mul`` and ``div`` always
+    powers of two: on a variable of small integers no order of the operands of one write rounds.
     """
     sparse = bool(op) or draw(st.booleans())
     name = op or draw(st.sampled_from(SPARSE if sparse else DENSE))
@@ -209,7 +208,7 @@ def refused_updates(
         if way == "ids":
             bad = draw(st.sampled_from([length, length + 2, -1, -length - 1, 2**32]))
             rows.insert(draw(st.integers(0, len(rows))), bad)
-        # Two operands more, since one alone might be broadcast to every id.
+        # Two operands more, because a single one might be broadcast to every id.
         count = len(rows) + (2 if way == "operands" else 0)
         op = draw(st.sampled_from(SPARSE))
         return Update(op, np.array(rows, np.int64), counting((count, *row_shape), dtype))
@@ -239,7 +238,7 @@ def max_norms(rows: Array) -> st.SearchStrategy[float]:
 
 
 def norms_of(rows: Array) -> Array:
-    """Return the l2 norm of each row in float64, with axes of extent 1 for those of a row.
+    """Return the l2 norm of each row in float64, with axes of extent 1 for the axes of a row.
 
     >>> norms_of(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).ravel().tolist()
     [5.0, 0.0]

@@ -1,7 +1,7 @@
 """The vectors that shardvar publishes: JSON and tiny checkpoints, for implementations in any
 language.
 
-They are in ``data`` beside this file, and in the wheel. ``data/README.md`` says how to read them;
+They are in ``data`` next to this file, and in the wheel. ``data/README.md`` says how to read them;
 ``shardvar vectors --out DIR`` writes them all to a directory. This module decodes nothing but the
 JSON of a group; the tests of shardvar run shardvar on the vectors.
 """

@@ -1,2 +1,1 @@
-"""The verbs: save, load, open, reshard; verify and diff. Each is imported from its module, and
-costs no other."""
+"""The verbs: save, load, open, reshard; verify and diff. Each has its own module."""

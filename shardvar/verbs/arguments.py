@@ -1,7 +1,7 @@
 """Arguments: check and convert the arguments of the verbs, so that a wrong type is an error of
 shardvar.
 
-Types are checked here alone. What a value means is checked where it is used.
+Types are checked only here. What a value means is checked where it is used.
 """
 
 import sys
@@ -80,8 +80,7 @@ def _without_torch(value: Any) -> Any:
 
 
 def stored_dtype(key: str, array: npt.NDArray[Any]) -> str:
-    """Return the name of an array's dtype; ``UnsupportedError``, naming the key, where no
-    checkpoint holds it."""
+    """Return the name of an array's dtype; ``UnsupportedError``, with the key, if none holds it."""
     try:
         name = dtype_name(array.dtype)
         code(name)
@@ -99,16 +98,14 @@ def check_mapping(value: Any, what: str) -> None:
 
 
 def check_globs(value: Any, what: str) -> None:
-    """Raise ``ArgumentTypeError`` unless the value is a mapping from globs; ``what`` says what from
-    and to."""
+    """Raise ``ArgumentTypeError`` unless the value is a mapping from globs."""
     check_mapping(value, what)
     for glob in value:
         check_string(glob, "globs")
 
 
 def check_policy(policy: Any) -> None:
-    """Raise ``ArgumentTypeError`` unless a policy can assign slices to files and has a
-    description."""
+    """Raise ``ArgumentTypeError`` unless a policy can assign slices and has a description."""
     if policy is None:
         return
     # A class is callable, and would pass for a policy below.
@@ -147,8 +144,8 @@ def texts_of(metadata: Any) -> dict[str, str]:
 
 def strings_of(values: str | Iterable[str], what: str) -> list[str]:
     """Return one string or several as a list, each once, in order."""
-    # Text is iterable: "abc" would become three strings, and b"abc" three numbers, of which an
-    # error would speak.
+    # Text is iterable: "abc" would become three strings, and b"abc" three numbers, which the error
+    # would then quote.
     try:
         strings = list(dict.fromkeys([values] if isinstance(values, str | bytes) else values))
     except TypeError:
@@ -196,8 +193,8 @@ class CheckpointOptions:
     R-POLICY-18 (RFC 001): "I propose adding an `experimental_sharding_callback` option to
     `CheckpointOptions`."
 
-    The fields are those of ``tf.train.CheckpointOptions``. Those that mean nothing here may have
-    TensorFlow's defaults, and are refused by name where they have another value.
+    The fields have the names of ``tf.train.CheckpointOptions``. Fields without a meaning here
+    accept only TensorFlow's defaults.
 
     Examples
     --------
@@ -207,8 +204,7 @@ class CheckpointOptions:
     """
 
     experimental_sharding_callback: "Policy | None" = None
-    """The policy that says which slices share a file, as ``policy=`` takes it; None for a file a
-    task."""
+    """The policy that puts slices in files, as ``policy=`` takes it; None for a file a task."""
     experimental_io_device: None = None
     """Refused."""
     enable_async: bool = False
@@ -234,8 +230,7 @@ class CheckpointOptions:
 
 
 def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Policy | None":
-    """Return the policy of a call that takes it in either of two ways; ``ArgumentError`` where it
-    is given in both."""
+    """Return the policy, given in one of two ways; ``ArgumentError`` if in both."""
     check_policy(policy)
     if options is None:
         return policy

@@ -1,4 +1,4 @@
-"""Objects that a checkpoint has beside its tensors, and that ``reshard`` carries along.
+"""Objects that a checkpoint holds in addition to its tensors, and that ``reshard`` carries along.
 
     to a format that has objects  as they are, whatever their classes, or made of plain values; a file of torch.save
                                   gets plain ones, and Orbax text

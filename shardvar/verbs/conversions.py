@@ -54,8 +54,7 @@ class Conversions:
 
 
 def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:
-    """Return the entries of a converted source as they are stored, and the rows of those that are
-    transposed."""
+    """Return the stored entries of a converted source, and the rows of the transposed ones."""
     if isinstance(source, CastSource):
         entries = source.stored
         source = source.inner

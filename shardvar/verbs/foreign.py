@@ -1,10 +1,11 @@
 """The things that are at a path where no checkpoint was found, and the way to one.
 
     nothing             CheckpointNotFound, the only case in which it says that there is no checkpoint
-    a file              the kind that its first bytes tell (``wire.kinds``), else the one that its name tells
-    a folder            what the names in it tell, else the kinds of the files that look like models
+    a file              the kind shown by its first bytes (``wire.kinds``), else by its name
+    a folder            the kind shown by the names in it, else the kinds of the files that look
+                        like models
 
-The cost is that of listing one folder and of reading the heads of a few files.
+It costs listing one folder and reading the heads of a few files.
 """
 
 import os
@@ -72,11 +73,12 @@ _FOLDERS = (
         "`tools/checkpoint/convert.py`.")),
     (r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt|.*_optim_states\.pt", FileKind(
         "a DeepSpeed checkpoint, with files for each rank",
-        "Name the file of one rank, or join them with the zero_to_fp32.py that DeepSpeed put "
-        "beside the folder.")),
+        "Name the file of one rank, or join them with the zero_to_fp32.py that DeepSpeed put next "
+        "to the folder.")),
     (r"consolidated\.0*[1-9]\d*\.pth", FileKind(
         "a model of Llama in its original form, with a file for each rank of tensor parallelism",
-        "Name the file of one rank, or join them with transformers' convert_llama_weights_to_hf.py.")),
+        "Name the file of one rank, or join them with transformers' "
+        "convert_llama_weights_to_hf.py.")),
     (r"saved_model\.pb(txt)?", FileKind("a SavedModel without its folder variables", "Copy the whole folder.", True)),
     (r"model_index\.json", FileKind("a pipeline of diffusers without its weights", "Copy its subfolders too.", True)),
     (r"events\.out\.tfevents\..*", FileKind(
@@ -89,8 +91,7 @@ ARRAYS_ALONE = FileKind(
     "_METADATA of Orbax. "
     "Else give the path of one of them.",
 )
-"""The arrays of a checkpoint that lost that file; arrays that were saved one by one look the
-same."""
+"""The arrays of a checkpoint that lost that file; arrays saved one by one look the same."""
 _JSON_ITEM = FileKind(
     "an item of an Orbax step that is JSON", "Read its file `metadata`, or name the item of arrays."
 )
@@ -98,8 +99,7 @@ _JSON_ITEM = FileKind(
 
 
 def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
-    """Return the error that says what is at a path without a checkpoint; ``near`` is a remedy for a
-    misspelt one."""
+    """Return the error for a path without a checkpoint; ``near`` is a remedy for a misspelt one."""
     shown = os.fspath(path)
     storage, name = split_place(path)
     if not _exists(path, storage, name):
@@ -123,8 +123,7 @@ def _exists(path: str | os.PathLike[str], storage: Storage, name: str) -> bool:
 
 
 def kind_of_folder(names: Iterable[str]) -> FileKind | None:
-    """Return what a folder is, by its own name and those of what is in it; None if they tell
-    nothing."""
+    """Return what a folder is, by its own name and the names in it; None if they tell nothing."""
     names = list(names)
     return next(
         (kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, each) for each in names)),
@@ -164,8 +163,7 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
 
 
 def _kind(name: str, first: bytes) -> FileKind | None:
-    """Return the kind of a file; its name counts if its first bytes tell nothing, or if it is
-    unfinished."""
+    """Return the kind of a file; its name counts if its first bytes do not decide."""
     by_name = next(
         (kind for pattern, kind in _NAMES if re.fullmatch(pattern, name, re.DOTALL)), None
     )
@@ -173,8 +171,7 @@ def _kind(name: str, first: bytes) -> FileKind | None:
 
 
 def _shares_error(shown: str, names: Iterable[str]) -> ShardvarError | None:
-    """Return the error of a save by several processes that was not committed; None if no share of
-    one is there."""
+    """Return the error of a save by several processes without a commit; None without shares."""
     found = finished_shares(names)
     if found is None:
         return None

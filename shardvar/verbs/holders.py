@@ -8,7 +8,7 @@ A checkpoint stores regions, and seldom the devices that held them. Two things t
    of the slices, so only tensors on the largest number of devices count: device 1 of 2 and device 1
    of 8 may be different ones.
 
-Names are asked first, since they are what a process wrote; a layout follows from the regions alone.
+Names are asked first, since they are what a process wrote; a layout follows from the regions only.
 """
 
 import re
@@ -59,8 +59,7 @@ def _ranks_of_names(files: Sequence[str]) -> Ints | None:
 
 
 def _devices_of_layouts(slices: SliceTable) -> Ints:
-    """The number of the device that holds each slice [m] by the layout of its tensor; -1 where
-    nothing tells."""
+    """[m] the device that holds each slice, by the layout of its tensor; -1 if unknown."""
     device, size_of = np.full(len(slices), -1, np.int64), np.zeros(len(slices), np.int64)
     order, bounds = slices.by_tensor(by_offset=True)
     known: dict[tuple[tuple[int, ...], bytes, bytes], Ints | None] = {}
@@ -81,8 +80,7 @@ def _devices_of_layouts(slices: SliceTable) -> Ints:
 
 
 def _devices_of_cut(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Ints | None:
-    """The device of each region, in the order of ``offset`` [n, rank]; None where no rule gives the
-    regions."""
+    """The device of each region, in the order of ``offset`` [n, rank]; None without a rule."""
     layout = recognize(shape, offset, extent)
     if layout is None:
         return None

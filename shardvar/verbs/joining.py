@@ -1,16 +1,16 @@
 """Joining: several checkpoints as one, such as the files that each rank of a tensor-parallel
 program saved.
 
-    names     a set of which the names say that some are missing is refused, and so is one in another order
+    names a set whose names show that some are missing is refused, and so is one in another order
     keys      every checkpoint has every key that is taken
     rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an axis, or lie where a
               mesh has the devices that the checkpoints are of
     copies    all else is the same in several checkpoints: it is compared, and kept once
     objects   so are values that are not tensors, such as the arguments of a training program
 
-``JoinedSource`` is a source like any other: its slices are those of all checkpoints, at the places
-that they have in the joined tensors. All that is wrong with keys, dtypes and shapes is found before
-a value is read.
+``JoinedSource`` is a source like any other: it has the slices of all checkpoints, at their places
+in the joined tensors. All that is wrong with keys, dtypes and shapes is found before a value is
+read.
 """
 
 import os
@@ -71,8 +71,7 @@ _RANK = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedSource:
-    """Several sources as one; an entry that is not plain has the number of its ``origin`` as its
-    start."""
+    """Several sources as one; the start of an entry that is not plain numbers its ``origin``."""
 
     sources: Sequence[Source]
     """The sources, in order."""
@@ -121,7 +120,7 @@ class JoinedSource:
             place - int(self.first_entry[number]),
         )
         with self.lock:
-            # A plain payload has a checksum of another kind than those that the engine compares.
+            # The engine does not compare this kind of checksum of a plain payload.
             if stored.plain[inner] and place not in self.verified:
                 check_entry(source, stored, inner)
                 self.verified.add(place)
@@ -149,7 +148,7 @@ class JoinedSource:
         """Return the objects among keys as a sink of the format ``form`` writes them; all sources
         must have the same.
 
-        Objects that have a value were compared by it, and are those of the first source.
+        Objects with a value were compared by it, and come from the first source.
         """
         first, *others = [_objects_of(source, keys, form) for source in self.sources]
         unlike = sorted(
@@ -182,7 +181,7 @@ def open_sources(
     *,
     dequantize: bool,
 ) -> Reader:
-    """Open checkpoints as one, with the keys that ``filter`` and ``exclude`` take; one alone is
+    """Open checkpoints as one, with the keys that ``filter`` and ``exclude`` take; a single one is
     opened as it is."""
     if len(found) == 1:
         if concat:
@@ -259,8 +258,7 @@ def _check_set(paths: Sequence[str]) -> None:
 
 
 def _check_beside(paths: Sequence[str]) -> None:
-    """Raise ``ArgumentError`` if other ranks lie beside the given ones: paths that differ in the
-    number alone."""
+    """Raise ``ArgumentError`` if other ranks lie next to the given ones."""
     matches = [list(_RANK.finditer(path)) for path in paths]
     if not all(matches):
         return
@@ -285,14 +283,13 @@ def _check_beside(paths: Sequence[str]) -> None:
             "" if len(missing) <= MAX_NAMED else ", ..."
         )
         cause = (
-            f"Beside the given sources are those of other ranks, which were not given: {listed}."
+            f"Next to the given sources lie files of other ranks, which were not given: {listed}."
         )
         raise ArgumentError(cause, "Give all of them, in order, or move the others elsewhere.")
 
 
 def _unread_objects(readers: Sequence[Reader], kept: set[str]) -> dict[str, CheckpointError]:
-    """The objects that are not read, and that a target may carry as they are, each with the
-    reason."""
+    """The objects that are not read, and may be carried as they are, each with the reason."""
     if not all(hasattr(reader.source, "objects") for reader in readers):
         return {}
     faults = readers[0].faults
@@ -304,8 +301,7 @@ def _unread_objects(readers: Sequence[Reader], kept: set[str]) -> dict[str, Chec
 
 
 def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
-    """Raise if sources have blocks of different encodings under one key; two encodings may have
-    blocks of one size."""
+    """Raise if sources have blocks of different encodings under one key."""
     tables = [reader.encodings for reader in readers]
     for key in kept:
         kinds = sorted({table[key] for table in tables if key in table})
@@ -319,8 +315,7 @@ def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
 def _places(
     readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join]
 ) -> dict[str, list[Place]]:
-    """The places of the sources' parts, by key; raises if checkpoints do not agree on keys, dtypes
-    and shapes."""
+    """The places of the sources' parts, by key; raises if keys, dtypes or shapes do not agree."""
     for reader in readers:
         missing = sorted(kept.difference(reader))
         if missing:
@@ -374,8 +369,7 @@ def _words(about: About) -> str:
 
 
 def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place]]) -> None:
-    """Raise unless parts in one place, of which the first is kept, are the same in all
-    checkpoints."""
+    """Raise unless parts in one place are the same in all checkpoints; the first is kept."""
     copies: dict[tuple[int, int], list[str]] = {}
     for key, found in places.items():
         for number, first in enumerate(firsts_of(found)):
@@ -443,8 +437,7 @@ def _join(
 def _taken_parts(
     abouts: Sequence[Mapping[str, About]], places: Mapping[str, Sequence[Place]]
 ) -> tuple[dict[str, tuple[int, ...]], list[dict[str, tuple[int, ...]]]]:
-    """The shapes of the joined tensors, and of each source, the offsets of the parts that are taken
-    from it."""
+    """The shapes of the joined tensors, and the offsets of each source's parts."""
     full: dict[str, tuple[int, ...]] = {}
     taken: list[dict[str, tuple[int, ...]]] = [{} for _ in abouts]
     for key, where in places.items():
@@ -452,8 +445,8 @@ def _taken_parts(
         begins = [begins_of(axis) for axis in extents]
         full[key] = tuple(sum(axis.values()) for axis in extents)
         for number, first in enumerate(firsts_of(where)):
-            # Of copies the first is taken. An empty tensor has one slice, which is that of the
-            # first source.
+            # Of copies the first is taken. An empty tensor has one slice, taken from the first
+            # source.
             if number == first and (number == 0 or 0 not in full[key]):
                 taken[number][key] = tuple(
                     begin[at] for begin, at in zip(begins, where[number], strict=True)

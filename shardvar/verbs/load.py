@@ -1,7 +1,8 @@
 """Load: the tensors of a checkpoint as arrays.
 
-find    the checkpoint, its entries, those of the wanted keys
-plan    whole tensors from whatever slices hold them; with ``mmap``, views of those that are contiguous in a file
+find the checkpoint, its entries, and the entries of the wanted keys
+plan    whole tensors from whatever slices hold them; with ``mmap``, views of tensors that are
+        contiguous in a file
 move    payloads into arrays, every checksum compared (``engine.read``)
 """
 
@@ -50,11 +51,11 @@ def load(
         verified; call ``sv.verify`` for that. Strings, bools, and tensors in slices that do not
         follow each other are read as usual.
     verify : {'auto', 'full'}, default 'auto'
-        The payloads whose checksums are compared, as in ``Reader.read``. Both compare those of
-        whole tensors, as every call of ``load`` does, so that the value has an effect in one case
-        only: tensors that are parts of a larger storage of PyTorch, which has one checksum.
-        ``'full'`` reads the whole storage, ``'auto'`` compares it where ``keys`` have every byte of
-        it between them.
+        The payloads whose checksums are compared, as in ``Reader.read``. Both compare checksums of
+        whole tensors, as every call of ``load`` does, so the value has an effect in only one case:
+        tensors that are parts of a larger storage of PyTorch, which has one checksum. ``'full'``
+        reads the whole storage, ``'auto'`` compares it where ``keys`` have every byte of it between
+        them.
     dequantize : bool, default False
         Convert quantised blocks (GGUF) to float32. By default they are arrays of bytes.
 
@@ -155,7 +156,8 @@ def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: Sli
         or (entries.file[rows] != entries.file[rows[0]]).any()
     ):
         return False
-    # Cut along the first axis alone, and sorted by offset, slices follow each other in C order.
+    # Slices that are cut only along the first axis, and sorted by offset, follow each other in C
+    # order.
     if (
         len(rows) > 1
         and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any()

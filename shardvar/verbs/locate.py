@@ -52,8 +52,7 @@ from shardvar.wire.kinds import FileKind
 Path = str | os.PathLike[str]
 
 _DEPTH = 3
-"""The levels of folders that are searched below a folder without a checkpoint:
-RUN/checkpoints/STEP/default."""
+"""The levels that are searched below a folder: RUN/checkpoints/STEP/default."""
 _MAX_FOLDERS = 10_000
 """The folders that are searched at the most."""
 _VARIABLES = "variables"
@@ -64,8 +63,7 @@ _MOST_LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A directory, a format, and the name of one checkpoint there, which may be yet to be
-    written."""
+    """A directory, a format, and the name of one checkpoint, maybe yet to be written."""
 
     format: Format
     """The format of the checkpoint."""
@@ -81,14 +79,12 @@ class Location:
 
     @property
     def is_folder(self) -> bool:
-        """Return True if the checkpoint is the directory itself, and not files of one prefix in
-        it."""
+        """Return True if the checkpoint is the directory itself, not files of a prefix in it."""
         return bool(self.name) and self.name == self.format.capabilities.folder_index
 
     @property
     def stem(self) -> str:
-        """The name without its ending: the same for every name that a person may have for this
-        checkpoint."""
+        """The name without its ending: the same for every name of this checkpoint."""
         return stem_of_name(self.name, self.format.name)
 
     def open(self, *, dequantize: bool = False) -> Source:
@@ -125,8 +121,7 @@ class Location:
 
 
 def find_checkpoints(path: Path) -> list[Location]:
-    """Return every checkpoint that a path may mean: as a prefix, an index file, a directory, or a
-    data file."""
+    """Return every checkpoint that a path may mean: prefix, index, directory, or data file."""
     return _found_at(*split_place(path))
 
 
@@ -168,7 +163,7 @@ def _location(form: Format, storage: Storage, name: str) -> Location:
     """The location of a checkpoint that may lie in folders of the directory, as an item of a step
     of Orbax does.
 
-    It is that of the folder, so that a checkpoint has one location whichever path leads to it.
+    The location is the folder's, so that a checkpoint has one location whichever path leads to it.
     """
     *folders, last = name.split("/")
     for folder in folders:
@@ -200,8 +195,7 @@ def find_below(path: Path) -> list[Location]:
 
 
 def below(path: Path) -> list[Location]:
-    """Return the checkpoints in the folders below a folder, whatever it has itself, in natural
-    order."""
+    """Return the checkpoints in the folders below a folder, in natural order."""
     level, left, found = [split_place(path)[0]], _MAX_FOLDERS, list[Location]()
     for _ in range(_DEPTH):
         level = [folder for each in level for folder in _folders_in(each)]
@@ -277,8 +271,7 @@ def arrays_alone(found: Sequence[Location]) -> FileKind | None:
 
 
 def _is_nameless(found: Location) -> bool:
-    """Return True for an array on a disk that is a checkpoint by itself; a bucket is not asked for
-    that."""
+    """Return True for an array on a disk that is a checkpoint by itself."""
     if found.storage.local_path is None:
         return False
     with suppress(ShardvarError), closing(found.open()) as source:
@@ -309,8 +302,7 @@ def _nearest(path: Path) -> str | None:
 
 
 def _nearest_folder(path: str) -> str | None:
-    """The local folder whose path is spelled most like that of a missing one; None if there is
-    none."""
+    """The local folder whose path is spelled most like the missing one; None if there is none."""
     if not path or os.path.isdir(path):
         return path
     above, last = os.path.split(path)
@@ -328,8 +320,8 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     path's ending says.
 
     A path whose ending says another format than the named one is an ``ArgumentError``.
-    ``otherwise`` is the format of a path whose ending says nothing. The path of a format whose
-    checkpoints are folders is that of the folder, which need not exist, or of the index in it.
+    ``otherwise`` is the format of a path whose ending says nothing. If the checkpoints of a format
+    are folders, its path is the folder, which need not exist, or the index in it.
     """
     storage, name = split_place(path)
     ending = format_of_name(name or os.path.basename(storage.path))
@@ -379,8 +371,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
 
 
 def is_same(a: Location, b: Location) -> bool:
-    """Return True if two names are of the same checkpoint or of the same file, also if one leads
-    through a link."""
+    """Return True if two names mean the same checkpoint or file, also through a link."""
     if a.storage.local_path is None or b.storage.local_path is None:
         # Buckets have no links. A path of a file means that file in any format.
         return a.path == b.path or (
@@ -428,8 +419,7 @@ def find_in_other_formats(target: Location) -> Location | None:
 
 
 def exact_path(found: Location) -> str:
-    """A path that means this checkpoint and no other, where one exists: its index, if its prefix is
-    shared."""
+    """A path that means only this checkpoint: its index, if its prefix is shared."""
     paths = [
         os.path.join(found.storage.path, name)
         for name in names_of_target(found.name, found.format.name)

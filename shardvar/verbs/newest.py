@@ -4,7 +4,7 @@ of the last step.
     checkpoint                           TensorFlow's state file, which ``sv.Checkpoint`` keeps too
     latest_checkpointed_iteration.txt    Megatron's: the number of a step
     latest                               DeepSpeed's: the name of a step's folder
-    step-1000, checkpoint-500, 20, ...   names that differ in their numbers alone (``steps``)
+    step-1000, checkpoint-500, 20, ...   names that differ only in their numbers (``steps``)
 
 A checkpoint that was not finished is passed over, and listed with the others.
 """
@@ -36,8 +36,7 @@ class Candidate:
     step: str
     """The name that tells it from the others."""
     saved: float | None
-    """The time of its last change, in seconds since the Epoch: that of its index, or of the file
-    that it is."""
+    """The time of its last change, in seconds since the Epoch: its index's, or its only file's."""
     is_finished: bool
     """False after an interrupted save: its index is missing, or its folder has a temporary name."""
 
@@ -48,7 +47,7 @@ def newest_checkpoint(path: Path) -> str:
     The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in
     the names do, such as ``step-1000``. Checkpoints that were not finished are passed over. A
     checkpoint of the folder itself, such as the model that a trainer saves at the end, hides no
-    folders of steps beside it.
+    folders of steps next to it.
 
     Parameters
     ----------
@@ -69,7 +68,7 @@ def newest_checkpoint(path: Path) -> str:
 
     See Also
     --------
-    latest_checkpoint : Asks the state file alone.
+    latest_checkpoint : Asks only the state file.
 
     Examples
     --------
@@ -109,8 +108,8 @@ def _candidates(folder: str, found: Sequence[Location]) -> list[Candidate]:
 
 
 def steps_of(path: Path) -> list[Candidate]:
-    """Return the checkpoints of which one is the newest: those that a path may mean, or the steps
-    beside the one."""
+    """Return the checkpoints among which the newest is: the ones that a path may mean, or the steps
+    next to a single one."""
     found = candidates_of(path)
     storage, name = split_place(path)
     # The folders in a checkpoint that is a folder itself are its arrays.
@@ -122,8 +121,7 @@ def steps_of(path: Path) -> list[Candidate]:
 
 
 def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the newest of some checkpoints; several if they are of one step, none if nothing
-    tells."""
+    """Return the newest of some checkpoints; several of one step, none if unknown."""
     finished = [each for each in found if each.is_finished]
     stated = _stated(split_place(path)[0], finished)
     if stated:
@@ -163,8 +161,7 @@ def _last_number(text: str) -> int | None:
 
 
 def _saved(found: Location) -> float | None:
-    """The time of the last change of the first file that exists of those a checkpoint may be named
-    by."""
+    """The time of the last change of the first existing file that names a checkpoint."""
     for name in names_of_target(found.name, found.format.name):
         status = found.storage.status(name)
         if status is not None:

@@ -1,5 +1,4 @@
-"""Numbers of every dtype in the few dtypes that arithmetic needs, and in the forms that JSON can
-hold."""
+"""Numbers of every dtype in the few dtypes of arithmetic, and in the forms of JSON."""
 
 from math import isfinite
 from typing import Any
@@ -10,8 +9,7 @@ from shardvar.layout.dtypes import STRING, Array, is_opaque
 
 Number = int | float
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
-"""Integers of ml_dtypes, whose ``dtype.kind`` is "V" and so does not tell that they are
-integers."""
+"""Integers of ml_dtypes: their ``dtype.kind`` "V" does not show that they are integers."""
 
 
 def is_number(dtype: str) -> bool:
@@ -47,8 +45,7 @@ def widen_numbers(array: Array) -> Array:
 
 
 def python_number(value: Any) -> Number:
-    """Return a NumPy scalar as a Python number: an exact int for integers and bools, else a
-    float."""
+    """Return a NumPy scalar as a Python number: int for integers and bools, else float."""
     return int(value) if value.dtype.kind in "iub" else float(value)
 
 

@@ -23,8 +23,7 @@ Spec = Sequence[SpecEntry]
 """The mesh axes that cut each axis of a tensor, as in ``layouts.named_sharding``."""
 
 Join = int | tuple[Mesh, Spec]
-"""The axis along which parts follow each other; or a mesh, of which source ``i`` is device ``i``,
-and a spec."""
+"""The axis along which parts follow; or a mesh with source ``i`` as device ``i``, and a spec."""
 
 Place = tuple[int, ...]
 """The number of a part along each axis of a tensor: 0 where nothing was cut."""

@@ -39,8 +39,7 @@ class Damage:
     key: str | None
     """The tensor; None where it is not one tensor's."""
     file: str | None
-    """The file that is missing, cut or changed, by its name in the checkpoint; None where no single
-    file is."""
+    """The file that is missing, cut or changed, by its name; None if there is no single one."""
     cause: str
     """A sentence that names the thing, the value and the place."""
     remedy: str = ""
@@ -75,8 +74,7 @@ class Damage:
 
     @property
     def is_told_by_file(self) -> bool:
-        """True if the file and the kind say all: it is missing, or has other bytes than those that
-        were written."""
+        """True if file and kind are enough: it is missing, or differs from what was written."""
         return self.file is not None and self.kind in ("MissingFile", "CorruptCheckpoint")
 
     def to_json(self) -> dict[str, Any]:
@@ -106,7 +104,7 @@ class Cause:
     keys: list[str] = field(default_factory=list)
     """The tensors."""
     num_more: int = 0
-    """Problems of the same kind in the same file, of which this one is an example."""
+    """Problems of the same kind in the same file; this one is an example."""
 
     @property
     def word(self) -> str:
@@ -133,7 +131,7 @@ _WORDS_OF_FILES = _WORDS | {
     "IncompleteCheckpoint": "cut short",
     "CorruptCheckpoint": "bytes changed",
 }
-"""The words where the problem is that of a file."""
+"""The words if the problem concerns a file."""
 
 
 def lines_of_problems(
@@ -153,10 +151,10 @@ def lines_of_problems(
 
 
 def causes_of(problems: Iterable[Damage]) -> list[Cause]:
-    """Return the causes of problems: one may be that of many tensors, such as a missing file."""
+    """Return the causes of problems: one may concern many tensors, such as a missing file."""
     causes: dict[tuple[str, str | None, str, str], Cause] = {}
     for each in problems:
-        # The causes of one file's tensors differ in the key alone.
+        # The causes of one file's tensors differ only in the key.
         text = each.cause if each.key is None else each.cause.replace(f"{each.key!r}: ", "", 1)
         about = each.kind, each.file, text, each.remedy
         found = causes.setdefault(about, Cause(*about))
@@ -165,9 +163,8 @@ def causes_of(problems: Iterable[Damage]) -> list[Cause]:
 
 
 def main_causes_of(problems: Iterable[Damage]) -> list[Cause]:
-    """Return causes, of which many that are alike are few: the first ones, and the number of the
-    others."""
-    # Many causes may differ in their numbers alone, such as lost files: the first ones are examples
+    """Return causes, with similar ones shortened: the first ones, and the number of the others."""
+    # Many causes may differ only in their numbers, such as lost files: the first ones are examples
     # of the others.
     shown: Counter[tuple[str, str]] = Counter()
     others: dict[tuple[str, str], list[str]] = {}
@@ -190,7 +187,7 @@ def main_causes_of(problems: Iterable[Damage]) -> list[Cause]:
 
 
 def _by_file(causes: Sequence[Cause]) -> Iterator[Cause]:
-    """Yield causes; of many in one file that differ in their numbers alone, the first one."""
+    """Yield causes; of many in one file that differ only in their numbers, the first one."""
     alike: dict[tuple[str, str, str], list[Cause]] = {}
     for each in causes:
         file = each.file or (each.text.partition(": ")[0] if _FILE.match(each.text) else "")

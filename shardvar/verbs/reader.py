@@ -43,8 +43,8 @@ class LazyTensor:
     """A tensor of an open checkpoint: dtype and shape at once, values when it is indexed or made an
     array.
 
-    ``tensor[3:7]`` reads these rows alone, and ``np.asarray(tensor)`` the whole. Both are
-    ``Reader.read``, with its errors, and each reads anew.
+    ``tensor[3:7]`` reads only these rows, and ``np.asarray(tensor)`` the whole. Both call
+    ``Reader.read``, with its errors, and read each time.
     """
 
     reader: "Reader" = field(repr=False)
@@ -119,8 +119,7 @@ class Reader:
 
     @property
     def encodings(self) -> Mapping[str, str]:
-        """The encodings of keys that are listed as encoded bytes, such as Q8_0 of quantised
-        blocks."""
+        """The encodings of keys that are listed as encoded bytes, such as Q8_0."""
         find: Callable[[], Mapping[str, str]] = getattr(self.source, "encodings", dict)
         return find()
 
@@ -145,7 +144,7 @@ class Reader:
         return self._faults
 
     def keys(self) -> list[str]:
-        """Return the names of all tensors, those that cannot be read included.
+        """Return the names of all tensors, including unreadable ones.
 
         Returns
         -------
@@ -188,7 +187,7 @@ class Reader:
             The part to read: a ``Region``, or a basic index of NumPy such as ``np.s_[3:7, 0]``. The
             whole tensor by default.
         verify : {'auto', 'full'}, default 'auto'
-            With ``'full'``, read the whole tensor if the format has a checksum of the whole alone.
+            With ``'full'``, read the whole tensor if the format has a checksum only of the whole.
             With ``'auto'``, read the part, and note it in ``unverified``. Checksums of runs are
             compared in both.
 
@@ -328,8 +327,7 @@ class Reader:
         return _as_html(self)
 
     def drop_tables(self) -> None:
-        """Drop the tables that grow with the number of tensors; they are read again when they are
-        needed."""
+        """Drop the tables that grow with the number of tensors; they are read again on demand."""
         self._table = self._keys = self._faults = None
 
     @contextmanager
@@ -451,7 +449,7 @@ _MOST_ROWS = 24
 
 
 def _as_html(reader: Reader) -> str:
-    """Return a table of the first tensors, with the faults of those that cannot be read."""
+    """Return a table of the first tensors, with the faults of unreadable ones."""
     from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
 
     entries, faults = reader.entries(), reader.faults

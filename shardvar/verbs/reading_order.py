@@ -13,7 +13,7 @@ from shardvar.verbs.parameters import is_optimizer_state
 from shardvar.verbs.steps import natural_key
 
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
-"""Words of projections in the order by custom, which is not that of the alphabet."""
+"""Words of projections in their customary order, which is not alphabetical."""
 
 _MOST_PARTS = 32
 """The most times that a key is cut, as in trees; the rest stays together."""

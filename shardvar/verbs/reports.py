@@ -1,8 +1,8 @@
 """Reports: what each verb did or found, as values with stable JSON and a table for notebooks.
 
     WriteReport    save, reshard (with ``dry_run`` what they would do)
-    VerifyReport   verify: one ``Damage`` for each thing that is wrong, one ``Unverified`` for each tensor of which
-                   nothing is known, and the outcome of each tensor
+    VerifyReport   verify: one ``Damage`` for each thing that is wrong, one ``Unverified`` for each
+                   tensor without a checksum, and the outcome of each tensor
 
 ``checkpoint.comparison`` has the report of ``diff``.
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
-"""The version of the keys that ``to_json`` gives; it changes when one changes its meaning or
-goes."""
+"""The version of the keys of ``to_json``; changes with a key's meaning or removal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +57,16 @@ class WriteReport:
     """Free bytes on the target's disk before the write; of a target in a bucket, on the disk for
     temporary files."""
     callback_seconds: float = 0.0
-    """Seconds that the policy took to decide; kept in no index, so that equal input gives equal
-    bytes."""
+    """Seconds that the policy took; kept in no index, so equal input gives equal bytes."""
     num_empty_files: int = 0
     """Files that a callback named and put nothing in; they are not written."""
     exceeding: "tuple[Exceeding, ...]" = ()
     """The files that are larger than the policy's limit, each with the reason."""
     num_objects: int = 0
-    """Objects of PyTorch that were carried along beside the tensors; those of a distributed
-    checkpoint are in a file beside the data files."""
+    """Objects of PyTorch that were carried along with the tensors; a distributed checkpoint has
+    them in a file next to the data files."""
     num_texts: int = 0
-    """Objects of PyTorch whose text became metadata, since the format holds neither objects nor
-    strings."""
+    """Objects of PyTorch kept as text in metadata: the format holds no objects or strings."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()
@@ -77,8 +74,7 @@ class WriteReport:
     dry_run: bool = False
     """True if nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)
-    """The entries that would be written, for pictures of them; None after a write. No JSON has
-    them."""
+    """The entries that would be written, for pictures; None after a write. Not in JSON."""
 
     @property
     def num_files(self) -> int:
@@ -157,7 +153,7 @@ class VerifyReport:
     read_nbytes: int = 0
     """Payload bytes that were read."""
     unguarded_nbytes: int = 0
-    """Those of them that no checksum guards, so that only their being there is proven."""
+    """The ones without a checksum: only their presence is proven."""
     unverified: tuple[Unverified, ...] = ()
     """The tensors that are not verifiable."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
@@ -165,26 +161,22 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong, every tensor was read, and all that the format guards was
-        compared."""
+        """True if nothing is wrong, all was read, and all that the format guards was compared."""
         return not (self.damages or self.uncompared)
 
     @property
     def uncompared(self) -> list[Unverified]:
-        """The tensors that could not be read, or not be compared although the format guards
-        them."""
+        """The tensors that could not be read or compared although the format guards them."""
         return [each for each in self.unverified if each.kind is not None]
 
     @property
     def unguarded(self) -> list[Unverified]:
-        """The tensors that were read, and of which the format keeps no checksums, or this
-        checkpoint."""
+        """The tensors that were read, and have no checksums in this format or this checkpoint."""
         return [each for each in self.unverified if each.kind is None]
 
     @property
     def is_bare_format(self) -> bool:
-        """True if the format keeps no checksums; False if it does, and files of this checkpoint may
-        lack them."""
+        """True if the format keeps no checksums; False if only this checkpoint may lack them."""
         return any(each.message == NO_CHECKSUMS for each in self.unguarded)
 
     def to_json(self) -> dict[str, Any]:

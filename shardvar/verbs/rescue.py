@@ -1,4 +1,4 @@
-"""Rescue: which tensors of a damaged checkpoint are lost, so that all others can be written anew.
+"""Rescue: which tensors of a damaged checkpoint are lost, so that all others can be written again.
 
 Every payload is read and compared before the first byte is written: which tensors the target has
 must be known when it is planned. A reshard that keeps going therefore reads the source twice.
@@ -54,7 +54,7 @@ def note_of(lost: tuple[Damage, ...]) -> dict[str, str]:
 
 
 def without_lost(partition: Partitions, keys: Sequence[str], lost: Sequence[str]) -> Partitions:
-    """Return a partition without the globs that match lost tensors alone; they are right, and cut
+    """Return a partition without the globs that match only lost tensors; they are right, and cut
     nothing.
 
     >>> without_lost({"a.*": 2, "b": 3}, ["b"], ["a.w"])

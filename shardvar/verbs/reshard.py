@@ -1,4 +1,4 @@
-"""Reshard: write a checkpoint anew in other slices, other files or another format, never holding a
+"""Reshard: write a checkpoint again in other slices, other files or another format, never holding a
 tensor whole.
 
 find     the source, and the location of the target
@@ -70,7 +70,7 @@ def reshard(
     executor: Executor | None = None,
     progress: Progress = lambda _nbytes: None,
 ) -> WriteReport:
-    """Write a checkpoint anew in other slices, other files or another format, in bounded memory.
+    """Write a checkpoint again in other slices, other files or another format, in bounded memory.
 
     This converts checkpoints between formats, unshards (consolidates) sharded ones into one file,
     shards whole ones, and merges several into one.
@@ -82,16 +82,16 @@ def reshard(
     target : path_like
         The checkpoint to write.
     format : str, optional
-        The format to write. By default the ending of ``target`` decides; without one it is that of
-        the source.
+        The format to write. By default the ending of ``target`` decides; without one it is the
+        source's.
     policy : policy, optional
         The policy that says which slices share a file; one file by default.
     partition : partition or mapping of str to partition, optional
-        The slices to write, as in ``save``; those of the source by default.
+        The slices to write, as in ``save``; the source's by default.
     filter : str or iterable of str, optional
-        Globs of keys, of which one must match; all tensors by default.
+        Globs of keys; at least one must match. all tensors by default.
     exclude : str or iterable of str, optional
-        Globs of keys, of which none may match.
+        Globs of keys; none may match.
     strip_prefix : str, optional
         A prefix that keys lose.
     rename : mapping of str to str, optional
@@ -168,9 +168,9 @@ class Changes:
     """Which tensors are taken, which keys and dtypes they get, and how they are cut."""
 
     filter: str | Iterable[str] | None
-    """Globs of keys, of which one must match."""
+    """Globs of keys; at least one must match."""
     exclude: str | Iterable[str] | None
-    """Globs of keys, of which none may match."""
+    """Globs of keys; none may match."""
     strip_prefix: str | None
     """A prefix that keys lose."""
     rename: Mapping[str, str]
@@ -244,7 +244,7 @@ def _move(
     if executor is None:
         return carry_out(work, source, generation, progress)
     if work.substitutes is not None:
-        cause = "The policy changed values, which are in this process alone."
+        cause = "The policy changed values, which only this process has."
         raise UnsupportedError(
             cause, "Leave the executor out, or give a policy that only assigns slices to files."
         )
@@ -311,8 +311,7 @@ def _select(
     changes: Changes,
     gone: set[str],
 ) -> _Chosen:
-    """The tensors to write, of the keys that are kept and not ``gone``; patterns may match lost
-    ones too."""
+    """The tensors to write: kept keys that are not ``gone``; patterns may match lost ones."""
     entries = _filtered(reader, kept - gone, {*objects, *texts})
     tensors = entries.slices.tensors
     lost = [key for key in reader if key in gone and key not in texts]
@@ -340,7 +339,7 @@ def _metadata(
     texts: Sequence[str],
     lost: tuple[Damage, ...],
 ) -> Metadata:
-    """The metadata that are kept beside the tensors."""
+    """The metadata that are kept with the tensors."""
     new = chosen.names
     user = {**read_texts(reader, texts), **note_of(lost)}
     if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
@@ -351,8 +350,7 @@ def _metadata(
 
 
 def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
-    """The entries of the keys that are kept, without the objects; raises the fault of any of
-    them."""
+    """The entries of the kept keys, without the objects; raises the fault of any."""
     for key, error in reader.faults.items():
         if key in kept and key not in objects:
             is_unsupported = isinstance(error, UnsupportedError)

@@ -13,9 +13,9 @@ that either library finds the checkpoints of the other, whatever their format:
 The file may come from an untrusted program. It is read with bounds, and no name in it leads out of
 its directory.
 
-Training must not start anew over checkpoints that exist. So a state file that names no newest
-checkpoint (it is empty, cut short, or holds something else) is an error, and never the beginning of
-a series.
+Training must not start from the beginning over checkpoints that exist. So a state file that names
+no newest checkpoint (it is empty, cut short, or holds something else) is an error, and never the
+beginning of a series.
 """
 
 import math
@@ -117,8 +117,8 @@ def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
     """Return the state of a directory, None without a state file.
 
     ``MalformedCheckpoint``, which names the checkpoints of the directory, if the file cannot be
-    decoded or names no newest checkpoint. Then it is unknown whether there is one, and to start
-    anew might abandon it.
+    decoded or names no newest checkpoint. Then it is unknown whether there is one, and a new start
+    might abandon it.
     """
     try:
         state = read_state_file(storage, name)
@@ -147,8 +147,7 @@ def read_state_file(storage: Storage, name: str) -> SeriesState | None:
 
 
 def checkpoints_in(storage: Storage) -> list[str]:
-    """Return the names of the checkpoints of a directory, in any format, in the order of their
-    numbers."""
+    """Return the names of a directory's checkpoints, in any format, by their numbers."""
     found = find_checkpoints(os.path.join(storage.path, ""))
     # A SavedModel's own checkpoint is in a directory below, and is not one of the series.
     return sorted(
@@ -165,13 +164,13 @@ def _by_number(name: str) -> tuple[str, int, str]:
 def listed(names: Sequence[str]) -> str:
     """Return a clause that names the checkpoints of a directory, the newest ones of many."""
     if not names:
-        return "no checkpoint lies beside it"
+        return "no checkpoint lies next to it"
     more = f"{len(names) - _LISTED} more and " if len(names) > _LISTED else ""
-    return f"beside it lie {more}{', '.join(map(_escape, names[-_LISTED:]))}"
+    return f"next to it lie {more}{', '.join(map(_escape, names[-_LISTED:]))}"
 
 
 def remedy_of(names: Sequence[str]) -> str:
-    """Return what to do about a state file that does not lead to a checkpoint, beside these."""
+    """Return the remedy for a state file that does not lead to a checkpoint."""
     if not names:
         return "Remove it to start a new series."
     return (
@@ -202,8 +201,7 @@ def resolve(directory: str, stated: str) -> str:
 
 
 def _is_within(directory: str, path: str) -> bool:
-    """Return True if a path is that of a checkpoint in the directory, or below it, after links are
-    followed."""
+    """Return True if a path leads, links included, to a checkpoint in or below the directory."""
     # The last component is the checkpoint's name, a prefix of file names, and so no link itself.
     head, name = os.path.split(path)
     if "\0" in path or name in ("", os.curdir, os.pardir) or len(os.fsencode(name)) > _NAME_NBYTES:
@@ -214,8 +212,7 @@ def _is_within(directory: str, path: str) -> bool:
 
 @contextmanager
 def _locked(storage: Storage, name: str) -> Iterator[None]:
-    """Hold the lock of the state file; wait for another writer, which holds it for a moment
-    only."""
+    """Hold the lock of the state file; wait for another writer, which holds it briefly."""
     # The lock is entered by hand, since only the attempt to lock is repeated, and not the work
     # inside. The clock is monotonic, because the wall clock may be set back while this waits.
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -251,8 +248,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _escape(path: str) -> str:
-    """Return a path as it is quoted: unprintable characters, and bytes that are not UTF-8, in
-    octal."""
+    """Return a path as it is quoted: unprintable characters and invalid UTF-8 in octal."""
     return "".join(
         f"\\{each}" if each in '\\"' else each if each.isprintable() else _octal(each)
         for each in path

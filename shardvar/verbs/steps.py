@@ -1,12 +1,12 @@
 """The order of checkpoints by their names, and the newest of a series: ``step-2`` comes before
 ``step-10``.
 
-Names are of one series if they differ in their numbers alone, as ``epoch=1-step=20.ckpt`` and
+Names form one series if they differ only in their numbers, as ``epoch=1-step=20.ckpt`` and
 ``epoch=2-step=40.ckpt`` do. The newest has the largest numbers, from left to right. Names without a
-number, such as ``best``, are of no series, nor are those of the parts of one checkpoint, such as
+number, such as ``best``, belong to no series, nor do the parts of one checkpoint, such as
 ``mp_rank_01`` and ``consolidated.01.pth``. Numbers that name a precision, as in ``model.fp16``, do
-not count; nor do numbers beside the same name without one, as ``text_encoder_2`` is beside
-``text_encoder``.
+not count; nor do numbers if the same name without one is there, as ``text_encoder`` is with
+``text_encoder_2``.
 """
 
 import re
@@ -56,8 +56,8 @@ def in_series(names: Sequence[str]) -> list[str]:
 
 
 def differing(paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the first component of each path in which the paths differ; the last one of a path
-    that is alone.
+    """Return the first component of each path in which the paths differ; the last one, for a path
+    without others.
 
     >>> differing([("runs", "step-1", "default"), ("runs", "step-2", "default")])
     ['step-1', 'step-2']

@@ -21,8 +21,7 @@ def storage_errors(
     """Return the errors of those keys whose tensors are parts of storages that disagree with their
     checksum.
 
-    With ``only_read``, compare the storages of which reading all of the keys reads every byte, and
-    no others.
+    With ``only_read``, compare only the storages whose every byte is read with the keys.
     """
     compare: Callable[[Collection[str], bool], Mapping[str, ReadError]] | None
     compare = getattr(source, "storage_errors", None)
@@ -36,7 +35,6 @@ def check_storages(source: Source, keys: Collection[str], only_read: bool = Fals
 
 
 def is_part_of_storage(source: Source, key: str) -> bool:
-    """Return True if reading a tensor compares no checksum, since the only one covers more than the
-    tensor."""
+    """Return True if reading a tensor compares no checksum: the only one covers more."""
     ask: Callable[[str], bool] | None = getattr(source, "is_part", None)
     return ask is not None and ask(key)

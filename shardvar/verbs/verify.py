@@ -90,8 +90,8 @@ def verify(
 ) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
 
-    A manifest beside the checkpoint is compared too (``sv.digest``): then formats without checksums
-    are guarded as well.
+    A manifest next to the checkpoint is compared as well (``sv.digest``): then formats without
+    checksums are guarded as well.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def verify(
     exclude : str or iterable of str, optional
         Globs of keys of tensors to leave out.
     against : path_like, optional
-        The manifest to compare with, instead of the one beside the checkpoint.
+        The manifest to compare with, instead of the one next to the checkpoint.
     executor : concurrent.futures.Executor, optional
         An executor whose workers read the payloads.
 
@@ -173,7 +173,7 @@ def _confirmed(
     progress: Progress,
     choose: "_Choose | None",
 ) -> VerifyReport:
-    """The report with the outcomes of the given manifest, or of the one beside the checkpoint."""
+    """The report with the outcomes of the given manifest, or of the one next to the checkpoint."""
     place = manifest_path(found) if manifest is None else manifest.place
     try:
         manifest = manifest or manifest_beside(found)
@@ -185,7 +185,7 @@ def _confirmed(
             check_lists_some(
                 manifest, list(Reader(report.path, report.format, source)), report.path
             )
-            # Also a key that the manifest alone has: a tensor that was lost.
+            # Also a key that only the manifest has: a tensor that was lost.
             chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
             manifest = replace(
                 manifest,
@@ -198,9 +198,9 @@ def _confirmed(
 
 
 _Choose = Callable[[Sequence[str]], set[str]]
-"""Returns those of some keys that are verified."""
+"""Returns the verified ones of some keys."""
 _Check = Callable[[EntryTable], dict[int, ReadError]]
-"""Reads the payloads of entries, and returns the errors of those that are damaged, by row."""
+"""Reads the payloads of entries, and returns the errors of damaged ones, by row."""
 _Problem = tuple[str, str | None, ReadError]
 """A key, the file in which it was read, and the error."""
 
@@ -271,8 +271,7 @@ def _chosen(
     choose: _Choose | None,
     damages: Sequence[Damage],
 ) -> tuple[list[EntryTable], dict[str, ReadError], list[str]]:
-    """The entries and the faults of the chosen keys, and a note of how many keys were not
-    chosen."""
+    """The entries and the faults of the chosen keys, and a note of the number of others."""
     if choose is None:
         return tables, faults, []
     keys = dict.fromkeys(
@@ -309,8 +308,7 @@ def guarded_keys(
 
 
 def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
-    """The error of a key that cannot be read; where it is only not supported, after its bytes were
-    compared."""
+    """The error of a key that cannot be read; of an unsupported one, after a comparison."""
     compare: Callable[[str], bool] | None = getattr(source, "compare_bytes", None)
     if compare is None or not isinstance(error, UnsupportedError):
         return error
@@ -325,8 +323,7 @@ def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
 def _storage_problems(
     source: Source, keys: Collection[str], known: Collection[str]
 ) -> Iterator[_Problem]:
-    """The keys whose tensors are parts of damaged storages, without those that are known to have a
-    problem."""
+    """The keys of parts of damaged storages, without keys that have a problem already."""
     # A tensor that spans its storage is compared when it is read. If that failed, it is left out
     # here, so that the storage is compared for the others.
     for key, error in storage_errors(source, {*keys}.difference(known)).items():
@@ -385,8 +382,7 @@ def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
 def _faults(
     unreadable: dict[str, ReadError], tables: Sequence[EntryTable], damages: list[Damage]
 ) -> dict[str, ReadError]:
-    """The keys that cannot be read, because of what the index says of them or of how their slices
-    lie."""
+    """The keys that cannot be read, because of their index entries or slices."""
     try:
         return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
     except CheckpointError as error:
@@ -407,8 +403,7 @@ def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
 
 
 def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
-    """The entries without those of keys that the index cannot read: the places of their payloads
-    are unknown."""
+    """The entries without unreadable keys: the places of their payloads are unknown."""
     if not faults:
         return entries
     keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)
@@ -494,15 +489,13 @@ def _check_elsewhere(
 def check_portion(
     version: str, payloads: Payloads, rows: Ints
 ) -> tuple[Ints, dict[int, ReadError]]:
-    """Read some payloads, in a worker; return their rows, and the errors by their positions among
-    these."""
+    """Read some payloads, in a worker; return their rows, and errors by position."""
     with payloads.opened(version) as source:
         return rows, check_payloads(source, payloads.entries)
 
 
 def check_values(source: Source, entries: EntryTable, row: int) -> None:
-    """Raise where a bool or a string tensor holds bytes that are not valid, though their checksum
-    is right."""
+    """Raise if a bool or a string tensor holds invalid bytes under a right checksum."""
     # The bytes are read once more, so their checksum is compared once more.
     evidence = Evidence(source, entries)
     nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)
@@ -512,7 +505,7 @@ def check_values(source: Source, entries: EntryTable, row: int) -> None:
         evidence.check()
         strings.decode(payload, region.shape)
         return
-    # Bools: a block at a time, whatever the size of the tensor.
+    # Bools: a block at a time, for a tensor of any size.
     for start, stop in block_ranges(0, nbytes):
         block = new_buffer(stop - start)
         evidence.read(row, start, block)

@@ -66,7 +66,7 @@ class WritePlan:
     target: Location
     """The location of the new checkpoint."""
     entries: EntryTable
-    """The sources; those of values that the policy changed after the others."""
+    """The sources; values that the policy changed come after the others."""
     metadata: Metadata
     """The description and the user's metadata, which are stored with the tensors."""
     force: bool
@@ -154,8 +154,7 @@ def plan_checkpoint(
 
 
 def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTable:
-    """The slices to write: cut as the partition says, and joined where the format cannot hold them
-    as slices."""
+    """The slices to write: cut by the partition, joined if the format holds no slices."""
     check_holds(stored, form.capabilities, form.name)
     if partition is not None and not form.capabilities.slice_dtypes:
         raise ArgumentError(
@@ -170,8 +169,7 @@ def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTab
 
 
 def _check_grids(cut: SliceTable, partition: Partitions, form: str) -> None:
-    """Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts; others are
-    joined."""
+    """Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts."""
     odd = np.flatnonzero(~are_grids(cut) & is_cut_by(cut.tensors.keys, partition))
     if len(odd):
         key, shape = cut.tensors.keys[int(odd[0])], cut.tensors.shape(int(odd[0]))
@@ -247,8 +245,7 @@ def is_new_folder(storage: Storage) -> bool:
 
 
 def preview(work: WritePlan, generation: str | None) -> WriteReport:
-    """Return the report of a write, after the checks that it would go through before its first
-    byte."""
+    """Return the report of a write, after the checks that come before its first byte."""
     target = work.target
     target.storage.check_writable(target.stem)
     free = target.storage.free_nbytes()
@@ -274,7 +271,7 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     # it.
     token = generation or secrets.token_hex(8)
     sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)
-    # The index has the format's ending; the longer of two is that of a set's index.
+    # The index has the format's ending; the longer of two belongs to a set's index.
     indexes = [] if target.is_folder else names_of_target(target.stem, target.format.name)[1:]
     last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
     storage.check_names([last, *(name + JOURNAL for name in sink.asides)])
@@ -312,9 +309,9 @@ def check_may_write(work: WritePlan) -> None:
         raise TargetExists(
             f"{other.path} exists in the format {other.format.name}; one more under that name "
             "would be ambiguous.",
-            "Choose another name, or pass force=True (--force) to write beside it.",
+            "Choose another name, or pass force=True (--force) to write next to it.",
         )
-    # Whatever a folder has of its checkpoint is a reason not to write: its index may be lost.
+    # Any part of a checkpoint in a folder is a reason not to write: its index may be lost.
     there = target.format.locate(target.storage, "" if target.is_folder else target.name)
     for name in there:
         if stem_of_name(name, target.format.name) != target.stem:
@@ -342,7 +339,7 @@ def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
     file by another."""
     target = work.target
     named = names_of_target(target.stem, target.format.name)[1:]
-    file = min(named, key=len, default=target.name)  # the longer ending is that of a set's index
+    file = min(named, key=len, default=target.name)  # the longer ending belongs to a set's index
     others = set(there).intersection(target.storage.names()) - {
         file
     }  # a set may be there that has lost its index
@@ -355,8 +352,8 @@ def _is_unfinished(target: Location, there: list[str]) -> bool:
     """Return True if only files of an interrupted commit are present, which no reader takes for a
     checkpoint.
 
-    Data files without an index alone might be all that is left of a checkpoint. With the journal of
-    an unfinished write beside them they are that write's: before it began, it had checked that
+    Data files without an index might be all that is left of a checkpoint. With the journal of an
+    unfinished write next to them they belong to that write: before it began, it had checked that
     there was nothing to replace.
     """
     journals = (name for name in target.storage.names() if name.endswith(JOURNAL))

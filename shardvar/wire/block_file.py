@@ -1,5 +1,5 @@
-r"""A file of guarded index blocks sorted by key, few of which are read to find one key: the native
-index's container.
+r"""A file of guarded index blocks sorted by key; finding one key reads only a few of them: the
+native index's container.
 
     file     := header block* metadata table footer
     header   := 89 "SVX" 0D 0A 1A 0A                      the kind of file; shows whether newlines were converted
@@ -9,8 +9,8 @@ index's container.
 
 The parts follow each other without gaps, so each byte of the file is compared with a checksum or a
 constant. They are found from the end: the footer gives the sizes of metadata and table, the table
-those of the blocks. The footer's size, and the places of checksum, version and magic in it, are the
-same in every version.
+the sizes of the blocks. The footer's size, and the places of checksum, version and magic in it, are
+the same in every version.
 
 An *index block* is a flat msgpack map from names to integers, texts and byte strings. It has few
 names; long columns are packed into byte strings, so that any language that has msgpack decodes them
@@ -103,7 +103,7 @@ class IndexBlock:
         bounds = np.zeros(len(nbytes) + 1, np.int64)
         np.cumsum(
             nbytes, out=bounds[1:]
-        )  # lengths of 32 bits: no sum of those that fit in a file overflows 64 bits
+        )  # lengths of 32 bits: no sum of sizes that fit in a file overflows 64 bits
         if bounds[-1] != len(self.octets(name)):
             raise invalid(
                 f"{name!r} has {len(self.octets(name))} bytes; its strings have {bounds[-1]}."
@@ -208,8 +208,8 @@ class BlockFile:
             return decode_index_block(data)
 
     def numbers(self, key: bytes) -> range:
-        """Return the numbers of the blocks that may hold a key: those that begin with it, and the
-        one before them.
+        """Return the numbers of the blocks that may hold a key: the ones that begin with it, and
+        the one before them.
 
         With the first keys a, c, c, e, the key c may be in the blocks 0 (after a) to 2, the key d
         only in block 2.
@@ -220,15 +220,14 @@ class BlockFile:
 
 
 def open_block_file(read: _Read, size: int) -> BlockFile:
-    """Return the file of ``size`` bytes that ``read`` reads, with footer, metadata and table
-    checked."""
+    """Return the file that ``read`` reads, with footer, metadata and table checked."""
     if read(0, min(size, len(INDEX_HEADER))) != INDEX_HEADER:
         first = read(0, min(size, SNIFF_NBYTES))
         raise foreign_file("an index of shardvar", first, size, "it does not begin as one does")
     if size < len(INDEX_HEADER) + _FOOTER.size:
         raise malformed(f"It was cut short: it ends at offset {size}, before its footer.")
     # One read of the tail mostly brings all three parts. Offsets are bytes of the file;
-    # ``tail_start`` is that of the first byte of ``tail``.
+    # ``tail_start`` is the offset of the first byte of ``tail``.
     tail_start = max(0, size - _TAIL_NBYTES)
     tail = read(tail_start, size - tail_start)
     metadata_nbytes, table_nbytes, metadata_crc, table_crc = _read_footer(tail[-_FOOTER.size :])
@@ -260,8 +259,7 @@ def open_block_file(read: _Read, size: int) -> BlockFile:
 
 
 def encode_block_file(blocks: Iterable[tuple[bytes, bytes]], metadata: bytes) -> list[bytes]:
-    """Return the bytes of a file, in parts to be written one after the other, of (first key, block)
-    pairs."""
+    """Return the bytes of a file, in parts, of (first key, block) pairs."""
     parts, keys, nbytes, checksums = [INDEX_HEADER], [], [], []
     for key, block in blocks:
         parts.append(block)

@@ -8,9 +8,9 @@ this module:
 
 Several threads may therefore compute the checksums of segments of one payload, in any order.
 
-Polynomials are *reflected*: bit 31 of a word is the coefficient of ``x**0``, bit 0 that of
-``x**31``. Multiplying by ``x`` is thus a shift to the right; the bit that falls out is ``x**32``,
-which the generator replaces:
+Polynomials are *reflected*: bit 31 of a word is the coefficient of ``x**0``, bit 0 the coefficient
+of ``x**31``. Multiplying by ``x`` is thus a shift to the right; the bit that falls out is
+``x**32``, which the generator replaces:
 
     power = (power >> 1) ^ (power & 1) * polynomial
 
@@ -40,8 +40,7 @@ _ONE = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """A 32-bit CRC whose register starts and ends complemented, so that the checksum of no bytes is
-    0."""
+    """A 32-bit CRC whose register starts and ends complemented: no bytes give 0."""
 
     name: str
     """The name in messages."""
@@ -150,8 +149,7 @@ def _multiply(factor: int, word: int, polynomial: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _products(nbytes: int, polynomial: int) -> list[list[int]]:
-    """Eight tables, the lowest bits first: ``x**(8 * nbytes)`` times each value of four bits of a
-    word."""
+    """Eight tables, lowest bits first: ``x**(8 * nbytes)`` times each value of four bits."""
     of_bit, power = [0] * 32, _power(nbytes, polynomial)
     for bit in range(31, -1, -1):
         of_bit[bit] = power

@@ -30,8 +30,7 @@ _KNOWN_MEMBERS = (
         "Give it its own name (.keras), or use numpy.savez.",
     ),
 )
-"""Names of members by which the zip archives of other programs are known, in the archive or in a
-folder of it."""
+"""Names of members by which other programs' zip archives are known."""
 
 
 def malformed(cause: str) -> MalformedCheckpoint:
@@ -61,8 +60,7 @@ def past_limit(what: str, name: str) -> InvalidCheckpoint:
 
 
 def check_key_nbytes(nbytes: int) -> None:
-    """Raise if the longest key of a file, of ``nbytes`` bytes, is longer than any reader
-    accepts."""
+    """Raise if the longest key of a file is longer than any reader accepts."""
     if nbytes > MAX_KEY_NBYTES:
         raise past_limit(f"A key has {nbytes} bytes", "MAX_KEY_NBYTES")
 

@@ -172,8 +172,7 @@ def _scale(fields: _Array, name: str = "d") -> _Floats:
 
 
 def _grouped(scales: _Array, integers: _Array) -> tuple[_Floats, _Floats]:
-    """Scales [blocks, groups, 1] and the integers of each group [blocks, groups, numbers], both as
-    floats."""
+    """Scales [blocks, groups, 1] and integers [blocks, groups, numbers], both as floats."""
     shape = (*scales.shape, integers.shape[1] // scales.shape[1])
     return scales.astype(np.float32)[..., None], integers.astype(np.float32).reshape(shape)
 
@@ -256,8 +255,7 @@ def _q1_0(fields: _Array) -> _Array:
 
 
 def _tq1_0(fields: _Array) -> _Array:
-    """A byte is a fraction of 256 whose digits in base 3 are five numbers, or four in the last
-    bytes."""
+    """A byte is a fraction of 256 whose digits in base 3 are five (or four) numbers."""
     low, high = fields["low"], fields["high"]
     digits = [_ternary(low[:, :32], 5), _ternary(low[:, 32:], 5), _ternary(high, 4)]
     return np.asarray(_scale(fields) * (np.concatenate(digits, axis=1).astype(np.float32) - 1))
@@ -267,15 +265,14 @@ def _ternary(octets: _Array, count: int) -> _Array:
     """[blocks, count * octets] all first digits, then all second ones, and so on.
 
     Example: 0.2101 in base 3 is 64 / 81, stored as 203 of 256, rounded up. 203 * 3 = 609 = 2 * 256
-    + 97: the first digit is 2, and the others are those of 97.
+    + 97: the first digit is 2, and the others are the digits of 97.
     """
     rests = octets[:, None, :] * (3 ** np.arange(count)).astype(np.uint8)[:, None]  # modulo 256
     return np.asarray(rests.astype(np.uint16) * 3 >> 8).reshape(len(octets), -1)
 
 
 def _nvfp4(fields: _Array) -> _Array:
-    """Four groups of 16 numbers, of which each has a scale of 8 bits, a float without sign
-    (UE4M3)."""
+    """Four groups of 16 numbers; each has a scale of 8 bits, a float without sign (UE4M3)."""
     octets = fields["scales"]
     exponent, mantissa = (octets >> 3 & 15).astype(np.int32), (octets & 7).astype(np.float32)
     # The scales are halved, because the numbers are doubled; 127 is NaN in UE4M3, and 0 here.
@@ -291,8 +288,7 @@ def _signs(octets: _Array) -> _Floats:
 
 
 def _even_signs(numbers: _Array) -> _Floats:
-    """[..., 8] the signs that a number of seven bits means: an eighth bit makes the number of ones
-    even."""
+    """[..., 8] the signs that seven bits mean: an eighth makes the number of ones even."""
     octets = numbers.astype(np.uint8) & np.uint8(127)
     return _signs(octets | np.bitwise_count(octets) << np.uint8(7))
 
@@ -304,8 +300,7 @@ def _four_signs(words: _Array) -> _Floats:
 
 
 def _points(name: str, scales: _Floats, numbers: _Array, signs: _Floats) -> _Array:
-    """Points by number [blocks, points], times scales [blocks, groups], times signs in any
-    grouping."""
+    """Points by number [blocks, points], times scales [blocks, groups], times signs."""
     points = codebook(name)[numbers].reshape(*scales.shape, -1)
     return np.asarray(scales[..., None] * points * signs.reshape(points.shape))
 

@@ -76,8 +76,7 @@ class GgufTensor:
     name: str
     """Its name."""
     shape: tuple[int, ...]
-    """Its extents, the first axis first; those of the elements, also where blocks of them are
-    stored."""
+    """Its extents, first axis first: the elements', also if blocks are stored."""
     type: int
     """The number of its type (``wire.ggml``)."""
     offset: int
@@ -102,8 +101,7 @@ class GgufHeader:
 
 @dataclass(slots=True)
 class _Cursor:
-    """The bytes of a header as far as they have been read, and the place of the next one to be
-    decoded."""
+    """The bytes of a header that have been read, and the place of the next to decode."""
 
     read: ReadAt
     file_nbytes: int
@@ -112,8 +110,7 @@ class _Cursor:
     data: bytes = field(default=b"", repr=False)
 
     def skip(self, nbytes: int) -> int:
-        """Pass over some bytes, which are in ``data`` then, and return the place of the first of
-        them."""
+        """Pass over some bytes, which are in ``data`` then, and return their place."""
         start, stop = self.position, self.position + nbytes
         if stop > len(self.data):
             self._extend(stop)
@@ -162,8 +159,7 @@ class _Cursor:
 
 
 def parse_gguf(read: ReadAt, file_nbytes: int) -> GgufHeader:
-    """Return the header of a file, with every field checked that does not concern one tensor
-    alone."""
+    """Return the header of a file, with every field checked that concerns more than one tensor."""
     cursor = _Cursor(read, file_nbytes)
     is_big_endian = _read_version(cursor)
     num_tensors, num_metadata = cursor.number("Q"), cursor.number("Q")

@@ -13,7 +13,7 @@ at most twice the size of the file: headers, values and texts have their bytes t
     6           OHDR, version (1), flags (1); then times (16) and limits (4), if the flags say so
     1, 2, 4, 8  size of the messages
     4           type (1), size (2), flags (1); then its number (2), if the header's flags say so, and the message
-    message of type 16: more messages; those of version 2 between OCHK and a checksum (4)
+    message of type 16: more messages; version 2's between OCHK and a checksum (4)
     8, 8        the place of the first byte; size
     message of type 12: an attribute
     8           version (1), flags (1), sizes of the name (2), of the dtype (2) and of the shape (2)

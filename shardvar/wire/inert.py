@@ -18,7 +18,7 @@ SIZE, ORDERED_DICT, ENCODE = "torch.Size", "collections.OrderedDict", "_codecs.e
 """The calls that become plain values."""
 
 _KEY_ITEMS = 64
-"""The most items of a tuple that may be the key of a dict, with those of the tuples in it."""
+"""The most items of a tuple that may be the key of a dict, including the tuples in it."""
 
 _BYTES = ("__builtin__.bytes", "builtins.bytes")
 """The class whose call makes no bytes; the first is the name of Python 2, which protocol 2 uses."""
@@ -66,7 +66,7 @@ class Reference:
 
 
 _HASHED = (str, int, float, bool, bytes, type(None), Global, Node, Reference)
-"""Types whose hash is quick; that of the last three is their identity."""
+"""Types whose hash is quick; the last three compare by identity."""
 
 
 def name_of(called: Any) -> Any:

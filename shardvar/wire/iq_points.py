@@ -101,4 +101,4 @@ _CODEBOOKS = {
     "IQ3_XXS": _Codebook((4, 12, 20, 28, 36, 44, 52, 62), 4, _SETS["IQ3_XXS"]),
     "IQ3_S": _Codebook((1, 3, 5, 7, 9, 11, 13, 15), 4, _SETS["IQ3_S"]),
 }
-"""The codebooks by type; IQ1_M shares that of IQ1_S."""
+"""The codebooks by type; IQ1_M shares the grid of IQ1_S."""

@@ -71,7 +71,7 @@ _MAGICS = (
     (0, b"tjgg", FileKind("a model of an old form of GGML", "Convert it to GGUF with llama.cpp.")),
     (4, b"TFL3", FileKind("a TensorFlow Lite model", _EXPORT)),
     (0, b"\x08\x01\x12", FileKind(
-        "the graph of a SavedModel, which holds no values", "Name the folder that it is in: variables/ is beside it.")),
+        "the graph of a SavedModel, which holds no values", "Name the folder with variables/ in it.")),
     (0, b"PAR1", FileKind("a Parquet table", "Name the file that holds the tensors.")),
     (0, b"ARROW1", FileKind("an Arrow table", "Name the file that holds the tensors.")),
     (0, b"SQLite format 3", FileKind("an SQLite database", "Name the file that holds the tensors.")),

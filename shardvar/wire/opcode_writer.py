@@ -18,7 +18,7 @@ expect (``usual_opcodes``). Nothing else is shared. Protocol 2 is the only one t
 Law: ``parse_pickle(build_pickle(value))`` is the value, with nodes for calls and instances
 (``wire.inert``).
 
-Values are those that shardvar makes and are nested a few levels deep: writing recurses.
+Values are made by shardvar and nested a few levels deep: writing recurses.
 """
 
 import struct

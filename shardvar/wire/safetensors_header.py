@@ -78,7 +78,7 @@ BITS = dict(STORED_DTYPES.values())
 _WRITTEN = {name: (text, bits) for text, (name, bits) in STORED_DTYPES.items() if bits >= 8}
 
 SAFETENSORS_DTYPES = frozenset(_WRITTEN)
-"""The dtypes that are written: those that are not packed."""
+"""The dtypes that are written: the ones that are not packed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,7 +46,7 @@ def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
         raise invalid("The index lacks a weight_map from names of tensors to names of files.")
     if (
         not weight_map
-    ):  # no library writes it, and whatever the files beside it hold would be passed over
+    ):  # no library writes it, and the contents of the files next to it would be passed over
         remedy = (
             "Fetch it again from the source of the set. Without it, each file can be opened by its "
             "own path."

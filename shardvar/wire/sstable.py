@@ -19,9 +19,9 @@ Reading. Whole blocks are decoded, for which no restarts are needed; they are ch
 readers search by them. The metaindex is empty and never read. What is decoded is at most
 ``MAX_KEY_EXPANSION`` times as large as the blocks, and blocks do not share bytes.
 
-Writing. The bytes are those that TensorFlow writes for a tensor bundle's index: a block is closed
-once it has ``TABLE_BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that
-size. Every 16th key of a table block is whole, in the table index every key. Nothing is compressed.
+Writing. The bytes are the same as TensorFlow's for a tensor bundle's index: a block is closed once
+it has ``TABLE_BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that size.
+Every 16th key of a table block is whole, in the table index every key. Nothing is compressed.
 """
 
 import struct

@@ -69,9 +69,9 @@ def _no_constant(name: str) -> NoReturn:
 def _check_depth(data: bytes, max_depth: int) -> None:
     """Raise if brackets nest too deep, without parsing: brackets in strings do not count."""
     # A quote that is not escaped opens or closes a string, so a mark is outside strings if the
-    # number of quotes up to it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }, of which
-    # the first [ has one quote before it; the depth of the others is 1, 2, 1, 0. Escapes are
-    # blanked first, so that \\" is not taken for a quote.
+    # number of quotes up to it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }; the first [
+    # has one quote before it; the depth of the others is 1, 2, 1, 0. Escapes are blanked first, so
+    # that \\" is not taken for a quote.
     octets = np.frombuffer(_ESCAPE.sub(b"  ", data) if b"\\" in data else data, np.uint8)
     marks = octets[_IS_MARK[octets]]
     outside = np.cumsum(marks == ord('"'), dtype=np.int32) & 1 == 0

@@ -8,8 +8,8 @@ The strings "ab" and "" are ``02 00 | CRC | 61 62``, where the CRC covers the wo
 
 The words are little-endian, in the payload and in what their checksum covers. In a big-endian
 bundle both are big-endian; ``from_big_endian`` converts its payloads. A bundle's checksum of such a
-payload is not that of its bytes: it covers the lengths as words, and then the bytes after the
-lengths (``bundle_checksum``).
+payload does not cover its bytes as they are: it covers the lengths as words, and then the bytes
+after the lengths (``bundle_checksum``).
 
 A variant tensor is opaque: ``varint length | bytes | masked running CRC32C`` for each element. This
 module computes its checksum, so that it can be copied, and nothing else.
@@ -27,7 +27,7 @@ from shardvar.wire.damage import corrupt, invalid, malformed
 from shardvar.wire.varint import decode_varint, decode_varints, encode_varints
 
 WORD_NBYTES = 4
-"""Size of the checksum of the lengths, and of that of each element of a variant."""
+"""Size of the checksum of the lengths, and of the checksum of each element of a variant."""
 
 
 def encode(strings: NDArray[np.object_]) -> bytes:

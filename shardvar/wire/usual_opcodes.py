@@ -58,7 +58,7 @@ Known = dict[bytes, tuple[Sequence[Any], Any]]
 
 
 class Effect(NamedTuple):
-    """The effect of opcodes, beside what they add to the memo."""
+    """The effect of opcodes, in addition to what they add to the memo."""
 
     stack: list[Any]
     """The values that they push."""
@@ -177,7 +177,7 @@ def _another(name: str, text: bytes, memo: list[Any], known: Known) -> Node:
     if found is None:
         values = tuple(_values(text, memo))
         found = (values,), values
-        # Of names and constants alone, so that no other instance gets this one.
+        # Of only names and constants, so that no other instance gets this one.
         if all(type(each) in _SHARED for each in values):
             known[text] = found
     node.state = found[1]

@@ -52,7 +52,7 @@ def decode_varint(data: bytes, start: int, stop: int | None = None) -> tuple[int
         byte = data[position]
         value |= (byte & 0x7F) << 7 * (position - start)
         if byte < 0x80:
-            if value >> 64:  # the tenth byte has room for 7 bits, of which a 64-bit number uses one
+            if value >> 64:  # the tenth byte has room for 7 bits, and a 64-bit number uses one
                 break
             return value, position + 1
     if stop - start < MAX_VARINT_NBYTES:
@@ -66,9 +66,8 @@ def encode_varints(values: NDArray[np.uint64]) -> bytes:
         return bytes(values.astype(np.uint8))
     shifts = np.arange(0, 7 * MAX_VARINT_NBYTES, 7, dtype=np.uint64)
     # One row a value, one column a digit. For 300, ``rest`` is [300, 2, 0, ...]: what is left from
-    # each digit on. The digits are [44, 2, 0, ...], the first of which gets bit 7 since something
-    # is left after it. Digits are written as long as something is left from them on, which is two
-    # bytes here.
+    # each digit on. The digits are [44, 2, 0, ...]; the first gets bit 7 because more digits
+    # follow. Digits are written as long as something is left from them on, which is two bytes here.
     rest = values.reshape(-1, 1) >> shifts
     digits = (rest & np.uint64(0x7F)).astype(np.uint8)
     digits[:, :-1] |= (rest[:, 1:] != 0).astype(np.uint8) << 7

@@ -10,7 +10,7 @@
 An array is cut into chunks of one shape, which begin at its first element; those at its end reach
 beyond it, and are stored whole. Each chunk is a file, whose name counts the chunks before it on
 each axis: "1.0" in version 2, "c/1/0" in version 3. With the codec ``sharding_indexed`` a chunk
-consists of inner chunks, which can be read alone.
+consists of inner chunks, which can be read singly.
 
 Everything is checked here: ``document`` is what a decoder may be given.
 """
@@ -54,7 +54,7 @@ _EXTENDED = (
     "float4_e2m1fn int4 int2"
 ).split()
 DTYPES_V3 = {name: name for name in (*sorted(NATIVE), *_EXTENDED)}
-"""dtypes by their names in version 3, which are those of shardvar."""
+"""dtypes by their names in version 3, which shardvar uses as well."""
 DTYPES_V2 = {
     dtype.str: name
     for name in sorted(NATIVE)
@@ -86,7 +86,7 @@ _UNGUARDED |= set(
     "vlen-bytes vlen-array "
     "json2 msgpack2 pickle shuffle snappy pcodec zfpy base64".split()
 )
-"""Codecs that keep no checksum, those of other programs included."""
+"""Codecs that keep no checksum, including other programs'."""
 _SHARDING = "sharding_indexed"
 _CHECKSUM = {"name": "crc32c", "configuration": {}}
 CORE_V2 = ("shape", "chunks", "dtype", "order", "fill_value")
@@ -115,7 +115,7 @@ class ArrayMetadata:
     chunk_shape: tuple[int, ...]
     """The extents of a chunk, which is a file."""
     inner_shape: tuple[int, ...]
-    """The extents of what can be decoded alone: a chunk, or an inner chunk."""
+    """The extents of what can be decoded by itself: a chunk, or an inner chunk."""
     separator: str
     """The text between the numbers in the name of a chunk."""
     prefix: str

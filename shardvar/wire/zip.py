@@ -416,7 +416,7 @@ def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> b
 def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: int = 0) -> bytes:
     """Return the directory's entry of the member whose local header is at ``start``, with so many
     bytes of padding."""
-    # Size, stored size and offset, those that are too large for 32 bits, in this order.
+    # Size, stored size and offset, if too large for 32 bits, in this order.
     wide = [number for number in (nbytes, nbytes, start) if number >= ONES_32]
     extra = struct.pack(f"<2H{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide) if wide else b""
     extra += _padding(padding)

@@ -106,7 +106,7 @@ def test_the_error_lists_the_newest_of_many_in_the_order_of_their_numbers(tmp_pa
 
 def test_without_checkpoints_beside_it_the_remedy_is_another(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"")
-    with pytest.raises(MalformedCheckpoint, match=r"no checkpoint lies beside it\. Remove it"):
+    with pytest.raises(MalformedCheckpoint, match=r"no checkpoint lies next to it\. Remove it"):
         build(tmp_path)
 
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_that_is_named_and_gone_is_an_error_that_names_the_others(
     for path in tmp_path.glob("ckpt-2*"):
         path.unlink()
     with pytest.raises(
-        CheckpointNotFound, match="ckpt-2, which does not exist; beside it lie ckpt-1"
+        CheckpointNotFound, match="ckpt-2, which does not exist; next to it lie ckpt-1"
     ):
         sv.latest_checkpoint(tmp_path)
 
@@ -161,7 +161,7 @@ def test_a_manager_begins_no_series_over_one_whose_state_file_is_missing(
     manager = build(tmp_path, 1, format="npz", init_fn=lambda: called.append(1))
     for verb in (manager.restore_or_initialize, lambda: manager.latest_checkpoint):
         with pytest.raises(
-            MissingFile, match=r"checkpoint is missing; beside it lie ckpt-1, ckpt-2\. Write"
+            MissingFile, match=r"checkpoint is missing; next to it lie ckpt-1, ckpt-2\. Write"
         ):
             verb()
     assert called == [] and files(tmp_path) == there

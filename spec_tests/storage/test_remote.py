@@ -325,7 +325,7 @@ def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(
     publish(server, tmp_path)
     server.knows_ranges = False
     with pytest.raises(
-        StorageError, match=r"sends whole files alone, .*\. Download the file, or use a server"
+        StorageError, match=r"sends only whole files, .*\. Download the file, or use a server"
     ):
         sv.load(f"{server.url}/model.npz")
 

@@ -1,2 +1,1 @@
-"""Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``; each imports
-its library."""
+"""Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``."""

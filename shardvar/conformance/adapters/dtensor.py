@@ -1,9 +1,8 @@
 """An adapter of DTensor's meshes and placements, on ranks that are simulated in one process.
 
 Where ranks exchange values, PyTorch's own ``LocalTensorMode`` runs every operation once a rank.
-What a rank computes alone (offsets, shards of FSDP, strided shards, for which that mode takes one
-rank's places for those of all) is asked of each rank in turn, in a process group that sends
-nothing.
+What a rank computes by itself (offsets, shards of FSDP, and strided shards, because that mode gives
+one rank's places to all) is asked of each rank in turn, in a process group that sends nothing.
 """
 
 import logging
@@ -94,7 +93,7 @@ class SimulatedRanks:
         placements: Sequence[Any],
         shape: Sequence[int],
     ) -> Any:
-        """Return the DTensor of which each rank brings its part; its mode must be entered."""
+        """Return the DTensor to which each rank contributes its part; its mode must be entered."""
         from torch.distributed._local_tensor import LocalTensor
 
         torch = self._torch
@@ -266,8 +265,7 @@ class SimulatedRanks:
         return answers
 
     def _weight(self, value: Array, device_mesh: Any) -> Any:
-        """Return the weight of a layer that tensor parallelism cuts along axis 0, under
-        ``fully_shard``."""
+        """Return a weight under ``fully_shard`` that tensor parallelism cuts along axis 0."""
         from torch.distributed.fsdp import fully_shard
 
         torch = self._torch

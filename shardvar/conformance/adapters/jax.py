@@ -82,7 +82,7 @@ class Adapter:
         return regions
 
     def _indices(self, shape: tuple[int, ...], sharding: Any) -> list[Any]:
-        # The map is keyed by device; the order of the shards is that of the mesh.
+        # The map is keyed by device; the shards are in the order of the mesh.
         places = sharding.devices_indices_map(shape)
         return [places[device] for device in sharding.mesh.devices.flat]
 
@@ -221,7 +221,7 @@ class Adapter:
     def _by_placements(
         self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
     ) -> Any:
-        """Return the sharding of placements on a mesh, of which JAX knows those that divide."""
+        """Return the sharding of placements on a mesh; JAX knows only the ones that divide."""
         names = [f"axis{axis}" for axis in range(len(mesh))]
         if len(placements) != len(mesh):
             raise NotImplementedError(

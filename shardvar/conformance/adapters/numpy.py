@@ -173,7 +173,6 @@ class Adapter:
 
 
 def _check(ids: Array, length: int) -> None:
-    """Raise ``IndexError`` for ids outside the rows; NumPy would count negative ones from the
-    end."""
+    """Raise ``IndexError`` for ids outside the rows; NumPy would accept negative ones."""
     if ((ids < 0) | (ids >= length)).any():
         raise IndexError(f"{ids.tolist()} are not all in [0, {length}).")

@@ -350,8 +350,8 @@ class Adapter:
         return [_stated(layout, device)[1] for device in layout.mesh.devices]
 
 
-# Layouts. A device may hold several regions, of which each is an array; the kit joins the runs of a
-# strided shard.
+# Layouts. A device may hold several regions, each as an array; the kit joins the runs of a strided
+# shard.
 
 
 def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Layout:

@@ -59,8 +59,8 @@ class Adapter:
         for job in ("worker", "ps", "ps"):
             task = len(addresses[job])
             # The port is unknown until the server has started at port 0 and names its address in
-            # ``target``. So each server knows only those that started before it, and the strategy
-            # gets the whole list.
+            # ``target``. So each server knows only the servers that started before it, and the
+            # strategy gets the whole list.
             alone = {
                 name: [*some, *(["localhost:0"] if name == job else [])]
                 for name, some in addresses.items()
@@ -76,8 +76,7 @@ class Adapter:
         return tf.distribute.ParameterServerStrategy(resolver, self._partition)
 
     def _partition(self, shape: Any, dtype: Any) -> Any:
-        """Partition as the variable that is being created asks; a strategy has one partitioner for
-        all."""
+        """Partition as the created variable asks; a strategy has one partitioner for all."""
         return self._partitioner(shape, dtype)
 
     def _variable(self, initial: Any, partitioner: Callable[..., Any], **options: Any) -> Any:

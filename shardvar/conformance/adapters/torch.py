@@ -36,7 +36,7 @@ class Adapter(SimulatedRanks):
         return parts.distribute_tensor(value, handle.device_mesh, [parts.Replicate()])
 
     def _like(self, handle: Any, value: Any) -> Any:
-        """Return a tensor in shards like those of a variable."""
+        """Return a tensor in shards like a variable's."""
         if not hasattr(handle, "device_mesh"):
             return value
         return self._torch.distributed.tensor.distribute_tensor(
@@ -344,7 +344,7 @@ def _save_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
 
 
 def _load_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
-    """Read slices into the tensors of ``parts``, which are views of those of ``state``."""
+    """Read slices into the tensors of ``parts``, which are views of the tensors of ``state``."""
     from torch.distributed.checkpoint import load
 
     load(state, checkpoint_id=path, planner=_load_planner()(parts), no_dist=True)

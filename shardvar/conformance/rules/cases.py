@@ -1,5 +1,4 @@
-"""Cases that several levels share: tables and numbers of shards, and the means to bring an adapter
-to them."""
+"""Cases that several levels share: tables and numbers of shards, and their set-up."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,8 +67,7 @@ def uneven_tables(
 def hollow_tables(
     draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES
 ) -> tuple[Array, list[int]]:
-    """An array and the rows of each shard, of which the first, the last or some between have
-    none."""
+    """An array and the rows of each shard; the first, the last or some between may have none."""
     value, sizes = draw(uneven_tables(row_shapes))
     for _ in range(draw(st.integers(1, 3))):
         sizes.insert(draw(st.integers(0, len(sizes))), 0)
@@ -81,8 +79,8 @@ ORDINARY = tables()
 
 
 def many_shards(row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> st.SearchStrategy[TableCase]:
-    """Return arrays in more than ten shards: sorted as text, the name of shard 10 comes before that
-    of shard 2."""
+    """Return arrays in more than ten shards: sorted as text, the name of shard 10 comes before the
+    name of shard 2."""
     return tables(13, row_shapes, 11, 3)
 
 

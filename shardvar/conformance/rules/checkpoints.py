@@ -130,8 +130,8 @@ def elastic_many(draw: st.DrawFn) -> SavedCase:
 
 @rule("R-CKPT-1-many", 6, "000", ELASTIC, "save restore", elastic_many())
 def many_shards_are_saved(adapter: Calls, case: SavedCase) -> None:
-    """A tensor saved in more than ten shards is restored; the name of shard 10 sorts before that of
-    shard 2."""
+    """A tensor saved in more than ten shards is restored; the name of shard 10 sorts before the
+    name of shard 2."""
     check_elastic(adapter, case)
 
 
@@ -189,7 +189,7 @@ def empty_tensors_are_kept(adapter: Calls, case: SavedCase) -> None:
 @rule("R-CKPT-1-scalars", 6, "000", ELASTIC, "save restore",
       st.tuples(shards, shards).map(lambda n: ({"step": np.array(7, np.int64)}, *n)))  # fmt: skip
 def scalars_are_kept(adapter: Calls, case: SavedCase) -> None:
-    """A scalar beside sharded variables is saved and restored."""
+    """A scalar is saved and restored together with sharded variables."""
     check_elastic(adapter, case)
 
 
@@ -381,7 +381,7 @@ def uneven_parts_are_joined(adapter: Calls, case: tuple[Array, list[int]]) -> No
 
 @rule("R-POLICY-7-empty-shards", 6, "001", RESLICING, "save_parts restore", hollow_tables(((2,),)))
 def empty_parts_are_joined(adapter: Calls, case: tuple[Array, list[int]]) -> None:
-    """A tensor that is saved in parts, of which some are empty, is restored."""
+    """A tensor that is saved in parts, some of them empty, is restored."""
     check_parts(adapter, case)
 
 
@@ -394,8 +394,8 @@ def _never_made_up(adapter: Calls, case: SavedParts, bias: float = 0) -> None:
 @rule("R-POLICY-1-holes", 6, "001", PRESENT, "save_parts restore",
       _parts_of(lambda _rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]))  # fmt: skip
 def holes_are_refused(adapter: Calls, case: SavedParts) -> None:
-    """A tensor of which some rows were never saved is refused when it is saved or restored: no
-    zeros, no old values."""
+    """A tensor with rows that were never saved is refused when it is saved or restored: no zeros,
+    no old values."""
     _never_made_up(adapter, case)
 
 

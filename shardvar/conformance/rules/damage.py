@@ -39,8 +39,7 @@ class FileDamage:
     place: int
     """The position in the file, in ten-thousandths of its length."""
     extra: int
-    """The bit that is flipped, the number of bytes that are zeroed, or the other file of an
-    exchange."""
+    """The flipped bit, the number of zeroed bytes, or the other file of an exchange."""
 
 
 def files_of(directory: str) -> list[Path]:
@@ -140,7 +139,8 @@ def check_damage(
             f"{damage.extra})"
         )
         harm(directory, damage.file, damage.place, damage.extra)
-        # Restore. In two shards, so that the slices of one and of three shards are divided anew.
+        # Restore. In two shards, so that the slices of one and of three shards are divided
+        # differently.
         came = adapter.attempt("restore", path, templates_of(tensors), 2)
         if came is not REFUSED:
             expect_tensors(came, tensors)

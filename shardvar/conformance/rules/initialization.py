@@ -120,8 +120,8 @@ def uniform_is_in_range(adapter: Calls, case: InitialCase) -> None:
 @rule("R-INIT-6", 4, "000", FULL_SHAPE, "initialize",
       st.tuples(st.integers(1, 4), st.sampled_from([64, 96]), st.integers(0, 9)))  # fmt: skip
 def fans_are_of_the_whole(adapter: Calls, case: tuple[int, int, int]) -> None:
-    """Glorot's limit, sqrt(6 / (rows + columns)), is that of the whole shape, however many shards
-    there are."""
+    """Glorot's limit, sqrt(6 / (rows + columns)), uses the whole shape, however many shards there
+    are."""
     num_shards, rows, seed = case
     value = concatenated(
         adapter.initialize("glorot_uniform", (rows, 32), FLOAT32, num_shards, seed)

@@ -1,9 +1,9 @@
 """Levels 2 and 3 once more, of variables in other layouts and of other dtypes.
 
 The other modules ask for tables with a row a shard at least, divided by the div rule. An
-implementation that finds a shard by that rule, whatever the layout, keeps all their rules. Here the
-same checks are made of shards of uneven sizes, of empty shards in any place, of fewer rows than
-shards, and of more shards than ten.
+implementation that finds a shard by that rule for every layout keeps all their rules. Here the same
+checks are made of shards of uneven sizes, of empty shards in any place, of fewer rows than shards,
+and of more shards than ten.
 """
 
 from collections.abc import Callable
@@ -118,8 +118,7 @@ class Law:
 
 @st.composite
 def edge_rows(draw: st.DrawFn, start: Start) -> Indexed:
-    """The first or the last row of a shard, counted from the beginning or from the end of the
-    variable."""
+    """The first or the last row of a shard, counted from either end of the variable."""
     # Most wrong layouts show at the edges of shards: in shards of 1 and 3 rows, a reader that takes
     # them for 2 and 2 finds row 1 at the wrong place, and row 0 at the right one.
     value, layout = draw(start)
@@ -150,9 +149,9 @@ LAWS = (
     Law("R-VAR-1", 2, "000", FULL, "index", "Indexing is NumPy's on the whole", _any_index, check_index),
     Law("R-MATMUL-1", 2, "000", PRODUCT, "matmul", "A product with the variable is the product with the whole",
         lambda start: start, products_are_of_the_whole, ((1,), (3,)), ("uneven", "empty-shards", "many")),
-    Law("R-LOOKUP-2", 3, "000", LOOKUP, "lookup", "The i-th row of a lookup is that of the i-th id",
+    Law("R-LOOKUP-2", 3, "000", LOOKUP, "lookup", "The i-th row of a lookup belongs to the i-th id",
         lookups, check_lookup("lookup")),
-    Law("R-READ-1", 3, "000", FULL, "sparse_read", "The i-th row of a sparse read is that of the i-th id",
+    Law("R-READ-1", 3, "000", FULL, "sparse_read", "The i-th row of a sparse read belongs to the i-th id",
         lookups, check_lookup("sparse_read")),
     Law("R-LOOKUP-4", 3, "002", CLIPPED, "lookup_clipped", "A row whose l2 norm exceeds `max_norm` is scaled to it",
         lambda start: st.tuples(lookups(start), st.sampled_from(NORMS)), norms_are_clipped,
@@ -193,8 +192,7 @@ DTYPES = "float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split(
 
 @st.composite
 def typed_lookups(draw: st.DrawFn) -> Lookup:
-    """A table of any bits of some dtype, and all of its ids, so that an odd element is among the
-    answers."""
+    """A table of any bits of some dtype, and all of its ids."""
     value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     return draw(bits(dtype, value.shape)), num_shards, np.arange(len(value))[::-1].copy()

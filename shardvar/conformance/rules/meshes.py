@@ -2,7 +2,7 @@
 layouts.
 
 The oracle of each rule cuts lists of indices (``rules.placements``), so that it depends on nothing
-else here. The sentences are those of docs/layouts.md, where frameworks are compared; where they
+else here. The sentences come from docs/layouts.md, where frameworks are compared; where they
 differ, the rule says whose it is.
 """
 
@@ -116,8 +116,7 @@ def uneven_strided_shards_are_runs(adapter: Calls, case: Placed) -> None:
 
 
 def check_stated_slices(adapter: Calls, case: Placed) -> None:
-    """Compare the offset and the shape that are stated with what the definition gives each
-    device."""
+    """Compare the stated offset and shape with what the definition gives each device."""
     value, mesh, placements = case
     came = [
         (tuple(map(int, o)), tuple(map(int, s)))
@@ -129,8 +128,7 @@ def check_stated_slices(adapter: Calls, case: Placed) -> None:
 def expect_stated(
     came: list[tuple[tuple[int, ...], tuple[int, ...]]], held: list[list[list[int]]]
 ) -> None:
-    """``Broken`` unless each (offset, shape) is that of the indices held; of nothing, the shape has
-    a zero."""
+    """``Broken`` unless each (offset, shape) matches the indices held."""
     expect(
         len(came) == len(held),
         f"It gave {came}.",
@@ -148,13 +146,13 @@ def expect_stated(
 
 @rule("V-STATED-1", 9, PAGE, STATED, "mesh_slices", even(is_stacked=True))
 def slices_are_stated(adapter: Calls, case: Placed) -> None:
-    """The stated offset and shape of each device are those of its part."""
+    """The stated offset and shape of each device match its part."""
     check_stated_slices(adapter, case)
 
 
 @rule("V-STATED-1-uneven", 9, PAGE, STATED, "mesh_slices", uneven(is_stacked=True))
 def uneven_slices_are_stated(adapter: Calls, case: Placed) -> None:
-    """The stated offset and shape are those of the part, where extents do not divide."""
+    """The stated offset and shape match the part, also if extents do not divide."""
     check_stated_slices(adapter, case)
 
 
@@ -184,7 +182,7 @@ def uneven_parts_make_the_whole(adapter: Calls, case: Placed) -> None:
 
 @rule("V-WHOLE-1-few", 9, PAGE, WHOLE, "mesh_gather", few())
 def empty_parts_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor of which some devices hold nothing is put together from the others."""
+    """A tensor is put together even if some devices hold nothing of it."""
     check_whole(adapter, case)
 
 
@@ -234,8 +232,7 @@ def strided_moves_keep_values(adapter: Calls, case: Moved) -> None:
 
 @rule("V-MOVE-1-joined", 9, PAGE, MOVES, "mesh_move_joined", rows_on_both())
 def moves_on_joined_axes_keep_values(adapter: Calls, case: Placed) -> None:
-    """The same, from rows that both axes of a mesh cut to copies, where the axes were joined into
-    one before."""
+    """The same, from rows that both mesh axes cut to copies, with the axes joined first."""
     check_redistribution(adapter, (*case, (None, None)), "mesh_move_joined")
 
 
@@ -409,8 +406,7 @@ def weights(draw: st.DrawFn) -> tuple[Array, MeshShape]:
 
 
 def under_fsdp(shape: tuple[int, ...], mesh: MeshShape) -> list[list[list[int]]]:
-    """The indices that each device holds: tensor parallelism cuts first, so the mesh is read from
-    the right."""
+    """The indices of each device: tensor parallelism cuts first, from the right of the mesh."""
     dp, tp = mesh
     by_tp_first = indices_of(shape, (tp, dp), (0, 0))
     return [by_tp_first[t * dp + d] for d in range(dp) for t in range(tp)]
@@ -429,7 +425,7 @@ def fsdp_cuts_last(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
 
 @rule("V-FSDP-1-stated", 9, PAGE, STATED, "fsdp_parts fsdp_shapes", weights())
 def fsdp_states_what_it_holds(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
-    """The shape that is stated for a weight under FSDP and tensor parallelism is that of what the
+    """The shape that is stated for a weight under FSDP and tensor parallelism matches what the
     device holds."""
     value, mesh = case
     held = [np.asarray(part) for part in adapter.fsdp_parts(value, mesh)]

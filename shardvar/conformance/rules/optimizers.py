@@ -1,10 +1,10 @@
 """Level 5: steps follow their formulas, on shards as on the whole, and slots lie as their variables
 do.
 
-The formulas are written out here, in float64 and on the whole array, as those of the published
-vectors are. Libraries differ in two constants: Adagrad's squares begin at 0 or at 0.1, and an
-epsilon of at most 1e-7 keeps a root from being zero. Either beginning is accepted, and gradients
-are so large that such an epsilon stays below the tolerance.
+The formulas are written out here, in float64 and on the whole array, as in the published vectors.
+Libraries differ in two constants: Adagrad's squares begin at 0 or at 0.1, and an epsilon of at most
+1e-7 keeps a root from being zero. Either beginning is accepted, and gradients are so large that
+such an epsilon stays below the tolerance.
 """
 
 from collections.abc import Sequence
@@ -44,8 +44,7 @@ FIRST_SQUARES = (0.0, 0.1)
 def formula(
     kind: str, value: Array, gradients: Sequence[Array], first_square: float = 0.0
 ) -> Array:
-    """Return the value after a step a gradient, in float64; momentum is 0.9, Adam's betas are 0.9
-    and 0.999."""
+    """Return the value after a step a gradient, in float64; betas are 0.9 and 0.999."""
     after, mean, square = (
         value.astype(np.float64),
         np.zeros(value.shape),
@@ -91,8 +90,7 @@ def expect_formula(came: Any, kind: str, value: Array, gradients: Sequence[_Grad
 
 
 def is_close(came: Any, must: Array) -> bool:
-    """Return True if two arrays agree to 1e-5: libraries order and fuse the same arithmetic
-    differently."""
+    """Return True if two arrays agree to 1e-5: libraries order arithmetic differently."""
     # The absolute tolerance is for values near 0, where a relative one would demand more than
     # float32 has.
     array = np.asarray(came)
@@ -184,9 +182,9 @@ def small_gradients_move_as_far(adapter: Calls, case: tuple[tuple[Array, int], i
     """Adam moves as far by small gradients as by large ones: its epsilon is added to the root, not
     below it."""
     (value, num_shards), count = case
-    # Squared and times 0.001, 2**-6 is 2.4e-7. An epsilon of 1e-7 beside that would shorten the
-    # first step by 16 %; beside the root, which is 4.9e-4, by 0.02 %. From zeros, so that the steps
-    # are all that there is.
+    # Squared and times 0.001, 2**-6 is 2.4e-7. An epsilon of 1e-7 added to that would shorten the
+    # first step by 16 %; added to the root, which is 4.9e-4, by 0.02 %. From zeros, so that the
+    # steps are all that there is.
     small = [np.full(value.shape, 2.0**-6, np.float32)] * count
     zeros = np.zeros_like(value)
     came, must = (

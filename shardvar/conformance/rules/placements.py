@@ -22,8 +22,7 @@ Placed = tuple[Array, MeshShape, tuple[MeshPlacement, ...]]
 """A value, a mesh and a placement for each of its axes."""
 
 MESHES: tuple[MeshShape, ...] = ((1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (1, 3), (2, 2, 2))
-"""Meshes of one to three axes, with an axis of one device; few, since frameworks compile something
-for each."""
+"""Meshes of one to three axes, with an axis of one device; frameworks compile for each."""
 
 
 def equal_ranges(indices: Sequence[int], count: int) -> list[list[int]]:
@@ -89,8 +88,7 @@ def expect_parts(came: Any, must: Sequence[Array]) -> None:
 def placements_on(
     draw: st.DrawFn, mesh: MeshShape, rank: int, is_stacked: bool = False
 ) -> tuple[MeshPlacement, ...]:
-    """A placement for each mesh axis; two of them cut the same tensor axis only if they may be
-    stacked."""
+    """A placement for each mesh axis; two cut the same tensor axis only if stackable."""
     free = list(range(rank))
     chosen: list[MeshPlacement] = []
     for _ in mesh:
@@ -173,8 +171,7 @@ Moved = tuple[Array, MeshShape, tuple[MeshPlacement, ...], tuple[MeshPlacement, 
 
 @st.composite
 def moves(draw: st.DrawFn, start: st.SearchStrategy[Placed], is_stacked: bool = False) -> Moved:
-    """A tensor that is redistributed on its mesh; its extents divide by any placements, or by
-    none."""
+    """A tensor to redistribute on its mesh; its extents divide by any placements, or by none."""
     value, mesh, source = draw(start)
     target = draw(placements_on(mesh, value.ndim, is_stacked))
     return value, mesh, source, target

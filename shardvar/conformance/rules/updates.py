@@ -59,7 +59,7 @@ def check_lookup(method: str) -> Callable[[Calls, Lookup], None]:
 
 @rule("R-LOOKUP-2", 3, "000", LOOKUP, "create lookup", lookups())
 def lookups_keep_the_order(adapter: Calls, case: Lookup) -> None:
-    """The i-th row of a lookup is that of the i-th id, whichever shards hold them."""
+    """The i-th row of a lookup belongs to the i-th id, whichever shards hold them."""
     check_lookup("lookup")(adapter, case)
 
 
@@ -74,19 +74,19 @@ def square_lookups(draw: st.DrawFn) -> Lookup:
 
 @rule("R-LOOKUP-2-axes", 3, "000", LOOKUP, "create lookup", square_lookups())
 def ids_have_any_shape(adapter: Calls, case: Lookup) -> None:
-    """A lookup of ids of several axes has these axes and then those of a row."""
+    """A lookup of ids of several axes has these axes, then the axes of a row."""
     check_lookup("lookup")(adapter, case)
 
 
 @rule("R-READ-1", 3, "000", FULL, "create sparse_read", lookups())
 def sparse_reads_keep_the_order(adapter: Calls, case: Lookup) -> None:
-    """The i-th row of a sparse read is that of the i-th id, whichever shards hold them."""
+    """The i-th row of a sparse read belongs to the i-th id, whichever shards hold them."""
     check_lookup("sparse_read")(adapter, case)
 
 
 @st.composite
 def ids_outside(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Lookup:
-    """Ids of which one is not there."""
+    """Ids; one of them does not exist."""
     value, layout = draw(start)
     good = draw(ids(len(value), max_size=3)).tolist()
     # Just past the end, further past it, and negative ids, which Python would count from the end.
@@ -264,8 +264,7 @@ Scatter = tuple[Array, ShardSizes, Update]
 
 @st.composite
 def scatters(draw: st.DrawFn, op: str, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Scatter:
-    """A table and rows to write, ids unsorted and duplicated; operands are such that no order of
-    them rounds."""
+    """A table and rows to write, ids unsorted and duplicated; no order of operands rounds."""
     value, layout = draw(start)
     rows = draw(ids(len(value), max_size=6))
     if op == "update":
@@ -318,7 +317,7 @@ _register_scatters()
 
 @st.composite
 def repeated_updates(draw: st.DrawFn) -> Scatter:
-    """A table and rows to write, of which one comes twice at least."""
+    """A table and rows to write; at least one comes twice."""
     value, num_shards = draw(tables())
     rows = draw(st.lists(st.integers(0, len(value) - 1), min_size=1, max_size=4))
     rows.insert(draw(st.integers(0, len(rows))), rows[0])

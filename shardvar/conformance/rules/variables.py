@@ -97,8 +97,8 @@ def sizes_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
 @rule("R-SPEC-1-empty-shards", 2, "002", "indicating how each dimension can be splitted, allowing uneven sharding",
       "create_uneven shards read", hollow_tables(((), (2,))))  # fmt: skip
 def empty_shards_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
-    """A variable in shards of given sizes, of which some are zero, has these shards, and reads as
-    the whole."""
+    """A variable in shards of given sizes, some of them zero, has these shards and reads as the
+    whole."""
     sizes_are_obeyed(adapter, case)
 
 

@@ -107,7 +107,7 @@ def dcp_save_plan(
     for index, holders in ranks.items():
         chosen = min(holders) if dedup_save_to_lowest_rank else min(holders, key=nbytes.__getitem__)
         writer[index] = chosen
-        # The bytes of the whole tensor, whatever the item has of it; 1 for a tensor without
+        # The bytes of the whole tensor, even if the item has only a part; 1 for a tensor without
         # elements.
         nbytes[chosen] += prod(tensors[index[0]].shape) * tensors[index[0]].itemsize or 1
     return tuple(
@@ -203,7 +203,7 @@ def torchsnapshot_shards(
     if not prod(region.shape):
         raise ArgumentError(
             f"The shard {region} has no elements.",
-            "torchsnapshot writes shards with elements alone.",
+            "torchsnapshot writes only shards with elements.",
         )
     row = prod(region.shape) // region.shape[dim] * itemsize
     step = max(max_nbytes // row, 1)
@@ -218,7 +218,7 @@ def torchsnapshot_tensor(
     Parameters
     ----------
     shape : sequence of int
-        The shape of the tensor; that of a scalar becomes (1,).
+        The shape of the tensor; the shape of a scalar becomes (1,).
     itemsize : int, default 4
         The bytes of an element.
     max_nbytes : int, default 536870912

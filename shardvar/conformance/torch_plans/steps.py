@@ -80,8 +80,7 @@ class DTensorStep:
     group_size: int
     """The number of devices along the axis, among which each collective runs."""
     given: Ints
-    """[devices] the elements that each device gives to the collective, with padding; 0 for a local
-    cut."""
+    """[devices] the elements that each device gives, with padding; 0 for a local cut."""
 
     def sent(self, itemsize: int = 1) -> npt.NDArray[np.float64]:
         """The elements that each device sends in a ring, padding included.
@@ -204,8 +203,7 @@ def _read_placements(
 
 
 def _check_alone(source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement]) -> None:
-    """Raise ``UnsupportedError`` if another mesh axis than that of a strided shard cuts its
-    dimension."""
+    """Raise ``UnsupportedError`` if a mesh axis other than a strided shard's cuts its dimension."""
     cuts = [
         (axis, each)
         for placements in (source, target)
@@ -218,7 +216,8 @@ def _check_alone(source: Sequence[DTensorPlacement], target: Sequence[DTensorPla
             raise UnsupportedError(
                 f"Mesh axis {axis} has {each}, and mesh axis {others[0]} cuts dimension "
                 f"{each.dim} too. A split_factor "
-                f"here stands for no order of mesh axes, so DTensor can fail or leave wrong values.",
+                "here stands for no order of mesh axes, so DTensor can fail or leave wrong "
+                "values.",
                 "`plan_redistribution` says what has to move between any two layouts.",
             )
 

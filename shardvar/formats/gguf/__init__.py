@@ -1,4 +1,4 @@
-"""gguf, the files of llama.cpp: metadata, tokenizer and tensors, of which most are quantised.
+"""gguf, the files of llama.cpp: metadata, tokenizer and tensors, most of them quantised.
 
 names       file names, and what a person may type for a checkpoint
 contents    the tensors of all files, and what is wrong with them

@@ -1,11 +1,11 @@
 """The contents of a GGUF file, or of all parts of a split one.
 
 A tensor of single numbers has their dtype. A tensor of quantised blocks is listed as what is
-stored: bytes, of which the last axis has those of a row. Example: 4,096 x 4,096 numbers in blocks
-of Q8_0, each of 32 numbers in 34 bytes, are uint8 of the shape [4096, 4352].
+stored: bytes; the last axis has the bytes of a row. Example: 4,096 x 4,096 numbers in blocks of
+Q8_0, each of 32 numbers in 34 bytes, are uint8 of the shape [4096, 4352].
 
 A fault of a tensor (its type, its place) is a fault of its key and leaves the others readable.
-Nothing in a file tells if its data were changed: there are no checksums.
+Nothing in a file tells if its data were changed: it has no checksums.
 """
 
 from collections import Counter
@@ -80,7 +80,7 @@ class GgufContents:
     metadata: dict[str, str] = field(default_factory=dict)
     """The metadata of the first file, as text."""
     tensors: list[TensorPlace] = field(default_factory=list)
-    """Those that can be read."""
+    """The readable ones."""
     faults: dict[str, ReadError] = field(default_factory=dict)
     """The keys that cannot be read, with the reason."""
     findings: list[Finding] = field(default_factory=list)
@@ -88,7 +88,7 @@ class GgufContents:
 
 
 def read_gguf(storage: Storage, name: str) -> GgufContents:
-    """Return the contents of a file, or of the split file of which ``name`` is the first part."""
+    """Return the contents of a file, or of the split file whose first part is ``name``."""
     names = parts_of(storage, name)
     contents = GgufContents(DataFiles(storage, names))
     headers = []
@@ -109,13 +109,14 @@ def read_gguf(storage: Storage, name: str) -> GgufContents:
 
 
 def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count: int) -> None:
-    """Raise if a file says that it is another part, or of another number of parts, than its name
-    says."""
+    """Raise if a file's part or number of parts is not the one in its name."""
     parts, part = metadata.get("split.count", count), metadata.get("split.no", number)
     if parts == 0 and count == 1:  # a file that was joined again
         return
     if count == 1 and parts != 1:
-        cause = f"It is one of {parts} parts of a split file, and its name does not say of which."
+        cause = (
+            f"It is one of {parts} parts of a split file, and its name does not show which file."
+        )
         raise IncompleteCheckpoint(
             cause, "Name the parts as they were: NAME-00001-of-00003.gguf, and so on."
         )
@@ -128,8 +129,7 @@ def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count:
 
 
 def _check_counts(contents: GgufContents, headers: Sequence[GgufHeader], place: str) -> None:
-    """Find keys that several tensors have; raise if there are fewer or more tensors than a split
-    file says."""
+    """Find keys of several tensors; raise if a split file states another number of tensors."""
     keys = [tensor.name for header in headers for tensor in header.tensors]
     claim = headers[0].metadata.get("split.tensors.count", len(keys))
     if len(headers) > 1 and claim != len(keys):
@@ -181,8 +181,7 @@ def _spare(
 
 
 def _stored(tensor: GgufTensor, header: GgufHeader, number: int, file_nbytes: int) -> TensorPlace:
-    """Return one tensor; raise if its type is unknown, its shape impossible, or its place not in
-    the file."""
+    """Return one tensor; raise if its type, its shape or its place is impossible."""
     dtype, shape, block = _payload(tensor)
     if tensor.offset % header.alignment:
         raise invalid(

@@ -50,8 +50,7 @@ def first_of(name: str) -> str:
 
 
 def parts_of(storage: Storage, name: str) -> list[str]:
-    """Return the names of all parts, given the first one; ``MissingFile`` if one of them is
-    missing."""
+    """Return the names of all parts, given the first one; ``MissingFile`` if one is missing."""
     part = _PART.fullmatch(name)
     if part is None:
         return [name]

@@ -30,8 +30,7 @@ class GgufSource:
     contents: GgufContents
     """The tensors."""
     index: TableIndex = field(init=False)
-    """The table of contents; ``start`` of an entry that is not plain is its number in
-    ``contents.tensors``."""
+    """The table of contents; ``start`` of a non-plain entry numbers ``contents.tensors``."""
     crc: None = None
     """The format has no checksum."""
 
@@ -92,8 +91,7 @@ class DequantizedSource:
     stored: GgufSource
     """The same with blocks."""
     index: TableIndex = field(init=False)
-    """The table of contents; ``start`` of an entry that is not plain is its number in
-    ``contents.tensors``."""
+    """The table of contents; ``start`` of a non-plain entry numbers ``contents.tensors``."""
     crc: None = None
     """The format has no checksum."""
 

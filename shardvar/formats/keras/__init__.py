@@ -28,7 +28,7 @@ CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
 
 @dataclass(frozen=True, slots=True)
 class KerasFormat:
-    """keras: one HDF5 file, alone or in an archive, or a set with an index."""
+    """keras: one HDF5 file, by itself or in an archive, or a set with an index."""
 
     name: str = "keras"
     """The name for ``format=``."""
@@ -40,7 +40,7 @@ class KerasFormat:
         return find_keras(storage, name)
 
     def open(self, storage: Storage, name: str) -> KerasSource:
-        """Open a file, an archive, or the set of that index. A model's configuration is never
+        """Open a file, an archive, or a set by its index. The model's configuration is not
         built."""
         return KerasSource(read_keras(storage, name))
 

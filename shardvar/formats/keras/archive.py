@@ -1,7 +1,7 @@
 """The HDF5 file in an archive of Keras: a member that is not compressed, whose bytes lie in the
 archive as they are.
 
-The archive's checksum covers the whole member, and no array alone: it is compared before the first
+The archive's checksum covers the whole member, not single arrays: it is compared before the first
 array is read. The other members, among them the configuration that Keras builds a model of, are not
 read.
 """
@@ -62,8 +62,7 @@ def find_member(file: ReadableFile) -> Span:
         raise IncompleteCheckpoint(cause, "Save the model again, with its weights.")
     if len(found) > 1:
         raise invalid(
-            f"The archive has {len(found)} members {MEMBER!r}, of which readers choose different "
-            "ones."
+            f"The archive has {len(found)} members {MEMBER!r}, and readers choose different ones."
         )
     (member,) = found
     check_member(member)

@@ -47,7 +47,7 @@ class KerasContents:
     data: DataFiles
     """The files, open."""
     opened: dict[int, Hdf5File] = field(default_factory=dict)
-    """The files of which h5py decodes some arrays, as it has them open, by number."""
+    """The files that h5py has open to decode some of their arrays, by number."""
     spans: dict[int, Span] = field(default_factory=dict)
     """The HDF5 bytes of each file."""
     datasets: dict[str, tuple[int, Dataset]] = field(default_factory=dict)
@@ -165,13 +165,13 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
 
 
 def _files(layer: str, files: Any) -> list[str]:
-    """Return the files of a layer: one name, or a list of names of files beside the index."""
+    """Return the files of a layer: one name, or a list of names of files next to the index."""
     names = [files] if isinstance(files, str) else files
     if type(names) is not list or not names or not set(map(type, names)) <= {str}:
         raise invalid(f"The weight_map has no names of files for {layer!r}.")
     for name in names:
         if name in ("", ".", "..") or set(name) & set("/\\\0"):
             raise InvalidCheckpoint(
-                f"The index names {name!r}, which is not a file beside it.", DISTRUST
+                f"The index names {name!r}, which is not a file next to it.", DISTRUST
             )
     return names

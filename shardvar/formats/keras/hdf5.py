@@ -76,8 +76,7 @@ def _library() -> Any:
 
 
 class Hdf5File:
-    """An open HDF5 file; ``open_file`` is asked for each read, since few files of a set are open at
-    a time."""
+    """An open HDF5 file; ``open_file`` is asked for each read: few files are open at a time."""
 
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         library = _library()
@@ -94,8 +93,7 @@ class Hdf5File:
         self._handle.close()
 
     def read_into(self, dataset: Dataset, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with a part of a payload that h5py decodes, from byte ``start`` of the
-        payload on."""
+        """Fill ``buffer`` with a part of a payload that h5py decodes, from its byte ``start``."""
         # A read that fails with a checksum means other bytes; without one, a structure that cannot
         # be decoded.
         error_type = CorruptCheckpoint if dataset.is_guarded else MalformedCheckpoint

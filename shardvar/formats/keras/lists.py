@@ -4,9 +4,9 @@
 from there. A list that is larger than an attribute may be has parts: ``weight_names0``,
 ``weight_names1`` and so on.
 
-A name that the walk through the file did not meet may still be that of a link, or lie in a group
-that the walk entered by another path. So each step to it is looked at; a link to somewhere else, of
-which the walk told, is not followed.
+A name that the walk through the file did not meet may still be a link, or lie in a group that the
+walk entered by another path. So each step to it is looked at; a link to somewhere else, which the
+walk reported, is not followed.
 """
 
 from collections.abc import Container, Iterator
@@ -45,7 +45,7 @@ class NameLists:
     attributes: TextAttributes
     """The attributes."""
     lists: list[NameList] = field(default_factory=list)
-    """Those that were read."""
+    """The ones that were read."""
     _lost_nbytes: int = 0
 
     def parts(self, group: Any) -> Iterator[str]:
@@ -66,8 +66,7 @@ class NameLists:
         return True
 
     def find_lost(self, each: NameList, found: Container[str]) -> list[str]:
-        """Return the keys that a list names and the file lacks; ``found`` are those of all that the
-        walk met."""
+        """Return the keys that a list names and the file lacks; ``found`` are the walk's."""
         library, lost = self.attributes.library, []
         for name in dict.fromkeys(each.names):
             key = _key(each.path, name)
@@ -115,5 +114,5 @@ def _key(path: str, name: bytes) -> str:
 
 
 def _steps(name: bytes) -> list[bytes]:
-    """Return the names of which a path consists: HDF5 passes over empty ones and dots."""
+    """Return the names in a path: HDF5 passes over empty ones and dots."""
     return [step for step in name.split(b"/") if step not in (b"", b".")]

@@ -38,7 +38,7 @@ def find_keras(storage: Storage, name: str) -> list[str]:
 
 
 def index_of(names: list[str], name: str) -> str:
-    """Return the index of the set that a file is a part of; the file itself if it is alone.
+    """Return the index of the set that a file is a part of; the file itself if it is the only one.
 
     >>> index_of(["m.weights.json", "m_00000.weights.h5"], "m_00000.weights.h5")
     'm.weights.json'
@@ -48,8 +48,7 @@ def index_of(names: list[str], name: str) -> str:
 
 
 def _begins_as_own(storage: Storage, name: str) -> bool:
-    """Return True if a file begins as HDF5, or as a zip archive whose first member is one of
-    Keras."""
+    """Return True if a file begins as HDF5, or as a zip archive with a first member of Keras."""
     first = read_beginning(storage, name, LOCAL.size + max(map(len, _FIRST_MEMBERS)))
     if first.startswith(HDF5_MAGIC):
         return True

@@ -25,8 +25,7 @@ class KerasSource:
     contents: KerasContents
     """The arrays."""
     index: TableIndex = field(init=False)
-    """The table of contents; ``start`` of an entry that is not plain is its number in
-    ``contents.rows``."""
+    """The table of contents; ``start`` of a non-plain entry numbers ``contents.rows``."""
     crc: None = None
     """No array has a checksum that the engine could compare."""
     _compared: dict[int, bool] = field(init=False, default_factory=dict)
@@ -68,8 +67,7 @@ class KerasSource:
         close_all(self.contents)
 
     def findings(self) -> Sequence[Finding]:
-        """Return the links that were not followed; an archive without arrays is compared with its
-        checksum."""
+        """Return the links that were not followed; compares an archive without arrays."""
         found = list(self.contents.findings)
         for number, span in self.contents.spans.items():
             if not self.contents.rows and not self._is_right(number):
@@ -81,7 +79,7 @@ class KerasSource:
         return found
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if the checksums of HDF5, or that of an archive, cover a key and agree."""
+        """Return True if a checksum of HDF5 or of an archive covers a key and agrees."""
         if key not in self.contents.datasets:
             return False
         number, dataset = self.contents.datasets[key]

@@ -115,8 +115,7 @@ class Walk:
         return self.lists.attributes.library
 
     def run(self) -> None:
-        """Enter each group once, and look at each link of it; then compare the lists with what was
-        found."""
+        """Enter each group once, look at its links, then compare the lists with what was found."""
         for name in ("keras_version", "backend"):
             with self._fault(name):
                 if text := self.lists.attributes.read_short(self.root, name):
@@ -206,7 +205,7 @@ class Walk:
         """Return what is needed to read a dataset; raise if it cannot or must not be read."""
         plist, h5d = stored.get_create_plist(), self.library.h5d
         layout = plist.get_layout()
-        # Before the shape is asked for: that of a virtual dataset may be looked up in other files.
+        # Before the shape is asked for: a virtual dataset may be looked up in other files.
         if layout == h5d.VIRTUAL or plist.get_external_count():
             raise UnsupportedError(
                 "Its data are in other files, which are not opened.", "Copy them into this file."
@@ -239,8 +238,7 @@ class Walk:
         return dataset._replace(start=self.span.start + start) if is_native else dataset
 
     def _dtype(self, stored: Any) -> tuple[str, bool]:
-        """Return the name of a dataset's dtype, and True if its elements are stored as they are in
-        memory."""
+        """Return the name of a dataset's dtype, and True if it is stored as in memory."""
         kind = stored.get_type()
         dtype = kind.dtype
         if dtype.kind == "V" and dtype.names is None:
@@ -275,8 +273,7 @@ class Walk:
         return int(start)
 
     def _check_chunks(self, stored: Any, plist: Any, dataset: Dataset) -> bool:
-        """Return True if checksums cover all chunks; raise if some are missing or claim to be too
-        large."""
+        """Return True if checksums cover all chunks; raise if some are missing or too large."""
         filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
         for number in filters:
             if number not in _FILTERS:

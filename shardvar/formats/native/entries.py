@@ -5,7 +5,7 @@ The metadata block describes the checkpoint as a whole (``Overview``):
 
     description, writer     texts
     generation              the text that the data files' names contain: 1 to 64 letters and digits
-    run_nbytes              the size of a run of a payload, each of which has a checksum
+    run_nbytes              the size of a run of a payload; each run has a checksum
     file_nbytes             u64 for each data file: its exact size
     user_name, user_value   packed strings: the user's metadata
 
@@ -60,8 +60,7 @@ from shardvar.wire.block_file import IndexBlock, encode_index_block, pack_string
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid
 
 RUN_NBYTES = 1 << 18
-"""The run of this writer: a 2.4 MB slice reads at most half a MiB more, and 4 bytes guard each 256
-KiB."""
+"""The run of this writer: a slice reads at most half a MiB more, 4 bytes guard 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +70,7 @@ class Overview:
     metadata: Metadata
     """The description, the writer and the user's metadata."""
     generation: str
-    """The token that distinguishes the data files of one commit from those of another."""
+    """The token that distinguishes the data files of one commit from the files of another."""
     file_nbytes: Ints
     """[files] the exact size of each data file."""
     run_nbytes: int = RUN_NBYTES
@@ -160,8 +159,7 @@ class Entries:
     """The row of each key among the tensors of ``table``."""
 
     def find(self, key: str) -> EntryTable | None:
-        """Return the entries of one key, over a table of that tensor alone; None if the block does
-        not have it."""
+        """Return the entries of one key, over a table of only it; None if the block lacks it."""
         row = self.rows.get(key)
         if row is None:
             return None
@@ -172,8 +170,8 @@ class Entries:
 def select_entries(
     table: EntryTable, tensor: int, tensor_stop: int, first: int, last: int
 ) -> EntryTable:
-    """Return the rows ``[first, last)``, which are those of the tensors ``[tensor, tensor_stop)``,
-    over these alone."""
+    """Return the rows ``[first, last)`` of the tensors ``[tensor, tensor_stop)``, over a table of
+    only these."""
     slices, tensors = table.slices, table.slices.tensors
     some, rows = slice(tensor, tensor_stop), slice(first, last)
     kept = TensorTable(
@@ -248,8 +246,7 @@ def _read_keys(block: IndexBlock) -> tuple[list[str], bytes, bytes]:
 
 
 def _read_slices(block: IndexBlock, keys: list[str], m: int) -> tuple[SliceTable, dict[int, str]]:
-    """Return the slices as they are stored, and the tensors of unknown dtypes with the names of
-    these."""
+    """Return the slices as stored, and the tensors of unknown dtypes with their names."""
     n = len(keys)
     # The counts divide the entries among the tensors. They have 32 bits, so their sum cannot
     # overflow 64.
@@ -280,8 +277,7 @@ def _read_slices(block: IndexBlock, keys: list[str], m: int) -> tuple[SliceTable
 
 
 def _read_wide(block: IndexBlock, name: str, count: int) -> Ints:
-    """Return a column of 64-bit numbers; larger ones become ``MAX_NBYTES + 1``: sums of two fit in
-    64 bits."""
+    """Return a column of 64-bit numbers, at most ``MAX_NBYTES + 1``, so that sums of two fit."""
     column: Ints = np.minimum(block.numbers(name, "<u8", count), np.uint64(MAX_NBYTES + 1)).astype(
         np.int64
     )
@@ -289,8 +285,7 @@ def _read_wide(block: IndexBlock, name: str, count: int) -> Ints:
 
 
 def _read_matrix(block: IndexBlock, name: str, ranks: Ints, fill: int) -> Ints:
-    """Return [rows, rank] the rows of a column of numbers, ``ranks`` of them each, padded on the
-    right."""
+    """Return [rows, rank] a column's numbers in rows of ``ranks``, padded on the right."""
     flat = _read_wide(block, name, int(ranks.sum()))
     rank = int(ranks.max())
     if (ranks == rank).all():
@@ -303,8 +298,7 @@ def _read_matrix(block: IndexBlock, name: str, ranks: Ints, fill: int) -> Ints:
 
 
 def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums:
-    """Return the checksums of all runs: the stored ones, and the payload's own where a payload is
-    one run."""
+    """Return the checksums of all runs: stored ones, or the payload's own if it is one run."""
     counts = -(-nbytes // run_nbytes)
     many = counts > 1
     stored = block.numbers("run_crc", "<u4")
@@ -347,8 +341,7 @@ _Violation = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
 def _find_broken(
     table: EntryTable, unknown: dict[int, str], overview: Overview
 ) -> dict[int, CheckpointError]:
-    """Return the tensors that break a law, each with its error; ``unknown`` are those of unknown
-    dtypes."""
+    """Return the tensors that break a law, each with its error; ``unknown`` dtypes included."""
     broken: dict[int, CheckpointError] = {
         tensor: InvalidCheckpoint(
             f"The dtype {name!r} of {table.slices.tensors.keys[tensor]!r} is unknown.",

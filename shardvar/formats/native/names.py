@@ -25,7 +25,7 @@ _ASIDE = re.compile(
     + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp)",
     re.DOTALL,
 )
-"""A data file, what may be beside one, or an index under its temporary name."""
+"""A data file, what may be next to one, or an index under its temporary name."""
 
 
 def native_index_name(prefix: str) -> str:
@@ -65,7 +65,8 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
     >>> find_native(["a.svindex", "b.svindex", "b.svdata-0-00000-of-00001"], "b.svdata-0-00000-of-00001")
     ['b']
     """
-    # An interpretation counts only if its index exists: data files alone are not a checkpoint.
+    # An interpretation counts only if its index exists: data files without an index are not a
+    # checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
     indexes = [
         file for file in indexes if not is_share_file(file)

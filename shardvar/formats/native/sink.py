@@ -50,8 +50,7 @@ from shardvar.wire.block_file import (
 from shardvar.wire.crc import CRC32C, Checksum
 
 MAX_SLICE_NBYTES = 1 << 41
-"""The largest slice: the checksums of its runs take half of the largest block that readers
-accept."""
+"""The largest slice: its checksums take half of the largest block that readers accept."""
 
 CAPABILITIES = Capabilities(
     dtypes=frozenset(NAMES),
@@ -68,7 +67,7 @@ PAYLOAD_ALIGNMENT = 64
 is aligned."""
 
 _BLOCK_NBYTES = 255 << 10
-"""Packed columns of a block, unless one entry alone has more; with the names of the columns it is
+"""Packed columns of a block, unless a single entry has more; with the names of the columns it is
 within 256 KiB."""
 
 _ENTRY_NBYTES = 24  # file 4, start 8, nbytes 8, crc 4
@@ -120,8 +119,7 @@ class NativeSink:
     writer: NativeWriter = NativeWriter()
     """The checksums of each file."""
     written: Sequence[str] = ()
-    """[files] the names under which the data files were written, where these are not yet the final
-    ones."""
+    """[files] the names of the written data files, if not yet the final ones."""
 
     @property
     def asides(self) -> Sequence[str]:
@@ -142,8 +140,7 @@ class NativeSink:
         )
 
     def withdraw(self) -> None:
-        """Remove the files, unless the index in place names them; without an answer to that they
-        stay."""
+        """Remove the files, unless the index in place names them or cannot be read."""
         if not self.is_in_place():
             discard_files(self.storage, [*self.asides, self._index_aside])
 
@@ -240,8 +237,7 @@ def _fresh(storage: Storage, prefix: str, generation: str) -> str:
 
 
 def generation_of(storage: Storage, prefix: str) -> str | None:
-    """Return the generation that the index in place names; None for no index, or one that cannot be
-    decoded."""
+    """Return the generation of the index in place; None without a readable one."""
     try:
         file = storage.open(native_index_name(prefix))
         try:
@@ -256,7 +252,7 @@ def generation_of(storage: Storage, prefix: str) -> str | None:
 def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     """Return [m] the first byte of each payload in its file, and [files] the size of each file.
 
-    Laws: within a file, places rise in the order of the assignment; payloads are disjoint; those
+    Laws: within a file, places rise in the order of the assignment; payloads are disjoint; payloads
     that have bytes begin at multiples of ``PAYLOAD_ALIGNMENT``; a file ends with its last payload.
     """
     slices, count = assignment.slices, assignment.num_files
@@ -285,7 +281,7 @@ class _Rows:
     """The entries in the order of the index."""
 
     slices: SliceTable
-    """The slices; their tensors are those that have any, in the order of their keys."""
+    """The slices; their tensors are the ones that have any, in the order of their keys."""
     keys: Sequence[bytes]
     """[n] the keys as they are stored."""
     file: Ints
@@ -301,8 +297,8 @@ class _Rows:
 def _sort_rows(
     assignment: Assignment, keys: Sequence[bytes], start: Ints, checksums: Sequence[FileChecksums]
 ) -> _Rows:
-    """Return the entries in the order of the index; ``keys`` are those of the assignment's tensors,
-    as stored."""
+    """Return the entries in the order of the index; ``keys`` are the keys of the assignment's
+    tensors, as stored."""
     slices = assignment.slices
     payload, runs = _by_row(assignment, checksums)
     used = np.unique(slices.tensor).tolist()
@@ -352,8 +348,7 @@ def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
-    """Return the entries ``[first, last)``, column by column
-    (``shardvar.formats.native.entries``)."""
+    """Return the entries ``[first, last)``, column by column (``formats.native.entries``)."""
     slices, tensors = rows.slices, rows.slices.tensors
     tensor = slices.tensor[first:last]
     some = slice(int(tensor[0]), int(tensor[-1]) + 1)
@@ -384,7 +379,7 @@ def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
 
 
 def _by_row(assignment: Assignment, checksums: Sequence[FileChecksums]) -> tuple[Ints, list[bytes]]:
-    """Return [m] each payload's checksum, and those of its runs if it has several, from the
+    """Return [m] each payload's checksum, and the checksums of its runs if it has several, from the
     checksums of the files."""
     # Checksums come file by file, and within a file in the order of the assignment: the order of a
     # stable sort by file.

@@ -51,7 +51,7 @@ from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import invalid, past_limit
 
 _KEPT_BLOCKS = 16
-"""Decoded blocks that are kept: those of an index of some 40,000 entries, about 16 MiB."""
+"""Decoded blocks that are kept: as in an index of some 40,000 entries, about 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,8 +152,7 @@ class NativeIndex:
         return self._faults[0]
 
     def _shared(self, tables: Sequence[EntryTable]) -> dict[str, CheckpointError]:
-        """Return the keys whose payloads share too many bytes with others, which only a full scan
-        can tell."""
+        """Return the keys whose payloads share too many bytes with others, by a full scan."""
         if not tables:
             return {}
         entries = concatenate_entries(tables)
@@ -212,7 +211,7 @@ class NativeIndex:
             # one's would never be found.
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:
-                raise invalid("Its keys are not those that the table gives.")
+                raise invalid("Its keys are not the ones that the table gives.")
         return entries
 
 
@@ -348,7 +347,7 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
         raise
     except (
         UnsupportedError
-    ) as error:  # of another branch of errors, which ``prefix_errors`` leaves alone
+    ) as error:  # of another branch of errors, which ``prefix_errors`` does not change
         file.close()
         raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
     names = data_names(prefix, overview.generation, len(overview.file_nbytes))

@@ -1,7 +1,7 @@
 """npz, NumPy's zip archive of arrays, read more carefully than NumPy reads it.
 
 contents    the archive's directory and the arrays' headers, and what is wrong with them
-source      reading payloads, also those that are compressed, big-endian or in Fortran order
+source reading payloads, including compressed, big-endian and Fortran-order ones
 sink        writing an archive
 """
 

@@ -4,14 +4,14 @@ front of each array.
 The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its
 key and leaves the others readable. Two members of one key are both refused, because readers
 disagree on which of them counts. A member of another name that does not begin as an array does was
-added by hand: it is a finding, and not a key. An archive of such members alone was written by
+added by hand: it is a finding, and not a key. An archive of only such members was written by
 another program, and is refused.
 
 An array whose dtype cannot be held (text, dates, fields) is a fault of its key. Its member is kept,
 so that ``verify`` can compare the CRC: that needs no dtype.
 
-The CRC of a zip covers header and elements. The CRC of the elements alone follows from it, because
-a CRC is linear:
+The CRC of a zip covers header and elements. The CRC of only the elements follows from it, because a
+CRC is linear:
 
     crc(header + elements) == combine(crc(header), 0, nbytes of elements) ^ crc(elements)
 
@@ -78,8 +78,7 @@ MEMBER_SUFFIX = ".npy"
 _PEEK_NBYTES = 256
 """Bytes at the beginning of a member; nearly every npy header is shorter."""
 _MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
-"""The memory that an array in Fortran order may take: this size, or this multiple of its size in
-the file."""
+"""The memory for an array in Fortran order: this size, or this multiple of its size."""
 
 
 class PlacedMember(NamedTuple):
@@ -113,8 +112,7 @@ class ArchiveContents:
     """The contents of an archive."""
 
     index: TableIndex
-    """The table of contents; ``start`` of an entry that is not plain is its position in
-    ``arrays``."""
+    """The table of contents; ``start`` of a non-plain entry is its position in ``arrays``."""
     arrays: Sequence[StoredArray]
     """The arrays that can be read, sorted by key."""
     files: DataFiles
@@ -127,8 +125,7 @@ class ArchiveContents:
 
 @dataclass(slots=True)
 class _Headers:
-    """npy headers that were parsed already: most arrays of an archive have the same header as
-    others."""
+    """npy headers that were parsed already: many arrays of an archive share one."""
 
     known: dict[bytes, tuple[NpyHeader, int]] = field(default_factory=dict)
 
@@ -190,8 +187,7 @@ class _Members:
 
 
 def _find_members(file: ReadableFile, members: Sequence[Member], stop: int) -> _Members:
-    """Read the headers of all members, which end before ``stop``, the beginning of the central
-    directory."""
+    """Read the headers of all members, which end before ``stop``, the central directory."""
     found = _Members()
     window, headers = Window(file), _Headers()
     # In the order of the file, so that one window serves neighbours.
@@ -260,7 +256,7 @@ def _is_array(window: Window, place: PlacedMember) -> bool:
 
 def _read_array(window: Window, headers: _Headers, place: PlacedMember) -> StoredArray:
     """Return the array in a member, by its npy header."""
-    # The header: mostly within the first bytes, which are read with those of neighbours.
+    # The header: mostly within the first bytes, which are read with their neighbours' bytes.
     member, start = place
     first = _peek(window, place, _PEEK_NBYTES)
     needed = preamble_nbytes(first[:12], member.nbytes)
@@ -290,8 +286,7 @@ def _read_array(window: Window, headers: _Headers, place: PlacedMember) -> Store
 
 
 def check_transposable(array: StoredArray) -> None:
-    """Raise ``UnsupportedError`` for an array in Fortran order that is too large to be transposed
-    in memory."""
+    """Raise ``UnsupportedError`` for an array in Fortran order too large to transpose."""
     # The shape comes from the file: an archive of 1 MiB may claim any size, and is refused beyond 1
     # GiB.
     most = max(_MODEST_NBYTES, array.place.member.stored_nbytes * _MODEST_INFLATION)
@@ -328,8 +323,7 @@ def _peek(window: Window, place: PlacedMember, nbytes: int) -> bytes:
 def _shared(
     place: str, members: Sequence[Member], placed: Sequence[PlacedMember]
 ) -> dict[str, ShardvarError]:
-    """Return an error for each key that two members have, and for each whose bytes belong to two
-    members."""
+    """Return an error for each key in two members, and for each with shared bytes."""
     faults: dict[str, ShardvarError] = {}
     start = np.array([each.member.start for each in placed], dtype=np.int64)
     stop = np.array([each.start + each.member.stored_nbytes for each in placed], dtype=np.int64)

@@ -26,8 +26,7 @@ from shardvar.wire.npy import build_preamble
 from shardvar.wire.zip import build_central, build_end, build_local, encode_name, plan_local_nbytes
 
 _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
-"""The beginning of a name that, unpacked as a file, would lie outside the directory of the
-archive."""
+"""The beginning of a name that would be unpacked outside the directory of the archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class NpzWriter:
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of a payload; that of its member is computed from it."""
+        """The checksum of a payload; the checksum of its member is computed from it."""
         return CRC32
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
@@ -62,9 +61,9 @@ class NpzWriter:
             strict=True,
         )
         for (name, preamble), begin, nbytes, checksum in rows:
-            # The CRC of a member is that of preamble and payload: the preamble's share
-            # (``contents``) plus the payload's own. Equal preambles mean equal dtypes and shapes,
-            # so the sizes are equal too.
+            # The CRC of a member covers preamble and payload: the preamble's share (``contents``)
+            # plus the payload's own. Equal preambles mean equal dtypes and shapes, so the sizes are
+            # equal too.
             if preamble not in shares:
                 shares[preamble] = CRC32.combine(CRC32.compute(preamble), 0, nbytes)
             crc, total = shares[preamble] ^ checksum, len(preamble) + nbytes
@@ -107,8 +106,7 @@ class NpzSink:
         discard_files(self.storage, self.asides)
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in
-        place."""
+        """Return False: until the commit, no other process puts files under these names."""
         return False
 
     def _tidy(self) -> None:

@@ -54,8 +54,7 @@ class _Inflater:
     _zlib: Any = field(default_factory=lambda: zlib.decompressobj(-zlib.MAX_WBITS))
 
     def read(self, most: int) -> bytes:
-        """Return the next bytes, at least one and at most ``most``; empty once the stream has
-        ended."""
+        """Return the next bytes, from one to ``most``; empty once the stream has ended."""
         while not self._zlib.eof:
             # ``decompress`` stops after ``most`` bytes and keeps the rest of its input, which is
             # used up first.
@@ -131,7 +130,7 @@ class MemberStream:
         return self.file.read(self.place.start + self._taken - nbytes, nbytes)
 
     def _check_end(self) -> None:
-        # The CRC alone is not enough: a stream may go on after the bytes that it covers.
+        # The CRC is not enough: a stream may go on after the bytes that it covers.
         if not self._is_stored:
             self._inflater.check_end()
         if self._crc != self.place.member.crc:
@@ -185,14 +184,13 @@ class PayloadStream:
     def _read_elements(self, buffer: memoryview, unit: int) -> None:
         self._member.read_into(buffer)
         if unit > 1:
-            # As unsigned integers, whatever the elements are: only the order of their bytes
+            # As unsigned integers, for elements of any dtype: only the order of their bytes
             # changes.
             np.frombuffer(buffer, f"u{unit}").byteswap(inplace=True)
 
 
 def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
-    """Return the whole payload of an array in Fortran order; takes twice its size while it is
-    transposed."""
+    """Return the whole payload of an array in Fortran order; takes twice its size."""
     check_transposable(array)
     header = array.header
     try:
@@ -212,7 +210,7 @@ class NpzSource:
     """The contents of the archive."""
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)
-    """The payload of an array in Fortran order of which a part has been read."""
+    """The partly read payload of an array in Fortran order."""
     _lock: RLock = field(default_factory=new_lock)
 
     @property
@@ -276,8 +274,7 @@ class NpzSource:
         return found
 
     def compare_bytes(self, key: str) -> bool:
-        """Compare the CRC of a key that cannot be read; return False if its bytes cannot be read
-        either."""
+        """Compare the CRC of an unreadable key; return False if its bytes are unreadable."""
         place = self.contents.unsupported.get(key)
         if place is None:
             return False
@@ -303,8 +300,7 @@ class NpzSource:
                     self._streams.popitem(last=False)
 
     def _read_transposed(self, number: int, start: int, buffer: memoryview) -> None:
-        """Read from the transposed payload, of which one array's is kept until its last byte was
-        read."""
+        """Read from the transposed payload; one array's is kept until its last byte was read."""
         file, array = self.contents.files.open(0), self.contents.arrays[number]
         with self._lock:
             payload = self._transposed.pop(number, None)

@@ -33,8 +33,7 @@ CAPABILITIES = Capabilities(
     keeps_metadata=True,
     is_exact=True,
 )
-"""Whole tensors only; while a set is overwritten, there is for a moment neither the old set nor the
-new."""
+"""Whole tensors only; overwriting a set leaves, for a moment, neither old nor new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,7 @@ class SafetensorsFormat:
     """The dtypes that the real library can read back, whole."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the files, the indexes of sets, and the first files of shards that ``name`` may
-        mean."""
+        """Return the files, indexes of sets, and first files of shards that ``name`` may mean."""
         return find_safetensors(storage, name)
 
     def open(self, storage: Storage, name: str) -> SafetensorsSource:
@@ -82,8 +80,7 @@ class SafetensorsFormat:
         metadata: Metadata,
         files: WrittenFiles,
     ) -> SafetensorsSink:
-        """Return the sink of files that are written already; they have the metadata of their
-        writers."""
+        """Return the sink of files that are already written, with their writers' metadata."""
         return adopt_safetensors(storage, name, assignment, metadata, self.capabilities, files)
 
     def remove(self, storage: Storage, name: str) -> None:
@@ -93,7 +90,7 @@ class SafetensorsFormat:
 
 
 def _check_is_own(name: str) -> None:
-    """Raise ``UnsupportedError`` if a name is that of a shard, which is read and not written."""
+    """Raise ``UnsupportedError`` if a name is a shard's, which is read and not written."""
     if split_shard_name(name):
         cause = (
             f"{name} is named as a shard of PyTorch's distributed checkpoints, which shardvar "

@@ -30,8 +30,7 @@ _INDEX = re.compile(r"(.*)\.safetensors(\.[^.]+)?\.index(\.[^.]+)?\.json", re.DO
 _PART = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\.[^.]+)?\.safetensors", re.DOTALL)
 _SHARD = re.compile(r"shard-(\d{5,})-(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.DOTALL)
 _DIGITS = 10
-"""Ten digits are more files than can exist; a hostile name must not make anyone work on billions of
-them."""
+"""Ten digits are more files than can exist; a hostile name must not cost work."""
 
 
 class ShardName(NamedTuple):
@@ -44,7 +43,7 @@ class ShardName(NamedTuple):
     rank: int
     """The rank that wrote it, from 1 on."""
     number: int
-    """The number of the file among those of its rank, from 1 on."""
+    """The number of the file among the files of its rank, from 1 on."""
 
 
 def set_index_name(prefix: str) -> str:
@@ -53,7 +52,7 @@ def set_index_name(prefix: str) -> str:
 
 
 def is_set_index(name: str) -> bool:
-    """Return True if a name is that of the index of a set, or of a variant of it.
+    """Return True if a name belongs to the index of a set, or of a variant of it.
 
     >>> is_set_index("model.safetensors.index.fp16.json"), is_set_index("model.safetensors")
     (True, False)
@@ -100,7 +99,7 @@ def split_shard_name(name: str) -> ShardName | None:
 
 
 def prefix_of(name: str) -> str:
-    """Return the prefix of a checkpoint by any of its names; that of a variant includes the
+    """Return the prefix of a checkpoint by any of its names; the prefix of a variant includes the
     variant.
 
     >>> prefix_of("model.safetensors.index.json"), prefix_of("model-00001-of-00003.safetensors"), prefix_of("model")
@@ -115,12 +114,12 @@ def prefix_of(name: str) -> str:
 
 
 def part_names_of(prefix: str, names: Iterable[str]) -> list[str]:
-    """Return those of the names that belong to files of a set with that prefix."""
+    """Return the names that belong to files of a set with that prefix."""
     return [name for name in names if (part := split_part_name(name)) and part[0] == prefix]
 
 
 def shard_names_of(name: str, names: Iterable[str]) -> list[str]:
-    """Return those of the names that are of shards of one checkpoint with ``name``, in order."""
+    """Return the names that belong to shards of one checkpoint with ``name``, in order."""
     wanted = split_shard_name(name)
     return sorted(
         each
@@ -135,7 +134,7 @@ def find_safetensors(storage: Storage, name: str) -> list[str]:
     if not name:
         return _all_checkpoints(storage, names)
     if name in names:
-        # A file of a set means the set, if its index exists; else it is read alone.
+        # A file of a set means the set, if its index exists; else it is read by itself.
         part = split_part_name(name)
         own = _indexes_of(part[0], names) if part else shard_names_of(name, names)[:1]
         is_named = name.endswith(SAFETENSORS_SUFFIX) or is_set_index(name)
@@ -174,8 +173,7 @@ def _indexes_of(prefix: str, names: Iterable[str]) -> list[str]:
 
 
 def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
-    """Return the checkpoints of a directory: its sets, and the files that are of no set, alone or
-    with their like."""
+    """Return the checkpoints of a directory: its sets, and files outside of sets."""
     indexes = [name for name in names if is_set_index(name)]
     prefixes = set(map(prefix_of, indexes))
     found = set(indexes)
@@ -202,8 +200,7 @@ def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
 
 
 def _named_files(storage: Storage, index: str) -> set[str] | None:
-    """Return the files that an index names; None if it cannot be read, so that any file may be of
-    its set."""
+    """Return the files that an index names; None, so any file, if it cannot be read."""
     return look_into(
         storage,
         index,
@@ -213,8 +210,7 @@ def _named_files(storage: Storage, index: str) -> set[str] | None:
 
 
 def _begins_with_header(storage: Storage, name: str) -> bool:
-    """Return True if a file of another name, such as caches use, begins as a safetensors file
-    does."""
+    """Return True if a file of another name, as in caches, begins as a safetensors file."""
     header = look_into(
         storage,
         name,

@@ -42,7 +42,7 @@ def saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
 
 def partial_tensors(header: Header) -> Mapping[str, IncompleteCheckpoint]:
     """Return the tensors of a file that are slices at other offsets than 0, each with the error of
-    reading it alone."""
+    reading only it."""
     return {
         key: IncompleteCheckpoint(
             f"{key!r} is a slice that begins at {list(offsets)} of its tensor; the other slices "

@@ -1,7 +1,7 @@
 """The shards of PyTorch's distributed checkpoints, joined: each rank wrote its slices into other
 files.
 
-1. Group. The files of one checkpoint differ in the numbers of their names alone (``names``).
+1. Group. The files of one checkpoint differ only in the numbers of their names (``names``).
 2. Join. Each header says where its slices begin (``offsets``). A tensor reaches to the end of its
    last slice, since no file says how large it is. That its slices cover it is a law of every index,
    which the reader checks.
@@ -72,7 +72,7 @@ def read_shards(storage: Storage, name: str) -> SafetensorsContents:
         with prefix_errors(file.name):
             offsets = saved_offsets(header)
             if offsets is None:
-                raise invalid(f"Its name is that of a shard, but it has no {SHARDING_INFO_KEY}.")
+                raise invalid(f"It is named as a shard, but it has no {SHARDING_INFO_KEY}.")
         _join(joined, header, offsets, number)
         metadata |= header.metadata
     for key, tensor in joined.tensors.items():
@@ -173,7 +173,7 @@ def _entries(joined: _Joined) -> EntryTable:
 
 
 def _is_listed(joined: _Joined, key: str, tensor: _Tensor) -> bool:
-    """Return True unless the tensor's own columns are wrong; those that lack a shard are listed
+    """Return True unless the tensor's own columns are wrong; tensors that lack a shard are listed
     with their fault."""
     return bool(tensor.rows) and type(joined.faults.get(key)) in (type(None), IncompleteCheckpoint)
 

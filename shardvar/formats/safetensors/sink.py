@@ -128,8 +128,7 @@ class SafetensorsSink:
         discard_files(self.storage, [*self.asides, self.index_aside])
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in
-        place."""
+        """Return False: until the commit, no other process puts files under these names."""
         return False
 
     def _tidy(self, kept: Sequence[str], owns_set: bool) -> None:
@@ -229,8 +228,7 @@ def adopt_safetensors(
 
 
 def remove_safetensors(storage: Storage, name: str) -> None:
-    """Remove the file of that name's prefix, and the set if its index exists or was about to
-    exist."""
+    """Remove the file of that prefix, and the set if it has, or was to get, an index."""
     prefix, index = prefix_of(name), index_name_of(name)
     single = prefix + SAFETENSORS_SUFFIX
     owns_set = _owns_set(index, storage.names())
@@ -266,8 +264,7 @@ def _is_aside(pattern: str, name: str) -> bool:
 def _unnamed(
     prefix: str, index: str, names: Sequence[str], kept: Sequence[str], owns_set: bool
 ) -> list[str]:
-    """Return the files of this prefix that its checkpoint no longer has, and temporary files of
-    dead writers."""
+    """Return files of this prefix outside its checkpoint, and dead writers' temporary ones."""
     # Files of a set go once their index is gone or replaced. If it could not be removed, they are
     # still a checkpoint.
     parts = (

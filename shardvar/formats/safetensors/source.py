@@ -2,7 +2,7 @@
 and the payloads.
 
 Contents. A file is believed whole or not at all, because its header describes all its tensors. A
-set is read as far as possible: the keys of a file that cannot be read, or that is not beside the
+set is read as far as possible: the keys of a file that cannot be read, or that is not next to the
 index, are faults, and the others can be read. The index decides which file has a key. Disagreements
 between the files and the index are findings: a tensor in two files, a tensor or a file that the
 index does not name, names and sizes that do not fit.
@@ -72,7 +72,7 @@ TOTALS = ("total_size", "total_parameters")
 """The keys in the metadata of an index that count the tensors."""
 
 _HALF = 4
-"""Bits of an element, two of which share a byte."""
+"""Bits of an element, if two share a byte."""
 _UNREADABLE = frozenset(dtype for dtype, bits in BITS.items() if bits < 8 and bits != _HALF)
 """Dtypes whose elements are packed in an unknown order."""
 
@@ -142,7 +142,7 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     absent = _absences(headers, weight_map)
     faults |= absent
 
-    # The index again: if it is another one now, the headers may be those of two sets. It was kept
+    # The index again: if it is another one now, the headers may come from two sets. It was kept
     # open until here, so that the file system cannot give its identity to another file.
     if _stamp(storage, name) != index.stamp:
         cause = f"{storage.path}: {name} was replaced while the set was being opened."
@@ -206,13 +206,13 @@ def _stamp(storage: Storage, name: str) -> str:
 
 
 def _check_name(folder: str, name: str) -> None:
-    """Raise ``InvalidCheckpoint`` unless the name is that of a safetensors file beside the index.
+    """Raise ``InvalidCheckpoint`` unless the name is a safetensors file next to the index.
 
-    The storage refuses names that are not bare on this system; this refuses those that are not on
-    another system.
+    The storage refuses names that are not bare on this system; this refuses names that are not safe
+    on another system.
     """
     if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
-        cause = f"{folder}: the index names {name!r}, which is not a safetensors file beside it."
+        cause = f"{folder}: the index names {name!r}, which is not a safetensors file next to it."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
@@ -243,7 +243,7 @@ def _absences(
 def _add_rows(
     rows: _Rows, faults: dict[str, ShardvarError], header: Header, number: int, keys: Sequence[str]
 ) -> None:
-    """Add tensors of one file, and the errors of those that cannot be read."""
+    """Add tensors of one file, and the errors of unreadable ones."""
     row_of = {key: row for row, key in enumerate(header.keys)}
     wanted = [row_of[key] for key in keys]
     partial = partial_tensors(header)
@@ -320,8 +320,7 @@ def _disagreements(
 
 
 def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Files whose names imply another number of files than the index names, and files beside the
-    set."""
+    """Files whose names imply another number of files than the index, and files next to the set."""
     prefix = prefix_of(name)
     parts = [part for file in files if (part := split_part_name(file))]
     # Complete are 3 files numbered 1 to 3, and also 0 to 2: some writers begin at 0.
@@ -338,12 +337,13 @@ def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Fi
     ]
     strays = part_names_of(prefix, others)
     for file in others:
-        yield Finding(file, "It is beside the set, and the index does not name it.", file in strays)
+        yield Finding(
+            file, "It lies next to the set, and the index does not name it.", file in strays
+        )
 
 
 def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iterator[Finding]:
-    """A total that is not the sum. Old writers stored it as a floating-point number, and some omit
-    it."""
+    """A total that is not the sum. Old writers stored it as a float, and some omit it."""
     total = index_metadata.get("total_size", nbytes)
     if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
         yield Finding(

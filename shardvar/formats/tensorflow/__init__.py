@@ -44,8 +44,8 @@ class TensorFlowFormat:
     """The dtypes and slices that TensorFlow can read back."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the prefixes that ``name`` may mean; those of V1 checkpoints too, for which
-        ``open`` has an error."""
+        """Return the prefixes that ``name`` may mean; the names of V1 checkpoints included, for
+        which ``open`` has an error."""
         return find_bundles(storage, name)
 
     def open(self, storage: Storage, name: str) -> BundleSource:

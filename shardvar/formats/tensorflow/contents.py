@@ -57,7 +57,7 @@ from shardvar.wire.sstable import open_table
 
 HEADER_KEY = b""
 _MAX_SLICE_KEY_NBYTES = 2 * MAX_KEY_NBYTES + 16 + MAX_RANK * 2 * 10
-"""The key of a slice: the name, of which each byte may be escaped, the rank, and two numbers of at
+"""The key of a slice: the name, whose bytes may each be escaped, the rank, and two numbers of at
 most ten bytes for each axis."""
 
 _SlicePart = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -124,8 +124,7 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
 
 
 def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
-    """Return the error for a missing index file of that prefix, by the other files of the
-    prefix."""
+    """Return the error for a missing index of that prefix, by the prefix's other files."""
     names = storage.names()
     path = f"{storage.path}/{prefix}"
     # A V1 checkpoint has no index, and a bundle may have lost its own.
@@ -252,8 +251,7 @@ def _check_part(contents: BundleContents, row: int, part: _SlicePart) -> None:
 
 
 def _sliced_name(key: bytes) -> bytes | None:
-    """Return the name of the tensor of which ``key`` is a slice; None if ``key`` is the name of a
-    tensor."""
+    """Return the tensor that the slice ``key`` belongs to; None if ``key`` is a tensor."""
     if key[:1] != b"\x00":
         return None
     # Only bytes that decode completely are a slice key; any others are a strange but valid name.

@@ -8,8 +8,8 @@ moves such a payload whole, and the slices of a tensor are one entry here:
     payload of a slice     lengths | checksum of the lengths | bytes
     payload of the entry   the same, of all elements in the C order of the tensor
 
-The lengths and bytes are those of the slices, and there is one checksum of 4 bytes: slices of 9 and
-12 bytes are a payload of 5 + 8 + 4 = 17.
+The lengths and bytes come from the slices, and there is one checksum of 4 bytes: slices of 9 and 12
+bytes are a payload of 5 + 8 + 4 = 17.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -43,7 +43,7 @@ class MadePayloads:
     """
 
     kept: dict[_Place, bytes] = field(default_factory=dict)
-    """Those of which bytes are still to be read."""
+    """The ones with bytes still to be read."""
 
     def read(
         self, place: _Place, start: int, buffer: memoryview, make: Callable[[], bytes]
@@ -104,8 +104,7 @@ def join_strings(
 def join_payloads(
     parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...], nbytes: int
 ) -> bytes:
-    """Return the payload of a string tensor of that shape, from those of its slices, which tile
-    it."""
+    """Return the payload of a string tensor from the payloads of its slices, which tile it."""
     try:
         whole = np.empty(shape, object)
     except ValueError as error:

@@ -41,7 +41,7 @@ def data_name(prefix: str, number: int, count: int) -> str:
 
 
 def data_files(prefix: str, names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Those of ``names`` that are data files of the prefix, of any count, each with that count."""
+    """The data files of the prefix in ``names``, of any count, each with that count."""
     for name in names:
         match = DATA_NAME.fullmatch(name)
         if match and match["prefix"] == prefix:
@@ -49,8 +49,7 @@ def data_files(prefix: str, names: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def find_bundles(storage: Storage, name: str) -> list[str]:
-    """Return the prefixes that ``name`` may mean; if it is empty, those of all bundles in the
-    directory."""
+    """Return the prefixes that ``name`` may mean; if empty, all in the directory."""
     names = storage.names()
     if not name:
         return _list_prefixes(storage, names)
@@ -88,8 +87,7 @@ def check_readable(prefix: str) -> None:
 
 
 def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
-    """Return the bundles of a directory; without any, prefixes of data files, or else V1
-    checkpoints."""
+    """Return the bundles of a directory, or else prefixes of data files, or V1 checkpoints."""
     # An ``.index`` without data files may be a file of another program, so its last bytes are read.
     # Bundles without any tensor have no data files and are found by these bytes too.
     data = {match["prefix"] for name in names if (match := DATA_NAME.fullmatch(name))}
@@ -101,8 +99,8 @@ def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
     ]
     if bundles or data:
         return bundles or sorted(data)
-    # One file of each set is looked at: those of other formats may be thousands, and in a bucket
-    # each is a request.
+    # One file of each set is looked at: other formats may have thousands, and in a bucket each is a
+    # request.
     firsts: dict[str, str] = {}
     unfinished = unfinished_files(
         names, ""

@@ -160,8 +160,7 @@ def decode_entry(message: bytes) -> BundleEntry:
 def decode_bundle_entries(
     messages: Sequence[bytes],
 ) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
-    """Return all entries in order, and the errors of those that cannot be read (``NO_ENTRY`` in the
-    list) by row."""
+    """Return all entries in order, ``NO_ENTRY`` for unreadable ones, and errors by row."""
     # The fast path returns None for any other form, and ``decode_entry`` decides; both give the
     # same entries.
     heads: dict[bytes, tuple[int, tuple[int, ...]]] = {}
@@ -209,7 +208,7 @@ def _decode_common(
         entry = decode_entry(head)
         heads[head] = entry.dtype, entry.shape
     dtype, shape = heads[head]
-    # The tags of the fields 3, 4 and 5 are 18, 20 and 28, that of field 6, of 4 bytes, is 35: it
+    # The tags of the fields 3, 4 and 5 are 18, 20 and 28; the tag of field 6, of 4 bytes, is 35: it
     # must end the message. Numbers with bit 63 set are negative, and left to decode_entry.
     shard, position = _decode_optional(message, position, b"\x18")
     offset, position = _decode_optional(message, position, b"\x20")
@@ -260,7 +259,7 @@ def _decode_extents(message: bytes) -> Extents:
 def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
     """Raise if a tensor of that dtype and shape is impossible."""
     if dtype not in ENUM_DTYPES:
-        raise invalid(f"The dtype has the number {dtype}, which is not that of a stored dtype.")
+        raise invalid(f"The dtype has the number {dtype}, which does not belong to a stored dtype.")
     if any(extent < 0 for extent in shape):
         raise invalid(f"An array cannot have the shape {shape}.")
     # An extent of 0 does not make the others harmless: NumPy refuses the shape (2**62, 2**62, 0).

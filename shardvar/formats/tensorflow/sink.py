@@ -4,7 +4,7 @@ Payloads follow each other in the order of the assignment, without gaps, as Tens
 For the same entries, the index has the same bytes as TensorFlow's.
 
 The names of data files are fixed apart from the count in them, and the index gives the right count.
-So a checkpoint is overwritten with a count that is not in use: the new files are beside the old
+So a checkpoint is overwritten with a count that is not in use: the new files lie next to the old
 ones until the new index is renamed over the old index. In that one step the new checkpoint replaces
 the old one.
 """
@@ -123,8 +123,7 @@ class BundleSink:
         discard_files(self.storage, [*self.asides, self.index_aside])
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in
-        place."""
+        """Return False: until the commit, no other process puts files under these names."""
         return False
 
     def _tidy(self, finals: Sequence[str]) -> None:
@@ -261,8 +260,7 @@ def _encode_key(key: str) -> bytes:
 
 
 def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
-    """Return the count for the names of the data files: their number, or the next one that is not
-    in use."""
+    """Return the count in the names of the data files: their number, or the next unused."""
     count = max(num_files, 1)
     taken = (
         {count for _, count in data_files(prefix, names)}
@@ -275,8 +273,7 @@ def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
 
 
 def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
-    """Return the data files that the index does not name any more, and the temporary files of dead
-    writers."""
+    """Return data files outside the index, and dead writers' temporary files."""
     aside = re.compile(
         re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL
     )

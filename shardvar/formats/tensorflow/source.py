@@ -6,9 +6,9 @@ fault, and all others can be read. Data files are opened at once for their sizes
 never allocated for a false claim, and they stay open.
 
 Payloads. Little-endian elements are plain, and so are the bytes of strings and variants; but a
-bundle's checksum of these is not that of their bytes, so this source compares it, as soon as the
-last byte was read. Elements of a big-endian bundle are reversed while they are read, and their
-checksum is compared in the same way, over the bytes of the file.
+bundle's checksum of these does not cover their bytes as they are, so this source compares it, as
+soon as the last byte was read. Elements of a big-endian bundle are reversed while they are read,
+and their checksum is compared in the same way, over the bytes of the file.
 
 Replaced files. The names of data files recur every other time that a checkpoint is overwritten. So
 the files are opened first, and then the index must still be the one that was read; otherwise both
@@ -77,7 +77,7 @@ class BundleIndex:
     sizes: Ints
     """[files] the size of each data file that entries name; -1 if it cannot be opened."""
     stored: EntryTable
-    """The stored slices; the table of contents has those of a string tensor as one."""
+    """The stored slices; the table of contents has a string tensor's slices as one."""
     joined: Joined
     """The rows of ``stored`` that are one entry of the table of contents."""
 
@@ -201,8 +201,7 @@ class _FaultFinder:
 
 
 def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> None:
-    """Note payloads whose size does not follow from dtype and shape, and strings smaller than is
-    possible."""
+    """Note payloads whose size contradicts dtype and shape, and too small strings."""
     slices = faults.entries.slices
     codes = slices.codes()
     # A string takes a byte for its length at least, and all of them 4 bytes for a checksum. The
@@ -244,8 +243,7 @@ def _check_numbers(faults: _FaultFinder, shard: Ints, num_shards: int) -> None:
 
 
 def _measure(files: DataFiles) -> tuple[Ints, dict[int, CheckpointError]]:
-    """Return the sizes of the data files, -1 for those that cannot be opened, and the errors of
-    these."""
+    """Return the sizes of the data files, -1 for files that cannot be opened, and their errors."""
     sizes = np.full(len(files.names), -1, np.int64)
     unreadable: dict[int, CheckpointError] = {}
     for number in range(len(files.names)):
@@ -294,7 +292,7 @@ def _check_places(
 
 
 def _check_shared(faults: _FaultFinder, sizes: Ints) -> None:
-    """Note payloads that share bytes with another one, in a file of which too many do."""
+    """Note payloads that share bytes with another one, in a file where too many do."""
     start = faults.entries.start
     faults.add(
         find_shared(faults.entries, sizes),
@@ -387,8 +385,7 @@ class BundleSource:
         self.contents.file.close()
 
     def findings(self) -> Sequence[Finding]:
-        """Return data files that the index does not name, and bytes after the last payload of a
-        file."""
+        """Return data files outside the index, and bytes after the last payload of a file."""
         index = self.contents
         entries = index.stored
         stop = np.zeros(len(index.sizes), np.int64)
@@ -420,7 +417,7 @@ class BundleSource:
         return self.contents.data
 
     def _join(self, rows: Sequence[int], nbytes: int) -> bytes:
-        """Return the payload of a string tensor of which these are the stored slices."""
+        """Return the payload of a string tensor from its stored slices."""
         stored = self.contents.stored
 
         def read(row: int) -> tuple[Region, bytes]:
@@ -436,8 +433,7 @@ class BundleSource:
     def _read_swapped(
         self, file: int, begin: int, start: int, buffer: memoryview, unit: int
     ) -> None:
-        """Fill ``buffer`` with reversed words of ``unit`` bytes; ``start`` and its end may be
-        within a word."""
+        """Fill ``buffer`` with reversed words of ``unit`` bytes; both ends may split a word."""
         # Bytes 3 to 9 of words of 4 bytes are in the words [0, 12): these are read and reversed,
         # and then cut.
         first, stop = start // unit * unit, -(-(start + len(buffer)) // unit) * unit
@@ -446,8 +442,7 @@ class BundleSource:
         buffer[:] = words[start - first : start - first + len(buffer)]
 
     def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
-        """Raise ``CorruptCheckpoint`` if the bytes of the file disagree with the checksum of their
-        entry."""
+        """Raise ``CorruptCheckpoint`` if the file's bytes disagree with the entry's checksum."""
         if not len(stored):
             return
         file, start = int(entries.file[row]), int(entries.start[row])
@@ -480,8 +475,7 @@ class BundleSource:
 
 
 def open_bundle(storage: Storage, prefix: str) -> BundleSource:
-    """Open a bundle; its index is read again if another one replaced it before the data files were
-    open."""
+    """Open a bundle; the index is read again if it was replaced before the files were open."""
     for _ in range(ATTEMPTS):
         source = BundleSource(storage, prefix, _read_index(storage, prefix))
         if not is_replaced(storage, bundle_index_name(prefix), source.contents.file):

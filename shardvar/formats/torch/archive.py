@@ -56,8 +56,7 @@ class Record:
     nbytes: int
     """Its size."""
     crc: int
-    """The CRC-32 of its bytes, by the archive's directory; ``NO_CHECKSUM`` if the archive has
-    none."""
+    """The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ class Archive:
     members: dict[str, list[Member]]
     """The records by name, without the folder; a name that occurs twice has two."""
     has_checksums: bool
-    """False if the CRC of every record is 0, as after
-    ``torch.serialization.set_crc32_options(False)``."""
+    """False if every CRC is 0, as after ``torch.serialization.set_crc32_options(False)``."""
 
     def has(self, name: str) -> bool:
         """Return True if there is a record of that name."""
@@ -88,8 +86,7 @@ class Archive:
             raise InvalidCheckpoint(f"The archive has no record {name!r}.", WRITE_AGAIN)
         if len(found) > 1:
             cause = (
-                f"The archive has {len(found)} records {name!r}, of which readers choose different "
-                "ones."
+                f"The archive has {len(found)} records {name!r}, and readers choose different ones."
             )
             raise InvalidCheckpoint(cause, DISTRUST)
         (member,) = found

@@ -58,12 +58,11 @@ class SavedContents:
     findings: list[Finding] = field(default_factory=list)
     """The oddities of the files."""
     unguarded: set[str] = field(default_factory=set)
-    """The keys of which a file has no checksum."""
+    """The keys without a checksum in a file."""
 
 
 def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
-    """Return the source; a slice that is decoded, and an object, is known by the number of its
-    row."""
+    """Return the source; decoded slices and objects are known by the number of their row."""
     keys = sorted(contents.stored.keys() - contents.faults.keys())
     rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
     views = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, View)}
@@ -92,8 +91,8 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
 
 
 def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
-    """Return the objects among keys as items of a distributed checkpoint, but for those that are
-    not plain values."""
+    """Return the objects among keys as items of a distributed checkpoint, except for values that
+    are not plain."""
     items = {
         key: object_item(literal_in(payload)) for key, payload in objects.items() if key in keys
     }
@@ -160,8 +159,7 @@ def _looker(
 
 
 def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Extent]]:
-    """Return the records that have a checksum, each with the tensors in it, and with copies of
-    tensors."""
+    """Return the records with a checksum, each with its tensors and copies of tensors."""
     read = [(key, each, False) for key in keys for each in contents.stored[key]]
     copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
     storages: dict[_Place, list[_Extent]] = {}
@@ -190,7 +188,7 @@ def _loose(
     """Return the records whose checksum no read of the keys compares: none of the keys spans one;
     with those in it.
 
-    With ``only_read``, those records alone of which reading the keys reads every byte.
+    With ``only_read``, only records whose every byte is read with the keys.
     """
     loose = {}
     for (file, record), held in storages.items():

@@ -91,7 +91,7 @@ def _source(storage: Storage, items: Items) -> TorchSource:
                 "checkpoint."
             )
             faults.setdefault(
-                key, InvalidCheckpoint(cause, "Use a checkpoint whose files lie beside its index.")
+                key, InvalidCheckpoint(cause, "Use a checkpoint whose files lie next to its index.")
             )
     # Items: tiling.
     sizes, overlapping, gaps = _tile(items, number)
@@ -125,7 +125,7 @@ def _source(storage: Storage, items: Items) -> TorchSource:
 
 
 def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:
-    """Data files that the index does not name, such as those of a larger job."""
+    """Data files that the index does not name, such as files of a larger job."""
     for name in storage.names():
         if name.endswith(DATA_SUFFIX) and name not in names:
             yield Finding(name, "The index has no item in this file.", False)
@@ -134,8 +134,7 @@ def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:
 def _tile(
     items: Items, number: dict[str, int]
 ) -> tuple[Ints, set[tuple[str, int]], list[tuple[str, int, int]]]:
-    """Return the size of each file, the items (file, offset) that overlap, and the gaps (file,
-    offset, size)."""
+    """Return the size of each file, overlapping items (file, offset), and gaps."""
     places = [place for place in items.places if place[0] in number]
     names = [*number]
     file = np.array([number[place[0]] for place in places], np.int64)

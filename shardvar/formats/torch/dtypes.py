@@ -36,8 +36,7 @@ UNTYPED_STORAGE = "torch.storage.UntypedStorage"
 
 
 def dtype_of(name: str) -> str:
-    """Return the dtype that a name means; ``UnsupportedError`` for those that NumPy does not
-    have."""
+    """Return the dtype that a name means; ``UnsupportedError`` if NumPy does not have it."""
     found = DTYPES.get(name)
     if found is None or found not in NAMES:
         cause = f"It has the dtype {name}, which shardvar does not read."

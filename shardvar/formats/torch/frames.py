@@ -25,8 +25,7 @@ from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 _HEAD_NBYTES = 1 << 12
-"""Bytes at the beginning of a large item that are read at once: pickle and headers are there,
-nearly always."""
+"""Bytes of a large item that are read first: nearly always all pickle and headers."""
 _SMALL_NBYTES = 1 << 14
 """Items up to this size are read whole."""
 _WINDOW_NBYTES = 1 << 20
@@ -46,13 +45,11 @@ class _Template:
     head: bytes
     """The bytes in front of the elements, up to the CRC of the elements if it is there."""
     fixed: tuple[tuple[int, int, bytes], ...]
-    """Start, stop and content of the other ranges around the elements that are the same in all
-    items."""
+    """Start, stop and content of the other ranges that are the same in all items."""
     crc_start: int
     """The place of the CRC of the elements in the directory."""
     crc_again: int
-    """The place of the same CRC in front of the elements; that in the directory, if it is not
-    there."""
+    """The place of the same CRC in front of the elements, or else in the directory."""
 
     def view_in(self, item: bytes, start: int) -> View | None:
         """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame
@@ -87,8 +84,7 @@ class Frames:
     _window: Window | None = None
 
     def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> View:
-        """Return the tensor in the item at byte ``start`` of a file; ``kind`` is what the index
-        says of it."""
+        """Return the tensor in the item at byte ``start``; ``kind`` is the index's."""
         opened = self.data.open(file)
         is_small = nbytes <= _SMALL_NBYTES
         item = self._whole(opened, start, nbytes) if is_small else b""
@@ -120,8 +116,7 @@ class Frames:
         return payload_of(parse_pickle(archive.pickle())[0]), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:
-        """Return the item at byte ``start`` of a file as it is, with the CRC of each of its records
-        compared."""
+        """Return the item at byte ``start`` of a file as it is, with all its CRCs compared."""
         if nbytes > MAX_PICKLE_NBYTES:
             raise past_limit(f"The item of an object has {nbytes} bytes", "MAX_PICKLE_NBYTES")
         item = self.data.open(file).read(start, nbytes)

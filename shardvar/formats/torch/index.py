@@ -74,8 +74,7 @@ class DcpIndex:
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata that shardvar wrote, and the paths of the keys; torch itself stores no
-        more."""
+        """The metadata that shardvar wrote, and the paths of the keys."""
         return self.items.about
 
     @property
@@ -84,8 +83,7 @@ class DcpIndex:
         return DcpFaults(self)
 
     def find(self, key: str) -> EntryTable:
-        """Return the entries of one key, or raise its error; ``UnknownKey`` if the checkpoint does
-        not have it."""
+        """Return the entries of one key, or raise its error, such as ``UnknownKey``."""
         fault = self.fault_of(key)
         if fault is not None:
             raise fault
@@ -175,8 +173,7 @@ class DcpIndex:
         return order[bounds[tensor] : bounds[tensor + 1]]
 
     def _entries(self, rows: Ints, slices: SliceTable) -> EntryTable:
-        """Return the entries of rows whose items were read; ``start`` of one that is not plain is
-        its row."""
+        """Return the entries of rows with read items; ``start`` of a non-plain one is its row."""
         start, plain, checksum = (
             rows.copy(),
             np.zeros(len(rows), np.bool),
@@ -249,8 +246,8 @@ class DcpIndex:
             )
         if self.items.checksum[row] not in (NO_CHECKSUM, view.record.crc):
             cause = (
-                f"The item at offset {place[1]} holds other elements than those that the index was "
-                "written for."
+                f"The item at offset {place[1]} holds other elements than the index was written "
+                "for."
             )
             raise InvalidCheckpoint(cause, COPY_AGAIN)
         self.views[row] = view
@@ -270,8 +267,7 @@ def _differ_along_one_axis(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DcpFaults(ScannedFaults):
-    """The keys that cannot be read, as a mapping: a look-up reads the items of one key, iteration
-    all items."""
+    """The unreadable keys: a look-up reads the items of one key, iteration all."""
 
     index: DcpIndex
     """The index that has the keys."""

@@ -1,5 +1,4 @@
-"""The frame of an item that is written: all its bytes but those of the tensor's elements and their
-CRC.
+"""The frame of an item that is written: all its bytes except the tensor's elements and their CRC.
 
 An item is an archive (``packing``) of one tensor. Its directory is padded, so that the size of the
 item is a multiple of 64 bytes. Then the elements of every item of a file begin at a multiple of 64
@@ -72,8 +71,7 @@ def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
 
 
 def object_item(literal: str) -> bytes | None:
-    """Return the item of an object that has this literal; None if it is not one of plain values
-    alone.
+    """Return the item of an object that has this literal; None if it holds other than plain values.
 
     >>> object_item("{'betas': (0.9, 0.99)}") is None, object_item("set([1])") is None
     (False, True)

@@ -48,7 +48,7 @@ class ItemTable:
 
 
 def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> bytes:
-    """Return the content of the index; ``names`` are those of the files, by number."""
+    """Return the content of the index; ``names`` are the names of the files, by number."""
     described: dict[str, Any] = {}
     stored: dict[Instance, Instance] = {}
     order, bounds = items.slices.by_tensor(by_offset=True)
@@ -84,8 +84,7 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
 def _tensor(
     items: ItemTable, tensor: int, rows: Sequence[int], names: Sequence[str]
 ) -> tuple[Instance, dict[Instance, Instance]]:
-    """Return the description of a tensor, and the place of each of its slices, which are those
-    rows."""
+    """Return the description of a tensor, and the place of each of its slices."""
     slices, chunks, places = items.slices, list[Instance](), dict[Instance, Instance]()
     for number, row in enumerate(rows):
         region = slices.region(row)

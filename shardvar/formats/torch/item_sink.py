@@ -45,7 +45,7 @@ _OTHER = "x"
 _OWN = re.compile(
     # data files, also those that torch wrote
     rf"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp{BESIDE})?"
-    # indexes on their way, and those of single ranks
+    # unfinished indexes, and indexes of single ranks
     r"|(__\d+)?\.metadata\.([A-Za-z0-9]+\.)?tmp|__\d+\.metadata"
 )
 """The files of a folder that belong to its distributed checkpoint, apart from the index."""
@@ -70,8 +70,7 @@ class DcpWriter:
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield what lies before the first payload, between two payloads, and after the last
-        one."""
+        """Yield the bytes before the first payload, between two, and after the last."""
         position, tail = 0, b""
         rows = zip(
             _frames(slices),
@@ -106,8 +105,7 @@ class DcpSink:
     writer: DcpWriter = DcpWriter()
     """The frames and the checksums of each file."""
     written: Sequence[str] = ()
-    """[files] the names under which files were written before; without any, the temporary names of
-    this sink."""
+    """[files] the names of files written before, or else the temporary names."""
 
     @property
     def asides(self) -> Sequence[str]:
@@ -142,13 +140,11 @@ class DcpSink:
         discard_files(self.storage, [*self.asides, self._objects_aside, self._index_aside])
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in
-        place."""
+        """Return False: until the commit, no other process puts files under these names."""
         return False
 
     def _by_row(self, checksums: Sequence[FileChecksums]) -> Ints:
-        """[m] the checksum of each payload, from those of the files, each of which has its slices
-        in order."""
+        """[m] the checksum of each payload, from the files', which have their slices in order."""
         order, _ = self.assignment.by_file()
         found = np.zeros(len(order), np.int64)
         found[order] = np.concatenate(
@@ -211,12 +207,11 @@ def adopt_dcp(
     capabilities: Capabilities,
     files: WrittenFiles,
 ) -> DcpSink:
-    """Return the sink of files of items that are written already, numbered as the assignment
-    says."""
+    """Return the sink of written files of items, numbered as in the assignment."""
     written = check_written(storage, [[each] for each in files.names], files.nbytes)
     planned = plan_dcp(storage, assignment, metadata, capabilities, metadata.generation)
-    # The items are of the same sizes as those of the plan, and lie elsewhere: each head ends where
-    # its payload begins.
+    # The items have the sizes of the plan, and other places: each head ends where its payload
+    # begins.
     first, nbytes = planned.item
     item = first + files.start - planned.start, nbytes
     return replace(planned, start=files.start, item=item, written=written)
@@ -229,7 +224,7 @@ def remove_dcp(storage: Storage) -> None:
 
 def _frames(slices: SliceTable) -> list[ItemFrame]:
     """[m] the frame of each slice."""
-    # Many slices have one dtype and one shape: those that differ are looked at.
+    # Many slices have one dtype and one shape: only differing ones are looked at.
     tensors = slices.tensors
     kinds = np.column_stack(
         [tensors.codes[slices.tensor], tensors.ranks[slices.tensor], slices.shape]

@@ -5,8 +5,8 @@
     an object   its Python literal, as a string tensor without axes
 
 The CRC-32 of a record is compared when a tensor that spans the record was read to its last byte. A
-view of a part of a record is read alone; ``StorageChecks`` compares the CRC of such records for the
-verbs that ask.
+view of a part of a record is read by itself; ``StorageChecks`` compares the CRC of such records for
+the verbs that ask.
 """
 
 from dataclasses import dataclass
@@ -68,8 +68,7 @@ class View:
 
 
 def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View:
-    """Return a tensor with its record; raise if the record is missing, of another size, or
-    compressed."""
+    """Return a tensor with its record; raise if that is missing, compressed or too small."""
     record = archive.record(tensor.record)
     if record.nbytes != tensor.storage_nbytes:
         cause = (
@@ -91,7 +90,7 @@ def payload_of(value: Any) -> bytes:
 
 
 def literal_in(payload: bytes) -> str:
-    """Return the literal of an object, of which this is the payload."""
+    """Return the literal of an object from its payload."""
     return bytes(strings.decode(payload, ())[()]).decode("utf-8", "surrogatepass")
 
 
@@ -122,8 +121,7 @@ def read_view(view: View, file: memoryview, start: int, buffer: memoryview) -> N
 
 
 def _changed(elements: bytes, view: View) -> memoryview:
-    """Return elements with their bytes in little-endian order, and with their signs changed as the
-    flags say."""
+    """Return elements in little-endian order, with signs changed as flagged."""
     octets = np.frombuffer(elements, np.uint8)
     dtype = numpy_dtype(view.tensor.dtype)
     unit = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize

@@ -74,7 +74,7 @@ def _walk(root: Any, entered: set[int], most: int) -> Iterator[tuple[str, Any]]:
 def _entered(root: Any) -> set[int]:
     """Return the identities of the containers whose items are leaves: dicts, and lists that lead to
     one or a tensor."""
-    # Every container once, with those that hold it; then upwards from dicts and tensors.
+    # Every container once, with the containers that hold it; then upwards from dicts and tensors.
     holders: dict[int, list[int]] = {}
     leading: list[int] = []
     left, seen = [root], {id(root)}
@@ -109,7 +109,7 @@ def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
     if type(value) is dict:
         keys, values = [*value], [*value.values()]
     elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
-        # A counter's items are its argument, those of the others are set afterwards.
+        # A counter's items are its argument, the others' items are set afterwards.
         given = [each for each in _arguments(value) if type(each) is dict]
         items = [
             *(pair for each in given for item in each.items() for pair in item),

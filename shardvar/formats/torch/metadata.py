@@ -5,13 +5,13 @@ columns.
                           or BytesStorageMetadata: an object
     storage_data          MetadataIndex (key, offset of the slice) -> _StorageInfo: file, offset, length
     planner_data          key -> the path of its value in the nested value that was saved
-    shardvar              what shardvar keeps beside that (``formats.torch.item_index``)
-    storage_meta, version and unknown attributes say nothing about bytes
+    shardvar what shardvar adds (``formats.torch.item_index``) storage_meta, version and unknown
+    attributes say nothing about bytes
 
-A slice without elements may have the offset of another one, or that of the end of its axis, and
-nothing is read of it. A key of which a field has another type than it must is a fault, and the
-others are read. Names of classes are compared whole with ``_CLASSES``; a pickle that names any
-other would run code in Python, and is refused whole.
+A slice without elements may have the offset of another one, or of the end of its axis. It is never
+read. A key with a field of the wrong type is a fault, and the others are read. Names of classes are
+compared whole with ``_CLASSES``; a pickle that names any other would run code in Python, and is
+refused whole.
 """
 
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ class Items:
     rest_nbytes: int = 0
     """Bytes after the pickle, which torch ignores."""
     places: list[_Place] = field(default_factory=list)
-    """File, first byte and size of every item, also of those that are not read."""
+    """File, first byte and size of every item, including unread ones."""
     checksum: list[int] = field(default_factory=list)
     """[m] the CRC-32 of the elements of each slice; ``NO_CHECKSUM`` if the index has none."""
     about: Metadata = field(default_factory=Metadata)
@@ -100,7 +100,7 @@ def parse_metadata(data: bytes) -> Items:
         )
     described, stored = root.state.get("state_dict_metadata"), root.state.get("storage_data")
     if type(described) is not dict or type(stored) is not dict:
-        raise malformed("The index lacks the dict of its tensors or that of their places.")
+        raise malformed("The index lacks the dict of its tensors or the dict of their places.")
     said = root.state.get(ABOUT, {})
     items = Items(rest_nbytes=len(data) - stop, about=_about(said, root.state.get("planner_data")))
     places, checksums = _places(items, stored, _checksums(said, len(stored)))
@@ -180,8 +180,7 @@ def _fault(key: str, cause: str) -> InvalidCheckpoint:
 
 
 def _described(node: Any, sizes: dict[int, Coordinates]) -> _Described:
-    """Return what the index says of a key; ``sizes`` are the tuples of sizes that were checked, by
-    their ids."""
+    """Return the index's entry of a key; ``sizes`` are checked tuples by id."""
     kind = node.name if type(node) is Node else None
     if kind == _OBJECT:
         return _AN_OBJECT
@@ -289,7 +288,8 @@ def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
             # An element has at most 16 bytes, and NumPy cannot hold (2**62, 0) either.
             if prod(filter(None, extents)) > MAX_NBYTES // 16:
                 raise InvalidCheckpoint(
-                    f"Its shape {extents}, or that of a slice, is too large to exist.", DISTRUST
+                    f"Its shape {extents}, or the shape of a slice, is too large to exist.",
+                    DISTRUST,
                 )
         if id(extents) not in sizes or len(extents) != rank:
             raise MalformedCheckpoint(
@@ -338,7 +338,7 @@ _CLASSES = frozenset(
 
 
 def _check_name(name: str) -> None:
-    """Raise if a name is none of those that torch writes into an index."""
+    """Raise if a name is not one that torch writes into an index."""
     is_dtype = name.startswith(_DTYPE_WORDS) and name.count(".") == 1
     if name not in _CLASSES and not is_dtype:
         cause = f"The index names {name[:200]}, which Python would import or call; nothing was run."

@@ -7,8 +7,7 @@
                                pytorch_model.bin.index.fp16.json, and pytorch_model.fp16-00001-of-00002.bin, …
     files of single ranks      model_world_size_4_rank_0.pt, …: together they are the checkpoint model_world_size_4
 
-The endings .bin and .ckpt are those of other files too, so that the first bytes of such a file
-decide.
+Other files also end in .bin and .ckpt, so the first bytes of such a file decide.
 """
 
 import re
@@ -46,7 +45,7 @@ def rank_indexes(names: list[str]) -> list[str]:
 
 
 def is_bare(name: str) -> bool:
-    """Return True if a name is that of a file in the folder, on every system."""
+    """Return True if a name stays in the folder on every system."""
     return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
@@ -65,8 +64,7 @@ def rank_file(name: str, rank: int) -> str:
 
 
 def world_size_of(name: str) -> int | None:
-    """Return the number of ranks that the name of a checkpoint of single ranks tells; None for
-    other names."""
+    """Return the number of ranks in the name of a rank's file; None for other names."""
     found = _RANKS.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -115,7 +113,7 @@ def find_saved(storage: Storage, name: str) -> list[str]:
     names = storage.names()
     indexes = [each for each in names if set_of(each) is not None]
     if not name:
-        # An index speaks for its folder: the files beside it belong to it.
+        # An index speaks for its folder: the files next to it belong to it.
         single = (each for each in names if not _RANK.fullmatch(each) and _is_saved(storage, each))
         ranks = find_ranks(names, "")
         # The ranks of a trainer also save their optimizers and states: the model speaks for them.
@@ -150,8 +148,7 @@ def _is_saved(storage: Storage, name: str) -> bool:
 
 
 def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) -> bool:
-    """Return True if a file begins as one of the pickles, or is an archive whose first record is a
-    pickle."""
+    """Return True if a file begins as a pickle, or as an archive with a pickle first."""
 
     def look(file: ReadableFile) -> bool:
         first = file.read(0, min(LOCAL.size, file.size))

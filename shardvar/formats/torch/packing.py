@@ -60,8 +60,7 @@ def _text(name: str, content: bytes) -> PackedRecord:
 
 
 def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
-    """Return the call that makes a tensor of all elements of the storage of that number, in C
-    order."""
+    """Return the call that makes a tensor of a whole storage, in C order."""
     count, strides = 1, list[int]()
     for extent in reversed(shape):
         strides.append(count)
@@ -91,8 +90,7 @@ def plan_starts(records: Sequence[PackedRecord]) -> list[int]:
 def build_frame(
     records: Sequence[PackedRecord], storage_crcs: Sequence[int], padding: int = 0
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield all bytes of an archive but those of storages, each range with its offset in the
-    archive.
+    """Yield all bytes of an archive outside of storages, each range with its offset in the archive.
 
     ``storage_crcs`` are the checksums of the storages, in the order of the records. ``padding``
     makes the directory so many bytes longer.

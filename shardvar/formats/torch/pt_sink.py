@@ -1,8 +1,8 @@
 """Writing a file that ``torch.load`` reads, also with ``weights_only=True`` and ``mmap=True``: a
 dict of tensors.
 
-Keys are those of the dict: dots in them separate nothing. Each tensor is whole, contiguous, and has
-its own storage. Plain objects, such as steps and parameter groups, are values of the dict too,
+Keys are the keys of the dict: dots in them separate nothing. Each tensor is whole, contiguous, and
+has its own storage. Plain objects, such as steps and parameter groups, are values of the dict too,
 after the tensors. The same tensors make the same bytes. ``packing`` describes the file.
 """
 
@@ -41,13 +41,13 @@ class SavedWriter:
     """The frame and the checksums of a file."""
 
     objects: Mapping[str, Any]
-    """The objects beside the tensors: plain values."""
+    """The objects in addition to the tensors: plain values."""
     run_nbytes: int = 0
     """0: a record has one checksum, and its runs have none."""
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of a payload, which is that of its record."""
+        """The checksum of a payload, which equals its record's."""
         return CRC32
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
@@ -78,7 +78,7 @@ class SavedSink:
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished file in place."""
-        # Without slices no file was written: its bytes are the frame alone.
+        # Without slices no file was written: its bytes are only the frame.
         alone = records_of(build_pickle({**self.writer.objects}), [])
         empty = None if checksums else _join(build_frame(alone, []))
         # The rename is the commit. What earlier writers left is removed only after it.
@@ -89,8 +89,7 @@ class SavedSink:
         discard_files(self.storage, self.asides)
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in
-        place."""
+        """Return False: until the commit, no other process puts files under these names."""
         return False
 
     def _tidy(self) -> None:

@@ -57,7 +57,7 @@ Area = tuple[int, View, tuple[int, ...]]
 
 
 def open_ranks(storage: Storage, name: str) -> TorchSource:
-    """Open the files of all ranks; ``MissingFile`` names those that are not there."""
+    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
     data = DataFiles(storage, _files(storage, name))
     contents, parts = SavedContents(), dict[str, list[Part]]()
     nbytes = sum(_read_rank(data, rank, contents, parts) for rank in range(len(data.names)))
@@ -121,8 +121,7 @@ def _read_rank(
 
 
 def _join(held: Sequence[Part]) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
-    """Return the slices of a tensor, or the object that all ranks hold; and the copies, each with
-    its like."""
+    """Return the slices of a tensor, or the object of all ranks; and the copies."""
     objects = [(rank, part) for rank, part in held if isinstance(part, bytes)]
     if objects:
         if len(objects) < len(held) or len({part for _, part in objects}) > 1:
@@ -181,8 +180,7 @@ def _choose_runs(shares: Shares) -> list[list[Runs]]:
 
 
 def _is_alike(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
-    """Return True if two shapes are equal; FSDP2 gives parts without elements shapes of their
-    own."""
+    """Return True if two shapes are equal; FSDP2 gives empty parts special shapes."""
     return shape == held or (len(shape) == len(held) and 0 in shape and 0 in held)
 
 

@@ -1,5 +1,4 @@
-"""Files that ``torch.save`` wrote, as a format: state dicts and other values, in one file or in a
-set."""
+"""Files of ``torch.save`` as a format: state dicts and other values, singly or in a set."""
 
 from dataclasses import dataclass
 
@@ -47,8 +46,7 @@ class SavedFormat:
         metadata: Metadata,
         generation: str,
     ) -> SavedSink:
-        """Lay out a file. Of the metadata, objects are kept: a state dict has no place for the
-        rest."""
+        """Lay out a file. Of the metadata only objects are kept: a state dict has no more room."""
         return plan_saved(
             storage, name, assignment, metadata.objects, self.capabilities, generation
         )

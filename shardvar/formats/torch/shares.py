@@ -121,7 +121,7 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
 
 
 def whole_of(value: Node, view: ViewOf) -> View:
-    """Return a tensor of which one file holds all elements: a plain one, or one that is not spread
+    """Return a tensor whose elements are all in one file: a plain one, or one that is not spread
     over ranks."""
     share = share_of(value, None, view)
     is_first = not any(map(any, share.offsets or ()))
@@ -183,8 +183,7 @@ def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tupl
 
 
 def _check_rank(claimed: Any, rank: int | None) -> None:
-    """Raise ``InvalidCheckpoint`` if a file has the name of another rank than that which wrote
-    it."""
+    """Raise ``InvalidCheckpoint`` if a file has the name of another rank than its writer."""
     if type(claimed) is int and rank is not None and claimed != rank:
         cause = (
             f"It says that rank {claimed} wrote it, and the name of the file that rank {rank} did."
@@ -202,8 +201,8 @@ def _extents(layout: dict[Any, Any]) -> Iterator[int]:
 
 
 def _placement(value: Any, rank: int) -> Placement:
-    """Return one placement; ``UnsupportedError`` for those that do not say which elements a device
-    holds."""
+    """Return one placement; ``UnsupportedError`` for placements that do not define which elements a
+    device holds."""
     name = value.name if type(value) is Node and type(value.name) is str else ""
     kind = next(
         (name.removeprefix(package) for package in _PLACEMENTS if name.startswith(package)), name
@@ -265,7 +264,7 @@ def _state(value: Any) -> dict[Any, Any]:
 
 
 def _attributes(state: Any) -> dict[Any, Any]:
-    """Return attributes; those of a class with slots are the second of two."""
+    """Return attributes; a class with slots has them as the second of two."""
     if type(state) is tuple and len(state) == 2:
         state = state[1] if state[0] is None else state[0]
     return state if type(state) is dict else {}

@@ -19,8 +19,7 @@ from shardvar.wire.crc import CRC32, Checksum
 
 @dataclass(frozen=True, slots=True)
 class StorageChecks:
-    """Checksums of storages of which tensors are parts: they cover bytes of no tensor, or of other
-    ones, too."""
+    """Checksums of storages whose parts are tensors, and that cover other bytes as well."""
 
     parts: frozenset[str] = frozenset()
     """The keys of such tensors."""
@@ -28,7 +27,7 @@ class StorageChecks:
         lambda _keys, _only_read: {}
     )
     """Compares the checksums that no read of some keys does, and returns the keys that they show to
-    be damaged; with True those of storages of which the keys have every byte, and no others."""
+    be damaged; with True, only of storages whose every byte belongs to the keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +35,7 @@ class TorchSource:
     """An open checkpoint."""
 
     index: Index
-    """The table of contents; ``start`` of an entry that is not plain is its number in one of the
-    next two."""
+    """The table of contents; ``start`` of a non-plain entry numbers one of the next two."""
     data: DataFiles
     """The data files, open."""
     views: Mapping[int, View]
@@ -49,8 +47,7 @@ class TorchSource:
     carry: Callable[[Collection[str]], Mapping[str, bytes]]
     """Returns the objects among keys as items of a distributed checkpoint."""
     is_covered: Callable[[str], bool]
-    """Returns True for a key of which every byte has a checksum, which the engine or ``look``
-    compares."""
+    """Returns True for a key whose bytes all have a checksum that is compared."""
     storages: StorageChecks = StorageChecks()
     """The checksums that cover more than a tensor."""
 
@@ -107,8 +104,7 @@ class TorchSource:
         return self.storages.compare(keys, only_read)
 
     def is_part(self, key: str) -> bool:
-        """Return True if a tensor is a part of a storage, so that reading it alone compares no
-        checksum."""
+        """Return True if a tensor is a part of a storage: reading only it compares no checksum."""
         return key in self.storages.parts
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
@@ -130,7 +126,7 @@ class TorchSource:
 
 
 def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, str]:
-    """Return the literals of the objects among keys, but for those that are not plain values."""
+    """Return the literals of the objects among keys, except for values that are not plain."""
     found = {}
     for entries in source.index.scan():
         for row in np.flatnonzero(entries.slices.codes() == code(STRING)).tolist():

@@ -49,7 +49,7 @@ def open_set(storage: Storage, name: str) -> TorchSource:
         try:
             if not is_bare(file):
                 cause = (
-                    f"{storage.path}: the index names {file[:200]!r}, which is not a file beside "
+                    f"{storage.path}: the index names {file[:200]!r}, which is not a file next to "
                     "it."
                 )
                 raise InvalidCheckpoint(cause, DISTRUST)
@@ -85,7 +85,7 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, str]:
 def _add(
     contents: SavedContents, number: int, file: ReadableFile, wanted: set[str] | None
 ) -> set[str]:
-    """Add the leaves of one file, those that are wanted or all of them; return the keys of all."""
+    """Add the leaves of one file, either the wanted ones or all; return the keys of all."""
     unpickled = unpickle(file)
     if not unpickled.archive.has_checksums:
         contents.unguarded |= unpickled.leaves.keys()

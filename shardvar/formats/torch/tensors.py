@@ -10,8 +10,8 @@ class, record, location, size):
     torch._tensor._rebuild_from_type_v2(function, type, arguments, state)
 
 ``flags`` may say that the tensor is the conjugate, or the negative, of what is stored. The size of
-a typed storage counts elements, that of an untyped one bytes. The location, such as "cuda:3", says
-where the tensor was.
+a typed storage counts elements, the size of an untyped one bytes. The location, such as "cuda:3",
+says where the tensor was.
 
 An object is anything else. Plain ones (None, numbers, text, bytes, and lists, tuples, dicts and
 sets of them) become their Python literal; an object of any other class is refused, and the error
@@ -107,9 +107,9 @@ class StoredTensor:
     storage_nbytes: int
     """The size of the storage."""
     is_conjugate: bool
-    """True if the elements are the conjugates of those that are stored."""
+    """True if the elements are the conjugates of the stored ones."""
     is_negative: bool
-    """True if the elements are the negatives of those that are stored."""
+    """True if the elements are the negatives of the stored ones."""
 
     @cached_property
     def itemsize(self) -> int:
@@ -159,8 +159,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensor_of(value: Node) -> StoredTensor:
-    """Return the tensor that a call would make; ``UnsupportedError`` names what kind of tensor is
-    not read."""
+    """Return the tensor that a call would make; ``UnsupportedError`` for other kinds."""
     # Wrappers hold one another at most as deep as the pickle has bytes; a loop unwraps them.
     while value.name not in _TENSORS:
         if (
@@ -262,8 +261,7 @@ def _check_bounds(tensor: StoredTensor) -> None:
 
 
 def unsupported(value: Any) -> CheckpointError | UnsupportedError:
-    """Return the error for an object that is not read, which names its class or what it would
-    call."""
+    """Return the error for an object that is not read, with its class or call."""
     if type(value) is Reference:
         return UnsupportedError("It is a storage without a tensor.", "Save a tensor that views it.")
     name = getattr(value, "name", None)
@@ -276,7 +274,7 @@ def unsupported(value: Any) -> CheckpointError | UnsupportedError:
             f"It is a value of the type {type(value).__name__}.", "Save a dict of tensors."
         )
     name = name[:200]
-    if type(value) is Global:  # a name alone runs nothing
+    if type(value) is Global:  # a name by itself runs nothing
         return UnsupportedError(
             f"It refers to {name}, which shardvar does not import.", "Save the name as text."
         )
@@ -323,8 +321,8 @@ def literal_of(value: Any) -> str:
 
 
 def value_of(literal: str) -> Any:
-    """Return the object that has a literal; ``ValueError`` if a part of it is a call, such as that
-    of a set.
+    """Return the object that has a literal; ``ValueError`` if a part of it is a call, such as
+    ``set()``.
 
     Law: ``literal_of(value_of(literal)) == literal``.
 

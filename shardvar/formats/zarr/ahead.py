@@ -45,7 +45,7 @@ class Ahead:
             self._pending.clear()
 
     def take(self, band: Band) -> Any:
-        """Return what was begun of a band, or begin it, and begin those that follow it."""
+        """Return what was begun of a band, or begin it, and begin the bands that follow it."""
         with self._lock:
             at = self._position.get(band)
             if at is None:

@@ -15,8 +15,7 @@ from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
 
 WRITTEN = frozenset(DTYPES_V3) - {"float4_e2m1fn", "int4", "int2"}
-"""The dtypes that are written. Elements of less than a byte are packed differently by different
-readers."""
+"""The dtypes that are written. Readers pack elements below a byte differently."""
 
 
 def build_document(fields: Mapping[str, Any] | str) -> bytes:
@@ -115,11 +114,11 @@ def chunk_name(version: int, place: Sequence[int]) -> str:
 
 
 _NAMES_V2 = {dtype: name for name, dtype in DTYPES_V2.items() if not name.startswith(">")}
-"""The names of version 2, those of little-endian elements."""
+"""The names of version 2, for little-endian elements."""
 
 
 def _native(dtype: str) -> str:
-    """Return a dtype of NumPy's whose elements have the size of those of ``dtype``."""
+    """Return a dtype of NumPy's with the element size of ``dtype``."""
     return {"bfloat16": "uint16"}.get(dtype, "uint8" if dtype.startswith("float8") else dtype)
 
 

@@ -4,8 +4,8 @@
 
 Laws, of each array by itself:
 
-    a chunk that is absent   is damage, unless the format says that the fill value stands for it; zero is that of
-                             version 2 without one
+    a chunk that is absent   is damage, unless the format says that the fill value stands for it;
+                             zero is the fill value of version 2 without one
     a raw chunk              has the size of its elements
     a compressed chunk       is at least a 32768th of them: no codec does more
 """
@@ -232,8 +232,7 @@ class ArrayContents:
 
 
 def _paths(chunks: Chunks) -> Iterator[str]:
-    """Yield the file of each chunk; that of an absent one is the description, which says what
-    stands for it."""
+    """Yield the file of each chunk; an absent chunk's is the description."""
     folder = f"{chunks.description.path}/".removeprefix("/")
     for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True):
         yield folder + name if is_present else chunks.description.document
@@ -242,7 +241,7 @@ def _paths(chunks: Chunks) -> Iterator[str]:
 def _chunks(
     description: Description, metadata: ArrayMetadata, there: list[str], fills: bool
 ) -> Chunks:
-    """Return the chunks of an array, of which ``there`` are stored."""
+    """Return the chunks of an array; ``there`` are stored."""
     counts, names = prod(metadata.counts), {*there}.difference(_OWN)
     may_be_absent = (
         fills and (metadata.has_fill or metadata.version == 2) and not metadata.is_complete

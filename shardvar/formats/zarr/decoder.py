@@ -44,8 +44,7 @@ _POOLS = {
     "cache_pool": {"total_bytes_limit": 0},
     "cache_pool#nodes": {"total_bytes_limit": _NODES_NBYTES},
 }
-"""Caches of one checkpoint: a database keeps what it has seen of the folder, which another may
-replace."""
+"""Caches of one checkpoint: a database keeps what it has seen of the folder."""
 
 
 def _tensorstore() -> Any:
@@ -112,8 +111,7 @@ class Decoder:
                 yield value
 
     def has_bytes(self, key: str, nbytes: int) -> bool:
-        """Return True if a value of the database has at least that many bytes; one of them is
-        read."""
+        """Return True if a value of the database has at least that many bytes."""
         if not nbytes:
             return True
         last = slice(nbytes - 1, nbytes)
@@ -183,8 +181,8 @@ class Decoder:
         # TensorStore takes paths that are absolute and free of links that lead up.
         if self.storage.local_path is None:
             cause = (
-                f"{self.storage.path} is not on a local disk, where alone compressed chunks and "
-                "OCDBT are read."
+                f"{self.storage.path} is not on a local disk. Compressed chunks and OCDBT are "
+                "read only there."
             )
             raise UnsupportedError(cause, "Copy the checkpoint to a local disk.")
         folder = os.path.realpath(self.storage.local_path) + "/"
@@ -195,7 +193,7 @@ class Decoder:
 
 
 class _Translation:
-    """A context that turns TensorStore's errors into those of shardvar."""
+    """A context that turns TensorStore's errors into shardvar's."""
 
     __slots__ = ("place",)
 

@@ -18,7 +18,7 @@ class PathListing:
     names: Sequence[str]
     """The paths of all files, or the keys of the database, sorted."""
     sizes: Mapping[str, int]
-    """The sizes of all files; those of the values of a database are unknown."""
+    """The sizes of all files; the sizes of the values of a database are unknown."""
 
     def has(self, name: str) -> bool:
         """Return True if there is a file of that path."""
@@ -44,7 +44,7 @@ class PathListing:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A folder whose files, and those of the folders in it, are opened by their paths."""
+    """A folder whose files, also in the folders in it, are opened by their paths."""
 
     root: Storage
     """The folder."""

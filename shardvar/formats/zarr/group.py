@@ -105,7 +105,7 @@ def _without_lost(
     contents: ArrayContents,
     attributes: Mapping[str, Any],
 ) -> list[Description]:
-    """Note what is said about the arrays, and return those that are not at fault by their place."""
+    """Note what is said about the arrays, and return the ones without a fault by their place."""
     repeated: dict[str, Any] = {}
     listed: list[str] = []
     try:
@@ -131,8 +131,7 @@ def _read_repeated(tree: Tree, listing: PathListing) -> dict[str, Any]:
 
 
 def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[Description]:
-    """Return the descriptions of all arrays below a folder; what cannot be read is a fault of its
-    key."""
+    """Return the descriptions of all arrays below a folder; unreadable ones are faults."""
     versions: dict[str, list[int]] = {}
     for path in listing.names:
         folder, _, last = path.rpartition("/")
@@ -165,7 +164,7 @@ def _describe(
                 return None
             if len(versions) > 1:
                 cause = (
-                    "The folder has descriptions of two versions of Zarr, of which readers choose "
+                    "The folder has descriptions of two versions of Zarr, and readers choose "
                     "different ones."
                 )
                 raise InvalidCheckpoint(cause, WRITE_AGAIN)

@@ -6,9 +6,9 @@ entry is asked for, by ``find`` or ``scan``. It covers the whole chunk:
 
     | elements in the array | elements outside of it | checksum of both |
 
-If c is the checksum of the first part and p that of the second, n bytes long, the stored one is c *
-x**(8*n) + p modulo the generator. So c is found by a multiplication with x**(-8*n), which is a
-power of x too: x**(2**31 - 1) is 1.
+If c is the checksum of the first part and p the checksum of the second, n bytes long, the stored
+one is c * x**(8*n) + p modulo the generator. So c is found by a multiplication with x**(-8*n),
+which is a power of x too: x**(2**31 - 1) is 1.
 """
 
 from collections.abc import Iterator
@@ -36,8 +36,7 @@ _BLOCK_NBYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex(TableIndex):
-    """A table of contents that reads checksums when they are asked for; safe to use from several
-    threads."""
+    """A table of contents that reads checksums on demand, from any thread."""
 
     is_framed: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
     """[m] True for entries whose checksums are still to be read."""
@@ -72,7 +71,7 @@ class ChunkIndex(TableIndex):
         try:
             self.entries.checksum[row] = self._checksum(row)
         except CheckpointError as error:
-            # It is an error of that key alone, and raised when the entry is to be decoded.
+            # It is an error of only that key, and raised when the entry is to be decoded.
             self.errors[row] = error
             self.entries.start[row], self.entries.plain[row] = row, False
         self.is_framed[row] = False
@@ -92,7 +91,8 @@ class ChunkIndex(TableIndex):
 
 
 def first_checksum(both: int, second: int, second_nbytes: int) -> int:
-    """Return the CRC32C of the first of two byte strings, from that of both and that of the second.
+    """Return the CRC32C of the first of two byte strings, from the CRC32C of both and of the
+    second.
 
     >>> hex(first_checksum(CRC32C.compute(b"123456789"), CRC32C.compute(b"56789"), 5))
     '0xf63af4ee'

@@ -45,9 +45,8 @@ def lost_arrays(
 ) -> dict[str, CheckpointError]:
     """Return an error for each array that is lost, and for each whose folder has others, by path.
 
-    ``found`` are the arrays that are there, ``known`` those that have an error already,
-    ``repeated`` those that the consolidated metadata describe, and ``listed`` those that the
-    attribute lists.
+    ``found`` are the arrays that are there. ``known`` have an error already, ``repeated`` are
+    described by the consolidated metadata, and ``listed`` by the attribute.
     """
     there = {*found, *known}
     errors: dict[str, CheckpointError] = {}
@@ -84,8 +83,7 @@ def lost_arrays(
 
 
 def listed_arrays(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the paths of arrays that the attributes of a group list; a text under that name is a
-    user's."""
+    """Return the paths of arrays that a group's attributes list; a text there is a user's."""
     paths = attributes.get(ARRAYS_ATTRIBUTE)
     if type(paths) is not list:
         return []
@@ -142,8 +140,8 @@ def compare_repeated(
 def _folders_of_chunks(listing: PathListing, arrays: Collection[str]) -> set[str]:
     """Return the folders that have chunks and are in none of the arrays.
 
-    A lone number may be any program's file, such as ``logs/17``: it is taken for a chunk only
-    beside the first, ``0``.
+    A lone number may be any program's file, such as ``logs/17``: it is taken for a chunk only if
+    the first, ``0``, is there.
     """
     is_outside = np.ones(len(listing.names), np.bool)
     for path in arrays:

@@ -13,8 +13,7 @@ from shardvar.formats.unfinished import BESIDE
 from shardvar.storage.protocol import Storage
 
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
-"""The files that make a folder one of Zarr, those of version 3 first, as zarr-python prefers
-them."""
+"""The files that make a folder one of Zarr, version 3 first, as zarr-python prefers them."""
 TREE, DATABASE, STEP = "_METADATA", "manifest.ocdbt", "_CHECKPOINT_METADATA"
 STRINGS = "_strings.json"
 """The leaves that are strings, by key."""
@@ -39,7 +38,7 @@ def find_group(names: list[str], name: str) -> list[str]:
 
 
 def find_orbax(storage: Storage, name: str) -> list[str]:
-    """Return the indexes of the checkpoints that a name may mean: that of the folder, or those of a
+    """Return the indexes of the checkpoints that a name may mean: the index of the folder, or of a
     step's items."""
     names = storage.names()
     own = [each for each in (TREE, DATABASE, STEP) if each in names] or [TREE] * is_interrupted(
@@ -70,7 +69,7 @@ def is_interrupted(names: Iterable[str], index: str) -> bool:
 
 
 def asides_of(names: Iterable[str], index: str) -> list[str]:
-    """Return the temporary files of writers, and what may be beside them."""
+    """Return the temporary files of writers, and what may be next to them."""
     return [
         name
         for name in names
@@ -126,7 +125,8 @@ def check_paths(keys: Sequence[str], form: str) -> None:
     both = sorted(set(folders_above(keys)).intersection(keys))
     if both:
         cause = (
-            f"The format {form} cannot hold {both[0]!r} beside a key below it, {both[0] + '/'!r}…"
+            f"The format {form} cannot hold {both[0]!r} together with a key below it, "
+            f"{both[0] + '/'!r}…"
         )
         raise UnsupportedError(cause, "Rename one of them (--rename).")
 

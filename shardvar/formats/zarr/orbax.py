@@ -70,8 +70,7 @@ CAPABILITIES = Capabilities(
 )
 """Numbers, in chunks of one shape."""
 _MARKER = "commit_success.txt"
-"""The file by which Orbax knows in a bucket of Google that a checkpoint is complete; it writes it
-last, too."""
+"""The file that Orbax writes last in a Google bucket, to mark a complete checkpoint."""
 _SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", _MARKER})
 """The files that Orbax has at the top of a checkpoint."""
 
@@ -89,8 +88,8 @@ class OrbaxFormat:
     """The limits of the format."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the index of the folder, or those of the items of a manager's step, if ``name``
-        may mean them."""
+        """Return the index of the folder, or the indexes of the items of a manager's step, if
+        ``name`` may mean them."""
         return find_orbax(storage, name)
 
     def open(self, storage: Storage, name: str) -> ZarrSource:
@@ -160,7 +159,7 @@ def open_orbax(storage: Storage) -> ZarrSource:
         with prefix_errors(TREE):
             pytree = parse_tree(read_document(tree, TREE)) if TREE in sizes else None
         is_ocdbt = DATABASE in sizes
-        # Orbax makes no database for strings and empty leaves alone.
+        # Orbax makes no database for only strings and empty leaves.
         if pytree is not None and pytree.is_ocdbt and pytree.arrays and not is_ocdbt:
             cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
@@ -196,8 +195,8 @@ class OrbaxSource(ZarrSource):
         }
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if checksums cover every byte: those of a codec, or those of the nodes of the
-        database."""
+        """Return True if checksums cover every byte: the checksums of a codec, or of the nodes of
+        the database."""
         if self.contents.is_guarded(key):
             return True
         chunks = self.contents.by_key.get(key)
@@ -221,8 +220,7 @@ def _arrays(
     pytree: PyTree | None,
     contents: ArrayContents,
 ) -> Iterator[Description]:
-    """Yield the descriptions of the arrays that the index names; what is missing is a fault of its
-    key."""
+    """Yield the descriptions of the arrays in the index; missing ones are faults."""
     there: dict[str, int] = {}
     for version, document in DOCUMENTS.items():
         suffix = f"/{document}"
@@ -243,8 +241,8 @@ def _arrays(
 
 
 def _no_arrays(paths: Iterable[str]) -> ReadError:
-    """Return the error of a folder without arrays and without their index, of which ``paths`` are
-    the files.
+    """Return the error of a folder with the files ``paths``, without arrays and without their
+    index.
 
     A step may have items of JSON and no others: each is a folder with the file ``metadata``.
     """
@@ -277,7 +275,7 @@ def _places(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> I
 
 
 def _add_strings(tree: Tree, pytree: PyTree | None, contents: ArrayContents) -> None:
-    """Add the leaves that are strings; those that their file does not have are faults."""
+    """Add the leaves that are strings; entries missing from their file are faults."""
     if pytree is None or not pytree.strings:
         return
     values: dict[str, Any] = {}

@@ -42,7 +42,7 @@ class PyTree:
     faults: dict[str, CheckpointError] = field(default_factory=dict)
     """Keys that two leaves have."""
     paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
-    """The steps that lead to each key; those of lists are numbers."""
+    """The steps that lead to each key; the keys of lists are numbers."""
     custom: Mapping[str, Any] = field(default_factory=dict)
     """Values that the user stored with it."""
     is_ocdbt: bool | None = None
@@ -149,7 +149,7 @@ def build_tree(
     both = sorted(above.intersection(keys))
     if both:
         cause = (
-            f"The format orbax cannot hold {both[0]!r} beside keys that begin with "
+            f"The format orbax cannot hold {both[0]!r} together with keys that begin with "
             f"{both[0] + '.'!r}."
         )
         raise UnsupportedError(cause, "Rename one of them (--rename).")

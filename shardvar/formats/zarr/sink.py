@@ -43,8 +43,7 @@ class ChunkWriter:
     is_guarded: bool
     """True if a checksum follows the elements."""
     steps: Mapping[str, int]
-    """The rows of the chunks of each tensor, by its key: a worker numbers the tensors that it has
-    otherwise."""
+    """The rows of the chunks of each tensor, by key: a worker has other numbers."""
     run_nbytes: int = 0
     """0: runs of payloads have no checksums."""
 
@@ -91,7 +90,7 @@ class FolderSink:
     documents: Mapping[str, bytes]
     """All other descriptions, by path."""
     sides: frozenset[str]
-    """Names of files that an older index may have had beside it."""
+    """Names of files that an older index may have had next to it."""
     paths: Sequence[str]
     """[m] the place of each chunk; empty for arrays without elements, which have none."""
     generation: str
@@ -99,8 +98,7 @@ class FolderSink:
     writer: ChunkWriter
     """The frame of each chunk."""
     marker: str = ""
-    """The name of a file that says in a bucket that the checkpoint is complete; it follows the
-    index."""
+    """The name of the file that marks a complete checkpoint in a bucket, after the index."""
 
     @property
     def asides(self) -> list[str]:
@@ -157,8 +155,7 @@ class FolderSink:
         discard_files(self.storage, self.asides)
 
     def is_in_place(self) -> bool:
-        """Return False: until the commit, the files have names that no other process puts in
-        place."""
+        """Return False: until the commit, no other process puts files under these names."""
         return False
 
     def _describe(self, path: str) -> None:
@@ -167,8 +164,7 @@ class FolderSink:
         self.storage.finish(path)
 
     def _mark(self) -> None:
-        """Write the marker, by which the format's own reader knows in a bucket what a rename says
-        on a disk."""
+        """Write the marker of a complete checkpoint in a bucket, for the format's own reader."""
         if not self.marker or self.storage.local_path is not None:
             return
         try:
@@ -215,8 +211,7 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
 
 
 def check_folder(storage: Storage, index: str) -> None:
-    """Raise ``TargetExists`` if a folder without an index has arrays: a new index would make them
-    its own."""
+    """Raise ``TargetExists`` if a folder without an index has arrays."""
     names = storage.names()
     if index in names or is_interrupted(names, index):
         return
@@ -323,8 +318,7 @@ def _is_description(path: str) -> bool:
 
 
 def _own_files(storage: Storage) -> Iterator[str]:
-    """Yield the files of arrays and groups below a folder; other files in their folders are the
-    user's."""
+    """Yield the files of arrays and groups below a folder; other files are the user's."""
     tree = _tree(storage)
     nodes = {path.rpartition("/")[0] for path in tree if _is_description(path)}
     for path in tree:

@@ -56,8 +56,7 @@ class ZarrSource:
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of chunks that are read in place; the decoder compares those of the
-        others."""
+        """The checksum of chunks that are read in place; the decoder compares the others'."""
         return CRC32C
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:

@@ -1,5 +1,4 @@
-"""Layouts of meshes: the regions that each device holds, by the rules of the frameworks. Geometry
-alone."""
+"""Layouts of meshes: the regions of each device, by the frameworks' rules. Only geometry."""
 
 from shardvar.layout.meshes.deepspeed import deepspeed
 from shardvar.layout.meshes.dtensor import (

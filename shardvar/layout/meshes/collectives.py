@@ -1,9 +1,9 @@
 """Collectives: the name of the communication that some copies between devices amount to.
 
-Devices that exchange something, directly or through others, are a group. Each group alone is asked
-which collective it carries out, from the numbers of elements that its devices hold before and
-after, keep, and send. The copies have a name where all groups have it and the other devices keep
-what they hold.
+Devices that exchange something, directly or through others, are a group. Each group is asked by
+itself which collective it carries out, from the numbers of elements that its devices hold before
+and after, keep, and send. The copies have a name where all groups have it and the other devices
+keep what they hold.
 
     identity        every device holds what it held
     local_slice     every device keeps a part of what it held
@@ -14,7 +14,7 @@ what they hold.
     reduce_scatter  each device holds a term of all, and in the end the reduction of its part
     all_reduce      each device holds a term of all, and in the end the reduction of all
 
-A broadcast is an all_gather of shards of which all but one are empty, and a permute an all_to_all.
+A broadcast is an all_gather in which all shards but one are empty, and a permute is an all_to_all.
 So where uneven shards make some groups the special case, the name of all is the general one.
 """
 
@@ -42,8 +42,7 @@ class Flow:
     receiver: Ints
     """[messages] its receiver."""
     part: Ints
-    """[devices] a number for what a device holds after: equal where two hold the same; -1 where
-    nothing."""
+    """[devices] a number for what a device holds after, equal for the same; -1 for nothing."""
     num_terms: int
     """The number of terms that are reduced; 1 without a reduction."""
 

@@ -2,7 +2,7 @@
 ``deepspeed.runtime.zero``).
 
     stages 1 and 2   the parameters of a group in one buffer, padded at the end, in equal partitions
-    stage 3          each parameter in a buffer alone, padded at the end, in equal partitions
+    stage 3 each parameter in its own buffer, padded at the end, in equal partitions
 
 Its code divides partitions of stages 1 and 2 like ``sv.div``, which says nothing after the padding:
 all are equal.

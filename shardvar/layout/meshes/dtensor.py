@@ -191,8 +191,7 @@ def _axes(
 def check_placements(
     placements: Sequence[DTensorPlacement], mesh: Mesh
 ) -> tuple[DTensorPlacement, ...]:
-    """The placements as a tuple; ``ArgumentError`` where DTensor refuses them on this mesh,
-    whatever the tensor is."""
+    """The placements as a tuple; ``ArgumentError`` if DTensor refuses them on this mesh."""
     given: Any = placements
     if not isinstance(given, Sequence) or not all(
         isinstance(each, DTensorPlacement) for each in given

@@ -1,4 +1,4 @@
-"""Flat parameters: tensors one after the other in a buffer, of which each device holds a range.
+"""Flat parameters: tensors one after the other in a buffer; each device holds a range of it.
 
 A device then holds a range of the elements of a tensor in C order, which is at most 2 * rank - 1
 regions. Padding, in front of a tensor or at the end, is in no region.
@@ -18,8 +18,8 @@ from shardvar.layout.region import regions_of_range
 def flat_layout(
     shape: tuple[int, ...], mesh: Mesh, rule: str, start: int, length: int, places: Sequence[int]
 ) -> Layout:
-    """The layout of a tensor that begins at ``start`` of a buffer, of which place p has [p, p + 1)
-    * ``length``.
+    """The layout of a tensor that begins at ``start`` of a buffer; place p has [p, p + 1) *
+    ``length`` of it.
 
     ``places`` has the place of each device.
     """
@@ -39,8 +39,7 @@ def flat_layout(
 
 
 def flat_places(mesh: Mesh) -> tuple[list[int], int]:
-    """The place of each device along the last axis of a mesh, and their number; ``ArgumentError``
-    for 3 axes."""
+    """The place of each device along the last mesh axis, and their number; at most 2 axes."""
     check_mesh(mesh)
     if mesh.rank not in (1, 2):
         raise ArgumentError(

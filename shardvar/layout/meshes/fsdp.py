@@ -15,9 +15,9 @@ The smallest case is 7 rows on a mesh of (dp 3, tp 2). They agree wherever tp di
 **FSDP1** flattens the parameters of a module into one, cuts that, and so holds ranges of elements:
 ``fsdp_flat``.
 
-Roles of mesh axes: one called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other
-axis shards. If there are two, the documentation of ``fully_shard`` says: "parameters are sharded
-across the 2nd dim and replicated across the 1st dim (HSDP)".
+Roles of mesh axes: one called ``tp`` or ``ep`` is for tensor or expert parallelism. The other axis
+shards. If there are two, the documentation of ``fully_shard`` says: "parameters are sharded across
+the 2nd dim and replicated across the 1st dim (HSDP)".
 """
 
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None
     shape : sequence of int
         The shape of the parameter.
     mesh : Mesh
-        An axis called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other axis
-        shards; of two others the first replicates and the second shards.
+        An axis called ``tp`` or ``ep`` is for tensor or expert parallelism. The other axis shards;
+        of two others the first replicates and the second shards.
     fsdp_dim : int, default 0
         The dimension that FSDP cuts, which is the answer of ``shard_placement_fn``.
     tp_dim : int, optional
@@ -171,7 +171,7 @@ def fsdp_flat(
     shapes : sequence of sequences of int
         The shape of each parameter, in the order in which the module has them.
     mesh : Mesh
-        One axis, which shards, or two, of which the first replicates (HYBRID_SHARD).
+        One axis, which shards, or two; then the first replicates (HYBRID_SHARD).
     use_orig_params : bool, default True
         True: each parameter begins at a multiple of 16 bytes of the flat one.
     itemsize : int, default 4
@@ -220,8 +220,8 @@ def fsdp_flat(
 
 
 def _roles(mesh: Mesh) -> tuple[int, int | None]:
-    """The mesh axis that shards, and that of tensor parallelism if there is one; ``ArgumentError``
-    for any others."""
+    """The mesh axis that shards, and the axis of tensor parallelism if there is one;
+    ``ArgumentError`` for any others."""
     check_mesh(mesh)
     names = mesh.axis_names or ("",) * mesh.rank
     tensor = [axis for axis, name in enumerate(names) if name in _TENSOR_PARALLEL]

@@ -23,8 +23,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_NBYTES
 
 Division = Callable[[Ints, Ints, int], tuple[Ints, Ints]]
-"""``division(length, part, count)``: start and stop of a part of a range of this length, element by
-element."""
+"""``division(length, part, count)``: start and stop of a part of a range of this length."""
 
 
 def chunk_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
@@ -54,15 +53,14 @@ def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
 class Intervals:
     """Lists of ranges of indices of one axis, and the list that each device holds.
 
-    Devices that differ on other mesh axes alone share a list, so the work does not grow with their
+    Devices that differ only on other mesh axes share a list, so the work does not grow with their
     number.
     """
 
     owner: Ints
     """[n] the list that each range belongs to, ascending."""
     start: Ints
-    """[n] the first index, in the tensor's coordinates; rows of a list are in the order of its
-    devices."""
+    """[n] the first index, in the tensor's coordinates; a list's rows are in order."""
     stop: Ints
     """[n] the index behind the last one, greater than the first."""
     number: Ints
@@ -72,8 +70,7 @@ class Intervals:
 
     @classmethod
     def whole(cls, extent: int, num_devices: int) -> Self:
-        """All indices of an axis on each device; ``LayoutError`` for an extent that no tensor
-        has."""
+        """All indices of an axis on each device; ``LayoutError`` for an impossible extent."""
         if extent > MAX_NBYTES:
             raise LayoutError(
                 f"An axis has {extent} indices.", f"At most {MAX_NBYTES} are supported."
@@ -89,8 +86,7 @@ class Intervals:
         return self._lengths()[self.number]
 
     def first(self, empty: int) -> Ints:
-        """[devices] the first index that each device holds, in its order; ``empty`` where it holds
-        nothing."""
+        """[devices] the first index that each device holds, in its order, or ``empty``."""
         first = np.full(self.num_lists, empty, np.int64)
         # From the last row to the first, so that the first row of each list is what stays.
         first[self.owner[::-1]] = self.start[::-1]
@@ -122,7 +118,7 @@ class Intervals:
         step = np.maximum(-(-lengths // min(factor, MAX_NBYTES)), 1)
         # Ranges past the end are left out, and so are lists whose part of each range is empty: a
         # range of `step` indices has no part from number `step` on. So the work is bounded by the
-        # indices, whatever the factor is.
+        # indices, for any factor.
         ranges = np.where(number < step, -(-lengths // step), 0)
         owner = np.repeat(np.arange(len(source)), ranges)
         base = step[owner] * (np.arange(len(owner)) - np.repeat(np.cumsum(ranges) - ranges, ranges))
@@ -138,8 +134,7 @@ class Intervals:
         return lengths
 
     def _take(self, owner: Ints, low: Ints, high: Ints, part: Ints, count: int) -> Self:
-        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``, counted in its
-        order."""
+        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``."""
         # The indices of all lists are counted one after the other. Example: list 0 holds 2:4 and
         # 8:9, list 1 holds 0:5; their places are 0:2, 2:3 and 3:8.
         stops = np.cumsum(self.stop - self.start)
@@ -163,8 +158,7 @@ class Intervals:
 
 
 def _joined(owner: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-    """Join each row with the one before it where that is of the same list and ends where this one
-    begins."""
+    """Join each row with the one before if that is in the same list and ends there."""
     if not len(owner):
         return owner, start, stop
     is_new = np.ones(len(owner), bool)

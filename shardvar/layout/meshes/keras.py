@@ -45,7 +45,7 @@ def tensor_layout(shape: Sequence[int], mesh: Mesh, axes: Sequence[str | None]) 
     Returns
     -------
     Layout
-        The layout; errors are those of `named_sharding`.
+        The layout; errors are the same as for `named_sharding`.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def tensorflow_dtensor(shape: Sequence[int], mesh: Mesh, sharding_specs: Sequenc
     Returns
     -------
     Layout
-        The layout; other errors are those of `named_sharding`.
+        The layout; other errors are the same as for `named_sharding`.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Layouts: the regions of one tensor that each device of a mesh holds.
 
 A layout is geometry and holds no values. Its columns have a row for each region, so that a million
-regions are ordinary work; ``regions`` gives those of one device, for people. The constructors of
-this package make layouts by the rules of the frameworks; nothing that uses a layout needs to know
-which.
+regions are ordinary work; ``regions`` gives the regions of one device, for people. The constructors
+of this package make layouts by the rules of the frameworks; nothing that uses a layout needs to
+know which.
 """
 
 from collections.abc import Sequence
@@ -72,8 +72,7 @@ class Layout:
     """[n, rank] the shape of each region, which has elements. Neighbours along an axis are one
     region, except where the framework keeps a tensor for each, as Megatron does for layers."""
     pending: tuple[tuple[int, str], ...] = ()
-    """(mesh axis, reduction) of each mesh axis whose devices hold terms: the value is their
-    reduction."""
+    """(mesh axis, reduction) of each mesh axis whose devices hold terms of the value."""
 
     def __post_init__(self) -> None:
         check_mesh(self.mesh)
@@ -94,8 +93,7 @@ class Layout:
             check_reduction(op)
 
     def _check_columns(self) -> None:
-        """Raise ``LayoutError`` unless the columns are regions of the tensor on devices of the
-        mesh."""
+        """Raise ``LayoutError`` unless the columns are regions on devices of the mesh."""
         rows, rank = len(self.device), len(self.shape)
         if self.device.ndim != 1 or {self.offset.shape, self.extent.shape} != {(rows, rank)}:
             raise LayoutError(
@@ -315,8 +313,7 @@ class Layout:
         return hash(self._identity())
 
     def __str__(self) -> str:
-        """The devices that hold the same, and their regions, a line for each group; at most 16 of
-        each."""
+        """The devices that hold the same, and their regions, a line a group; at most 16 each."""
         groups = self.replicas
         names = [_some(group, ", ") for group in groups[:_MOST_NAMED]]
         width = max(map(len, names))

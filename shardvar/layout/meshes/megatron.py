@@ -63,7 +63,7 @@ def megatron(
         True: the first axis counts layers, which the pipeline stages share equally. Ranges for each
         stage, as `pipeline_layers` gives them, say otherwise.
     experts : bool, default False
-        True: the axis behind that of layers counts experts.
+        True: the axis behind the axis of layers counts experts.
     gated : bool, default False
         True: the axis that is cut is [gate; up], and a rank holds its part of each.
     stage : int, optional
@@ -405,7 +405,7 @@ def _with_prepended(
 def _on_stages(
     shape: tuple[int, ...], mesh: Mesh, layers: Sequence[Sequence[Interval]]
 ) -> Intervals:
-    """The first axis, of which each pipeline stage holds the layers that it is given."""
+    """The first axis; each pipeline stage holds the layers that it is given."""
     named = "pp" in (mesh.axis_names or ())
     stages = mesh.shape[mesh.axis("pp")] if named else 1
     check_stage_layers(layers, shape[0], stages)
@@ -453,7 +453,7 @@ def _singles(axis: Intervals) -> Intervals:
 
 
 def _on_stage(layout: Layout, stage: int) -> Layout:
-    """The same layout, on the ranks of one pipeline stage alone."""
+    """The same layout, on the ranks of only one pipeline stage."""
     mesh = layout.mesh
     named = "pp" in (mesh.axis_names or ())
     count = mesh.shape[mesh.axis("pp")] if named else 1

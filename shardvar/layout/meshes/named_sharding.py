@@ -80,12 +80,13 @@ tensor, or name mesh axes whose number of devices divides it: JAX has no uneven 
     """
     check_mesh(mesh)
     extents, entries = read_shape(shape), _read_spec(spec)
-    # JAX's PartitionSpec keeps unreduced axes beside its entries.
+    # JAX's PartitionSpec keeps unreduced axes apart from its entries.
     pending = _read_axes(mesh, unreduced or getattr(spec, "unreduced", ()))
     _check_names(mesh, entries, pending)
     if any(entries[len(extents) :]):
         raise OutOfRange(
-            f"The spec {tuple(entries)} names mesh axes for more axes than the shape {extents} has.",
+            f"The spec {tuple(entries)} names mesh axes for more axes than the shape {extents} "
+            "has.",
             "Leave them out.",
         )
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
@@ -105,8 +106,7 @@ tensor, or name mesh axes whose number of devices divides it: JAX has no uneven 
 
 
 def _parts(mesh: Mesh, names: Sequence[str]) -> tuple[Ints, int]:
-    """The part that each device takes of an axis that is cut by mesh axes, and the number of
-    parts."""
+    """The part of each device along an axis that mesh axes cut, and the number of parts."""
     coordinates, count = mesh.coordinates(), 1
     part = np.zeros(mesh.size, np.int64)
     for axis in map(mesh.axis, names):

@@ -29,8 +29,7 @@ StageLayers = tuple[tuple[Interval, ...], ...]
 """For each pipeline stage, the range of layers of each of its virtual stages."""
 
 _LONGEST = 1 << 16
-"""Letters of a layout of the pipeline after its repetitions: more layers and stages than any model
-has."""
+"""Letters of a pipeline's layout after repetition: more than any model has."""
 
 
 def pipeline_layers(
@@ -89,7 +88,8 @@ def pipeline_layers(
     virtual, text = virtual_pipeline_model_parallel_size, pipeline_model_parallel_layout
     if min(num_layers, stages, virtual) < 1:
         raise ArgumentError(
-            f"{num_layers} layers cannot be divided over {stages} stages of {virtual} virtual ones.",
+            f"{num_layers} layers cannot be divided over {stages} stages of {virtual} virtual "
+            "ones.",
             "Begin with 1.",
         )
     if (text is not None) + (ends != (None, None)) + any(counted) > 1:
@@ -167,10 +167,9 @@ def _stage_sizes(num_layers: int, stages: int, first: int | None, last: int | No
         or (middle and left % middle)
     ):
         raise LayoutError(
-            f"{num_layers} layers cannot be divided over {stages} pipeline stages, of which the "
-            f"first has {first} and "
-            f"the last {last}: {left} layers are left for {middle} equal stages.",
-            "Choose numbers of which the rest divides. None is a stage like the others.",
+            f"{num_layers} layers cannot be divided over {stages} pipeline stages if the first "
+            f"has {first} and the last {last}: {left} layers are left for {middle} equal stages.",
+            "Choose numbers that leave a divisible rest. None is a stage like the others.",
         )
     size = left // middle if middle else 0
     return [
@@ -210,8 +209,7 @@ def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> lis
 
 
 def _unrolled(text: str) -> str:
-    """The text with its repetitions written out; ``ArgumentError`` for letters that it cannot
-    have."""
+    """The text with its repetitions written out; ``ArgumentError`` for wrong letters."""
     for pattern in (r"\(([^()]+)\)\*(\d{1,6})(?!\d)", r"([EtmL|])\*(\d{1,6})(?!\d)"):
         length = len(text)
         for match in re.finditer(pattern, text):
@@ -225,14 +223,13 @@ def _unrolled(text: str) -> str:
     if re.search(r"[^EtmL|]", text):
         raise ArgumentError(
             f"The layout of the pipeline is {text!r} after its repetitions.",
-            "Use E, t, m, L, |, (...)*n and t*n alone.",
+            "Use only E, t, m, L, |, (...)*n and t*n.",
         )
     return text
 
 
 def _numbered(sizes: Sequence[Sequence[int]]) -> StageLayers:
-    """Number the layers: in the order of virtual stages, and within one of them in the order of
-    stages."""
+    """Number the layers by virtual stage, and within one by stage."""
     layers: list[list[Interval]] = [[] for _ in sizes]
     start = 0
     for place in range(len(sizes[0])):

@@ -1,15 +1,15 @@
 """Redistribution: which regions move between which devices so that one layout of a tensor becomes
 another.
 
-The answer is a value, made from geometry alone: copies from a device that holds a region to one
-that lacks it, and the regions that a device keeps. It is optimal in two ways. No element that a
-device holds already is sent to it, and each element that it lacks is sent to it once; and a device
-sends all that another needs of it in one message.
+The answer is a value, made only from geometry: copies from a device that holds a region to one that
+lacks it, and the regions that a device keeps. It is optimal in two ways. No element that a device
+holds already is sent to it, and each element that it lacks is sent to it once; and a device sends
+all that another needs of it in one message.
 
 1. Terms. A pending value is not in one place: the devices along a pending axis hold terms of it.
    Two leading axes make this ordinary geometry. The first counts the terms that stay terms, the
-   second those that a reduction combines. A device that holds term 1 of 2 holds ``[1:2]`` of that
-   axis, and a target of values needs ``[0:2]``.
+   second the terms that a reduction combines. A device that holds term 1 of 2 holds ``[1:2]`` of
+   that axis, and a target of values needs ``[0:2]``.
 2. Distinct regions. Devices that hold the same region are its holders, or its receivers. Distinct
    regions of the source are disjoint, so each element of a target region is in one of them.
 3. Pairs. ``overlapping_pairs`` finds the source regions that each target region meets, in time that
@@ -35,8 +35,8 @@ from shardvar.layout.overlap import overlapping_pairs
 from shardvar.layout.region import Region, intersect
 
 _FEW = 1 << 21
-"""Pairs of regions up to which all are compared at once, which takes 2 MiB: those of 1,024 devices
-and some more."""
+"""Pairs of regions up to which all are compared at once, which takes 2 MiB: enough for 1,024
+devices and some more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,8 +127,7 @@ class Redistribution:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices of the larger mesh; device ``i`` of both layouts is the same
-        one."""
+        """The number of devices of the larger mesh; both layouts share device ``i``."""
         return max(self.source.mesh.size, self.target.mesh.size)
 
     @property
@@ -207,8 +206,7 @@ class Redistribution:
 
     @property
     def messages(self) -> Ints:
-        """[devices] messages that each device sends, one to each other device that needs something
-        of it."""
+        """[devices] messages that each device sends, one to each device that needs some of it."""
         pairs = np.unique(self.moves.sender * self.num_devices + self.moves.receiver)
         return np.bincount(pairs // self.num_devices, minlength=self.num_devices)
 
@@ -250,8 +248,7 @@ class Redistribution:
         )
 
     def _repr_html_(self) -> str:
-        """The flow between devices as a drawing, and the totals of each device as a table, for
-        notebooks."""
+        """The flow between devices as a drawing, and each device's totals, for notebooks."""
         # Imported on use, so that programs outside notebooks do not pay for the drawings.
         from shardvar.pictures.drawings import MOST_MOVES, redistribution_html
 
@@ -299,7 +296,7 @@ def plan_redistribution(
     Raises
     ------
     LayoutError
-        If the layouts are of different shapes, a reduction is missing or not that of the source,
+        If the layouts are of different shapes, a reduction is missing or differs from the source's,
         the target is pending where the source is not, or regions of the source overlap without
         being equal.
     ArgumentError
@@ -318,7 +315,7 @@ def plan_redistribution(
     if np.prod(holders.extent, axis=1, dtype=np.int64).sum() > prod((*counts, *source.shape)):
         raise LayoutError(
             "Devices of the source layout hold regions that overlap and are not equal.",
-            "Give a layout whose regions are disjoint or equal, as those of all constructors are.",
+            "Give a layout whose regions are disjoint or equal, as all constructors do.",
         )
     copies = _copies(holders, receivers, source, target)
     return Redistribution(source, target, *copies, reduce)
@@ -328,8 +325,7 @@ def plan_redistribution(
 
 
 def _pending(layout: Layout) -> dict[int, str]:
-    """The reduction of each pending mesh axis; an axis of one device has one term, which is the
-    value."""
+    """The reduction of each pending mesh axis; an axis of one device has the value."""
     return {axis: op for axis, op in sorted(layout.pending) if layout.mesh.shape[axis] > 1}
 
 
@@ -338,7 +334,7 @@ def _reduced_axes(source: Layout, target: Layout) -> list[int]:
 
 
 def _term_counts(source: Layout, target: Layout) -> tuple[int, int]:
-    """The number of terms that stay terms, and of those that are combined."""
+    """The number of terms that stay terms, and of terms that are combined."""
     reduced = _reduced_axes(source, target)
     staying = [axis for axis in _pending(source) if axis not in reduced]
     return (
@@ -382,8 +378,7 @@ def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None
 def _rows_with_terms(
     layout: Layout, source: Layout, target: Layout, num_terms: int
 ) -> tuple[Ints, Ints]:
-    """Offsets and extents [n, 2 + rank] of a layout's regions, with the two axes of terms in
-    front."""
+    """Offsets and extents [n, 2 + rank] of a layout's regions, the two axes of terms first."""
     reduced = _reduced_axes(source, target)
     staying = [axis for axis in _pending(source) if axis not in reduced]
     first = _numbers(layout, staying)
@@ -442,9 +437,9 @@ def _distinct(offset: Ints, extent: Ints, device: Ints) -> _Regions:
 def _copies(
     holders: _Regions, receivers: _Regions, source: Layout, target: Layout
 ) -> tuple[DeviceCopies, DeviceCopies]:
-    """The copies that cross from one device to another, and those that stay on their device."""
+    """The copies from one device to another, and the copies that stay on their device."""
     wanted, held = _pairs(receivers, holders)
-    # A pair has one term; its common region is that of the axes behind those of terms.
+    # A pair has one term; its common region covers the axes behind the axes of terms.
     offset, extent = intersect(
         receivers.offset[wanted, 2:],
         receivers.extent[wanted, 2:],
@@ -495,8 +490,7 @@ def _pairs(wanted: _Regions, held: _Regions) -> tuple[Ints, Ints]:
 
 
 def _own_row(holders: _Regions, region: Ints, receiver: Ints) -> tuple[Ints, Bools]:
-    """[n] the place of the receiver among the holders of a region, and True where it is one of
-    them."""
+    """[n] the receiver's place among the holders of a region, and True if it is one."""
     # Regions ascend in ``start``, devices within a region: so region * count + device ascends, and
     # can be searched.
     count = max(int(holders.device.max(initial=0)), int(receiver.max(initial=0))) + 1

@@ -77,15 +77,15 @@ class ShardByTaskPolicy(ColumnarPolicy):
         return "Places the slices of each task in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices of the task that comes first in file 0, those of the next task in file 1,
-        and so on.
+        """Put the slices of the first task in file 0, the slices of the next task in file 1, and so
+        on.
 
         Parameters
         ----------
         slices : SliceTable
             The slices to store.
         capabilities : Capabilities
-            The abilities of the format; with one file alone, all slices are in it.
+            The abilities of the format; with only one file, all slices are in it.
 
         Returns
         -------
@@ -109,8 +109,8 @@ class ShardByDevicePolicy(ColumnarPolicy):
         return "Places the slices of each device in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices of the device of the lowest number in file 0, those of the next one in
-        file 1, and so on.
+        """Put the slices of the device with the lowest number in file 0, the slices of the next one
+        in file 1, and so on.
 
         Parameters
         ----------
@@ -172,8 +172,7 @@ class BalancedPolicy(ColumnarPolicy):
     """
 
     num_files: int
-    """The number of files, at most 99,999; there are fewer if there are fewer rows and tensors to
-    fill them."""
+    """The number of files, at most 99,999; fewer if there are too few rows and tensors."""
 
     def __post_init__(self) -> None:
         if not 1 <= read_integer(self.num_files, "num_files") <= MAX_FILES:
@@ -205,7 +204,7 @@ class BalancedPolicy(ColumnarPolicy):
         If everything can be cut, a file is within one row of its even share. A slice that cannot be
         cut goes to the file that its middle falls in, unless that leaves a file empty: every file
         gets a part as long as there are as many parts as files. Files beyond that are not written,
-        since a cut is made for balance alone.
+        because a cut is made only for balance.
         """
         cuttable = cuttable_rows(slices, capabilities)
         total = int(slices.nbytes.sum())
@@ -265,8 +264,7 @@ def _table_of(slices: SliceTable, parts: list[SlicePart]) -> SliceTable:
 
 
 def _leave_none_empty(first: list[int], num_parts: int, num_files: int) -> list[int]:
-    """The first part of each file but the first one, moved as little as possible so that every file
-    has a part."""
+    """The first part of each file but the first, moved so that every file has a part."""
     # Example: 4 parts in 4 files with first = [0, 0, 3]. Forwards, each first moves behind the one
     # before: [1, 2, 3]. Backwards, each moves in front of the one after, so that the last files
     # have parts too: of 4 parts in 3 files, [3, 4] becomes [2, 3].

@@ -7,10 +7,10 @@ without those shards exceeding a specified size."
    belongs to the checkpoint and cannot be cut, nor the lengths in front of strings. Otherwise a
    limit that TensorFlow keeps with n files would take more files here.
 2. Fill files in order. Slices that fit go in; a slice that does not fit is cut, or begins the next
-   file. Row ranges that fit are found by bisection, so the cost is that of the files, not of the
+   file. Row ranges that fit are found by bisection, so the cost grows with the files, not with the
    slices.
 3. Cut. The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a cut the rest
-   may be awkward, so this alone can take more files than necessary. Where it takes more than
+   may be awkward, so this can take more files than necessary. Where it takes more than
    ``fewest_files``, fill again and cut down to single elements (``cut_to_elements``). TensorFlow
    fills in order too, so it never needs fewer files.
 
@@ -128,8 +128,8 @@ def cut_as_tensorflow(
     if best is None:
         return cut_along_an_axis(region, itemsize, remaining, limit)
     parts, axis = best
-    # Even parts instead of full ones: 13 rows of which 6 fit make three parts of ceil(13 / 3) = 5,
-    # 5 and 3 rows.
+    # Even parts instead of full ones: If 6 of 13 rows fit, three parts have ceil(13 / 3) = 5, 5 and
+    # 3 rows.
     return _split(region, axis, -(-region.shape[axis] // parts))
 
 
@@ -171,7 +171,7 @@ class WeighedSlices:
     limit: int
     """The most bytes of a file, counted as the weights are."""
     are_whole: bool = False
-    """True if the format holds whole tensors alone."""
+    """True if the format holds only whole tensors."""
 
 
 @dataclass(slots=True)
@@ -211,7 +211,7 @@ class FileContents:
 
 
 def fill(work: WeighedSlices, rows: Ints, cut: CutRule) -> FileContents:
-    """Fill files in order; each row that no file can hold gets a file alone."""
+    """Fill files in order; each row that is larger than a file gets its own file."""
     filled = FileContents(work.limit)
     weights = work.weights[rows]
     # total[i] is the weight of the rows before i, so the rows [position, stop) that fit are found
@@ -246,14 +246,14 @@ def _placed(
     """Yield the rows that were put aside, each with the number of its file."""
     if work.are_whole:
         # As ``save_pretrained`` of Hugging Face numbers files, by the time at which they are
-        # finished: that of the row comes before the one that was being filled. Limit 5, sizes 2 10
-        # 2 4: the files are 10, 2 + 2, 4.
+        # finished: the row's file comes before the one that was being filled. Limit 5, sizes 2 10 2
+        # 4: the files are 10, 2 + 2, 4.
         open_files = [file for _, file in aside]
         filled.files = [file + bisect_right(open_files, file) for file in filled.files]
         yield from ((position, file + number) for number, (position, file) in enumerate(aside))
         return
-    # Rows without elements do not justify a file alone: the first row that was put aside joins
-    # them.
+    # Rows without elements do not justify a file for themselves: the first row that was put aside
+    # joins them.
     first = 0 if _is_empty(work, filled) else filled.num_files
     yield from ((position, first + number) for number, (position, _) in enumerate(aside))
 
@@ -330,11 +330,11 @@ def fewest_files(work: WeighedSlices, rows: Ints) -> int:
 class MaxShardSizePolicy(ColumnarPolicy):
     """Files of at most ``max_shard_size`` bytes, filled in order; slices that do not fit are cut.
 
-    Slices are those of the full tensor, also where a shard of a sharded variable is cut. Tensors
-    without elements are kept, strings are never cut, and the tensors of two tasks never share a
-    file. A slice that cannot be cut and exceeds the limit gets a file alone, after the others; in a
-    format of whole tensors, such as safetensors, in the order of ``save_pretrained`` of Hugging
-    Face. The number of files is the least that filling in order can take.
+    Slices refer to the full tensor, also if a shard of a sharded variable is cut. Tensors without
+    elements are kept, strings are never cut, and the tensors of two tasks never share a file. A
+    slice that cannot be cut and exceeds the limit gets its own file, after the others; in a format
+    of whole tensors, such as safetensors, in the order of ``save_pretrained`` of Hugging Face. The
+    number of files is the least that filling in order can take.
 
     Examples
     --------
@@ -347,8 +347,7 @@ class MaxShardSizePolicy(ColumnarPolicy):
     """The limit in bytes of elements; neither indexes, nor the object graph, nor the lengths of
     strings are counted."""
     compat: Literal["tensorflow"] | None = None
-    """``"tensorflow"`` cuts exactly the slices that TensorFlow cuts, wherever its algorithm
-    ends."""
+    """``"tensorflow"`` cuts exactly the slices that TensorFlow cuts."""
 
     def __post_init__(self) -> None:
         if read_integer(self.max_shard_size, "max_shard_size") < 1:

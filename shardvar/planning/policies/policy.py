@@ -1,7 +1,7 @@
 """A policy decides which slices share a file. It has a ``description`` and answers in one of two
 ways:
 
-    columns    ``assign(slices, capabilities)``: all slices at once, from metadata alone
+    columns    ``assign(slices, capabilities)``: all slices at once, only from metadata
     callback   ``__call__(shardable_tensors)``: tensor by tensor, RFC 001's ``ShardingCallback``
 
 The policies of shardvar answer in columns, which is fast. ``ColumnarPolicy`` makes each of them a
@@ -61,8 +61,7 @@ HOLDS_ALL = Capabilities(
     max_slice_rank=MAX_RANK,
     empty_slices=True,
 )
-"""The capabilities that a policy assumes if it is called without a format: all dtypes but strings
-can be cut."""
+"""The capabilities that a policy assumes without a format: all dtypes but strings are cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,7 @@ class ColumnarPolicy:
 
 
 def take_parts(slices: SliceTable, rows: Ints, regions: dict[int, Region]) -> SliceTable:
-    """The table of some of the rows, in the given order; those in ``regions``, by position, only in
-    part."""
+    """The table of some of the rows, in the given order; those in ``regions`` in part."""
     table = slices.take(rows)
     if not regions:
         return table
@@ -157,7 +155,7 @@ def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
 
 
 def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Region]:
-    """The full shape and the region that a slice_spec means; ``shape`` is that of a whole tensor,
+    """The full shape and the region that a slice_spec means; ``shape`` belongs to a whole tensor,
     whose spec is empty.
 
     >>> parse_slice_spec("4 3 0,2:-", (2, 3))
@@ -210,7 +208,7 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
 
 
 def _spec(parts: SliceTable, row: int, is_full: bool) -> str:
-    """The text of a part; with ``is_full`` also that of a whole tensor, unless it is a scalar."""
+    """The text of a part; with ``is_full`` also for a whole tensor, unless it is a scalar."""
     full_shape, region = parts.tensors.shape(int(parts.tensor[row])), parts.region(row)
     return (
         format_slice_text(full_shape, region, empty=True)
@@ -220,8 +218,7 @@ def _spec(parts: SliceTable, row: int, is_full: bool) -> str:
 
 
 def _payload_nbytes(tensor: Any) -> int:
-    """The bytes of a payload; for strings with those of their lengths and of the checksum of
-    these."""
+    """The bytes of a payload; for strings including their lengths and the checksum of these."""
     if not isinstance(tensor, np.ndarray) or tensor.dtype.kind != "O":
         return int(tensor.nbytes)
     lengths = [len(element) for element in tensor.ravel().tolist()]

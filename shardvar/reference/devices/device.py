@@ -55,8 +55,7 @@ class _Memory:
     released: deque[int] = field(default_factory=deque)
 
     def drain(self) -> int:
-        """Subtract what finalizers gave back, and return the bytes in use; the caller holds the
-        lock."""
+        """Subtract what finalizers gave back; return the bytes in use. The caller has the lock."""
         while self.released:
             self.used -= self.released.popleft()
         return self.used
@@ -128,8 +127,7 @@ class Device:
         return finalizer
 
     def reserve(self, nbytes: int) -> None:
-        """Count bytes as used; ``DeviceFull`` if they do not fit, even after a garbage
-        collection."""
+        """Count bytes as used; ``DeviceFull`` if they do not fit after a garbage collection."""
         if self._memory.reserve(nbytes, self.memory_limit):
             return
         # Arrays in reference cycles keep their bytes until the collector runs; only then is the
@@ -144,8 +142,7 @@ class Device:
             )
 
     def check_room(self, nbytes: int) -> None:
-        """Raise ``DeviceFull`` if an array of so many bytes would not fit; called before the array
-        is made."""
+        """Raise ``DeviceFull`` if an array of so many bytes would not fit."""
         # Reserve and give back at once: the array's own `account` counts it, and `peak` sees the
         # bytes either way.
         self.reserve(nbytes)
@@ -200,15 +197,14 @@ _current: ContextVar[Device] = ContextVar("device", default=_DEFAULT)
 
 
 def current_device() -> Device:
-    """Return the device on which plain arrays live: that of the innermost ``device_scope``, else
-    one without limit."""
+    """Return the device on which plain arrays live: the device of the innermost ``device_scope``,
+    else one without limit."""
     return _current.get()
 
 
 @contextmanager
 def device_scope(device: Device) -> Iterator[Device]:
-    """Compute on this device: arrays made inside live there, and reaching another device's buffers
-    is a move."""
+    """Compute on this device: new arrays live there, and other devices' buffers are moved."""
     if not isinstance(device, Device):
         raise ArgumentTypeError(
             f"A device scope is given {device!r}.", "Give a shardvar.reference.devices.Device."
@@ -305,7 +301,7 @@ def make_cluster(
             raise ArgumentTypeError(f"{name} is {count!r}.", "Give a count of zero or more.")
         if count < 0:
             raise ArgumentError(f"{name} is {count}.", "Give a count of zero or more.")
-    # As Python's integers: those of NumPy may overflow.
+    # As Python's integers: NumPy's may overflow.
     if (total := int(num_ps) + int(num_workers) * (1 + int(replicas_per_worker))) > MAX_DEVICES:
         raise ArgumentError(
             f"A cluster of {total} devices is asked for.", f"At most {MAX_DEVICES} are supported."

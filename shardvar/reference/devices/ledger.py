@@ -2,7 +2,7 @@
 copied.
 
 A ledger is open from ``track_transfers()`` until the end of its ``with`` statement. It counts the
-moves of the thread that opened it, nested ledgers included, and those of threads that have not
+moves of the thread that opened it, nested ledgers included, and the moves of threads that have not
 opened one. Rows are totals by operation, source and target, so a long program takes no more memory
 than a short one.
 
@@ -140,9 +140,9 @@ def track_transfers() -> Iterator[Ledger]:
         Counts bytes and messages while it is open: ``nbytes``, ``messages``, ``operations`` and
         ``transfers``.
     """
-    # A thread with open ledgers counts in all of these (`_own`). A thread without any counts in
-    # those of all threads (`_open`): a pool that moves on behalf of the opener is counted, and two
-    # tests in two threads stay apart.
+    # A thread with open ledgers counts in all of these (`_own`). A thread without any counts in the
+    # ledgers of all threads (`_open`): a pool that moves on behalf of the opener is counted, and
+    # two tests in two threads stay apart.
     ledger = Ledger()
     token = _own.set((*_own.get(), ledger))
     with _open_lock:
@@ -157,8 +157,7 @@ def track_transfers() -> Iterator[Ledger]:
 
 @contextmanager
 def operation_scope(name: str) -> Iterator[None]:
-    """Attribute the moves inside to this operation, unless an enclosing scope has named them
-    already."""
+    """Attribute the moves inside to this operation, unless an enclosing scope has named them."""
     # A strategy's reduction opens "reduce", and the reads inside it open "read_value": the outer
     # name stays.
     token = _operation.set(_operation.get() or name)

@@ -15,8 +15,8 @@ for a copy, and are not counted.
     gather_into     rows of an array into memory that lives on the target already
     gather_parts    the same from arrays that each live on a device, as if they were one
 
-Lookups are gathers, and their speed is that of memory: a processor waits for rows that lie anywhere
-in a large array. So many rows are gathered by two threads, each half of them. Rows of several parts
+Lookups are gathers, and memory limits their speed: a processor waits for rows that lie anywhere in
+a large array. So many rows are gathered by two threads, each half of them. Rows of several parts
 are gathered in row blocks: first the rows of each part, one part after another, into memory that
 stays in the processor's cache; from there all of them in the order that was asked for. Writing
 single rows to distant places, which is slow, never happens.
@@ -48,8 +48,7 @@ Split = Callable[[Ints], Iterable[tuple[int, Ints, Ints | None]]]
 their numbers in it, and their places among the rows that were given, or None for all places."""
 
 _MUCH_NBYTES = 1 << 22
-"""From so many bytes on two threads share a gather: it takes ten times as long as waking the second
-one."""
+"""From so many bytes on two threads share a gather: ten times the cost of waking one."""
 _BLOCK_NBYTES = 1 << 21
 _BLOCK_ROWS = 1 << 14
 """The limits of a row block, whichever is reached first: what lies between source and target stays
@@ -135,8 +134,7 @@ def adopt(array: Array, device: Device | None = None) -> Buffer:
 def place(
     value: npt.ArrayLike, device: Device | None = None, *, source: Device | None = None
 ) -> Buffer:
-    """Return a copy of a value on a device; it moves there from ``source``, by default the current
-    device."""
+    """Return a copy of a value on a device, moved from ``source``, by default the current one."""
     here = current_device()
     device, source = device or here, source or here
     # Check and plan: the copy raises DeviceFull before a byte is counted.
@@ -155,8 +153,7 @@ def move(buffer: Buffer, target: Device | None = None) -> Buffer:
 
 
 def move_array(array: Array, source: Device, target: Device) -> Array:
-    """Return the array on the target, where it counts as used until it is dropped, or itself if it
-    is there."""
+    """Return the array on the target, where it counts as used, or itself if it is there."""
     return array if source is target else place(array, target, source=source).array
 
 
@@ -262,7 +259,8 @@ def _gather_block(
 
 @contextmanager
 def _scratch(count: int, like: Array) -> Iterator[Array]:
-    """Provide ``count`` rows like those of ``like``, in memory that the thread keeps.
+    """Provide ``count`` rows with the shape and dtype of the rows of ``like``, in memory that the
+    thread keeps.
 
     New pages would cost as much as the work itself. The memory is taken out of the thread's keeping
     meanwhile, so code that runs in between in the same thread, such as a finalizer, allocates other

@@ -3,7 +3,7 @@
 check   the layouts, and the arrays of each device against the source layout
 plan    ``plan_redistribution``: who sends which region to whom
 move    receiver by receiver; all that a device sends to it is one message, which the ledger counts with its bytes
-commit  the arrays of the target layout; those of the source are no longer counted
+commit  the arrays of the target layout; the source's are no longer counted
 """
 
 from collections.abc import Iterable, Sequence
@@ -105,8 +105,7 @@ def redistribute(
 def _move(
     plan: Redistribution, held: Sequence[Parts], dtype: np.dtype[Any], places: Sequence[Device]
 ) -> list[Array]:
-    """The arrays of the rows of the target, filled. Those of the source count as used meanwhile,
-    and no longer."""
+    """The arrays of the rows of the target, filled. The source's count as used only meanwhile."""
     with ExitStack() as before, operation_scope("redistribute"):
         for place, arrays in zip(places, held, strict=False):
             for array in arrays:
@@ -119,8 +118,7 @@ def _move(
 def _carry_out(
     plan: Redistribution, held: list[Array], made: list[Array], places: Sequence[Device]
 ) -> None:
-    """Copy all regions; ``held`` and ``made`` are the arrays of the rows of the source and of the
-    target."""
+    """Copy all regions; ``held`` and ``made`` are the arrays of source and target."""
     both = (plan.kept, plan.moves)
     term, sender, receiver = (
         np.concatenate([getattr(copies, name) for copies in both])

@@ -1,5 +1,4 @@
-"""Operations on variables, plain and sharded alike: lookups, products, sampled losses, and their
-gradients."""
+"""Operations on variables: lookups, products, sampled losses, and their gradients."""
 
 from shardvar.reference.nn.gradients import gradient, vjp
 from shardvar.reference.nn.lookup import embedding_lookup

@@ -8,8 +8,8 @@ A program chains pullbacks, and needs no tape. The table at the end says which f
 
 R-GRAD-1 (RFC 000): "gradient computation and update are always performed at the component variable
 level". The gradient of rows that were looked up is one ``IndexedSlices`` a shard, with local row
-numbers, in the order of the ids, rows that come twice kept; a shard of which nothing was read has
-one without rows. A dense gradient is cut like the variable.
+numbers, in the order of the ids, rows that come twice kept; a shard that was not read has one
+without rows. A dense gradient is cut like the variable.
 
 ``gradient`` adds what several pullbacks contribute to each variable.
 """
@@ -59,8 +59,7 @@ Gradient = Array | IndexedSlices
 ShardGradients = tuple[tuple[Gradient | None, Variable], ...]
 """Pairs as ``apply_gradients`` takes them, one for each shard."""
 Pullback = Callable[[Any], tuple[Any, ...]]
-"""upstream -> the gradient with respect to each differentiable argument, in the order of the
-arguments."""
+"""upstream -> the gradient by each differentiable argument, in their order."""
 
 
 # Parts and sums.
@@ -70,7 +69,7 @@ def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> Sha
     """Return the shards' parts of a gradient with ``values`` [n, *row] in the rows ``ids`` [n],
     which are in range."""
     shards, layout = components(table), row_layout_of(table)
-    # A shard of which no row was read has an empty gradient, not None: Adam decays the slots of
+    # A shard without rows that were read has an empty gradient, not None: Adam decays the slots of
     # such a shard too.
     nothing = np.zeros((0, *table.shape[1:]), values.dtype)
     parts = [IndexedSlices(nothing, np.zeros(0, ids.dtype), shard.shape) for shard in shards]
@@ -129,8 +128,7 @@ def gradient(
 
 
 def add_gradients(first: Gradient, second: Gradient) -> Gradient:
-    """Return the sum: sparse where both are, with the rows of the second after those of the
-    first."""
+    """Return the sum: sparse if both are, with the second's rows after the first's."""
     if isinstance(first, IndexedSlices) and isinstance(second, IndexedSlices):
         return IndexedSlices(
             np.concatenate([first.values, second.values]),
@@ -141,8 +139,7 @@ def add_gradients(first: Gradient, second: Gradient) -> Gradient:
 
 
 def check_sources(sources: Any) -> list[Variable]:
-    """Return the variables to differentiate by; ``ArgumentTypeError`` for a sharded one, naming its
-    shards."""
+    """Return the variables to differentiate by; ``ArgumentTypeError`` for a sharded one."""
     if isinstance(sources, ShardedVariable) or not isinstance(sources, list | tuple):
         sources = [sources]
     for source in sources:
@@ -232,8 +229,7 @@ def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Arra
 
 
 _signature = cache(signature)
-"""The signature of a function that has a rule; cached, since reading it takes as long as a small
-product."""
+"""The signature of a function that has a rule; cached, since reading it is slow."""
 
 
 def _lookup(
@@ -271,7 +267,7 @@ def clip_gradient(rows: Array, upstream: Array, max_norm: float, first_axis: int
     # (3.2, -2.4), is scaled by m / 5.
     axes = tuple(range(first_axis, rows.ndim))
     norm = row_norms(rows, first_axis)
-    # A row of exactly max_norm has two one-sided gradients; this takes that of longer rows, as
+    # A row of exactly max_norm has two one-sided gradients; this takes the longer rows' shape, as
     # TensorFlow does.
     is_longer = (norm >= max_norm) & (norm > 0)
     safe = np.where(is_longer, norm, 1)
@@ -417,8 +413,7 @@ def _logistic_slopes(sampled: losses.SampledLogits) -> Array:
 
 
 def _getitem(a: VariableInterface, b: Any) -> tuple[Array, Pullback]:
-    """Return ``a[b]`` and its pullback; the gradient of a shard that the index does not touch is
-    None."""
+    """Return ``a[b]`` and its pullback; the gradient of an untouched shard is None."""
     table = check_table(a)
     value = table[b]
 

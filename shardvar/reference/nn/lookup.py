@@ -83,8 +83,7 @@ def embedding_lookup(
 
 
 def check_table(params: Any) -> VariableInterface:
-    """Return ``params``, a variable with rows; ``ArgumentTypeError`` for lists of shards and all
-    else."""
+    """Return ``params``, a variable with rows; ``ArgumentTypeError`` for all else."""
     if isinstance(params, list | tuple):
         if not params:
             raise ArgumentError("params is empty.", "Give a variable or a sharded variable.")
@@ -106,7 +105,7 @@ def check_table(params: Any) -> VariableInterface:
 
 
 def components(params: VariableInterface) -> tuple[Variable, ...]:
-    """Return the shards of a sharded variable, or a plain variable alone."""
+    """Return the shards of a sharded variable, or a plain variable as the only one."""
     if isinstance(params, ShardedVariable):
         return tuple(params.variables)
     if not isinstance(params, Variable):

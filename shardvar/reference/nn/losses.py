@@ -161,8 +161,7 @@ def sampled_softmax_loss(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledValues:
-    """The answer of a candidate sampler, as TensorFlow's: classes, and the expected count of each
-    class."""
+    """The answer of a candidate sampler: classes, and the expected count of each class."""
 
     sampled_candidates: Ints
     """The sampled classes, [num_sampled]."""
@@ -281,8 +280,7 @@ def expected_count(classes: npt.ArrayLike, range_max: int, draws: int) -> Array:
 
 
 def _draw_distinct(count: int, range_max: int, seed: int) -> tuple[Ints, int]:
-    """Return the first ``count`` distinct classes of a stream of draws, and how many draws that
-    took."""
+    """Return the first ``count`` distinct classes of a stream, and the number of draws."""
     found: dict[int, None] = {}
     draws = batch = 0
     while len(found) < count:
@@ -308,8 +306,7 @@ def _draw_distinct(count: int, range_max: int, seed: int) -> tuple[Ints, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledLogits:
-    """The logits of each example's labels, then of the samples; and what they were computed
-    from."""
+    """The logits of each example's labels, then of the samples; and their operands."""
 
     logits: Array
     """[batch, num_true + num_sampled]."""
@@ -370,8 +367,7 @@ def sampled_logits(
 
 
 def logistic_losses(sampled: SampledLogits) -> Array:
-    """Return the sum of logistic losses over the logits of each example, in the form that does not
-    overflow."""
+    """Return the sum of logistic losses of each example, without overflow."""
     # -y log s(z) - (1 - y) log(1 - s(z)) with the sigmoid s equals max(z, 0) - z y + log(1 +
     # exp(-|z|)), where exp never sees a positive number: z = 1000 and y = 1 give 1000 - 1000 +
     # log(1 + 0) = 0.

@@ -38,8 +38,7 @@ from shardvar.reference.variables.writes import holding
 
 MatmulMode = Literal["concat", "sharded"]
 _Product = Callable[[Array, Array, Array], object]
-"""``product(other, shard, out)`` writes the product of the two, in its own order of factors, to
-``out``."""
+"""``product(other, shard, out)`` writes the product of the two to ``out``."""
 
 
 def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> Array:
@@ -171,8 +170,7 @@ def _shard_transposed(other: Array, shard: Array, out: Array) -> None:
 
 @contextmanager
 def _value_here(shard: Variable) -> Iterator[Array]:
-    """Yield the shard's value on the current device: its memory, locked, if it lives here, else a
-    copy."""
+    """Yield the shard's value on the current device: its locked memory, or a copy."""
     if len(shard.resources) == 1 and shard.device is current_device():
         with holding(shard.resources):
             yield shard.resources[0].array

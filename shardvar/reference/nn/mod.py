@@ -3,7 +3,7 @@ written.
 
 R-MOD-1 (RFC 000): 'We are not going to support other partition strategies like "mod".' since "it is
 proved to be error-prone from TF 1.x experiences". Variables that TensorFlow 1 cut by mod are read
-once, and cut anew by div.
+once, and cut again by div.
 
 ``mod_sizes`` and ``mod_owner`` say where the rows lie; ``mod_to_div`` converts a list of shards. A
 list of shards looks the same under both rules, so only the caller can know which one holds. The
@@ -103,8 +103,7 @@ def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> 
 
 
 def _read_mod(shards: Sequence[Variable], start: int, stop: int) -> Array:
-    """Return the rows ``start`` to ``stop`` of the table, reading one contiguous range of rows of
-    every shard."""
+    """Return the rows ``start`` to ``stop`` of the table, from one range of every shard."""
     out = np.empty((stop - start, *shards[0].shape[1:]), shards[0].dtype)
     for shard, first in zip(shards, _firsts(start, len(shards)), strict=True):
         # Every P-th row of the table is the shard's next one. Of P = 2 shards, rows 3 to 7 are: 3,

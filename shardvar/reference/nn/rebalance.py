@@ -144,7 +144,7 @@ def _bounds_of(layout: Partition | RowLayout | VariableInterface) -> tuple[int, 
 
 
 def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
-    """Return a permutation that depends on the seed alone: the order of ``stateless_uniform``'s
+    """Return a permutation that depends only on the seed: the order of ``stateless_uniform``'s
     64-bit words.
 
     Parameters
@@ -238,7 +238,7 @@ class RebalancedEmbedding(Trackable):
     """
 
     table: VariableInterface
-    """The embedding; row ``mapping[i]`` is that of id ``i``."""
+    """The embedding; row ``mapping[i]`` belongs to id ``i``."""
     mapping: VariableInterface
     """The row of each id, an int64 variable that is not trained."""
 

@@ -48,7 +48,7 @@ row (None)."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTensor:
-    """A tensor of which some elements are given with their indices; TensorFlow's form, in NumPy.
+    """A tensor given by some elements with their indices; TensorFlow's form, in NumPy.
 
     Parameters
     ----------
@@ -285,8 +285,7 @@ class Bags:
         return np.ones(len(self.ids), dtype) if self.weights is None else self.weights.astype(dtype)
 
     def sums(self, values: Array) -> Array:
-        """Return the sums of the entries' values, [count, ...], each from the first entry to the
-        last."""
+        """Return the sums of the entries' values, [count, ...], each in order."""
         out = np.zeros((self.count, *values.shape[1:]), values.dtype)
         scatter_sorted(out, self.owners, values, ADD)
         return out
@@ -408,8 +407,7 @@ def plan_safe_bags(
     combiner: str,
     default_id: int | None,
 ) -> Bags:
-    """Plan one bag for each index into all axes but the last, without invalid entries, with
-    defaults."""
+    """Plan one bag for each index into all axes but the last, only valid entries."""
     _check_pair(sparse_ids, sparse_weights)
     if len(sparse_ids.dense_shape) < 2:
         raise ArgumentError(

@@ -1,2 +1,1 @@
-"""Checkpoints of objects: the state of variables under the names by which a root object reaches
-them."""
+"""Checkpoints of objects: the state of variables, named by their paths from a root."""

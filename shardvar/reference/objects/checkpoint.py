@@ -6,8 +6,8 @@ a different number of shards": a sharded variable is one key, and its shards are
 ``write`` and ``read`` are for one checkpoint; ``save`` and ``restore`` are for a numbered series,
 and count.
 
-The root object is the root of the graph, also if other objects are named beside it: in the graph
-they are its children.
+The root object is the root of the graph, even if other objects are given names: in the graph they
+are its children.
 """
 
 import weakref
@@ -58,7 +58,7 @@ class Checkpoint(Trackable):
     ArgumentTypeError
         If an object has no variables.
     ArgumentError
-        If a name is that of another child of the root, or of a method.
+        If another child of the root, or a method, has the name.
 
     Examples
     --------
@@ -360,8 +360,8 @@ class Checkpoint(Trackable):
         return start_save(image.target.path, work, self._turn)
 
     def read(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """Restore the values that the checkpoint and the objects both have, and later those of
-        objects that appear.
+        """Restore the values that the checkpoint and the objects share, including objects that
+        appear later.
 
         Parameters
         ----------
@@ -439,16 +439,15 @@ class Checkpoint(Trackable):
             if root is None:
                 restoration.restore(self, 0)
             else:
-                # The objects that are named beside the root are its children there. Those that are
-                # named later appear as children of this checkpoint.
+                # The named objects are the root's children there. Objects that are named later
+                # appear as children of this checkpoint.
                 restoration.restore(root, 0, super().children)
                 restoration.wait(self, 0)
         return RestoreStatus(restoration, self._graph)
 
     @property
     def _root(self) -> Trackable | None:
-        """The root that was given, None without one; ``ArgumentError`` if it was given weakly and
-        is gone."""
+        """The root, or None; ``ArgumentError`` if it was given weakly and is gone."""
         held = self._held_root
         if not isinstance(held, weakref.ref):
             return held
@@ -467,8 +466,7 @@ class Checkpoint(Trackable):
         return self.track(SAVE_COUNTER, counter)
 
     def _check_has_place(self, name: str) -> None:
-        """Raise ``ArgumentError`` where the root cannot have one more child of that name beside its
-        own."""
+        """Raise ``ArgumentError`` if the root has a child of that name already."""
         root = self._root
         if root is not None and name in root.children:
             raise ArgumentError(

@@ -106,7 +106,7 @@ def export(
     SaveOption."
 
     The values are not copied, but read where they lie, so other threads that write a variable wait.
-    Memory: a few blocks of 4 MiB, whatever the size of a variable.
+    Memory: a few blocks of 4 MiB for a variable of any size.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class ExportedObject(Stateful):
     """An object whose children are known and whose class is not; children are attributes, or items
     by name.
 
-    The items of lists are ``exported.blocks[0]``, those of dictionaries ``exported.heads["a"]``.
+    Items of lists are ``exported.blocks[0]``, items of dictionaries ``exported.heads["a"]``.
     """
 
     _own_state: Mapping[str, Array] = {}
@@ -237,8 +237,8 @@ def load_exported(path: Path) -> Any:
 
     Notes
     -----
-    Inside a strategy's scope variables are created by the strategy, else they are plain. Where the
-    format holds no strings, as npz, names are those of the keys and all variables count as
+    Inside a strategy's scope variables are created by the strategy, else they are plain. A format
+    without strings, such as npz, gives variables the names of their keys, and all count as
     trainable.
 
     Examples
@@ -270,15 +270,14 @@ def load_exported(path: Path) -> Any:
 
 
 _SMALL_NBYTES = 1 << 16
-"""Tensors of at most this size are read in batches, since to read one alone costs 0.1 ms."""
+"""Tensors of at most this size are read in batches, because reading one by itself costs 0.1 ms."""
 _BATCH_NBYTES = 1 << 22
 """Size of a batch, 4 MiB."""
 
 
 @dataclass(slots=True, eq=False)
 class _StoredValues:
-    """The stored values, read when they are needed: small ones in batches, in the order of the
-    keys."""
+    """The stored values, read on demand: small ones in batches, in the order of the keys."""
 
     reader: Reader
     """The open checkpoint."""
@@ -362,9 +361,8 @@ def _create(reader: Reader, node: StoredNode, values: _StoredValues) -> Trackabl
 
 
 def _check_all_reached(reader: Reader, nodes: Sequence[StoredNode]) -> None:
-    """Raise ``InvalidCheckpoint`` where a value belongs to no object: it would be dropped
-    silently."""
-    # As ``_create`` reads them: a variable by its value alone, another object by its attributes.
+    """Raise ``InvalidCheckpoint`` if a value belongs to no object."""
+    # As ``_create`` reads them: a variable only by its value, another object by its attributes.
     reached = {node.key for node in nodes} | {
         key for node in nodes if not node.key for key in node.states.values()
     }

@@ -51,8 +51,7 @@ class SaveOptions:
     as_shards: bool = False
     """True if shards stay slices in an export."""
     is_new: bool = False
-    """True if the target had no checkpoint when it was chosen: one that another process saved since
-    is kept."""
+    """True if the target had no checkpoint when it was chosen: a later one is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +72,7 @@ class Image:
         return self.plan()()
 
     def plan(self) -> Callable[[], WriteReport]:
-        """Plan which slice goes to which file; return a function that writes the files and
-        commits."""
+        """Plan the file of each slice; return a function that writes the files and commits."""
         # An export writes sharded variables whole: one part for each tensor. A format without
         # slices joins them anyway.
         is_whole = self.options.is_for_serving and not self.options.as_shards
@@ -163,8 +161,7 @@ def _collect(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphValues:
-    """The values of a graph of objects, each with its key. Keys differ, and a file can hold
-    them."""
+    """The values of a graph of objects, each with its own valid key."""
 
     variables: list[tuple[str, VariableInterface]]
     """The variables; their values are not read yet."""

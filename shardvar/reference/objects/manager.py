@@ -1,7 +1,7 @@
-"""sv.CheckpointManager: numbered checkpoints of one directory, of which the newest are kept.
+"""sv.CheckpointManager: numbered checkpoints in one directory; the newest are kept.
 
-Names, order of arguments and meaning are those of ``tf.train.CheckpointManager``, and each takes
-over the directory of the other.
+Names, order and meaning of the arguments follow ``tf.train.CheckpointManager``. Each of the two can
+take over the other's directory.
 
 A save writes one checkpoint and removes others. Its steps are ordered so that a crash at any of
 them harms nothing:
@@ -88,8 +88,7 @@ def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
 
 
 def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]) -> None:
-    """Write a note with these names for a directory of that state; without names, remove the
-    note."""
+    """Write a note with these names for a directory of that state, or remove it."""
     if names:
         write_state(
             storage, SeriesState("" if state is None else state.newest, tuple(names)), _NOTE
@@ -97,8 +96,7 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
     else:
         with suppress(StorageError):  # a note that stays is void, or still right
             # This forces the removals before it to the disk, as for an index. If a power cut undid
-            # the removal of a checkpoint but not that of the note, the checkpoint would stay for
-            # ever.
+            # the removal of a checkpoint and not of the note, the checkpoint would stay for ever.
             take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
 
 
@@ -192,7 +190,7 @@ def plan_rotation(
 
 
 class CheckpointManager:
-    """Numbered checkpoints in a directory, of which the oldest are removed.
+    """Numbered checkpoints in a directory; the oldest are removed.
 
     Parameters
     ----------
@@ -322,8 +320,7 @@ class CheckpointManager:
 
     @property
     def checkpoints(self) -> list[str]:
-        """The paths of the checkpoints that are kept, oldest first, without those that are
-        preserved for good."""
+        """The paths of the kept checkpoints, oldest first, without permanently preserved ones."""
         return [os.path.join(self._directory, name) for name in self._state.kept]
 
     def save(
@@ -520,8 +517,7 @@ def _directory_text(directory: Path) -> str:
 
 
 def _integer(value: Any, what: str) -> int:
-    """Return a number or the value of a variable; ``ArgumentError`` unless it is an integer >=
-    0."""
+    """Return a number or a variable's value; ``ArgumentError`` unless an integer >= 0."""
     try:
         number = operator.index(value.numpy() if isinstance(value, VariableInterface) else value)
     except TypeError:

@@ -20,8 +20,7 @@ NO_OBJECTS: Mapping[str, Trackable] = MappingProxyType({})
 _FoundSlot = tuple[Trackable, int, str, Slot]
 """A slot: its owner, the number of the owner, its name as a child, and its role."""
 _WaitingSlot = tuple["weakref.ref[Trackable]", int, str]
-"""A slot whose variable was not met: its owner, the number of the owner, and its name as a
-child."""
+"""A slot whose variable was not met: its owner, the owner's number, its name as a child."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +103,7 @@ class Matching:
 
     def number_of(self, each: Trackable) -> int | None:
         """Return the number of the first stored object that an object met, None without one."""
-        # The identity of an object that is gone may be that of a new one.
+        # A new object may have the identity of one that is gone.
         number = self.numbers.get(id(each))
         return number if number is not None and self.objects[number]() is each else None
 

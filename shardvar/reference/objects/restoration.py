@@ -17,8 +17,8 @@ called last determines it, whichever attached the object. Two stored objects may
 which then has the children of both; if both have a value for it, it takes the first, breadth first,
 and the other stays unmatched.
 
-An object refers to a restoration by its hooks, and the restoration to objects by weak references
-alone: there is no cycle, so a model is freed when it is dropped.
+An object refers to a restoration by its hooks, and the restoration to objects only by weak
+references: there is no cycle, so a model is freed when it is dropped.
 """
 
 import logging
@@ -54,8 +54,7 @@ _State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 _IGNORED = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"
-"""The end of keys that Keras 2 wrote beside each layer. As in TensorFlow, objects need not take
-them."""
+"""The end of keys that Keras 2 wrote for each layer. Objects need not take them."""
 _TURN = "_restore_turn"
 """The attribute of an object with the turn of the restore whose value it has."""
 _turns = count(1)
@@ -149,8 +148,7 @@ class Restoration:
             self.reader.close()
 
     def wait(self, each: Trackable, number: int) -> None:
-        """Leave a hook on an object for the children that the stored object of that number still
-        has."""
+        """Leave a hook on an object for the remaining children of its stored object."""
         stored = self.matching.nodes[number]
         older = each.child_hooks
         if not older and not (stored.children or stored.slots):
@@ -243,7 +241,7 @@ def _turn_of_hook(hook: ChildHook) -> int:
 
 
 def _replaces(hook: _Waiting, other: ChildHook) -> bool:
-    """Return True if an object does not need an older hook beside a newer one.
+    """Return True if an object does not need an older hook in addition to a newer one.
 
     Without this, a program that restores one checkpoint after the other into a part of its objects
     would keep all of them open.

@@ -159,7 +159,7 @@ def _objects(graph: ObjectGraph, variables: Sequence[ServedVariable]) -> Iterato
             yield message(1, *children, _variable(each, served[position]))
         else:
             yield message(1, *children, _user_object(_kind(each) if position else _PLAIN))
-    # The functions have the numbers after that of the map.
+    # The functions have the numbers after the map's.
     names = [(name, count + 1 + row) for row, each in enumerate(tables) for name in each.lookups]
     yield message(
         1, *(_child(name, number) for name, number in names), _user_object("signature_map")

@@ -44,8 +44,7 @@ _LOG = logging.getLogger("shardvar.checkpoint")
 PlanWrite = Callable[[], Callable[[], WriteReport]]
 """Plans a checkpoint, and returns a function that writes it."""
 SaveSteps = Callable[[Location, PlanWrite], WriteReport]
-"""``steps(target, plan)`` calls ``plan()``, calls what that returns, and does the work around
-it."""
+"""``steps(target, plan)`` calls ``plan()`` and its result, and does the work around."""
 
 
 # Numbers.
@@ -65,8 +64,7 @@ def find_series(prefix: Path, format_name: str | None) -> Location:
 
 
 def check_series(target: Location) -> None:
-    """Raise ``UnsupportedError`` if checkpoints of the target cannot be numbered, because they are
-    folders."""
+    """Raise ``UnsupportedError`` if checkpoints of the target are folders, without numbers."""
     if target.is_folder:
         cause = (
             f"A checkpoint of the format {target.format.name} is a folder, and folders are not "
@@ -88,8 +86,8 @@ def numbers_in(storage: Storage, name: str) -> list[int]:
     """Return the numbers of the checkpoints of a series that exist in a directory, in any built-in
     format, sorted.
 
-    The name of an index, or of an only file, tells. Data files alone are what an unfinished save
-    left.
+    The name of an index, or of an only file, tells. Data files without an index are what an
+    unfinished save left.
     """
     head, numbers = f"{name}-", set()
     for file in storage.names():
@@ -129,8 +127,8 @@ def _is_in_added_format(series: Location, number: int) -> bool:
 
 
 def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
-    """Write a checkpoint, then a state file that names it alone, as TensorFlow's
-    ``Checkpoint.save`` does."""
+    """Write a checkpoint, then a state file that names only it, as TensorFlow's ``Checkpoint.save``
+    does."""
     # Check. A state file that cannot be written must be known before the checkpoint is.
     check_state_file(target)
     write = plan()
@@ -143,22 +141,20 @@ def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
 
 
 def _remove_dead_locks(target: Location) -> None:
-    """Remove the lock files that killed processes left for lower numbers of the series of
-    ``target``."""
+    """Remove lock files that killed processes left for lower numbers of a series."""
     head, _, number = target.stem.rpartition("-")
     pattern = re.compile(rf"\.({re.escape(head)}-({NUMBER.pattern}))\.lock", re.DOTALL)
     with suppress(StorageError):
         for found in filter(None, map(pattern.fullmatch, target.storage.names())):
             # A lock that can be taken has no holder, and its file goes when it is released. Higher
-            # numbers are left alone: another process may be about to lock one.
+            # numbers are not touched: another process may be about to lock one.
             if int(found[2]) < int(number):
                 with suppress(StorageError), target.storage.lock(found[1]):
                     pass
 
 
 def check_state_file(target: Location) -> None:
-    """Raise ``TargetExists`` where a directory has the name of the state file, before anything is
-    written."""
+    """Raise ``TargetExists`` if a directory has the name of the state file."""
     place = os.path.join(target.storage.path, STATE_FILE)
     if os.path.isdir(place):
         raise TargetExists(
@@ -168,8 +164,7 @@ def check_state_file(target: Location) -> None:
 
 
 def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str | None:
-    """Return the path of the newest checkpoint of a directory; None where no state file names
-    one."""
+    """Return the path of the newest checkpoint of a directory; None if no state file names one."""
     state = read_state(storage, name)
     while state is not None:
         path = resolve(directory, state.newest)

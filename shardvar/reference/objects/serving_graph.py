@@ -50,7 +50,7 @@ class ServedVariable:
     shape: tuple[int, ...]
     """Its shape."""
     lookups: tuple[str, ...] = ()
-    """The names of the signature that looks its rows up; none if there is no signature."""
+    """The names of the signature that looks its rows up; none without a signature."""
 
     @property
     def handle(self) -> str:

@@ -70,8 +70,7 @@ class RestoreStatus:
         self._check([], [])
 
     def initialize_or_restore(self) -> None:
-        """Do nothing: variables are initialized and restored already. For programs written for
-        TensorFlow."""
+        """Do nothing, for TensorFlow's programs: variables are restored already."""
 
     def _is_restored(self, node: Trackable) -> bool:
         return self._restoration is not None and self._restoration.is_restored(node)

@@ -39,8 +39,7 @@ _UNTRAINABLE = 1001
 _UNTRAINABLE_FIELD = encode_varint_field(_UNTRAINABLE, 1)
 _owner_of = attrgetter("owner")
 _TRAINABLE = "_trainable_variables"
-"""The child of a Keras 3 optimizer that lists its variables; its lists of slots are in the same
-order."""
+"""The child of a Keras 3 optimizer that lists its variables, in the order of its slots."""
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 """The children and states of a node without any: most nodes are variables, and a dictionary is
@@ -70,7 +69,7 @@ class StoredNode:
 
 
 def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
-    """Return the tree that keys spell; other keys than those of objects are ignored.
+    """Return the tree that keys spell; keys that belong to no object are ignored.
 
     >>> [node.children for node in nodes_of_keys(["a/b/.ATTRIBUTES/VARIABLE_VALUE", "step"])]
     [{'a': 1}, {'b': 2}, mappingproxy({})]
@@ -171,8 +170,7 @@ def encode_graph(
 
 
 def _other_edges(node: Trackable, edges: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the children once more, under their names in other libraries, as far as those are not
-    taken."""
+    """Return the children under their names in other libraries, as far as those are free."""
     if not node.other_names:
         return []
     taken = {name for name, _ in edges}

@@ -158,8 +158,7 @@ class PendingSave:
 
 
 def start_save(path: str, work: Callable[[], WriteReport], turn: Turn) -> PendingSave:
-    """Do the work in a new thread, which takes over the turn and gives it back, also if it cannot
-    start."""
+    """Do the work in a new thread, which takes over the turn and gives it back."""
     future: Future[WriteReport] = Future()
     thread = threading.Thread(
         target=_work, args=(work, turn, future), name=f"save {path}", daemon=False

@@ -7,8 +7,8 @@ shards needs nothing else. A mirrored variable is stored once.
 store    ``snapshot`` copies the values, ``in_place`` takes the memory itself; both return a source of arrays.
 restore  ``read_writes`` reads the regions of all variables by the plan of a resharding, then plans their writes.
 
-Loops here are over variables, of which there may be a hundred thousand, so they make few objects
-for each.
+Loops here are over variables. There may be a hundred thousand, so the loops make few objects for
+each.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,7 @@ Keyed = Sequence[tuple[str, VariableInterface]]
 _Parts = list[tuple[Region, VariableInterface]]
 """Regions of a tensor, each with the variable or shard that has its values."""
 _FEW_KEYS = 100
-"""Fewer keys than this are looked up (0.1 ms each); for more, all entries are scanned at once (2 us
-each)."""
+"""Fewer keys are looked up (0.1 ms each); for more, all entries are scanned (2 us each)."""
 
 
 # Store.
@@ -85,8 +84,7 @@ def _source(
 
 
 def _with_devices(slices: SliceTable, parts: Sequence[_Parts]) -> SliceTable:
-    """Return the slices, each with its device; the other arrays, which come last, are the
-    coordinator's."""
+    """Return the slices, each with its device; other arrays come last, the coordinator's."""
     devices = [_device(part) for row in parts for _, part in row]
     devices += [LOCAL_DEVICE] * (len(slices) - len(devices))
     names = {name: number for number, name in enumerate(dict.fromkeys(devices))}
@@ -123,8 +121,7 @@ def _stored_parts(variable: VariableInterface) -> _Parts:
 
 
 def _value(variable: VariableInterface) -> npt.NDArray[Any]:
-    """Return a value that no other code refers to; variables of other kinds may return their own
-    memory."""
+    """Return a value that no other code refers to, unlike ``read_value`` of some variables."""
     value = variable.read_value()
     return value if isinstance(variable, ResourceVariable | ShardedVariable) else np.array(value)
 
@@ -173,8 +170,7 @@ def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
 
 
 def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
-    """Return the slices to read, and the variable or shard that each fills; string tensors are
-    never split."""
+    """Return the slices to read, and the variable or shard of each; strings are not split."""
     tensor: list[int] = []
     filled: list[VariableInterface] = []
     offsets: list[tuple[int, ...]] = []
@@ -206,7 +202,7 @@ def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
 
 
 def entries_of(reader: Reader, keys: Sequence[str]) -> EntryTable:
-    """Return entries among which are those of the keys; raise the fault of a key that has one."""
+    """Return entries that include the keys'; raise the fault of a key that has one."""
     if len(keys) < _FEW_KEYS:
         return concatenate_entries([reader.find(key) for key in keys])
     for error in filter(None, map(reader.faults.get, keys)):

@@ -1,5 +1,4 @@
-"""The arguments of random functions: dtypes, seeds, limits. Each function returns the checked
-value, or raises."""
+"""The arguments of random functions: dtypes, seeds, limits, checked."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -20,7 +19,7 @@ TRUNCATED_AT = 2
 
 
 def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
-    """Return the dtype, one of those that are allowed.
+    """Return the dtype, one of the allowed ones.
 
     >>> read_dtype("bfloat16", FLOATS), read_dtype(np.float32, FLOATS)
     (dtype(bfloat16), dtype('float32'))
@@ -61,8 +60,7 @@ def read_seed(seed: object) -> Array:
 def read_integer_limits(
     minval: npt.ArrayLike, maxval: npt.ArrayLike, dtype: np.dtype[Any]
 ) -> tuple[int, int]:
-    """Return ``minval`` and the number of integers in [minval, maxval); the dtype holds both
-    limits."""
+    """Return ``minval`` and the number of integers in [minval, maxval)."""
     limits = np.iinfo(dtype)
     try:
         low, high = index(minval), index(maxval)  # type: ignore[arg-type]  # others are refused below

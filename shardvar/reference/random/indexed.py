@@ -1,8 +1,8 @@
 """Random numbers addressed by index: an element depends only on the seed and its flat index in the
 full tensor.
 
-So any region can be drawn alone, and the concatenation of the parts of any partition is bit for bit
-the whole. The words are those of Philox4x64-10 as ``numpy.random.Philox`` gives them by
+So any region can be drawn by itself, and the concatenation of the parts of any partition is bit for
+bit the whole. The words come from Philox4x64-10, as ``numpy.random.Philox`` gives them by
 ``random_raw``, which NEP 19 keeps stable. ``docs/random.md`` gives the stream word by word; in
 short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of the HIGH bits of a word:
 
@@ -45,12 +45,10 @@ _FORMS: dict[int, tuple[Any, Any, Any]] = {
     4: (np.uint32(9), np.uint32(127 << 23), np.float32(1)),
     8: (np.uint64(12), np.uint64(1023 << 52), np.float64(1)),
 }
-"""By the bytes of a word: the bits that a fraction does not need, the exponent bits of 1.0, and
-1.0."""
+"""By the bytes of a word: the bits to drop for a fraction, the exponent bits of 1.0, 1.0."""
 
 _WORDS_AT_ONCE = 1 << 14
-"""Words that are drawn at a time: 128 KiB, which stays in the processor's cache while they are
-used."""
+"""Words that are drawn at a time: 128 KiB, which stays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,7 @@ class IndexedStream:
             yield np.asarray(generator.random_raw(min(_WORDS_AT_ONCE, count - first)))
 
     def uniform(self, start: int, out: Array) -> Iterator[Array]:
-        """Write fractions in [0, 1) to ``out``, float32 or float64; yield each portion while it is
-        in the cache."""
+        """Write fractions in [0, 1) to ``out``; yield each portion while it is in the cache."""
         # Two float32 share a word: elements 3 to 8 need words 1 to 4 (elements 2 to 8), and element
         # 2 is skipped.
         first, stop, done = start // _in_a_word(out), -(-(start + len(out)) // _in_a_word(out)), 0
@@ -98,8 +95,8 @@ class IndexedStream:
     def normal(self, start: int, out: Array) -> None:
         """Write standard normal values to ``out``, float32 or float64."""
         # Values come in pairs (2k, 2k + 1). Elements 3 to 6 are in pairs 1 to 3, which are elements
-        # 2 to 6; whole pairs are written to `out` itself, others to memory of which the right part
-        # is copied.
+        # 2 to 6; whole pairs are written to `out` itself, others to memory from which the right
+        # part is copied.
         first, stop = start // 2, (start + len(out) + 1) // 2
         is_pairs = start % 2 == len(out) % 2 == 0
         pairs = out.reshape(-1, 2) if is_pairs else np.empty((stop - first, 2), out.dtype)
@@ -127,16 +124,15 @@ class IndexedStream:
             again = again[_beyond(out[again])]
 
     def _normal_at(self, indices: Ints, kind: np.dtype[Any], attempt: int) -> Array:
-        """Return an attempt's values at ascending indices: all words are drawn, but only these
-        values computed."""
+        """Return an attempt's values at ascending indices: only these are computed."""
         pairs, fractions = indices // 2, np.empty((len(indices), 2), kind)
         pair, stop = int(pairs[0]), int(pairs[-1]) + 1
         for words in self.iter_words(
             pair * 2 // _in_a_word(fractions), (stop - pair) * 2 // _in_a_word(fractions), attempt
         ):
             drawn = _fractions(_halves(words, fractions)).reshape(-1, 2)
-            # `drawn` has the pairs from `pair` on; those that are asked for are pairs[low:high],
-            # since pairs ascend.
+            # `drawn` has the pairs from `pair` on; the requested ones are pairs[low:high], because
+            # pairs ascend.
             low, high = np.searchsorted(pairs, [pair, pair + len(drawn)])
             fractions[low:high] = drawn[pairs[low:high] - pair]
             pair += len(drawn)

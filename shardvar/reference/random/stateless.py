@@ -1,15 +1,15 @@
 """TensorFlow's stateless random numbers: ``tf.random.stateless_*`` from the words of
 ``PhiloxStream``.
 
-Values are a function of seed and shape alone. Uniform values and integers equal TensorFlow's bit
-for bit. Normal values are within 4 units in the last place, since logarithm and sine differ by as
-much between libraries. ``docs/random.md`` gives the streams word by word.
+Values are a function of only seed and shape. Uniform values and integers equal TensorFlow's bit for
+bit. Normal values are within 4 units in the last place, since logarithm and sine differ by as much
+between libraries. ``docs/random.md`` gives the streams word by word.
 
 The words come from Philox4x32-10 (Salmon et al., 2011): four 32-bit counters and two 32-bit keys
 give four words, by ten rounds of two multiplications 32x32 -> 64 bits. A seed, two 64-bit integers,
 is scrambled by one call of the same function into a key and the upper half of the counter. Counter
 block ``j`` of the stream is the function at that counter plus ``j``, a 128-bit sum; word ``i`` of
-the stream is word ``i % 4`` of counter block ``i // 4``. So any word can be computed alone.
+the stream is word ``i % 4`` of counter block ``i // 4``. So any word can be computed by itself.
 
     float32     the LOW 23 bits of a word are the fraction of a number in [1, 2); 1 is subtracted
     float64     words (a, b): the low 20 bits of a, then all of b, are the fraction
@@ -51,14 +51,12 @@ _HALF = np.uint64(32)
 _SCRAMBLE_KEY = 0x3EC8F720, 0x02461E29
 """The key under which TensorFlow scrambles a seed."""
 _RESERVED_BLOCKS = 64
-"""Counter blocks that TensorFlow keeps for each truncated value: 256 for four float32, 128 for two
-float64."""
+"""Counter blocks that TensorFlow keeps for each truncated value."""
 _SMALLEST_UNIFORM = 1e-7
 """TensorFlow's floor under the logarithm, which keeps normal values within 5.7 standard deviations:
 sqrt(-2 log(1e-7)) = 5.68."""
 _BLOCKS_AT_ONCE = 1 << 13
-"""Counter blocks computed at a time: 64 KiB a column of 64-bit values, so that all columns stay in
-the cache."""
+"""Counter blocks computed at a time: 64 KiB a column, so that all stay in the cache."""
 
 _Transform = Callable[[Words], Array]
 """Words [n, 4] of n counter blocks -> values [n, k]."""
@@ -117,8 +115,7 @@ class PhiloxStream:
         return self.counter_blocks_at(start, np.arange(count, dtype=np.uint64))
 
     def counter_blocks_at(self, start: int, further: npt.NDArray[np.uint64]) -> Words:
-        """Return counter blocks ``start + further[i]`` as words [n, 4]; ``further`` is below
-        2**63."""
+        """Return counter blocks ``start + further[i]`` as words [n, 4]."""
         # A 128-bit sum in two columns of 64 bits. The lower half wraps around where the sum
         # carries, and then it is smaller than what was added: in bytes, 0xF0 + 0x20 = 0x10 < 0x20,
         # and the upper half is one more.
@@ -345,8 +342,7 @@ def fold_in(seed: npt.ArrayLike, data: int | np.integer[Any]) -> Array:
 def _draw(
     extents: tuple[int, ...], seed: npt.ArrayLike, kind: np.dtype[Any], transform: _Transform
 ) -> Array:
-    """Return the stream's values in C order, computed from ``_BLOCKS_AT_ONCE`` counter blocks at a
-    time."""
+    """Return the stream's values in C order, from ``_BLOCKS_AT_ONCE`` blocks at a time."""
     stream, out = PhiloxStream.of(seed), np.empty(extents, kind)
     flat = out.reshape(-1)
     per_block = transform(np.zeros((1, 4), np.uint32)).shape[1]
@@ -373,7 +369,7 @@ def _integers(
     if minval is not None and maxval is not None:
         low, count = read_integer_limits(minval, maxval, kind)
         # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32 -5
-        # is 2**32 - 5, and 3 + 2**32 - 5 is 2**32 - 2, whose bits are those of -2.
+        # is 2**32 - 5, and 3 + 2**32 - 5 is 2**32 - 2, which has the bits of -2.
         words %= unsigned.type(count)
         words += unsigned.type(low % (1 << 8 * kind.itemsize))
     return words.view(kind)
@@ -413,9 +409,9 @@ def _uniform64(words: Words) -> Array:
 def _normal_of(kind: np.dtype[Any]) -> _Transform:
     """Return the function of words that makes normal values, in float32 for narrower dtypes.
 
-    Logarithm, sine and cosine of float32 are those of float64, rounded. Libraries differ in the
-    last bits of their float32 functions; rounding the wider result is as near to TensorFlow's as
-    can be.
+    Logarithm, sine and cosine of float32 are computed in float64 and rounded. Libraries differ in
+    the last bits of their float32 functions; rounding the wider result is as near to TensorFlow's
+    as can be.
     """
     uniform = _uniform64 if kind.name == "float64" else _uniform32
 
@@ -449,8 +445,8 @@ def _accepted(
     while len(active):
         drawn = transform(stream.counter_blocks_at(block, first[active]))
         keep = np.abs(drawn) < TRUNCATED_AT
-        # Kept values go behind those of earlier rounds. A group with 1 value that keeps [yes, no,
-        # yes, yes] puts them at 1 + [1, 1, 2, 3] - 1 = [1, -, 2, 3]. What passes the end of the
+        # Kept values go behind the values of earlier rounds. A group with 1 value that keeps [yes,
+        # no, yes, yes] puts them at 1 + [1, 1, 2, 3] - 1 = [1, -, 2, 3]. What passes the end of the
         # group is dropped, as TensorFlow drops it.
         at = filled[active, np.newaxis] + np.cumsum(keep, axis=1) - 1
         keep &= at < group

@@ -2,8 +2,8 @@
 ``jax.random`` since 0.5.
 
 The bits of element ``i`` are a function of the key and of ``i``, the flat index in the full array:
-threefry2x32 of the counter (high 32 bits of i, low 32 bits of i). Any region can be drawn alone, as
-JAX does on every device.
+threefry2x32 of the counter (high 32 bits of i, low 32 bits of i). Any region can be drawn by
+itself, as JAX does on every device.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ to its last.
 3. Of other blocks the whole span is drawn, and the block is picked from it by strides. Small gaps
    are drawn and dropped, since that costs less than a jump of the generator; large gaps are jumped
    over, by smaller blocks.
-4. Large regions are drawn by two threads, each of which takes the next blocks when it is done.
+4. Large regions are drawn by two threads; each takes the next blocks when it is done.
 
 Only the result and one span per thread are held.
 """
@@ -35,8 +35,7 @@ BLOCK_SIZE = 1 << 17
 is computed on."""
 
 _LARGEST_GAP = 1 << 13
-"""Elements: making and dropping as many takes about as long as making a generator for the place
-behind them."""
+"""Elements that take as long to drop as a new generator behind them takes to make."""
 
 _TAKEN = 4
 """Blocks that a thread takes at a time: 2 MiB of float32, so that two threads seldom meet in one
@@ -82,7 +81,7 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
     """Yield the blocks, in order, that tile a region of this shape; each spans at most
     ``BLOCK_SIZE`` elements.
 
-    ``strides`` are those of the whole tensor.
+    ``strides`` belong to the whole tensor.
 
     >>> [str(block) for block in blocks_of((3, 200_000), (200_000, 1))][:3]
     ['[0:1, 0:131072]', '[0:1, 131072:200000]', '[1:2, 0:131072]']
@@ -101,7 +100,7 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
     for extent, step in zip(reversed(extents[1:]), reversed(steps[1:]), strict=True):
         inner.append(inner[-1] + (extent - 1) * step)
     inner.reverse()
-    # Cut along the outermost axis of which one index fits a block. `count` indices span inner +
+    # Cut along the outermost axis whose single index fits a block. `count` indices span inner +
     # (count - 1) * step, which is at most BLOCK_SIZE for count = (BLOCK_SIZE - inner) // step + 1.
     # Where the elements between two indices are too many to draw and drop, each index is a block.
     axis = next(d for d, span in enumerate(inner) if span <= BLOCK_SIZE)
@@ -118,8 +117,7 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
 def draw_blocks(
     shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: DrawFunction
 ) -> Array:
-    """Return the region of a tensor whose elements ``draw`` writes, block by block, in any
-    order."""
+    """Return the region of a tensor whose elements ``draw`` writes, block by block."""
     # Plan.
     region = check_region(shape, region)
     out = np.empty(region.shape, dtype)
@@ -159,8 +157,7 @@ def _draw_block(
         first = _flat(block.offset, row_strides(region.shape))
         draw(start, out.reshape(-1)[first : first + count])
         return
-    # Two rows of 3 in a tensor of 10 columns span 13 values, of which the places 0-2 and 10-12 are
-    # picked.
+    # Two rows of 3 in a tensor of 10 columns span 13 values; the places 0-2 and 10-12 are picked.
     values = np.empty(count, out.dtype)
     draw(start, values)
     steps = [step * values.itemsize for step in strides]

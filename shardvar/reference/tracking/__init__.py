@@ -1,5 +1,4 @@
-"""Objects with named children, and the frozen graph that they form. Nothing is collected
-globally."""
+"""Objects with named children, and the frozen graph that they form."""
 
 from shardvar.reference.tracking.graph import SLOT, ObjectGraph, SlotEdge
 from shardvar.reference.tracking.trackable import ChildHook, Slot, Stateful, Trackable

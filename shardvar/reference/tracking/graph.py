@@ -28,14 +28,14 @@ class _Marker(str):
 
 
 SLOT: Final = _Marker(".OPTIMIZER_SLOT")
-"""Separates, in the path of a slot, the path of the variable from that of the optimizer. The text
-is TensorFlow's. Code compares by identity, since a child may have a name of the same letters."""
+"""Separates, in the path of a slot, the path of the variable from the path of the optimizer. The
+text is TensorFlow's. Code compares by identity, since a child may have a name of the same
+letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotEdge:
-    """An edge from an object to a slot that it keeps beside another; the numbers are positions in
-    ``objects``."""
+    """An edge from an object to a slot that it keeps for another, by their numbers."""
 
     owner: int
     """The object that keeps the slot, such as an optimizer."""
@@ -56,12 +56,11 @@ class ObjectGraph:
     edges: tuple[tuple[tuple[str, int], ...], ...]
     """For each node its children: name, and position in ``objects``."""
     slots: tuple[SlotEdge, ...] = ()
-    """The slots beside objects of the graph."""
+    """The slots of objects of the graph."""
 
     @classmethod
     def of(cls, root: Trackable, added: Mapping[str, Trackable] = MappingProxyType({})) -> Self:
-        """Return the graph of now; ``added`` are further children of the root, in this graph
-        alone."""
+        """Return the graph of now; ``added`` are further children of the root."""
         walk = _Walk(root, added)
         walk.visit_new()
         slots = []
@@ -90,8 +89,8 @@ class ObjectGraph:
         paths: list[tuple[str, ...] | None] = [None] * len(self.objects)
         paths[0] = ()
         slots = {edge.slot: edge for edge in self.slots}
-        # A node's number is above that of the node that led to it, so one pass in order knows every
-        # parent's path.
+        # A node's number is above the number of the node that led to it, so one pass in order knows
+        # every parent's path.
         for node, row in enumerate(self.edges):
             path = paths[node]
             if path is None and node in slots:

@@ -6,7 +6,7 @@ So a variable is restored when it is attached, before other code can read it, an
 not know what restoring is. Several restores may wait for the children of one object, so it may have
 several hooks. They belong to the object, not to the process: restores of two models never meet.
 
-The state of a variable is its value, and that of most objects the state of their children.
+The state of a variable is its value. The state of most objects is the state of their children.
 ``Stateful`` is for the rest (a vocabulary, the position in an input, a schedule): such an object
 names arrays to save, and takes them back. Each array is a tensor of the checkpoint, under the key
 ``path/.ATTRIBUTES/name``.
@@ -33,8 +33,7 @@ ChildHook = Callable[["Trackable", str, "Trackable"], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """The role of a child that belongs to another object, as an optimizer's moments belong to a
-    variable."""
+    """The role of a child that belongs to another object, as moments to a variable."""
 
     beside: "Trackable"
     """The object that the child belongs to."""
@@ -44,7 +43,7 @@ class Slot:
 
 
 class Trackable:
-    """An object whose state is that of its named children, and its own."""
+    """An object whose state is its own and its named children's."""
 
     _children: dict[str, "Trackable"]
     _child_slots: dict[str, Slot]
@@ -56,8 +55,7 @@ class Trackable:
 
     @property
     def children(self) -> Mapping[str, "Trackable"]:
-        """The tracked children by name, in the order in which the names appeared; a read-only
-        view."""
+        """The tracked children by name, in the order of appearance; a read-only view."""
         return MappingProxyType(self.__dict__.get("_children", {}))
 
     @property
@@ -153,7 +151,7 @@ class Trackable:
 
 
 class Stateful(Trackable, ABC):
-    """A trackable object with state beside that of its children.
+    """A trackable object with state in addition to its children's.
 
     Examples
     --------

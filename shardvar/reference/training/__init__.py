@@ -1,5 +1,4 @@
-"""Training: modules and layers, optimizers and their slots, and the strategies that place
-variables."""
+"""Training: modules and layers, optimizers and slots, strategies that place variables."""
 
 from shardvar.reference.training import layers, optimizers, strategies
 from shardvar.reference.training.module import Module

@@ -59,7 +59,7 @@ class Layer(Module):
     Parameters
     ----------
     name : str, optional
-        The name, with which the names of its variables begin; by default that of the class in snake
+        The name, with which the names of its variables begin; by default the class's name in snake
         case.
     """
 
@@ -152,7 +152,7 @@ def read_initializer(given: Any) -> Any:
         return deserialize(given)
     if not isinstance(given, str):
         return given
-    # Keras's names are those of the classes in snake case: "glorot_uniform" for GlorotUniform.
+    # Keras's names are the classes' names in snake case: "glorot_uniform" for GlorotUniform.
     name = _SHORT_NAMES.get(given) or "".join(word.capitalize() for word in given.split("_"))
     kind = getattr(initializers, name, None) if name in initializers.__all__ else None
     if kind is None or name == "Initializer":

@@ -10,14 +10,14 @@ sharded variable is expanded to a list of variables." Its appendix has a table:
     | Module | as attribute                   | folded   |
     | Module | variables, trainable_variables | expanded |
 
-The order is fixed: a module's own attributes alphabetically, then those of the modules found in
-them, in the same order; lists and tuples in their order, dictionaries by their sorted keys. A
-variable that was met before is left out.
+The order is fixed: a module's own attributes alphabetically, then the attributes of the modules
+found in them, in the same order; lists and tuples in their order, dictionaries by their sorted
+keys. A variable that was met before is left out.
 
 Lists and dictionaries that become attributes are replaced by tracked ones. ``self.blocks = [block,
 block]`` is still a list; it is also a child of the module, with its items as children, named by
 their numbers or keys. If it grows later, it calls the hook for new children, as the module does for
-an attribute. A tuple never changes, so it stays as it is, and a node beside it has its items as
+an attribute. A tuple never changes, so it stays as it is, and a separate node has its items as
 children.
 """
 
@@ -40,7 +40,7 @@ class Module(Trackable):
     Parameters
     ----------
     name : str, optional
-        The name; by default that of the class in snake case, ``user_model`` for ``UserModel``.
+        The name; by default the class's name in snake case, ``user_model`` for ``UserModel``.
 
     Raises
     ------
@@ -66,8 +66,7 @@ class Module(Trackable):
 
     @property
     def name(self) -> str:
-        """The name given to the module, else the name of its class: ``user_model`` for
-        ``UserModel``."""
+        """The name of the module, by default its class's: ``user_model`` for ``UserModel``."""
         given: str | None = self.__dict__.get("_name")
         # An underscore goes between "r" and "M" of UserModel, and before the last capital of "MLP"
         # in MLPBlock.
@@ -149,8 +148,7 @@ def _leaves(root: Module) -> Iterator[Any]:
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the variables and modules among the values and in their containers; sharded variables
-    expanded."""
+    """Yield the variables and modules among the values and containers, shards singly."""
     ahead = [
         iter(values)
     ]  # an explicit stack here too; the list itself marks the end of an iterator
@@ -181,7 +179,7 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
 def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
     try:
         return sorted(mapping)
-    except TypeError:  # keys of several kinds have no order but that of insertion
+    except TypeError:  # keys of several kinds only have the order of insertion
         return list(mapping)
 
 
@@ -213,8 +211,7 @@ def _as_attribute(value: Any) -> Any:
 
 
 def _node_of(value: Any) -> Trackable | None:
-    """Return the node of an attribute in the graph of objects; None for an attribute without
-    state."""
+    """Return the node of an attribute in the graph of objects; None without state."""
     if isinstance(value, tuple):
         node = TupleNode(value)
         return node if node.children else None
@@ -248,8 +245,8 @@ class TrackedList(list[Any], _Container):
     """A list whose items are children, named '0', '1', ...
 
     Every change that may add an item goes through ``__setitem__``, which announces. ``pop``,
-    ``remove``, ``clear`` and the like are those of ``list``: the children are computed from the
-    items, so a lost item needs no announcement.
+    ``remove``, ``clear`` and the like come from ``list``: the children are computed from the items,
+    so a lost item needs no announcement.
     """
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
@@ -287,7 +284,7 @@ class TrackedList(list[Any], _Container):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         twin = memo[id(self)] = type(
             self
-        )()  # in the memo before its items, one of which may be the list itself
+        )()  # in the memo before its items, which may include the list itself
         twin.extend([deepcopy(item, memo) for item in self])
         return twin
 

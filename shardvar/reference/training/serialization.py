@@ -74,7 +74,7 @@ def serialize(thing: Any) -> Any:
     Raises
     ------
     ArgumentTypeError
-        If the class, or that of an object in the config, is not registered.
+        If the class, or the class of an object in the config, is not registered.
 
     Examples
     --------
@@ -146,8 +146,7 @@ def deserialize(data: Any, **changes: Any) -> Any:
 
 
 def check_config(kind: type, config: Any) -> dict[str, Any]:
-    """Return the config as arguments of the class; ``ArgumentError`` names an entry that it does
-    not take."""
+    """Return the config as arguments of the class; ``ArgumentError`` for unknown entries."""
     if not isinstance(config, Mapping):
         raise ArgumentTypeError(
             f"The config of {kind.__name__} is {config!r}.", "Give a dictionary."

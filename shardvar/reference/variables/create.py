@@ -29,8 +29,7 @@ from shardvar.reference.variables.variable import Variable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartValue:
-    """The initial value of one part, as a callable for the part's device; the caller owns its
-    result."""
+    """The initial value of one part, as a callable for its device; the caller owns it."""
 
     initial: InitialValue
     """The initial value of the whole."""
@@ -44,8 +43,8 @@ class PartValue:
 
     @property
     def source(self) -> Device:
-        """The device of its result: that of the part, or that of the whole of which the result is a
-        slice."""
+        """The device of its result: the shape of the part, or the shape of the whole if the result
+        is a slice of it."""
         return self.device if self.initial.whole is None else self.initial.home
 
     @property

@@ -107,8 +107,7 @@ def _columns(items: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], tuple
 
 
 def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
-    """The rows that ``indices`` [*n, k] touch, each an index into the first k axes; none may be
-    negative."""
+    """The rows that ``indices`` [*n, k] touch, each an index into the first k axes."""
     array = np.asarray(indices)
     depth = array.shape[-1] if array.ndim else 0
     if array.ndim == 0 or depth > len(shape) or depth == 0:
@@ -128,8 +127,8 @@ def _rows_of_array(numbers: Ints, length: int, *, alone: bool) -> tuple[Ints, An
     """The rows of an array of integers, and the index that picks from them."""
     rows = np.where(numbers < 0, numbers + length, numbers)
     if alone and rows.ndim == 1:
-        # With slices and new axes alone around it, NumPy puts the result of one array where its
-        # axis was, as a slice.
+        # With only slices and new axes around it, NumPy puts the result of one array where its axis
+        # was, as a slice.
         return rows, slice(None)
     # Otherwise its axes may move to the front. NumPy decides that, and each row is read once: [4,
     # 0, 4] reads 0 and 4, and picks [1, 0, 1].

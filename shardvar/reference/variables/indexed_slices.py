@@ -1,5 +1,4 @@
-"""IndexedSlices: some rows of a tensor and their numbers, as a sparse gradient or a sparse update
-has them."""
+"""IndexedSlices: some rows of a tensor and their numbers, as in a sparse gradient."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -16,8 +16,8 @@ callable's own errors from its caller. Four spellings of a partition are known: 
 ``partition`` and the ``layout`` of its appendix, and TensorFlow's ``partition_shape`` with
 ``partition_offset``, and ``shard_info``.
 
-1. ``open_initial_value`` finds out shape and dtype: declared, or bound to the callable, or those of
-   the value, which is made whole only then.
+1. ``open_initial_value`` finds out shape and dtype: declared, or bound to the callable, or taken
+   from the value, which is made whole only then.
 2. ``InitialValue.part`` makes each part on its device, or cuts it from the whole.
 3. ``evaluate`` is the way of a plain variable: it makes the whole value.
 """
@@ -91,16 +91,14 @@ class _Signature:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitialValue:
-    """The initial value of a variable that may be partitioned: its geometry, and each part of
-    it."""
+    """The initial value of a variable: its geometry, and each part of it."""
 
     shape: tuple[int, ...]
     """The full shape."""
     dtype: np.dtype[Any]
     """The dtype of all parts."""
     whole: Array | None
-    """The full value, if it had to be made: to know the geometry, or because the callable makes no
-    parts."""
+    """The full value, if it had to be made for the geometry, or by a simple callable."""
     function: Callable[..., Any] | None
     """The callable that makes a part, or None where parts are cut from the whole."""
     home: Device = field(default_factory=current_device)

@@ -75,8 +75,7 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """The resources that hold the value; while their mutexes are held, no other thread reads or
-        writes it."""
+        """The resources that hold the value; their mutexes keep other threads out."""
         return ()
 
     @property
@@ -174,7 +173,7 @@ class VariableInterface(NumpyProtocol, Trackable):
     def sparse_read(self, indices: npt.ArrayLike, name: str | None = None) -> Array:
         """Return the rows at indices, in the order of the indices.
 
-        R-READ-1: the i-th row returned is that of the i-th id, whatever shards hold them.
+        R-READ-1: the i-th row returned belongs to the i-th id, whichever shards hold them.
 
         Parameters
         ----------
@@ -595,7 +594,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         with operation_scope(name or "batch_scatter_update"), holding(self.resources):
             # Plan. The whole value is read and written again; the mutexes are held, so that no
             # write falls in between. indices [2, 3] of batch (2,): np.indices gives the batch
-            # numbers [[0, 0, 0], [1, 1, 1]] beside them.
+            # numbers [[0, 0, 0], [1, 1, 1]] for them.
             new = self.read_value()
             new[(*np.indices(indices.shape)[:-1], indices)] = values
             # Commit.

@@ -155,7 +155,7 @@ class AggregatingVariable(_AggregatingVariable):
 
 
 def aggregate(value: PerReplica, aggregation: VariableAggregation, update: UpdateKind = ADD) -> Any:
-    """Return one value made of those of all replicas, on the current device; slices stay slices.
+    """Return one value made from all replicas' values, on the current device; slices stay slices.
 
     A sum or a mean of slices is defined for additions and subtractions. For other updates of rows
     only the first replica's slices can be taken.

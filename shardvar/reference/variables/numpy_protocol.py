@@ -1,5 +1,5 @@
-"""The behaviour of variables in expressions of Python and NumPy: that of the array that is their
-value.
+"""The behaviour of variables in expressions of Python and NumPy: the hash of the array that is
+their value.
 
 R-CONCAT-1 (RFC 000): a "tensor conversion function that concats shards to the full value. This
 allows any Python op to accept sharded variable objects." The conversion is ``__array__``. Ufuncs,
@@ -171,8 +171,7 @@ def _computed(
     operands: Sequence[Any],
     options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> Any:
-    """Return the function of operands without variables; what NumPy refuses becomes an error of the
-    tree."""
+    """Return the function of operands without variables; NumPy's errors are translated."""
     try:
         return function(*operands, **{key: _plain(value) for key, value in options.items()})
     except ShardvarError:

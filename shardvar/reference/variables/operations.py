@@ -201,15 +201,13 @@ def resource_scatter(resource: Resource, update: UpdateKind, rows: Ints, values:
 
 
 def read_range(resource: Resource, out: Array, ranges: tuple[slice, ...]) -> None:
-    """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current
-    device."""
+    """``out[...] = value[ranges]``, a slice for each of the first axes."""
     with resource.mutex:
         copy_into(out, resource.array[ranges], resource.device, current_device())
 
 
 def gather_rows(resource: Resource, out: Array, rows: Ints, places: Ints | None) -> None:
-    """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of
-    it."""
+    """``out[places] = value[rows]``; places None means all of ``out``."""
     with resource.mutex:
         gather_into(out, resource.array, rows, resource.device, current_device(), places)
 
@@ -234,8 +232,8 @@ def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
 def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) -> list[Write]:
     """Return the writes that replace many values by arrays to which the caller keeps no reference.
 
-    The result is that of ``plan_write`` with REPLACE for each; one write for all of them costs
-    less. Large values on a device without a limit become the buffers themselves, without a copy.
+    The result equals ``plan_write`` with REPLACE for each; one write for all of them costs less.
+    Large values on a device without a limit become the buffers themselves, without a copy.
     """
     here = current_device()
     kept, writes = [], []

@@ -74,8 +74,7 @@ class RefVariable(Variable):
         return self._trainable
 
     def read_value(self) -> Array:
-        """Return the memory itself, which any later write changes: the fault that this kind exists
-        to show."""
+        """Return the memory itself, which later writes change: the fault of this kind."""
         return self._array
 
     def assign(

@@ -146,12 +146,11 @@ class ResourceVariable(Variable):
         return self._declared_shape
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a variable of the same name on the same device with a copy of the value, in no
-        container."""
+        """Return a variable of the same name and device with a copy of the value."""
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(self.__dict__)
-        # What is tracked beside the variable, and the sharded variable that it is a shard of, refer
+        # What is tracked with the variable, and the sharded variable that it is a shard of, refer
         # to the original.
         for name in ("_children", "_child_slots", "_child_hooks", "_container"):
             twin.__dict__.pop(name, None)
@@ -162,7 +161,7 @@ class ResourceVariable(Variable):
 
 
 def device_of(variable: Any) -> Device:
-    """Return the device on which a variable lives; of a sharded one, that of its first shard."""
+    """Return the device on which a variable lives; of a sharded one, its first shard's."""
     if not isinstance(variable, VariableInterface):
         raise ArgumentTypeError(f"colocated_with is {variable!r}.", "Give a variable.")
     resources = variable.resources

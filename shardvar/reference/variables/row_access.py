@@ -2,7 +2,7 @@
 shard.
 
 1. ``RowLayout`` says which shard holds which rows.
-2. Each shard that holds some of the rows is asked for its part alone, in its own row numbers.
+2. Each shard that holds some of the rows is asked only for its part, in its own row numbers.
 3. A read holds the mutexes of all shards, so it never sees half of a write. A write returns one
    list of plans, which ``commit`` performs at once.
 
@@ -31,16 +31,13 @@ class RowShard(Protocol):
         """The resources that hold the value."""
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
-        """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the
-        current device."""
+        """``out[...] = value[ranges]``, a slice for each of the first axes."""
 
     def rows_buffer(self) -> Buffer | None:
-        """Return the buffer whose rows are the value's, or None where a read does more than
-        copying."""
+        """Return the buffer whose rows are the value's; None if a read does more than copy."""
 
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
-        """``out[places] = value[rows]``; ``out`` is on the current device, and places None means
-        all of it."""
+        """``out[places] = value[rows]``; places None means all of ``out``."""
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes that combine all elements with ``value``."""
@@ -80,8 +77,8 @@ class ShardGroup(Generic[S]):
 
         R-MOVE-1: what crosses to the current device is these rows and nothing else.
         """
-        # Plan: memory for the result, on the current device, whose limit is checked first. A row of
-        # 10 columns of which slice(2, 9, 3) is read has 3: columns 2, 5 and 8.
+        # Plan: memory for the result, on the current device, whose limit is checked first. If
+        # slice(2, 9, 3) is read of a row of 10 columns, 3 are read: columns 2, 5 and 8.
         extents = [
             len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)
         ]
@@ -142,6 +139,5 @@ def read_rows_of(
     rows: Rows,
     columns: tuple[slice, ...],
 ) -> Array:
-    """Return rows of a plain variable of this shape and dtype, which is the only shard of
-    itself."""
+    """Return rows of a plain variable, which is the only shard of itself."""
     return ShardGroup((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)

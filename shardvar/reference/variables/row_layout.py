@@ -99,7 +99,7 @@ class RowLayout:
             owners: npt.NDArray[Any] = self.owner(rows)[0]
             if self.num_shards <= 1 << 16:
                 # NumPy's stable sort of 16-bit integers is a radix sort, several times as fast as
-                # that of 64 bits.
+                # the sort of 64 bits.
                 owners = owners.astype(np.uint16)
             order = owners.argsort(kind="stable")
             # owners [2, 0, 2] have the order [1, 0, 2]: shard s has the places
@@ -139,8 +139,7 @@ class RowLayout:
                 yield shard, slice(begin, end if end >= 0 else None, step), slice(low, high)
 
     def _only_shard(self, rows: Ints) -> int | None:
-        """Return the shard that holds all rows, if one does: it does if it holds the lowest and the
-        highest."""
+        """Return the shard that holds all rows, if one does: the lowest and the highest."""
         if self.num_shards == 1:
             return 0
         ends, _ = self.owner(np.array([rows.min(), rows.max()]))

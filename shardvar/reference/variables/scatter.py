@@ -24,8 +24,7 @@ _BLOCK_NBYTES = 1 << 18
 between rounds."""
 
 _OFTEN = 8
-"""A row that occurs more often than this is folded by itself: after so many rounds few rows are
-left in each."""
+"""A row that occurs more often is folded by itself: later rounds have few rows."""
 
 
 def sort_rows(rows: Ints) -> tuple[Ints, Ints]:
@@ -76,7 +75,7 @@ def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
     """Return the distinct rows and the sum of each row's values, added from first to last -> [d],
     [d, *row].
 
-    ``rows`` [n] ascending; ``values[order[i]]`` belongs to ``rows[i]``. The result is that of
+    ``rows`` [n] ascending; ``values[order[i]]`` belongs to ``rows[i]``. The result equals
     ``scatter_sorted`` to zeros, except that nothing is added to a zero: a row that occurs once has
     its value, with the sign of its zeros.
 

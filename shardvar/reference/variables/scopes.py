@@ -117,8 +117,7 @@ def create(base: NextCreator, kwargs: dict[str, Any]) -> Any:
 
 
 def _chain(base: NextCreator, creators: list[Creator]) -> NextCreator:
-    """Return the last creator, bound to the one before it as its next creator, and so on down to
-    ``base``."""
+    """Return the last creator, bound to the one before it, and so on down to ``base``."""
     following = base
     for creator in creators:
         following = _link(creator, following)

@@ -5,7 +5,7 @@ different devices, and that list of variables compose a larger variable." R-VAR-
 "Implement PartitionedVariable as a subclass of the tf.Variable interface". Where one variable is
 expected (a gradient, a module's list of variables), its shards take its place.
 
-Python's protocols are those of a plain variable: iterating gives the rows, ``==`` compares
+Python's protocols are the same as a plain variable's: iterating gives the rows, ``==`` compares
 elements, the hash is the identity, and ``len`` is left out. The shards are ``variables``.
 """
 
@@ -105,8 +105,7 @@ class ShardedVariable(Variable):
 
     @property
     def device(self) -> Device:
-        """The device of the first shard, on which variables that are colocated with this one are
-        created."""
+        """The device of the first shard, for variables that are colocated with this one."""
         return self._shards.variables[0].device
 
     @property
@@ -218,7 +217,7 @@ def check_shards(variables: Any) -> list[Variable]:
                 "Give a variable that is not sharded for each shard.",
             )
     # Scalars are found before shapes are compared, because the shape of a scalar behind the first
-    # axis is that of a vector: ().
+    # axis equals a vector's: ().
     shards: list[Variable] = list(variables)
     _check_equal("dtype", [dtype_name(shard.dtype) for shard in shards])
     scalar = next((shard for shard in shards if not shard.shape), None)

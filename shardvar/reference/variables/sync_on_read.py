@@ -5,7 +5,8 @@ copies as one value.
 averages, which every replica updates many times a step and which are rarely read. TensorFlow has
 this kind, and RFC 000 names it among the kinds of variables. ``aggregation`` is the rule:
 
-    inside ``strategy.run``   reads and writes are those of the replica's own copy; nothing crosses between devices
+    inside ``strategy.run`` reads and writes go to the replica's own copy; nothing crosses between
+    devices
     outside, a read           the sum or the mean of the copies, or the first one
     outside, ``assign``       gives the copies values that read as the one assigned: equal shares for a sum, else itself
     outside, other writes     go to every copy, and are refused for a sum, which would count them once for each copy

@@ -2,8 +2,8 @@
 one table.
 
 ``new = combine(old, value)``. A sparse write applies duplicates one after another in the order in
-which they were given, so sums, products and the last of several replacements are those of a plain
-loop, bit for bit.
+which they were given, so sums, products and the last of several replacements equal a plain loop's,
+bit for bit.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,7 @@ class UpdateKind:
     combine: Callable[[Array, Array], Array]
     """Elementwise ``new = combine(old, value)``."""
     fold: Callable[[Array], Array] | None = None
-    """``fold(stack)`` applies ``combine`` from the first of [n, *row] to the last, where that has a
-    fast form."""
+    """``fold(stack)`` applies ``combine`` to [n, *row] in order, if there is a fast form."""
     is_arithmetic: bool = True
     """True if it needs numbers; strings and booleans can only be replaced."""
 
@@ -82,8 +81,7 @@ MAX = UpdateKind("max", np.maximum, _fold(np.maximum))
 
 
 def check_update(update: UpdateKind, dtype: np.dtype[Any], values: Array) -> None:
-    """Raise ``ArgumentError`` if the dtype has no such arithmetic, or if a value to divide by is
-    zero."""
+    """Raise ``ArgumentError`` if the dtype has no such arithmetic, or a divisor is zero."""
     if update.is_arithmetic and dtype.kind in "Ob":
         raise ArgumentError(
             f"A variable of dtype {dtype_name(dtype)} cannot {update.verb} values.",

@@ -109,8 +109,7 @@ def _array(value: Any) -> Array:
 
 
 def _strings(array: Array) -> Array:
-    """Return an array of ``bytes`` for an array of texts and bytes; other Python objects are
-    refused."""
+    """Return an array of ``bytes`` for an array of texts and bytes, and refuse others."""
     encoded = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
     if not all(isinstance(item, bytes) for item in encoded):
         raise ArgumentTypeError(
@@ -133,8 +132,7 @@ def _is_python(value: Any) -> bool:
 
 
 def _narrowed(array: Array) -> Array:
-    """Return float64 as float32, and int64 as int32 if all values fit, as TensorFlow reads Python
-    numbers."""
+    """Return float64 as float32, and int64 as int32 if it fits, as TensorFlow does."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
     # 2**40 does not fit int32 and stays int64.
@@ -147,8 +145,7 @@ def _narrowed(array: Array) -> Array:
 
 
 def _rank(dtype: np.dtype[Any]) -> int | None:
-    """Return the place of a dtype's kind in ``_KINDS``, or None for strings, which are cast to
-    nothing."""
+    """Return the place of a dtype's kind in ``_KINDS``, or None for strings."""
     name = dtype_name(dtype)
     if name == STRING:
         return None

@@ -58,13 +58,12 @@ class VariableAggregation(Enum):
 
 
 class _Factory(type):
-    """The metaclass: calling ``Variable`` itself asks the creators, calling a subclass constructs
-    it."""
+    """The metaclass: ``Variable(...)`` asks the creators, a subclass is constructed."""
 
     @property
     def __signature__(cls) -> Signature:
-        """The arguments of a call, for ``help`` and editors; those of ``__call__`` would say
-        nothing."""
+        """The arguments of a call, for ``help`` and editors; the parameters of ``__call__`` would
+        say nothing."""
         if cls is Variable:
             return signature(_arguments).replace(return_annotation=Signature.empty)
         of_init = signature(cls.__init__)  # type: ignore[misc]  # `cls` is the class itself
@@ -98,10 +97,9 @@ class Variable(VariableInterface, metaclass=_Factory):
         The name, by default "Variable", behind the prefixes of the open name scopes. Several
         variables may have the same.
     dtype : dtype_like, optional
-        The dtype; by default that of the initial value.
+        The dtype; by default the initial value's.
     shape : sequence of int or None, optional
-        The shape, with None where any size may be assigned later; by default that of the initial
-        value.
+        The shape, with None where any size may be assigned later; by default the initial value's.
     constraint : callable, optional
         A function that an optimizer applies to the value after an update.
     synchronization : VariableSynchronization or str, optional
@@ -132,8 +130,7 @@ class Variable(VariableInterface, metaclass=_Factory):
     """
 
     default_kind: ClassVar[type["Variable"]]
-    """The class that ``sv.Variable(...)`` constructs where creators leave it to the base
-    constructor."""
+    """The class that ``sv.Variable(...)`` constructs by default."""
     _container: "weakref.ref[VariableInterface] | None" = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -198,7 +195,7 @@ class Variable(VariableInterface, metaclass=_Factory):
         """
         out[slice(None) if places is None else places] = self.read_value()[rows]
 
-    # Two plans by means of `assign` alone. They read, combine and assign at the commit, while the
+    # Two plans that use only `assign`. They read, combine and assign at the commit, while the
     # mutexes are held: the value of then counts, not the one when the write was planned. A kind
     # with resources plans in its own way, which moves the operand ahead and writes in place.
 
@@ -326,8 +323,7 @@ _Kind = TypeVar("_Kind", bound=type[Variable])
 
 
 def as_default_kind(kind: _Kind) -> _Kind:
-    """Decorate the class that ``sv.Variable(...)`` constructs where creators leave it to the base
-    constructor."""
+    """Decorate the class that ``sv.Variable(...)`` constructs by default."""
     Variable.default_kind = kind
     return kind
 

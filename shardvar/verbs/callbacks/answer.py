@@ -79,8 +79,7 @@ class ItemDescription:
 def read_answer(
     shards: Any, held: SliceSource, given: Sequence[ShardableTensor], description: str
 ) -> Answer:
-    """The answer as slices; ``PolicyError`` unless its kind is right and every item is what it
-    says."""
+    """The answer as slices; ``PolicyError`` unless its kind and every item are right."""
     # Kind.
     rows: list[int] = []
     files: list[int] = []
@@ -158,8 +157,7 @@ def answer_items(shards: Any, description: str) -> Iterator[tuple[int, str, str,
 
 
 def check_items(description: str, tensors: TensorTable, items: Sequence[ItemDescription]) -> None:
-    """Raise ``PolicyError``, listing every loss, unless every item agrees with the tensor that was
-    given."""
+    """Raise ``PolicyError``, listing every loss, unless every item agrees with its tensor."""
     if not items:
         return
     rows = tensors.rows()
@@ -173,8 +171,7 @@ def check_items(description: str, tensors: TensorTable, items: Sequence[ItemDesc
 
 
 def find_added(rows: Mapping[str, int], items: Sequence[ItemDescription]) -> list[str]:
-    """The keys that were not given. "Tensors must not be removed" has this other side: nor
-    invented."""
+    """The keys that were not given: tensors must not be removed, nor invented."""
     added = dict.fromkeys(item.key for item in items if item.key not in rows)
     return [f"added {key!r}, which it was not given" for key in added]
 
@@ -211,8 +208,7 @@ def find_cast(
 def _describe(
     items: Sequence[AnswerItem], held: SliceSource, description: str
 ) -> list[ItemDescription]:
-    """The metadata of items; ``PolicyError`` for specs that do not parse and values that are not
-    tensors."""
+    """The metadata of items; ``PolicyError`` for invalid specs and values that are not tensors."""
     described, losses = [], []
     for item in items:
         try:
@@ -238,8 +234,7 @@ def _shape_and_dtype(item: AnswerItem, held: SliceSource) -> tuple[tuple[int, ..
 
 
 def _is_in_place(value: Any, item: ItemDescription, held: SliceSource) -> bool:
-    """Return True if the value is stored as the very region that it stands for, so that nothing
-    changes."""
+    """Return True if the value is stored as the region that it stands for: nothing changes."""
     return (
         is_held_by(value, held)
         and value.region == item.region

@@ -1,10 +1,10 @@
 """Ask a sharding callback once: which tensor goes to which file, and with which values.
 
 1. Call it with the slices, and read its answer (``answer``).
-2. Check the answer as that of any policy (``planning.decision``).
-3. Lay the values that it changed over those of the source: they are arrays, "files" and entries
-   behind those of the source, so that rows and files of the source keep their numbers. Which value
-   fills which slice is a plan like any other.
+2. Check the answer like any other policy's (``planning.decision``).
+3. Lay the values that it changed over the source's: they are arrays, "files" and entries after the
+   source's, so that rows and files of the source keep their numbers. Which value fills which slice
+   is a plan like any other.
 
 Policies that answer in columns never come here.
 """
@@ -41,7 +41,7 @@ def ask_callback(
     call". ``PolicyError`` if the answer breaks a restriction or is of another kind, or if the
     callback raises; its own error is the cause then.
     """
-    # Ask, and check the answer as that of any policy.
+    # Ask the policy, and check its answer.
     answer, seconds = _call(policy, given)
     check_answer(given.slices, answer.assignment, capabilities)
     assignment, entries = answer.assignment, given.entries
@@ -97,8 +97,7 @@ def _substitute(
 def _plan_substituted(
     entries: EntryTable, targets: SliceTable, arrays: ArraySource, changed: Ints
 ) -> Plan:
-    """The plan that fills the changed targets from the arrays, and the others from the entries of
-    the source."""
+    """The plan that fills the changed targets from the arrays, the others from the source."""
     is_changed = np.zeros(len(targets), dtype=np.bool)
     is_changed[changed] = True
     kept = np.flatnonzero(~is_changed)
@@ -130,7 +129,7 @@ def _renumbered(copies: CopyTable, first_source: int, targets: Ints) -> CopyTabl
 
 
 def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
-    """The entries of a source, and behind them those of the arrays."""
+    """The entries of a source, followed by the entries of the arrays."""
     mine = arrays.index.entries
     num_files = int(entries.file.max(initial=-1)) + 1
     return concatenate_entries([entries, replace(mine, file=mine.file + num_files)])

@@ -42,15 +42,15 @@ def compose(outer: Policy, inner: Policy) -> Policy:
     Returns
     -------
     policy
-        The composition. Its description is those of both. Two policies of shardvar compose to one
-        that decides in columns.
+        The composition. Its description joins both descriptions. Two policies of shardvar compose
+        to one that decides in columns.
 
     Raises
     ------
     ArgumentTypeError
         If one of them is not a policy.
     ArgumentError
-        If one decides in columns alone, and the other in a callback.
+        If one decides only in columns, and the other only in a callback.
 
     Notes
     -----
@@ -79,7 +79,7 @@ def _callable(policy: Policy) -> CallbackPolicy:
     if callable(policy):
         return policy
     raise ArgumentError(
-        f"{policy!r} decides in columns alone and cannot be called.",
+        f"{policy!r} decides only in columns and cannot be called.",
         "Derive it from ColumnarPolicy.",
     )
 
@@ -112,8 +112,8 @@ class ColumnarComposition(_Composition, ColumnarPolicy):
     """The policy that divides each of its files."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The files that ``inner`` makes of the first file of ``outer``, then those of the second,
-        and so on."""
+        """The files that ``inner`` makes of the first file of ``outer``, then of the second, and so
+        on."""
         first = self.outer.assign(slices, capabilities)
         order, bounds = first.by_file()
         answers = [
@@ -122,7 +122,7 @@ class ColumnarComposition(_Composition, ColumnarPolicy):
             )
             for file in range(first.num_files)
         ]
-        # The files of each answer are numbered behind those of the answers before it.
+        # The files of each answer are numbered after the files of the answers before it.
         starts = np.cumsum([0, *(answer.num_files for answer in answers)]).tolist()
         file = np.concatenate(
             [answer.file + start for answer, start in zip(answers, starts, strict=False)]
@@ -142,8 +142,8 @@ class CallbackComposition(_Composition, ShardingCallback):
     """The policy that is called for each of its files."""
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> list[TensorSliceDict]:
-        """The files that ``inner`` makes of the first file of ``outer``, then those of the second,
-        and so on."""
+        """The files that ``inner`` makes of the first file of ``outer``, then of the second, and so
+        on."""
         # Reversed, so that of several slices with one key the first is kept.
         known = {each.checkpoint_key: each for each in reversed(shardable_tensors)}
         files: dict[int, list[ShardableTensor]] = {}
@@ -157,8 +157,7 @@ class CallbackComposition(_Composition, ShardingCallback):
 def _shardable(
     key: str, spec: str, value: Any, known: dict[str, ShardableTensor]
 ) -> ShardableTensor:
-    """A value of an answer, to be answered about again; its device and its object are known by its
-    key."""
+    """A value of an answer, to be answered about again; its key leads to its device and object."""
     origin = known.get(key)
     if origin is not None and value is origin.tensor and spec == origin.slice_spec:
         return origin

@@ -43,8 +43,7 @@ class ShardableTensor(NamedTuple):
     shape: tuple[int, ...]
     """The shape of the slice, not of the whole tensor."""
     slice_spec: str
-    """The part of the whole tensor, as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all of
-    it."""
+    """The part of the tensor as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all."""
     checkpoint_key: str
     """The key in the checkpoint; slices of one tensor share it."""
     trackable: Any = None
@@ -88,8 +87,7 @@ class Holder(Protocol):
 
 
 Axis = tuple[range | int, bool]
-"""Positions in the held slice (one, if an integer chose it), and True if the axis is one that
-``None`` made."""
+"""Positions in the held slice (one, if an integer chose it), and True if ``None`` made the axis."""
 
 
 class LazySlice(NDArrayOperatorsMixin):
@@ -136,8 +134,7 @@ class LazySlice(NDArrayOperatorsMixin):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its payload; a part of strings is read for them, and has the bytes of its
-        elements."""
+        """The bytes of its payload; a part of strings is read to know them."""
         if self._axes is None:
             return self._holder.nbytes(self._row)
         if self.dtype == np.object_:
@@ -156,8 +153,7 @@ class LazySlice(NDArrayOperatorsMixin):
 
     @property
     def region(self) -> Region | None:
-        """The part of the whole tensor; None if it has steps or other axes, and so is not a region
-        of it."""
+        """The part of the tensor; None if it has steps or other axes, so is not a region."""
         held = self._holder.region(self._row)
         if self._axes is None:
             return held
@@ -249,7 +245,7 @@ class ShardingCallback(ABC):
     description."
 
     A base to derive from; any callable with a text ``description`` works too. Arguments of the
-    callback are those of its constructor (RFC 001, kwargs). Callbacks of one class whose fields are
+    callback are given to its constructor (RFC 001, kwargs). Callbacks of one class whose fields are
     equal are equal.
 
     Examples
@@ -280,8 +276,8 @@ class ShardingCallback(ABC):
         tensors.
 
         Every element of every tensor must be in one of them, with its dtype and in its shape;
-        tensors may be sliced anew, and values may change. A mapping without tensors makes no file.
-        The callback is called once for each save, before anything is written.
+        tensors may be sliced differently, and values may change. A mapping without tensors makes no
+        file. The callback is called once for each save, before anything is written.
         """
 
     def __eq__(self, other: object) -> bool:

@@ -1,5 +1,4 @@
-"""SliceSource: the slices of one save or reshard as a callback gets them, from memory or from a
-checkpoint alike."""
+"""SliceSource: the slices of a save or reshard as a callback gets them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ class SliceSource:
     entries: EntryTable
     """The entries of the source for the same tensors, perhaps in other slices."""
     source: Source | None
-    """The source that reads them; None if a plan is made of metadata alone."""
+    """The source that reads them; None if a plan is made from metadata only."""
     trackables: Mapping[str, Any]
     """The object that each key is saved for, if there is one."""
     _groups: tuple[Ints, Ints] | None = field(default=None, init=False)
@@ -54,8 +53,7 @@ class SliceSource:
         return self.slices.device_of(row)
 
     def read(self, row: int, region: Region) -> Array:
-        """The values of a part of the whole tensor, verified; strings are read whole, and cut
-        then."""
+        """The verified values of a part of the tensor; strings are read whole, and cut then."""
         if self.source is None:
             raise ArgumentError(
                 f"{self.slices.key(row)!r} has no values in a plan.",

@@ -58,7 +58,7 @@ class Blocks:
     entries: EntryTable
     """All entries."""
     order: Ints
-    """[m] rows of ``entries``, those of one tensor together."""
+    """[m] rows of ``entries``, grouped by tensor."""
     bounds: Ints
     """[n + 1] where the rows of each tensor begin in ``order``."""
     nbytes: Ints
@@ -80,8 +80,7 @@ class Blocks:
         return self.entries.slices.tensors
 
     def is_small(self, tensor: int) -> bool:
-        """True where the tensor is read whole: it fits in a block, or is of strings, which are
-        decoded together."""
+        """True if the tensor is read whole: it fits in a block, or holds strings."""
         # Opaque tensors cannot be read as arrays, so they are streamed however small they are.
         dtype = self.tensors.dtype(tensor)
         return dtype == STRING or (
@@ -89,7 +88,7 @@ class Blocks:
         )
 
     def entries_of(self, tensors: Sequence[int]) -> EntryTable:
-        """The entries of some tensors, over a table of these tensors alone, in the given order."""
+        """The entries of some tensors, over a table of only these tensors, in the given order."""
         chosen = [self.order[self.bounds[tensor] : self.bounds[tensor + 1]] for tensor in tensors]
         position = np.repeat(np.arange(len(chosen)), [len(rows) for rows in chosen])
         taken = self.entries.take(np.concatenate([np.zeros(0, np.int64), *chosen]))
@@ -136,8 +135,7 @@ class Blocks:
 
 
 def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
-    """Batches of tensors of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``; a larger one is a batch
-    by itself."""
+    """Batches of tensors of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``, or one larger tensor."""
     batch: list[int] = []
     total = 0
     for tensor, size in zip(
@@ -160,7 +158,7 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
     >>> [str(table.region(row)) for row in range(len(table))]
     ['[0:1, 0:3]', '[0:1, 3:5]', '[1:2, 0:3]', '[1:2, 3:5]']
     """
-    # The axis to cut along: the outermost one of which a single index fits. Each axis before it is
+    # The axis to cut along: the outermost axis a single index of which fits. Each axis before it is
     # cut into single indices, each axis after it stays whole, so every slice is contiguous. For
     # shape (2, 5) and 3 elements it is axis 1, for 5 elements or more axis 0.
     shape = tensors.shape(0)

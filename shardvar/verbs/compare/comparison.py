@@ -37,19 +37,17 @@ class ValueDifference:
     num_without_distance: int
     """Differing elements that have no distance, because a NaN is among them."""
     num_zeros: int
-    """Differing elements that are zero in both, and so differ in the sign alone."""
+    """Differing elements that are zero in both, and so differ only in the sign."""
     num_nans: int
-    """Differing elements that are NaN in both, and so differ in the other bits alone."""
+    """Differing elements that are NaN in both, and so differ only in the other bits."""
     cosine: float | None
-    """The cosine similarity of the tensors, over elements finite in both; None if one has the norm
-    0, or no numbers."""
+    """The cosine similarity of the tensors, over elements finite in both; None if undefined."""
     relative_norm: float | None
-    """The norm of the difference over the larger norm of the two, over elements that are finite in
-    both."""
+    """The norm of the difference over the larger norm, for elements that are finite in both."""
 
     @property
     def only(self) -> str | None:
-        """In which bits alone the elements differ, where no value differs; None if one does.
+        """The only bits in which the elements differ, if no value differs; None if one does.
 
         ``"sign of zero"``, ``"bits of NaN"``, or ``"sign of zero and bits of NaN"``.
         """
@@ -96,13 +94,12 @@ class TensorDifference:
     shape_b: tuple[int, ...]
     """Its shape in the second."""
     values: ValueDifference | None
-    """The difference of its values; None where they are equal, or of other shapes, or strings
-    beside numbers."""
+    """The difference of its values; None if they are equal, differ in shape, or one holds strings
+    and the other numbers."""
 
     @property
     def kind(self) -> str:
-        """The properties that differ: ``"shape"``, ``"dtype"``, ``"values"``, or two of them joined
-        by ``and``."""
+        """The properties that differ: ``"shape"``, ``"dtype"``, ``"values"``, joined by ``and``."""
         differing = {
             "shape": self.shape_a != self.shape_b,
             "dtype": self.dtype_a != self.dtype_b,
@@ -115,7 +112,7 @@ class TensorDifference:
         """The relative norm of the difference of its values.
 
         0.0 if no value differs. Infinity if values cannot be compared as numbers, or an element is
-        not finite on one side alone.
+        not finite on only one side.
         """
         values = self.values
         if values is None:
@@ -340,7 +337,7 @@ def _describe(values: ValueDifference, shape: Sequence[int]) -> str:
 
 
 def _place(index: Sequence[int] | None, first: Sequence[int] | None) -> str:
-    """The place of the largest difference, where it is not that of the first one."""
+    """The place of the largest difference, if it is not the first one."""
     return "" if index is None or index == first else f" at {human_shape(index)}"
 
 

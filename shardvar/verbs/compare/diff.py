@@ -74,9 +74,9 @@ def diff(
     progress : callable, optional
         Called with numbers of payload bytes as they are compared, of both checkpoints.
     filter : str or iterable of str, optional
-        Globs of the names in ``b``, of which one must match; all tensors by default.
+        Globs of the names in ``b``; at least one must match. all tensors by default.
     exclude : str or iterable of str, optional
-        Globs of the names in ``b``, of which none may match.
+        Globs of the names in ``b``; none may match.
     rename : mapping of str to str, optional
         The names in ``b`` by the keys of ``a``, in the forms of ``sv.reshard``.
     rtol : float, optional
@@ -111,8 +111,8 @@ def diff(
     Without a tolerance elements are the same if their bits are; see ``compare_arrays`` for NaNs,
     zeros and other dtypes. With one, they are the same if ``|a - b| <= atol + rtol * |b|``. Every
     payload of tensors that both have with one shape is verified. Bytes that no tensor has are not
-    compared, such as the rest of a storage of PyTorch of which the tensors are parts, and neither
-    is the checksum of such a storage: ``sv.verify`` compares it. Memory: some blocks of 4 MiB.
+    compared, such as the rest of a PyTorch storage whose parts are the tensors, and neither is the
+    checksum of such a storage: ``sv.verify`` compares it. Memory: some blocks of 4 MiB.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def _choose(
     exclude: str | Iterable[str] | None,
     rename: Mapping[str, str],
 ) -> tuple[dict[str, str], list[str]]:
-    """The keys of the first that are compared, by their new names, and those of the second."""
+    """The compared keys of the first, by their new names, and of the second."""
     names = dict(zip(new_names(a.keys(), rename), a.keys(), strict=True))
     chosen = select_keys(list(dict.fromkeys([*names, *b])), filter, exclude)
     return {name: key for name, key in names.items() if name in chosen}, [
@@ -252,8 +252,7 @@ class _Walk:
                 self._compare_large(row, pairs[row])
 
     def _may_be_same(self, row: int, other: int) -> bool:
-        """Return True for tensors whose values are compared: of one shape, and of comparable
-        dtypes."""
+        """Return True for tensors whose values are compared: one shape, comparable dtypes."""
         a, b = self.a.tensors, self.b.tensors
         return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
 
@@ -359,8 +358,8 @@ def compare_portion(
     tolerance: Tolerance | None,
     ignore_dtype: bool,
 ) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
-    """Compare some tensors, in a worker; return the differences, those that are unreadable, and the
-    payload bytes."""
+    """Compare some tensors, in a worker; return differences, unreadable tensors, and payload
+    bytes."""
     with a.opened(version) as source_a, b.opened(version) as source_b:
         blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
         walk = _Walk(*blocks, names, tolerance, ignore_dtype, lambda _: None)

@@ -1,5 +1,5 @@
-"""Digests: 32 bytes for each tensor, and for a checkpoint, that depend on keys, dtypes, shapes and
-values alone.
+"""Digests: 32 bytes for each tensor, and for a checkpoint, that depend only on keys, dtypes, shapes
+and values.
 
 The same tensors have the same digests in every format, in whatever slices and files. The definition
 fits ten lines of any language; with SHA-256 as ``H``, and ``+`` for one after the other:
@@ -13,7 +13,7 @@ fits ten lines of any language; with SHA-256 as ``H``, and ``+`` for one after t
     checkpoint  H(the digests of all tensors, sorted)
 
 Leaves are why one tensor of many GiB is digested by several threads, and a part of it can be
-digested alone.
+digested by itself.
 
 1. Read. One thread walks the tensors in C order (``checkpoint.blocks``), and every checksum on the
    way is compared.
@@ -128,9 +128,9 @@ def digest(
 
     Notes
     -----
-    The digests are of tensors. Bytes that no tensor has, and the checksum of a storage of PyTorch
-    of which tensors are only parts, are not compared: ``sv.verify`` does that. Memory: some blocks
-    of 4 MiB, whatever the size of a tensor, and the largest string tensor.
+    The digests are of tensors. Bytes that no tensor has are not compared, nor is the checksum of a
+    PyTorch storage whose parts are tensors: ``sv.verify`` does that. Memory: some blocks of 4 MiB
+    for a tensor of any size, and the largest string tensor.
 
     Examples
     --------
@@ -189,8 +189,7 @@ def _digest_elsewhere(
 def digest_portion(
     version: str, payloads: Payloads
 ) -> tuple[dict[str, str], dict[str, ReadError], int]:
-    """Return the digests of some tensors in a worker, the errors of others, and the payload
-    bytes."""
+    """Return, in a worker, the digests of some tensors, errors of others, and payload bytes."""
     with payloads.opened(version) as source:
         blocks = Blocks.of_entries(source, payloads.entries)
         walk = _Walk(blocks, lambda _: None, {})
@@ -238,12 +237,12 @@ def digest_array(key: str, array: Array) -> str:
 
 
 def digest_of_all(tensors: Mapping[str, str]) -> str:
-    """Return the digest of a checkpoint from those of its tensors by their keys."""
+    """Return the digest of a checkpoint from the digests of its tensors by key."""
     return _hash(b"".join(sorted(map(bytes.fromhex, tensors.values())))).hex()
 
 
 def _digest(key: str, dtype: str, shape: tuple[int, ...], leaves: bytes) -> str:
-    # Keys are bytes in most formats; those that are not UTF-8 were read with escapes.
+    # Keys are bytes in most formats; keys that are not UTF-8 were read with escapes.
     name = key.encode("utf-8", "surrogateescape")
     head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, shape))}\n{len(name)}\n"
     return _hash(head.encode() + name + leaves).hex()
@@ -322,8 +321,7 @@ class _Walk:
             self.progress(int(nbytes[batch].sum()))
 
     def _leaves(self, rows: list[int]) -> Iterator[_Leaf]:
-        """The data of large tensors in leaves: read by the threads that hash them, or in order
-        before."""
+        """The data of large tensors in leaves, read by the hashing threads or in order before."""
         for row in rows:
             payload = self.blocks.payload(row)
             if payload is None or self.blocks.tensors.dtype(row) in _USED_BITS:
@@ -344,8 +342,7 @@ class _Walk:
         return _hash(buffer)
 
     def _is_whole(self, row: int) -> bool:
-        """Return True if what was read of a payload has the checksum that the index gives; note the
-        error if not."""
+        """Return True if a payload has the checksum of the index; note the error if not."""
         try:
             if row in self.payloads:
                 self.payloads[row].check()

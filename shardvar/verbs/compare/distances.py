@@ -3,7 +3,7 @@
 Elements of one dtype are the same if their bits are. So a NaN equals a NaN of the same bits and no
 other, and 0.0 differs from -0.0, though at a distance of 0: resharding must give back bits.
 Elements of different dtypes are the same if their values are, with every NaN the same; integers
-beyond 2**53 lose digits beside floats.
+beyond 2**53 lose digits when compared with floats.
 
 The distance of two elements is ``|a - b|``, exact for integers, and their relative distance is that
 over ``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are
@@ -15,8 +15,8 @@ counted apart.
 ``checkpoint.products`` has the figures of whole tensors, to which the elements that are the same
 belong too.
 
-The largest distances of a tensor are those of a few elements. Portions of floats of up to 32 bits
-are therefore looked through in float32 first, and judged exactly only where they may hold a larger
+Only a few elements have the largest distances of a tensor. Portions of floats of up to 32 bits are
+therefore looked through in float32 first, and judged exactly only where they may hold a larger
 distance than was found so far.
 """
 
@@ -41,8 +41,7 @@ _ROUNDING = 1 + 2.0**-20
 exact one."""
 
 _LEAST_RELATIVE = 1e-30
-"""Relative distances below it are judged exactly: float32 has fewer bits of the smallest
-numbers."""
+"""Relative distances below it are judged exactly: tiny float32 numbers have fewer bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +53,17 @@ class Difference:
     first: int | None = None
     """The flat index of the first one that does."""
     absolute: tuple[Number, int] | None = None
-    """The largest distance, and the flat index of the first element that has it; None where none
-    has one."""
+    """The largest distance, and the flat index of its first element; None if none has one."""
     relative: tuple[float, int] | None = None
     """The largest relative distance, and the flat index of the first element that has it."""
     num_without_distance: int = 0
     """Differing elements that have no distance, because a NaN is among them."""
     num_zeros: int = 0
-    """Differing elements that are zero on both sides: they differ in the sign alone."""
+    """Differing elements that are zero on both sides: they differ only in the sign."""
     num_nans: int = 0
-    """Differing elements that are NaN on both sides: they differ in the other bits alone."""
+    """Differing elements that are NaN on both sides: they differ only in the other bits."""
     products: Products | None = field(default=None, compare=False)
-    """The sums of products of all elements, also of those that are the same; None where nothing
-    differs."""
+    """The sums of products of all elements, equal ones included; None where nothing differs."""
 
     def merge(self, later: "Difference") -> Self:
         """The difference of the two stretches together; ``later`` comes after this one."""
@@ -151,8 +148,7 @@ def compare_arrays(
 
 
 def only_bytes(found: Difference, dtype: str) -> Difference:
-    """Return the difference without distances, for elements other than numbers: opaque ones are
-    compared as bytes."""
+    """Return the difference of elements other than numbers, without distances."""
     return (
         Difference(found.count, found.first) if ITEMSIZES[code(dtype)] else Difference(found.count)
     )
@@ -178,10 +174,10 @@ def _differ(a: Array, b: Array) -> Bools:
         a, b = (
             widen_numbers(a),
             widen_numbers(b),
-        )  # the bits of an element, without those that only fill its byte
+        )  # the bits of an element, without the padding of its byte
     if a.dtype != b.dtype:
         a, b = _in_common(a, b)
-        # x != x is True for NaNs alone, so two NaNs count as the same value.
+        # x != x is True only for NaNs, so two NaNs count as the same value.
         mask = (a != b) & ~((a != a) & (b != b))
     elif a.itemsize == 16:
         # complex128: NumPy has no integer of 16 bytes, so the bits are compared as two of 8.
@@ -194,8 +190,7 @@ def _differ(a: Array, b: Array) -> Bools:
 
 
 def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
-    """Both arrays as one type that holds the values of each, but for integers that float64 cannot
-    hold."""
+    """Both arrays as one type that holds the values of each, except for large integers."""
     a, b = widen_numbers(a), widen_numbers(b)
     if a.dtype == b.dtype:
         return a, b
@@ -204,8 +199,7 @@ def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _compact(array: Array) -> Array:
-    """The same values as float32 where that holds all of the dtype's, else as ``widen_numbers``
-    gives them."""
+    """The same values as float32 if that holds them, else as by ``widen_numbers``."""
     return array.astype(np.float32, copy=False) if _fits_float32(array) else widen_numbers(array)
 
 
@@ -214,7 +208,7 @@ def _fits_float32(array: Array) -> bool:
 
 
 def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Difference:
-    """The difference of two portions, of which the elements in the mask [k] differ."""
+    """The difference of two portions whose elements in the mask [k] differ."""
     is_compact = _fits_float32(a) and _fits_float32(b)
     a, b = (_compact(a), _compact(b)) if is_compact else _in_common(a, b)
     products = Products.of(a, b)
@@ -260,8 +254,7 @@ def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Dif
 def _are_below(a: Array, b: Array, num_same: int, highest: Highest) -> bool:
     """Return True if float32 shows that no element of two portions reaches the highest distances.
 
-    False also where an element has no distance, or where some that are not the same differ in the
-    sign of zero alone.
+    False also if an element has no distance, or if some differ only in the sign of zero.
     """
     with np.errstate(all="ignore"):
         distance = np.abs(a - b)

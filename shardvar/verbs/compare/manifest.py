@@ -1,4 +1,4 @@
-"""Manifests: the digests of a checkpoint in a file, beside it or wherever one keeps it.
+"""Manifests: the digests of a checkpoint in a file, next to it or anywhere else.
 
     # shardvar digest 1
     # checkpoint 3b6c...
@@ -7,9 +7,9 @@
     90ab...  model.svindex
 
 The lines of tensors are true of every copy of the checkpoint, in whatever format. The lines of
-files are those of ``sha256sum``, to which the others are comments: ``sha256sum --check
-model.sha256`` compares files without shardvar. The digest of the checkpoint is that of all tensors,
-so a manifest that lost a line of a tensor is noticed.
+files have the form of ``sha256sum``, which takes the others for comments: ``sha256sum --check
+model.sha256`` compares files without shardvar. The digest of the checkpoint covers all tensors, so
+a lost line of a tensor is noticed.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ _VERSION = re.compile(r"# shardvar digest ([0-9]{1,9})")
 _CHECKPOINT = re.compile(r"# checkpoint ([0-9a-f]{64})")
 _TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
 _FILE = re.compile(r"\\?([0-9a-f]{64})  (.+)")
-_CHANGED = "Copy the checkpoint again; if it was meant to change, write its manifest anew."
+_CHANGED = "Copy the checkpoint again; if it was meant to change, write its manifest again."
 _WRITE_ONE = "`shardvar digest PATH --write` writes one."
 _WRITE_AGAIN = (
     "Write it again from a checkpoint that is known to be right: `shardvar digest PATH --write`."
@@ -72,7 +72,7 @@ class Manifest:
 
 
 def manifest_path(found: Location) -> str:
-    """Return the path of the manifest beside a checkpoint."""
+    """Return the path of the manifest next to a checkpoint."""
     return found.path + ENDING
 
 
@@ -114,7 +114,7 @@ def decode_manifest(octets: bytes, place: str) -> Manifest:
             )
     if of_all != digest_of_all(tensors):
         raise MalformedCheckpoint(
-            f"The digest of the checkpoint in {place} is not that of the tensors that it lists.",
+            f"The digest of the checkpoint in {place} does not match the tensors that it lists.",
             _WRITE_AGAIN,
         )
     return Manifest(place, tensors, files)
@@ -123,7 +123,7 @@ def decode_manifest(octets: bytes, place: str) -> Manifest:
 def _not_a_manifest(place: str, head: str) -> MalformedCheckpoint:
     """The error of a file that begins with another line."""
     if head == f"{_HEAD}\r":
-        cause = f"The lines of {place} end in CR LF, and those of a manifest in LF."
+        cause = f"The lines of {place} end in CR LF, and lines of a manifest in LF."
         return MalformedCheckpoint(cause, "Copy it again as it is, without a conversion of text.")
     if version := _VERSION.fullmatch(head):
         cause = f"{place} is a manifest of version {version[1]}, and this shardvar reads version 1."
@@ -189,14 +189,14 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def manifest_beside(found: Location) -> Manifest | None:
-    """Return the manifest that lies beside a checkpoint; None without one."""
+    """Return the manifest next to a checkpoint; None without one."""
     with suppress(MissingFile):
         return read_manifest(manifest_path(found))
     return None
 
 
 def write_manifest(report: DigestReport, force: bool = False) -> str:
-    """Write the digests of a report beside its checkpoint, with those of its files.
+    """Write the digests of a report, and of its checkpoint's files, next to the checkpoint.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
 
 
 def check_without_manifest(found: Location, force: bool) -> None:
-    """Raise ``TargetExists`` if a manifest lies beside a checkpoint, unless it may be replaced."""
+    """Raise ``TargetExists`` if a checkpoint has a manifest that may not be replaced."""
     path = manifest_path(found)
     storage, name = split_place(path)
     if not force and name in storage.names():
@@ -317,8 +317,7 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
 
 
 def check_lists_some(manifest: Manifest, keys: Collection[str], path: str) -> None:
-    """Raise ``CorruptCheckpoint`` if a manifest lists tensors, and none of those of a
-    checkpoint."""
+    """Raise ``CorruptCheckpoint`` if a manifest lists tensors, but none of a checkpoint's."""
     if manifest.tensors and keys and manifest.tensors.keys().isdisjoint(keys):
         raise CorruptCheckpoint(
             f"{manifest.place} is the manifest of another checkpoint: it lists none of the "

@@ -42,8 +42,8 @@ class Stretch(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Elements that both have. Two variants may differ in length, and the bytes that one alone
-        has differ."""
+        """Elements that both have. Two variants may differ in length; bytes that only one has count
+        as different."""
         return min(len(self.a), len(self.b))
 
     @property
@@ -59,8 +59,7 @@ calls another one."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
-    """A large tensor of one checkpoint beside one of another, of one shape and comparable
-    dtypes."""
+    """Two large tensors of two checkpoints, of one shape and comparable dtypes."""
 
     a: Blocks
     """The first checkpoint."""
@@ -75,13 +74,12 @@ class Sides:
 
     @classmethod
     def of(cls, a: Blocks, row: int, b: Blocks, other: int) -> Self:
-        """The sides of two tensors, of which nothing has been read."""
+        """The sides of two tensors, before anything is read."""
         first, second = a.payload(row), b.payload(other)
         return cls(a, row, b, other, None if first is None or second is None else (first, second))
 
     def portions(self) -> Iterator[ReadStretch]:
-        """Functions that read a portion each, in order. An error of a side comes as a
-        ``SideError``."""
+        """Functions that read a portion each, in order. A side's error is a ``SideError``."""
         itemsize = max(1, *(int(ITEMSIZES[code]) for code in self._codes()))  # variants count bytes
         count = BLOCK_NBYTES // itemsize
         if self.payloads is None:
@@ -127,7 +125,7 @@ def _given(stretch: Stretch) -> Stretch:
 
 
 def _of_side(side: str, function: Callable[[], Any]) -> Any:
-    """Call the function; its errors of reading are those of a side."""
+    """Call the function; its errors of reading belong to a side."""
     try:
         return function()
     except READ_ERRORS as error:

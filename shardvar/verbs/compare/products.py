@@ -4,9 +4,9 @@
     |a - b|    ->  relative norm     = |a - b| / max(|a|, |b|)
 
 The sums are of float64, and grow portion by portion. A square of 1e200 is no float64, so a sum is a
-pair: a float in [0.5, 1) with a sign, and an exponent of 2. Elements of which either side is NaN or
-infinite are left out of all sums: one of them would make every figure NaN. A complex number counts
-as two real ones.
+pair: a float in [0.5, 1) with a sign, and an exponent of 2. Elements that are NaN or infinite on
+either side are left out of all sums: one of them would make every figure NaN. A complex number
+counts as two real ones.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,7 @@ _Wide = tuple[float, int]
 
 _ZERO: _Wide = (0.0, 0)
 _SAFE = 1e-200, 1e200
-"""Sums of squares in this range lost nothing to underflow that they could show, and nothing to
-overflow."""
+"""Sums of squares in this range lost nothing visible to underflow or overflow."""
 
 _ROW = 1 << 13
 """Elements of one call of BLAS: from 10,000 on, OpenBLAS starts threads, which cost more than they
@@ -47,8 +46,7 @@ class Products:
 
     @classmethod
     def of(cls, a: Array, b: Array) -> Self:
-        """Return the sums over two flat arrays of numbers of one dtype, whose values float64
-        holds."""
+        """Return the sums over two flat arrays of one dtype, whose values float64 holds."""
         x, y = _reals(a), _reals(b)
         rows = np.empty((3, len(x)))
         with np.errstate(all="ignore"):
@@ -145,8 +143,7 @@ def _dots(x: Array, y: Array) -> Array:
 
 
 def _scale(x: Array) -> tuple[Array, int]:
-    """The array times a power of two that makes its largest element about 1, and the exponent that
-    undoes it."""
+    """The array scaled to a largest element of about 1, and the exponent of two that undoes it."""
     power = frexp(float(np.abs(x).max(initial=0.0)))[1]
     scaled: Any = np.ldexp(x, -power)
     return scaled, power

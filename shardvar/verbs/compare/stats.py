@@ -1,7 +1,7 @@
 """Statistics of tensors of any size, from one pass over bounded blocks.
 
-Minimum, maximum, mean and standard deviation are those of the finite elements; NaNs, infinities and
-zeros are counted. Complex numbers count by their magnitude, bools as 0 and 1. Means and sums of
+Minimum, maximum, mean and standard deviation are taken over the finite elements; NaNs, infinities
+and zeros are counted. Complex numbers count by their magnitude, bools as 0 and 1. Means and sums of
 squared deviations of blocks are merged in pairs, which stays accurate where sums of squares would
 cancel:
 
@@ -38,8 +38,7 @@ class Statistics:
     zero: int = 0
     """The number of zeros of either sign."""
     minimum: Number | None = None
-    """The smallest finite element; None if all elements are NaN or infinite, or the tensor is
-    empty."""
+    """The smallest finite element; None without a finite element."""
     maximum: Number | None = None
     """The largest finite element."""
     mean: float | None = None
@@ -91,8 +90,7 @@ class Statistics:
 
 
 def reals(array: Array) -> Array:
-    """Return the elements of an array as flat real numbers: complex ones by their magnitude, bools
-    as 0 and 1."""
+    """Return the elements as flat real numbers: magnitudes of complex ones, bools as 0 and 1."""
     values = widen_numbers(array.reshape(-1))
     return (
         np.where(np.isnan(values.imag), np.nan, np.abs(values))
@@ -134,7 +132,7 @@ def measure(
     """Yield the statistics of each tensor of numbers among ``keys``, or the error that keeps it
     from being read.
 
-    Strings and opaque tensors are left out. Memory: some blocks, whatever the size of a tensor.
+    Strings and opaque tensors are left out. Memory: some blocks, for a tensor of any size.
     """
     blocks = Blocks.of(reader)
     rows, faults = blocks.tensors.rows(), reader.faults
@@ -211,8 +209,7 @@ def histograms(
     measured: Mapping[str, Statistics | ReadError],
     progress: Progress = lambda _nbytes: None,
 ) -> Iterator[tuple[str, Ints]]:
-    """Yield the bin counts of each tensor whose statistics were taken and that has a finite
-    element."""
+    """Yield the bin counts of each tensor with statistics and a finite element."""
     blocks = Blocks.of(reader)
     rows = blocks.tensors.rows()
     ranges = {

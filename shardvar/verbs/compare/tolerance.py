@@ -3,8 +3,7 @@
     |a - b| <= atol + rtol * |b|
 
 NaN is as NaN, and an infinity as itself; strings and opaque elements are the same if their bytes
-are. The defaults are those of ``torch.testing.assert_close``, by the dtype of the less precise
-side.
+are. The defaults follow ``torch.testing.assert_close``, by the dtype of the less precise side.
 """
 
 from contextlib import suppress
@@ -28,18 +27,18 @@ bits, (0, 0)."""
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The distance at which elements count as the same; without a value, that of their dtypes."""
+    """The distance at which elements count as the same; by default their dtypes'."""
 
     rtol: float | None = None
     """The part of the second value's magnitude."""
     atol: float | None = None
-    """The distance that is allowed whatever the magnitudes are."""
+    """The distance that is allowed at any magnitude."""
 
     @classmethod
     def of(cls, rtol: float | None, atol: float | None, close: bool) -> Self | None:
         """Return the tolerance that a caller asks for; None for bits.
 
-        With ``close``, a value that is not given is that of the dtypes; without it, 0.
+        With ``close``, a value that is not given follows from the dtypes; without it, 0.
         """
         given = cls(_finite("rtol", rtol), _finite("atol", atol))
         if close:

@@ -1,5 +1,4 @@
-"""Claims that killed writers left in a bucket (``storage.claims``), and their removal by a person
-who knows of it."""
+"""Claims that killed writers left in a bucket (``storage.claims``), and their removal."""
 
 import re
 
@@ -26,7 +25,7 @@ def break_claim(url: str) -> str:
     Raises
     ------
     ArgumentError
-        If the URL is not that of a claim in a bucket. On a disk, a lock ends with its process.
+        If the URL is not a claim in a bucket. On a disk, a lock ends with its process.
     CheckpointNotFound
         If there is no such claim.
     StorageError
@@ -36,13 +35,13 @@ def break_claim(url: str) -> str:
     -----
     A claim keeps other writers of a checkpoint in a bucket out. It has no time after which it ends,
     since a writer that is slow is still a writer. Break it only if you know that the writer is
-    dead: one that is not may mix its files with those of the next.
+    dead: a live writer may mix its files with the next writer's.
     """
     storage, name = split_place(url)
     if not isinstance(storage, RemoteStorage) or not _CLAIM.fullmatch(name):
         raise ArgumentError(
             f"{url!r} is not the URL of a claim.",
-            "Give that of the error, such as s3://bucket/run/.model.claim.",
+            "Give the URL that the error shows, such as s3://bucket/run/.model.claim.",
         )
     storage.check_writable(name)
     whose = storage.break_claim(name)

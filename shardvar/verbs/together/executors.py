@@ -1,6 +1,6 @@
 """Executors: work of a verb that is done by the workers of any ``concurrent.futures.Executor``.
 
-    caller   tasks --submit--> workers --reports--> caller, who alone commits
+    caller   tasks --submit--> workers --reports--> caller, which commits
 
 Threads, processes, and the workers of a cluster (``distributed.Client.get_executor(pure=False)``)
 are alike: a task is a value that can be pickled, and says by which path its worker opens the
@@ -55,19 +55,16 @@ from shardvar.storage.requests import first_line
 from shardvar.verbs.locate import Location
 
 _AHEAD = 1024
-"""Tasks that are with the executor at a time: more than any cluster has workers, and not a million
-futures."""
+"""Tasks that are with the executor at a time: more than a cluster has workers."""
 
 _TASK_NBYTES, _TASK_ROWS = 64 << 20, 1 << 16
-"""The payloads of a task that only reads: about 50 ms of work, and at most some MB of columns to
-send."""
+"""The payloads of a task that only reads: about 50 ms of work, a few MB to send."""
 
 _OPEN = 4
-"""Sources that a worker keeps open, those that were used last."""
+"""Sources that a worker keeps open: the most recently used ones."""
 
 _LOST = {"KilledWorker", "CommClosedError"}
-"""Errors of distributed for a worker or a scheduler that is gone; its classes are not imported to
-be named."""
+"""Errors of distributed for a worker or scheduler that is gone, by name."""
 
 _UNREADABLE = "Error during deserialization of the task graph"
 """The words of distributed's scheduler where it lacks a module that a task needs."""
@@ -82,8 +79,7 @@ class Opening:
     dequantize: bool = False
     """True to read numbers in the place of quantised blocks."""
     call: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A token of the call, so that a worker does not take up what it had opened for an earlier
-    one."""
+    """A token of the call: a worker does not reuse what it opened for an earlier one."""
     caller: int = field(default_factory=os.getpid)
     """The process that makes the call."""
 
@@ -157,8 +153,7 @@ _ending = set[int]()
 
 
 def end_with_parent() -> None:
-    """End this process once its parent has ended: after a kill, the workers of a pool would wait
-    for tasks for ever."""
+    """End this process once its parent has ended, or it would wait for tasks for ever."""
     if os.getpid() not in _ending:
         _ending.add(os.getpid())
         Thread(target=_outlive_parent, daemon=True).start()
@@ -172,8 +167,7 @@ def _outlive_parent() -> None:
 
 
 def _end_with_caller(caller: int) -> None:
-    """End a worker with the process that calls it, if that has started it; those of clusters live
-    on."""
+    """End a worker with its caller, if that has started it; processes of clusters live on."""
     parent = parent_process()
     if parent is not None and parent.pid == caller:
         end_with_parent()
@@ -184,14 +178,13 @@ _working = list[None]()
 
 
 def interrupt_task(_signal: int, _frame: object) -> None:
-    """Handle SIGINT in a worker: it ends a task, and otherwise concerns the caller alone."""
+    """Handle SIGINT in a worker: it ends a task, and otherwise concerns only the caller."""
     if _working:
         raise KeyboardInterrupt
 
 
 def check_version(version: str) -> None:
-    """Raise ``UnsupportedError`` in a worker whose release of shardvar is not that of the
-    caller."""
+    """Raise ``UnsupportedError`` in a worker of another release of shardvar."""
     if version != __version__:
         cause = f"A worker has shardvar {__version__}, and the task is from shardvar {version}."
         raise UnsupportedError(cause, "Install the same release everywhere.")
@@ -209,8 +202,7 @@ class Payloads:
     entries: EntryTable
     """The entries of the payloads; they say where in the files these are."""
     files: Mapping[int, tuple[str, str]]
-    """The name and the stamp of each file that they are in: in other files, they would be
-    elsewhere."""
+    """The name and the stamp of each of their files: in others they would lie elsewhere."""
 
     @classmethod
     def of(cls, opening: Opening, source: Source, entries: EntryTable) -> Self:
@@ -223,8 +215,7 @@ class Payloads:
 
     @contextmanager
     def opened(self, version: str) -> Iterator[Source]:
-        """Open the source in a worker, after comparing the release of shardvar and the files;
-        inside, one thread."""
+        """Open the source in a worker, after comparing release and files; one thread."""
         check_version(version)
         _end_with_caller(self.opening.caller)
         _working.append(None)
@@ -266,8 +257,7 @@ def portions(nbytes: Ints) -> Iterator[Ints]:
 
 
 def _stamp(opening: Opening, name: str) -> str:
-    """The stamp of a file; empty for one that cannot be opened, which the task that reads it
-    reports."""
+    """The stamp of a file; empty if it cannot be opened, which the reading task reports."""
     try:
         file = open_below(opening.found.storage, name)
     except (CheckpointError, StorageError):
@@ -282,8 +272,7 @@ def _stamp(opening: Opening, name: str) -> str:
 def runner_of(
     executor: Executor, opening: Opening, source: Source, progress: Progress
 ) -> FileRunner:
-    """Return what runs the tasks of a reshard on the workers of an executor; ``source`` is the
-    caller's own."""
+    """Return the runner of a reshard's tasks on an executor; ``source`` is the caller's."""
 
     def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
         if tasks:
@@ -299,7 +288,7 @@ def runner_of(
         except WorkerLost as error:
             if tasks[0].storage.traits is None:
                 raise
-            # The service alone knows the unfinished uploads of a process that was killed.
+            # Only the service knows the unfinished uploads of a process that was killed.
             cause = f"{error.cause} It may have left unfinished uploads in {tasks[0].storage.path}."
             remedy = (
                 f"{error.remedy} A lifecycle rule of the bucket ends unfinished uploads, which it "

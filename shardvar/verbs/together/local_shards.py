@@ -1,7 +1,7 @@
 """Local shards: the regions of tensors that one of several processes holds, as a source.
 
-A tensor that is cut over processes is in none of them whole. Each says which region it holds, and
-of which full shape.
+A tensor that is cut over processes is in none of them whole. Each gives its region and the full
+shape.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -143,7 +143,7 @@ def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
         for each in value:
             if not isinstance(each, LocalShard):
                 cause = f"{key!r} has a {type(each).__name__} among its local shards."
-                raise ArgumentError(cause, "Give local shards alone, each an sv.LocalShard.")
+                raise ArgumentError(cause, "Give only local shards, each an sv.LocalShard.")
             yield each
         return
     array = as_array(key, value)

@@ -2,11 +2,11 @@
 it.
 
     data file   laid out as the format of the checkpoint lays out a file, so that the commit only has to rename it
-    index       of the native format, whatever the format of the checkpoint is: it can say where any payload lies
+    index always of the native format: it can say where any payload lies
 
 So one mechanism serves all formats that can adopt finished files (``SharedFormat``), and none of
-them knows of shares. The checksums of a share are those of its format, CRC32C for a format that has
-none: equal replicas are known by them.
+them knows of shares. The checksums of a share have the kind of its format, CRC32C for a format that
+has none: equal replicas are known by them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ class ShareWriter:
 
     @property
     def crc(self) -> Checksum:
-        """The kind of checksum: that of the format, or CRC32C."""
+        """The kind of checksum: the format's, or CRC32C."""
         return self.own.crc or CRC32C
 
     @property
@@ -79,8 +79,7 @@ class ShareSink:
         sizes = [status.nbytes if (status := storage.status(name)) else 0 for name in self.asides]
         about = replace(self.native.overview, file_nbytes=np.array(sizes, np.int64))
         # An index of the native format has checksums of runs. Where the format has none, zeros take
-        # their places: only the commit reads this index, and it takes the payloads' checksums
-        # alone.
+        # their places: only the commit reads this index, and it takes only the payloads' checksums.
         if not self.writer.run_nbytes:
             count = int((-(-slices.nbytes // RUN_NBYTES)).sum())
             checksums = [
@@ -144,8 +143,7 @@ class ShareFormat:
     def plan(
         self, storage: Storage, assignment: Assignment, metadata: Metadata, generation: str
     ) -> Sink:
-        """Return the sink that a checkpoint of this file alone would have: it knows places and
-        frames."""
+        """Return the sink of a checkpoint with only this file: it knows places and frames."""
         return self.target.create(storage, self.target_name, assignment, metadata, generation)
 
     def remove(self, storage: Storage, name: str) -> None:

@@ -32,11 +32,11 @@ from shardvar.verbs.together.share_format import ShareFormat, ShareWriter
 from shardvar.verbs.writing import WritePlan
 
 _AGAIN = ".again"
-"""Added to the name of a file that is written again; it is still that of a file of a share."""
+"""Added to the name of a file that is written again; it is still called as a share's file."""
 
 
 _NOT_WRITTEN = "0"
-"""The token of a sink that is asked for places and checksums alone."""
+"""The token of a sink that is asked only for places and checksums."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +54,7 @@ class _Merged:
 def merge_shares(
     target: Location, shares: Sequence[Location], about: Metadata, replicas: str
 ) -> None:
-    """Make one checkpoint of shares, which are those of all processes in order; the caller holds
-    the lock.
+    """Make one checkpoint from the shares of all processes, in order; the caller holds the lock.
 
     ``about`` has the generation of the checkpoint; the user's metadata come from the shares. Raises
     what ``planning.merging`` finds, and ``ArgumentError`` for metadata that differ.
@@ -110,8 +109,7 @@ def _open_shares(
 
 
 def entries_of_share(share: Source) -> EntryTable:
-    """Return all entries of a share, which may lack regions; raises any other fault of its
-    index."""
+    """Return all entries of a share, which may lack regions; raises any other fault."""
     for error in share.index.faults.values():
         if not isinstance(error, IncompleteCheckpoint):
             raise error
@@ -168,7 +166,7 @@ def _metadata(shares: Sequence[Source], about: Metadata) -> Metadata:
                     f"process {process}."
                 )
                 raise ArgumentError(
-                    cause, "Give the same text in all processes, or in one of them alone."
+                    cause, "Give the same text in all processes, or in only one of them."
                 )
     return replace(about, user={name: text for name, (_, text) in user.items()})
 

@@ -5,7 +5,7 @@
 
 find     the target, and the token of the run: a digest of its name and of the checkpoint that is there now
 move     the process's tensors into its share: a file of the target's format, and an index (``share_format``)
-wait     until each process has committed its share; every process looks at the directory alone
+wait     until each process has committed its share; every process looks only at the directory
 commit   under the lock of the target: merge the shares (``share_merge``), and put one index in place
 
 Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share,
@@ -99,8 +99,7 @@ class _Run:
 
     @property
     def token(self) -> str:
-        """The token of the shares: those that began with another checkpoint in place have another
-        one."""
+        """The token of the shares: it differs if another checkpoint was in place."""
         return self.generation + hashlib.sha256(self.version.encode()).hexdigest()[:8]
 
     def share(self, process: int) -> Location:
@@ -156,8 +155,8 @@ def save_shards(
     metadata : mapping of str to str, optional
         Texts to keep in the checkpoint.
     replicas : {'equal', 'first'}, default 'equal'
-        Slices that several processes hold alike are replicas, of which that of the lowest process
-        is written. Values must be equal, or with ``'first'`` may differ.
+        Slices that several processes hold alike are replicas; the lowest process's is written.
+        Values must be equal, or with ``'first'`` may differ.
     force : bool, default False
         Replace an existing checkpoint also where the format cannot do that in one step.
     commit : bool, default True
@@ -326,8 +325,7 @@ def _check_timeout(timeout: object) -> None:
 
 
 def _check_target(saved: _Run, work: WritePlan, force: bool) -> None:
-    """Raise ``TargetExists`` where the checkpoint of all shares together may not replace what is
-    there."""
+    """Raise ``TargetExists`` if the checkpoint of all shares may not replace what is there."""
     assignment = replace(work.assignment, num_files=saved.count)
     decision = replace(work.decision, assignment=assignment)
     check_may_write(
@@ -336,8 +334,7 @@ def _check_target(saved: _Run, work: WritePlan, force: bool) -> None:
 
 
 def _check_cuts(slices: SliceTable, form: Format) -> None:
-    """Raise ``UnsupportedError`` for a region of a tensor of which the format can hold no
-    regions."""
+    """Raise ``UnsupportedError`` for a region of a tensor that the format holds whole only."""
     cut = ~slices.is_whole() & (slices.shape > 0).all(axis=1) & (ITEMSIZES[slices.codes()] > 0)
     cut &= ~cuttable_rows(slices, form.capabilities)
     for row in np.flatnonzero(cut).tolist()[:1]:
@@ -370,8 +367,8 @@ def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> Wr
 def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, SliceTable]:
     """The rows of the slices that a share holds, and these slices.
 
-    Where a format cannot hold slices without elements, such as those of processes that got no rows,
-    they are left out. A tensor that has no elements at all is held whole.
+    Slices without elements, such as in processes without rows, are left out if a format cannot hold
+    them. A tensor that has no elements at all is held whole.
     """
     rows = np.arange(len(stored))
     if capabilities.empty_slices:
@@ -457,8 +454,7 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
 
 
 def _is_committed(saved: _Run) -> bool:
-    """Return True if the run is committed; raise if it cannot be any more, or processes disagree
-    about it."""
+    """Return True if the run is committed; raise if it cannot be, or processes disagree."""
     version = _version(saved)
     if _is_other(saved, version):
         # In a bucket a commit of this run may have been seen half: only what is seen twice is
@@ -505,8 +501,7 @@ def _is_other(saved: _Run, version: str) -> bool:
 
 
 def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:
-    """The error for shares that are missing, or for a commit that another writer keeps from being
-    made."""
+    """The error for missing shares, or for a commit that another writer prevents."""
     if missing:
         who = name_processes(missing)
         cause = f"{who[:1].upper()}{who[1:]} of {saved.count} did not save within {timeout:g} s."
@@ -546,8 +541,8 @@ def _generation(saved: _Run, name: str, index: Location) -> str:
             opened.close()
         except (CheckpointError, StorageError, UnsupportedError):
             generation = stamp
-        # Another process may have put its index in place meanwhile: then it is unknown of which the
-        # generation is.
+        # Another process may have put its index in place meanwhile: then it is unknown which one
+        # has the generation.
         before, stamp = stamp, index.storage.stamp(name) or ""
         if stamp == before:
             saved.known[stamp] = generation

@@ -14,7 +14,7 @@ will be subject to the parameter strategy scope and partitioner." They are creat
 
 Several replicas give one gradient each, as ``PerReplica``. R-OPT-8 (RFC 002): replicas exchange
 their updates, and each copy gets the same. The variable's ``aggregation`` says how: the sum, the
-mean, or the first replica's alone. A variable that was created without one gets the sum, as
+mean, or only the first replica's. A variable that was created without one gets the sum, as
 TensorFlow's optimizers always take it: where each replica has a part of the batch, gradients of a
 loss that is a sum add up.
 """
@@ -58,8 +58,8 @@ class Optimizer(Trackable):
     name : str
         The name of the optimizer, with which the names of its hyperparameters begin.
     compat : {"keras_legacy", "v1", "keras3"}
-        The formulas, where TensorFlow has had several: those of RFC 000's ``tf.keras.optimizers``,
-        of ``tf.compat.v1.train``, or of Keras 3.
+        The formulas, where TensorFlow has had several: the formulas of RFC 000's
+        ``tf.keras.optimizers``, of ``tf.compat.v1.train``, or of Keras 3.
     hyperparameters : mapping of str to float
         The hyperparameters, which become variables.
 
@@ -73,8 +73,7 @@ class Optimizer(Trackable):
         "iterations": "_iterations",
         "learning_rate": "_learning_rate",
     }
-    """Names in Keras 3, in whose checkpoints slots are found too; a subclass adds those of its
-    slots."""
+    """Names in Keras 3, in whose checkpoints slots are found too; a subclass adds its slots'."""
 
     def __init__(self, name: str, compat: Compat, hyperparameters: Mapping[str, float]) -> None:
         if compat not in get_args(Compat):
@@ -98,8 +97,7 @@ class Optimizer(Trackable):
 
     @property
     def learning_rate(self) -> VariableInterface:
-        """The variable that holds the learning rate; ``learning_rate.assign`` changes it for later
-        steps."""
+        """The variable with the learning rate; ``learning_rate.assign`` changes later steps."""
         return self.hyperparameter("learning_rate")
 
     def hyperparameter(self, name: str) -> VariableInterface:
@@ -136,8 +134,7 @@ class Optimizer(Trackable):
         return False
 
     def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
-        """Return the hyperparameters as scalars, and as "step" the number of the step, which is 1
-        at first."""
+        """Return the hyperparameters as scalars, and as "step" the number of the step, from 1."""
         numbers = {
             name: variable.read_value().astype(dtype)[()]
             for name, variable in self._hyperparameters.items()
@@ -209,8 +206,8 @@ class Optimizer(Trackable):
             Returns the loss and its gradients, as pairs of pullbacks; a variable may come several
             times.
         var_list : sequence of Variable or Module
-            The variables to train, or an object with ``trainable_variables``. Those that the loss
-            does not depend on stay.
+            The variables to train, or an object with ``trainable_variables``. Variables that the
+            loss does not depend on stay.
 
         Returns
         -------
@@ -245,7 +242,7 @@ class Optimizer(Trackable):
         if getattr(variable, "constraint", None) is not None and not isinstance(part, np.ndarray):
             raise ArgumentError(
                 f"{variable.name} has a constraint and a sparse gradient.",
-                "Constrain dense gradients alone.",
+                "Constrain only dense gradients.",
             )
         slots = {
             key: self.add_slot(variable, key, first) for key, first in self._slot_values().items()
@@ -337,8 +334,7 @@ class Optimizer(Trackable):
 
 
 def trainable_variables(var_list: Any) -> list[Variable]:
-    """Return the variables of a list, or of an object with ``trainable_variables``; a sharded one
-    is refused."""
+    """Return the variables of a list, or of an object with ``trainable_variables``."""
     listed = getattr(var_list, "trainable_variables", var_list)
     variables = check_sources(list(listed) if isinstance(listed, list | tuple) else [listed])
     if not variables:
@@ -405,8 +401,7 @@ def aggregate_gradient(part: Gradient | PerReplica | None, variable: Variable) -
 
 
 def _check_value(value: Any, variable: Variable, what: str) -> None:
-    """Check the shape of one replica's gradient before it is added to others: NumPy would
-    broadcast."""
+    """Check the shape of one replica's gradient: NumPy would broadcast it."""
     if value is None:
         raise ArgumentError(
             f"{what} is None, and another replica's is not.",

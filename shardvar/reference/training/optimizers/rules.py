@@ -297,7 +297,7 @@ class Adam(Optimizer):
         # = (1 - b1) g. The weights of the gradients add up to 1 - b^t, so m / (1 - b1^t) and v / (1
         # - b2^t) are free of that bias. Both divisors are the same for all elements, and so they go
         # into the rate. With b1 = 0.9, b2 = 0.999 and t = 1: rate = lr sqrt(0.001) / 0.1, and w
-        # moves by rate * 0.1 g / sqrt(0.001 g^2) = lr, whatever the size of g.
+        # moves by rate * 0.1 g / sqrt(0.001 g^2) = lr, for any size of g.
         numbers = dict(super()._numbers(step, dtype))
         one, t = dtype.type(1), numbers["step"]
         unbiased = np.sqrt(one - numbers["beta_2"] ** t) / (one - numbers["beta_1"] ** t)

@@ -1,4 +1,4 @@
-"""Slots: variables that an optimizer keeps beside those that it trains, of the same shape on the
+"""Slots: variables that an optimizer keeps for each one that it trains, of the same shape on the
 same device.
 
 R-SLOT-1 (RFC 000): "If var is a ShardedVariable, add_slot will iterate its underlying component
@@ -6,8 +6,8 @@ variables and create a slot for each of them, and get_slot will lookup the slots
 variables, and construct a new ShardedVariable on the fly containing those slots. Slot variable is
 partitioned in exactly the same way as the original variable."
 
-The slot of a mirrored variable is mirrored beside it, so that every replica applies the same
-updates to its copy.
+The slot of a mirrored variable is mirrored on the same devices, so that every replica applies the
+same updates to its copy.
 
 A shard's slot is found by the shard, which is how training works; it is a child of the optimizer
 within the sharded slot, which is how saving works. R-SLOT-2 (RFC 000): "At saving/loading time,
@@ -32,8 +32,7 @@ from shardvar.reference.variables.variable import Variable
 
 
 class SlotTable:
-    """The slots of one optimizer, each a child of ``owner`` in folded form: a sharded slot is one
-    child."""
+    """The slots of one optimizer, each a child of ``owner``: a sharded slot is one child."""
 
     def __init__(self, owner: Trackable) -> None:
         self._owner_reference = weakref.ref(
@@ -49,8 +48,7 @@ class SlotTable:
         ] = {}  # kept alive, so that their ids stay theirs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the table of a copy of the owner, with copies of the slots beside copies of the
-        variables."""
+        """Return the table of a copy of the owner, with copies of the slots."""
         twin = memo[id(self)] = type(self)(deepcopy(self._owner, memo))
         twin._numbers = self._numbers.copy()
         for (number, name), slot in self._slots.items():
@@ -163,8 +161,7 @@ class SlotTable:
 
 
 def _slot_variable(variable: Any) -> Any:
-    """Return the variable that has the slots: for an ``AggregatingVariable``, the one that it
-    wraps."""
+    """Return the variable with the slots: the one that an ``AggregatingVariable`` wraps."""
     return variable.variable if isinstance(variable, AggregatingVariable) else variable
 
 
@@ -187,7 +184,8 @@ def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> An
 
 
 def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> MirroredVariable:
-    """Create a slot beside each copy, cut as the copy is, in or out of a strategy's scope.
+    """Create a slot on the device of each copy, cut as the copy is, in or out of a strategy's
+    scope.
 
     All copies begin with equal values, so a callable initializer is called once.
     """

@@ -76,9 +76,9 @@ class GradientRows:
         return cls(rows, sums, sum_sorted(ascending, exact * exact, order)[1])
 
     def of_shard(self, start: int, stop: int) -> Self:
-        """Return those of the rows ``start`` to ``stop``, half-open, in the numbers of the shard
-        that holds them."""
-        # Rows ascend, so those of a shard are a range of them: of rows 2, 5, 9 the shard [4, 8) has
+        """Return the gradients of the rows ``start`` to ``stop``, half-open, in the numbers of the
+        shard that holds them."""
+        # Rows ascend, so a shard's rows are a range of them: of rows 2, 5, 9 the shard [4, 8) has
         # 5, as its row 1.
         own = slice(*np.searchsorted(self.rows, [start, stop]))
         return type(self)(
@@ -97,8 +97,7 @@ Slots = Mapping[str, Array]
 Square = Callable[[], Array]
 """Computes the square of the gradient, for the rules that need it."""
 UpdateRule = Callable[[Array, Array, Square, Slots], None]
-"""``rule(value, gradient, square, slots)`` changes value and slots in place; all arrays have one
-shape."""
+"""``rule(value, gradient, square, slots)`` changes value and slots in place."""
 _Blockwise = Callable[[Array, Array, Array | None, Slots], None]
 """The same for arrays of the variable's dtype; the square is None where it is the gradient's."""
 
@@ -159,8 +158,7 @@ def _summed(
 def _leaves(
     gradient: Any, variable: Any, slots: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Variable, Mapping[str, Variable]]]:
-    """Yield each copy, and of a copy each shard, with its part of the gradient and its own
-    slots."""
+    """Yield each shard of each copy, with its part of the gradient and its slots."""
     if isinstance(variable, AggregatingVariable):
         yield from _leaves(gradient, variable.variable, slots)
         return
@@ -191,8 +189,7 @@ def _leaves(
 
 
 def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
-    """Return the rule in the dtype to compute in; where no square is given, it takes the
-    gradient's."""
+    """Return the rule in the dtype to compute in, with the gradient's square by default."""
     # In bfloat16, with 8 bits of fraction, 256 + 1 is 256: a sum of squares would stop growing. So
     # values of few bits are widened to float32 for the whole rule, and rounded once at its end.
     # Elementwise, so a block at a time.
@@ -221,8 +218,7 @@ def _apply_in_place(
 def _apply_to_copies(
     apply: Callable[[Array, Slots], None], variables: tuple[Variable, ...], slots: Mapping[str, Any]
 ) -> None:
-    """Apply to copies and assign those, for kinds of variables that hide their memory or have
-    several."""
+    """Apply to copies and assign those, for variables that hide their memory."""
     copies = [np.array(each.read_value()) for each in variables]
     apply(*_arrays(copies, slots))
     for each, copy in zip(variables, copies, strict=True):
@@ -276,7 +272,7 @@ def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots
 def _apply_to_all_rows(
     rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots
 ) -> None:
-    # The gradient is made dense for one block at a time. Its rows ascend, so those of a block are a
+    # The gradient is made dense for one block at a time. Its rows ascend, so a block's rows are a
     # range of them: of rows 2, 5, 9 the block [4, 8) has the range 1 to 2, which is row 5, at 5 - 4
     # = 1 in the block.
     for block in _blocks(value):

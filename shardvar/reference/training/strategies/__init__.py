@@ -1,5 +1,4 @@
-"""Strategies: decide the kind of each variable (plain, sharded, mirrored) and the devices that it
-lives on."""
+"""Strategies: decide the kind (plain, sharded, mirrored) and the devices of each variable."""
 
 from shardvar.reference.training.strategies.hints import (
     Choice,

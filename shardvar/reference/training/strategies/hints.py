@@ -26,7 +26,7 @@ from shardvar.layout.shard_counts import element_nbytes
 class Hints:
     """Hints that a strategy follows for the variables created in ``hint_scope``.
 
-    ``hints | other`` are these hints, overridden by those that ``other`` gives.
+    ``hints | other`` are these hints, overridden by the hints that ``other`` gives.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Hints:
     cast_updates_to_dense: bool | None = None
 
     def __or__(self, other: "Hints") -> "Hints":
-        """Return these hints, overridden by those that ``other`` gives."""
+        """Return these hints, overridden by the hints that ``other`` gives."""
         return Hints(
             self.mirror_on_host if other.mirror_on_host is None else other.mirror_on_host,
             self.cast_updates_to_dense
@@ -118,8 +118,7 @@ class Workload:
 
     @property
     def step_nbytes(self) -> int:
-        """The bytes of the rows that one replica touches in a step; a row that comes twice counts
-        twice."""
+        """The bytes of the rows that a replica touches in a step; repeated rows count again."""
         if self.rows_a_step is None or not self.shape:
             return self.nbytes
         return self.rows_a_step * self.nbytes // max(1, self.shape[0])
@@ -158,11 +157,12 @@ def choose_mirror_or_shard(load: Workload, device_memory: int, host_memory: int)
     if load.nbytes > room:
         return Choice(
             "shard",
-            f"{load.nbytes} bytes do not fit a single host, of which {room} bytes may be filled.",
+            f"{load.nbytes} bytes do not fit a single host, which has room for {room} bytes.",
         )
     return Choice(
         "mirror",
-        f"{load.nbytes} bytes fit the {room} bytes of one task, and mirroring needs fewer messages.",
+        f"{load.nbytes} bytes fit the {room} bytes of one task, and mirroring needs fewer "
+        "messages.",
     )
 
 
@@ -195,7 +195,8 @@ def choose_host_or_device(load: Workload, device_memory: int) -> Choice:
     cost = 2 * load.step_nbytes  # rows come to the device for the lookup, and their updates go back
     return Choice(
         "host",
-        f"{load.nbytes} bytes do not fit the {room} bytes of a device; a step moves {cost} instead.",
+        f"{load.nbytes} bytes do not fit the {room} bytes of a device; a step moves {cost} "
+        "instead.",
     )
 
 

@@ -63,8 +63,7 @@ class DenseUpdatesVariable(MirroredVariable):
         return self._write_dense(update, PerReplica(dense, devices), name, True)
 
     def _dense(self, value: Any, device: Device) -> Array | Any:
-        """Return the update as an array of the variable's shape, made on the device of the
-        slices."""
+        """Return the update as an array of the variable's shape, on the slices' device."""
         if not isinstance(value, IndexedSlices):
             return value
         with device_scope(device):
@@ -131,7 +130,7 @@ class MirroredStrategy(_MirroringStrategy):
     ArgumentTypeError
         If `devices` is not a list of devices or of names.
     ArgumentError
-        If two devices have one name, or a name is not that of a device.
+        If two devices have one name, or a name does not belong to a device.
 
     Examples
     --------

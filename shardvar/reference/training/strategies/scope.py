@@ -59,7 +59,7 @@ class Scope:
         outer = _current.scope
         if outer is not None and outer.strategy is not self.strategy:
             raise ScopeError(
-                f"The scope of {self.strategy} was entered inside that of {outer.strategy}.",
+                f"The scope of {self.strategy} was entered inside the scope of {outer.strategy}.",
                 "Leave the outer one first, or give both to sv.HybridStrategy.",
             )
         # Enter, and restore the outer scope even if the user's code raises.

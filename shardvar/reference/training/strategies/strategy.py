@@ -67,7 +67,7 @@ class Strategy:
     def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
         """Create what ``sv.Variable(**kwargs)`` gives under this strategy.
 
-        A variable that is colocated with another is created beside that.
+        A variable that is colocated with another is created on its device.
 
         Parameters
         ----------
@@ -197,7 +197,7 @@ class Strategy:
         Parameters
         ----------
         hints : Hints
-            The hints, which override those of an outer scope.
+            The hints, which override an outer scope's.
 
         Yields
         ------
@@ -258,7 +258,7 @@ class Strategy:
         ArgumentError
             If the variable is a scalar, or `partitions` does not fit the shape.
         """
-        # Partitions given here come first, then those of a partitioning scope, then the strategy's
+        # Partitions given here come first, then a partitioning scope's, then the strategy's
         # partitioner.
         scope = self._scope_to_enter()
         if partitions is not None or scope.partitioning is None:
@@ -315,9 +315,9 @@ class Strategy:
         return PerReplica(results, devices)
 
     def reduce(self, aggregation: VariableAggregation | str, value: PerReplica) -> Any:
-        """Return one value of those of all replicas, on the current device.
+        """Return one value made from all replicas' values, on the current device.
 
-        The gradients that ``run`` gives become those of the whole batch, with ``"sum"`` where
+        The gradients that ``run`` gives become the gradients of the whole batch, with ``"sum"`` if
         losses are sums.
 
         Parameters
@@ -349,8 +349,7 @@ class Strategy:
         return None
 
     def _scope_to_enter(self) -> Scope:
-        """Return the current scope of this strategy, or a new one without partitioning and
-        hints."""
+        """Return the current scope of this strategy, or a new one without any settings."""
         scope = current_scope()
         return scope if scope is not None and scope.strategy is self else Scope(self)
 
@@ -400,8 +399,7 @@ def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
 
 
 def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
-    """Return the devices as a tuple of at least one; a name stands for the first known device that
-    has it."""
+    """Return the devices as a tuple; a name stands for the first known device of it."""
     # A str is a sequence too: "GPU:0" would be five devices of one letter.
     if isinstance(devices, Sequence) and not isinstance(devices, str):
         devices = [
@@ -459,8 +457,7 @@ def create_cut(
 
 
 def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
-    """Return the initial value that the arguments mean, and arguments that do not evaluate it a
-    second time."""
+    """Return the initial value, and arguments that do not evaluate it a second time."""
     # ``initial.whole`` is the value if it had to be evaluated to know its shape; it replaces the
     # callable in kwargs.
     initial = open_initial_value(

@@ -289,8 +289,7 @@ class SeededInitializer(Initializer):
     ) -> Array:
         """Return the region's elements of a tensor of this shape and distribution.
 
-        ``limits`` are those of a uniform distribution, and mean and standard deviation of a normal
-        one.
+        ``limits`` belong to a uniform distribution, mean and standard deviation to a normal one.
         """
         # The streams take seeds of 64 bits, so -1 means 2**64 - 1.
         seed = fresh_seed() if self.seed is None else self.seed
@@ -369,8 +368,7 @@ def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
 
 
 def check_seed(seed: Any) -> None:
-    """Raise ``ArgumentTypeError`` or ``ArgumentError`` unless the seed is an integer of at most 64
-    bits."""
+    """Raise an error unless the seed is an integer of at most 64 bits."""
     try:
         value = index(seed)
     except TypeError:

@@ -1,7 +1,7 @@
 """The kinds of initializers: constants, independent draws, draws scaled by the shape, orthogonal
 matrices.
 
-Each makes any part alone, in memory of the part's size. The exception is ``Orthogonal``: an
+Each makes any part by itself, in memory of the part's size. The exception is ``Orthogonal``: an
 orthogonal matrix exists only as a whole, so each call makes all of it and returns the part.
 """
 
@@ -210,7 +210,7 @@ class TruncatedNormal(SeededInitializer):
 
 
 class ScaledInitializer(SeededInitializer):
-    """Values whose variance is ``scale`` divided by a fan of the FULL shape, whatever the part.
+    """Values whose variance is ``scale`` divided by a fan of the FULL shape, for every part.
 
     So the shards of a variable are scaled like the variable.
     """
@@ -253,7 +253,7 @@ class ScaledInitializer(SeededInitializer):
 
 @dataclass(frozen=True, slots=True)
 class VarianceScaling(ScaledInitializer):
-    """Values whose variance is a scale divided by a fan of the FULL shape, whatever the part.
+    """Values whose variance is a scale divided by a fan of the FULL shape, for every part.
 
     Parameters
     ----------
@@ -418,8 +418,8 @@ class LecunNormal(NamedScaling):
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the number of inputs and of outputs of a kernel: its last two extents, each times
-    those of the others.
+    """Return the number of inputs and of outputs of a kernel: its last two extents, each times all
+    others.
 
     >>> fans((5, 3)), fans((3, 3, 16, 32)), fans((7,)), fans(())
     ((5, 3), (144, 288), (7, 7), (1, 1))
@@ -437,9 +437,9 @@ class Orthogonal(SeededInitializer):
     """The factor Q of a normal matrix, with the signs that make R's diagonal positive.
 
     All axes but the last are rows. Rows or columns, whichever are fewer, are orthonormal, times
-    `gain`. A part of Q cannot be computed alone: every call makes the WHOLE matrix, in float64, and
-    returns its part. Parts belong to one matrix, so all of them use the same seed. Without a seed a
-    part is refused; ``joined`` draws one.
+    `gain`. A part of Q cannot be computed by itself: every call makes the WHOLE matrix, in float64,
+    and returns its part. Parts belong to one matrix, so all of them use the same seed. Without a
+    seed a part is refused; ``joined`` draws one.
 
     Parameters
     ----------

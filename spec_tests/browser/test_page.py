@@ -88,19 +88,19 @@ def odd_values() -> dict[str, np.ndarray]:
 
 def test_odd_values_are_named_marked_and_filtered(chromium: Chrome, tmp_path: Path) -> None:
     page = show(chromium, view(tmp_path, odd_values(), "--stats"))
-    told = (
-        "1 tensor with NaN, 1 tensor with infinity, 1 tensor of zeros alone, 1 tensor of one value."
-    )
+    told = "1 tensor with NaN, 1 tensor with infinity, 1 tensor of zeros only, 1 constant tensor."
     assert page.text("header .health").endswith(told)
     chips = {each.text.split()[0]: each for each in page.all("#chips button")}
-    assert list(chips) == ["float32", "NaN", "infinity", "zeros", "one"]
+    assert list(chips) == ["float32", "NaN", "infinity", "all", "constant"]
     chips["NaN"].click()
     assert page.keys() == ["n10"] and page.text("#table .mark.flag") == "NaN"
 
 
 def test_values_that_were_not_read_are_not_called_healthy(chromium: Chrome, tmp_path: Path) -> None:
     page = show(chromium, view(tmp_path, odd_values()))
-    assert page.text("header .health").startswith("? Not checked Values and checksums: not read. ")
+    assert page.text("header .health").startswith(
+        "? Not checked Values and checksums were not read. "
+    )
     told = {
         each.text.splitlines()[0]: each.text.splitlines()[1]
         for each in page.all("header .cards > div")
@@ -324,7 +324,7 @@ def test_damage_is_named_and_shown_in_its_place(
     if case == "bad_data_missing":
         assert "missing" in page.text("#files")
     page.point(".drawing canvas", 0.375 if case == "bad_hole" else 0.1, 0.5)
-    assert ("stored nowhere" in page.text("#tip")) == (case == "bad_hole")
+    assert ("not stored" in page.text("#tip")) == (case == "bad_hole")
 
 
 def test_two_checkpoints_stand_side_by_side(chromium: Chrome, tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def model(chromium: Chrome, tmp_path: Path) -> Page:
 def test_layers_are_told_by_what_they_have_in_common(model: Page) -> None:
     """Ranges name only layers that exist; what differs and what is left out is named."""
     told = (
-        "10 of 11 layers are identical: 2 tensors and 512 B each · different: 5 · numbers left "
-        "out: 7"
+        "10 of 11 layers have the same shapes: 2 tensors and 512 B each · other shapes: 5"
+        " · missing numbers: 7"
     )
     assert model.text("#layers .note") == told
 
@@ -435,7 +435,7 @@ def test_a_page_of_changes_is_one_layout_coloured_and_sorted_by_change(
     colours = page.run("return shown.slice(2, 7).map((item) => itemColour(item))")
     assert len(set(colours)) == 5 and colours[4] == page.run("return theme.same")
     assert (
-        page.text("#layers .note").startswith("7 of 8 layers are identical")
+        page.text("#layers .note").startswith("7 of 8 layers have the same shapes")
         and len(page.all(".map")) == 1
     )
     page.run("actions.choose(shown[2])")
@@ -513,14 +513,14 @@ def test_a_plan_is_drawn_before_and_after_with_its_command(
         "return shown.map((item) => [item.key, statusText(item), slices(item)])"
     )
     assert [row for row in rows if "mlp" in row[0]] == [
-        [f"model.layers.{n}.mlp.weight", "cut anew", [4, 2]] for n in range(4)
+        [f"model.layers.{n}.mlp.weight", "cut differently", [4, 2]] for n in range(4)
     ]
     assert all(
-        told == "regions as before" and before == after
+        told == "same slices" and before == after
         for key, told, (before, after) in rows
         if "mlp" not in key
     )
-    assert [each.text for each in page.all("#colours button")] == ["After", "Before", "Regions"]
+    assert [each.text for each in page.all("#colours button")] == ["After", "Before", "Slices"]
     page.run("actions.choose(shown[0])")
     assert "Before: old" in page.text("#detail") and "After: new" in page.text("#detail")
     assert page.complaints() == []
@@ -599,7 +599,7 @@ def test_what_was_read_is_called_healthy_only_where_checksums_match(
 ) -> None:
     page = show(chromium, view(tmp_path, {"w": np.arange(3.0)}, "--stats"))
     assert page.text("header .health").startswith(
-        "✓ Healthy Values: all were read; every checksum matches; no NaN"
+        "✓ Healthy All values were read. Every checksum matches. No NaN"
     )
     sv.save(tmp_path / "bare.safetensors", {"w": np.arange(3.0)})
     assert (
@@ -616,7 +616,7 @@ def test_what_was_read_is_called_healthy_only_where_checksums_match(
     )
     page = show(chromium, tmp_path / "bare.html")
     assert page.text("header .health").startswith(
-        "? No checksums Values: all were read; no checksums to compare;"
+        "? No checksums All values were read. There are no checksums to compare."
     )
 
 

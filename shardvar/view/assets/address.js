@@ -17,7 +17,7 @@ function remember(isStep = true) {
   history[isStep ? "pushState" : "replaceState"](null, "", `#${text}`);
 }
 
-// What an address says that does not exist here is left out.
+// Parts of an address that do not exist in this page are left out.
 function restore() {
   isRestoring = true;
   const words = new URLSearchParams(location.hash.slice(1));
@@ -52,7 +52,7 @@ function lengthOfPrinted(key, text) {
   return length;
 }
 
-// Words of a shell: whatever a name contains, it is one word, and nothing in it runs.
+// A name as one word of a shell. Nothing in it runs, whatever letters it has.
 function quoted(text) {
   if (/^[\w./:@%+=,-]+$/.test(text)) return text;
   if (!/[\p{C}\p{Zl}\p{Zp}]/u.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
@@ -61,7 +61,7 @@ function quoted(text) {
   return `$'${[...text].flatMap(bytesOf).map((byte) => (byte > 31 && byte < 127 && byte !== 39 && byte !== 92 ? String.fromCharCode(byte) : `\\x${byte.toString(16).padStart(2, "0")}`)).join("")}'`;
 }
 
-// A path as an argument, which is none of the command's options.
+// A path as an argument that cannot be taken for an option.
 function quotedPath(path) {
   return quoted(path.startsWith("-") ? `./${path}` : path);
 }

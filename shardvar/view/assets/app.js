@@ -3,11 +3,11 @@
 const state = { query: "", dtypes: new Set(), statuses: new Set(), flags: new Set(), onlyFaults: false, isFlat: false, prefix: "", item: null, sort: "key", down: false, by: "", measure: "" };
 let shown = ITEMS;
 let shownSet = null; // null: all
-let lines = []; // of the table: those of the items that are shown, or of groups of them
+let lines = []; // of the table: the items that are shown, or groups of them
 let tree = null; // of the groups, made when they are first shown
 const openGroups = new Set();
 
-let isTyping = false; // a letter is no step that Back undoes
+let isTyping = false; // Back does not undo single letters
 
 const actions = {
   chosen: () => state.item,
@@ -69,7 +69,7 @@ function dtypeWidth() {
   return Math.max(84, Math.max(...DTYPES.map((name) => name.length), 0) * 8 + 20);
 }
 
-// The room of "1,000 × 100 tensors", which stands for a shape where equal layers share a line.
+// The room of "1,000 × 100 tensors", which a line of equal layers has in place of a shape.
 function shapeWidth() {
   return Math.max(132, Math.min(180, (12 + grouped(ITEMS.length).length) * 7.2 + 20));
 }
@@ -85,9 +85,9 @@ function tableColumns() {
   const columns = [
     { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
     { name: "dtype", least: dtypeWidth(), width: `${dtypeWidth()}px`, value: (item) => dtypeOf(side(item), row(item)), group: (group) => dtypesText(new Set(itemsOf(group).map((item) => dtypeOf(side(item), row(item))))) },
-    { name: "shape", least: shapeWidth(), width: `${shapeWidth()}px`, value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))), group: groupText },
+    { name: "shape", least: shapeWidth(), width: `${shapeWidth()}px`, value: (item) => elements(shapeOf(side(item), row(item))), text: shapeCell, group: groupText },
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)), group: (group) => humanSize(sumOf(group, nbytesOf)) },
-    { name: "slices", least: 84, width: "84px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) },
+    ...(HAS_SLICES ? [{ name: "slices", least: 84, width: "84px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) }] : []),
   ];
   if (IS_PLAN && IS_DIFF) return [columns[0], ...planColumns(), ...columns.slice(1, 4)];
   if (IS_DIFF) return [columns[0], ...differenceColumns(), columns[3]];
@@ -101,6 +101,12 @@ function tableColumns() {
   return columns;
 }
 
+// The shape of a tensor, or the value of a scalar.
+function shapeCell(item) {
+  const value = valueText(item);
+  return value === undefined ? humanShape(shapeOf(SIDES[sideOf(item)], item.rows[sideOf(item)])) : `= ${printable(value)}`;
+}
+
 function dtypesText(names) {
   return names.size > 1 ? count(names.size, "dtype") : [...names][0];
 }
@@ -110,17 +116,17 @@ const KIND_ORDER = ["unreadable", "shape", "a", "b", "dtype", "values", "equal"]
 function planColumns() {
   const slices = (item) => item.rows.map((row, side) => (row < 0 ? "none" : SIDES[side].num_slices[row]));
   return [
-    { name: "regions", least: 150, width: "150px", value: (item) => KIND_ORDER.indexOf(item.kind), text: statusText },
+    { name: "change", least: 150, width: "150px", value: (item) => KIND_ORDER.indexOf(item.kind), text: statusText },
     { name: "slices", least: 96, width: "96px", right: true, value: (item) => Number(slices(item)[1]) || 0, text: (item) => slices(item).join(" → ") },
   ];
 }
 
 function differenceColumns() {
-  // What cannot be told by a number comes first, then values by their change.
+  // Differences without a number come first, then values by their change.
   const weight = (item) => KIND_ORDER.indexOf(item.kind) + (item.kind === "values" ? 1 / (2 + (finite(item.change) ?? Infinity)) : 0);
   const numbers = (name, measure) => {
     const { value, text } = ALL_MEASURES.find((each) => each.name === measure);
-    return { name, least: 84, width: "84px", right: true, value, text: (item) => (value(item) !== null ? text(value(item)) : item.kind === "values" && item.change === "inf" ? "not finite" : "") };
+    return { name, least: 84, width: "84px", right: true, value, text: (item) => (value(item) !== null ? text(value(item)) : item.kind === "values" && item.change === "inf" ? "NaN or Inf" : "") };
   };
   return [
     { name: "what differs", least: 190, width: "minmax(110px, 0.7fr)", value: weight, text: (item) => [...whatDiffers(item), ...(fitting.some(({ name }) => name === "change") || !item.values ? [] : [numbers("change", "Change").text(item)])].filter(Boolean).join(", ") },
@@ -168,7 +174,7 @@ function keyCell(item, shown = 0) {
   return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(shownKey(item.name.slice(shown)))];
 }
 
-// Of a group: its label, and how many of its tensors cannot be read or are not finite.
+// Of a group: its label, and how many of its tensors cannot be read or have NaN or infinity.
 function groupCell(line) {
   const items = itemsOf(line.group);
   const [faults, odd] = [items.filter(isFaulty).length, items.filter(isOdd).length];
@@ -183,18 +189,18 @@ function keyParts(key) {
   const separator = key.includes("/") ? "/" : ".";
   const last = key.lastIndexOf(separator, key.length - 2);
   const before = last > 0 ? key.lastIndexOf(separator, last - 1) : -1;
-  // The number of a layer tells a key from its neighbours, too.
+  // The number of a layer also tells a key from its neighbours.
   const number = key.search(/(?<=[/._])\d{1,9}[/.]/);
   const cut = [number, before, last].find((at) => at > 0 && key.length - at < 30) ?? 0;
   return [element("span", { class: "start" }, ...keyNodes(key.slice(0, cut))), element("span", { class: "last" }, ...keyNodes(key.slice(cut)))];
 }
 
-// Those that fit, the least telling left out first; a dtype that all have is told by its button.
+// The columns that fit; the least telling is left out first. A dtype that all tensors have is on its button.
 function fittingColumns() {
   let columns = COLUMNS;
   const width = document.getElementById("table").clientWidth || 1000;
   const common = DTYPES.length === 1 ? ["dtype"] : [];
-  for (const names of [common, ["where"], ["regions"], ["elements"], ["largest"], ["change"], ["NaN"], ["slices"], ["mean"], ["shape"], ["dtype"], ["min", "max"], IS_COMPARED ? ["size"] : []]) {
+  for (const names of [common, ["where"], ["elements"], ["largest"], ["change"], ["NaN"], ["slices"], ["mean"], ["shape"], ["dtype"], ["min", "max"], IS_COMPARED ? ["size"] : []]) {
     if (columns.reduce((sum, column) => sum + column.least, 0) <= width) break;
     columns = columns.filter((column) => !names.includes(column.name));
   }
@@ -212,7 +218,7 @@ function makeTable() {
   list.isChosen = (row) => lines[row].item !== undefined && lines[row].item === state.item;
   const none = element("p", { class: "none", hidden: true }, ITEMS.length ? "No tensor matches. " : "This checkpoint has no tensors.", element("button", { type: "button", class: "link all", text: "Show all", hidden: true }));
   const isCut = ITEMS.some(({ key, name }) => key !== name);
-  const about = isCut ? element("p", { class: "note", text: "The ends of keys that are /.ATTRIBUTES/VARIABLE_VALUE are left out." }) : "";
+  const about = isCut ? element("p", { class: "note", text: "Keys are shown without their end /.ATTRIBUTES/VARIABLE_VALUE." }) : "";
   document.getElementById("table").append(list.element, none, about);
   list.none = none;
   return list;
@@ -228,7 +234,7 @@ function tableRow(line) {
   return element("div", { title, "aria-level": isTree ? level : null }, ...fitting.map((column) => cell(column, column.cell ? column.cell(item, start) : [String((column.text ?? column.value)(item) ?? "")])));
 }
 
-// Whether groups stand for their tensors: where the table has all of them, in the order of their keys.
+// Whether equal layers share a line: only while the table has all tensors, in the order of their keys.
 function isFolded() {
   return !IS_DIFF && !state.isFlat && ITEMS.length > LEAST_FOLDED && state.sort === "key" && !state.down && shownSet === null;
 }
@@ -322,13 +328,19 @@ function apply() {
   for (const map of maps) map.update(found, state.prefix);
   for (const part of [layerMap, ...fileMaps]) (part.update ?? part.draw).call(part);
   const nbytes = isAll ? 0 : found.reduce((sum, item) => sum + nbytesOf(item), 0);
-  document.getElementById("found").textContent = shownSet === null ? "" : `${grouped(found.length)} of ${count(ITEMS.length, "tensor")}, ${humanSize(nbytes)}`;
+  document.getElementById("found").textContent = shownSet === null ? "" : `${grouped(found.length)} of ${count(ITEMS.length, HAS_SETTINGS ? "key" : "tensor")}, ${humanSize(nbytes)}`;
   for (const button of document.querySelectorAll(".all")) button.hidden = isAll;
   showCrumbs();
   remember(!isTyping);
 }
 
-// Takes back what was searched for and every filter.
+// Searches for a text, as if it were typed.
+function searchFor(text) {
+  document.getElementById("query").value = state.query = text;
+  apply();
+}
+
+// Clears the search and every filter.
 function showAll() {
   document.getElementById("query").value = state.query = "";
   for (const set of [state.dtypes, state.statuses, state.flags]) set.clear();
@@ -427,13 +439,13 @@ function showHeading() {
   const heading = document.getElementById("heading");
   heading.classList.toggle("two", IS_DIFF);
   for (const side of SIDES) {
-    const about = [`${side.format} format`, side.writer && `written by ${printable(side.writer)}`, side.description && `policy: ${printable(side.description)}`];
-    const name = element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "") + printable(side.name) });
-    const rest = element("p", { class: "about", text: about.filter(Boolean).join(" · ") });
-    if (IS_DIFF) heading.append(element("div", {}, name, totalsLine(side), rest));
-    else {
-      heading.append(name, healthLine(side));
-      document.getElementById("alerts").after(totalsRow(side), rest); // what is wrong comes first
+    const title = printable(side.path);
+    if (IS_DIFF) {
+      const letter = element("span", { class: `letter ${side.number ? "b" : "a"}`, text: SIDE_NAMES[side.number] });
+      heading.append(element("div", {}, element("h2", { title }, letter, " ", printable(side.name)), totalsLine(side)));
+    } else {
+      heading.append(element("h1", { title, text: printable(side.name) }), healthLine(side));
+      document.getElementById("alerts").after(totalsRow(side)); // what is wrong comes first
     }
   }
   if (IS_PLAN) heading.before(...planParts());
@@ -442,22 +454,36 @@ function showHeading() {
 
 function totalsLine(side) {
   const parameters = side.num_parameters ? `${humanCount(side.num_parameters)} parameter${side.num_parameters === 1 ? "" : "s"}` : "";
-  const facts = [parameters, count(side.keys.length, "tensor"), count(side.tensorOf.length, "slice"), count(side.files.length, "file"), humanSize(side.total)];
+  const facts = [parameters, count(numTensors(side), "tensor"), settingsText(side), HAS_SLICES && count(side.tensorOf.length, "slice"), count(side.files.length, "file"), humanSize(side.total), side.format];
   return element("p", { class: "totals num", text: facts.filter(Boolean).join(" · ") });
+}
+
+function settingsText(side) {
+  return side.numSettings ? count(side.numSettings, "setting") : "";
+}
+
+// Below the number of tensors: their layers, those in slices, and the settings, which are not counted as tensors.
+function tensorsAbout(side) {
+  const numCut = side.num_slices.filter((number) => number > 1).length;
+  const cut = numCut === side.keys.length ? "all in slices" : numCut ? `${grouped(numCut)} in slices` : "";
+  const stack = layerMap.stacks.find((each) => !each.isOptimizer);
+  const [alike] = stack ? kindsOfLayers(stack) : [];
+  const all = alike?.length === stack?.layers.length ? "" : `${grouped(alike?.length ?? 0)} of `;
+  const layers = alike?.length > 1 ? `${all}${grouped(stack.layers.length)} layers of ${grouped(alike[0][1].length)}, same shapes` : "";
+  return [layers, cut, settingsText(side) && `and ${settingsText(side)}`].filter(Boolean).join("; ");
 }
 
 // The totals of the only checkpoint: a name, a large figure, and what it is made of.
 function totalsRow(side) {
-  const numCut = side.num_slices.filter((number) => number > 1).length;
   const dtypes = side.dtypes.map((name) => ({ name, count: 0, nbytes: 0 }));
   side.dtype.forEach((dtype, row) => dtype >= 0 && ((dtypes[dtype].count += 1), (dtypes[dtype].nbytes += side.nbytes[row])));
   const [most, ...others] = dtypes.sort((a, b) => b.nbytes - a.nbytes);
   const figures = [
     ["Parameters", humanCount(side.num_parameters), side.num_parameters < 10000 ? "" : grouped(side.num_parameters)],
     ["Size", humanSize(side.total), side.total < 1000 ? "" : `${grouped(side.total)} bytes`],
-    ["Tensors", grouped(side.keys.length), numCut === side.keys.length ? "all in slices" : numCut ? `${grouped(numCut)} in slices` : "each in one slice"],
+    ["Tensors", grouped(numTensors(side)), tensorsAbout(side)],
     ["Dtypes", most ? most.name : "none", others.length ? `${percent(most.nbytes, side.total)} of the bytes; ${[most, ...others].map((each) => `${grouped(each.count)} ${each.name}`).join(", ")}` : ""],
-    ["Storage", count(side.files.length, "file"), count(side.tensorOf.length, "slice")],
+    ["Storage", count(side.files.length, "file"), [`${side.format} format`, HAS_SLICES && count(side.tensorOf.length, "slice")].filter(Boolean).join(", ")],
   ];
   const cell = ([name, figure, about]) => element("div", {}, element("dt", { text: name }), element("dd", { class: "figure", text: figure }), element("dd", { text: about }));
   return element("dl", { class: "totals cards num" }, ...figures.filter(([name]) => name !== "Parameters" || side.num_parameters).map(cell));
@@ -470,44 +496,49 @@ function healthLine(side) {
   line.append(...verdict(side));
   const command = (words) => element("code", { text: printable(`shardvar ${words} ${quotedPath(side.path)}`) });
   if (!side.stats) {
-    line.append("Values and checksums: not read. ", command("verify"), " compares the checksums. This finds NaN, infinity and constants, too:");
+    line.append("Values and checksums were not read. ", command("verify"), " compares the checksums. To find NaN, infinity and constants as well:");
     line.append(copyLine("Command", `shardvar view --stats ${quotedPath(side.path)}`, "Copy command"));
     return line;
   }
   const counts = flagCounts();
   const found = FLAGS.map((flag) => [flag, counts.get(flag)]).filter(([, number]) => number);
-  const values = found.flatMap(([flag, number], place) => [place ? ", " : "", findingButton(`${count(number, "tensor")} ${flag === "NaN" || flag === "infinity" ? "with" : "of"} ${flag}`, () => (state.flags = new Set([flag])))]);
-  const damage = side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read` : `all were read; ${checksumWords(side)}`;
-  line.append(`Values: ${damage}; `, ...(values.length ? values : ["no NaN, no infinity, no constants"]), ".");
-  if (side.stats.num_left_out) line.append(` The page has no room for the statistics of ${count(side.stats.num_left_out, "more tensor")}, which have none of these.`);
+  const values = found.flatMap(([flag, number], place) => [place ? ", " : "", findingButton(findingText(flag, number), () => (state.flags = new Set([flag])))]);
+  line.append(side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read. ` : `All values were read. ${checksumSentence(side)} `);
+  line.append(...(values.length ? ["Found: ", ...values] : ["No NaN, no infinity, no constants"]), ".");
+  if (side.stats.num_left_out) line.append(` The page has no room for the statistics of ${count(side.stats.num_left_out, "more tensor")} without such values.`);
   return line;
 }
 
-function checksumWords({ stats, keys }) {
-  if (!stats.num_unguarded) return "every checksum matches";
-  return stats.num_unguarded === keys.length ? "no checksums to compare" : `${count(stats.num_unguarded, "tensor")} without a checksum, the others match`;
+function findingText(flag, number) {
+  if (flag === "all zeros") return `${count(number, "tensor")} of zeros only`;
+  return flag === "constant" ? count(number, "constant tensor") : `${count(number, "tensor")} with ${flag}`;
 }
 
-// The answer in a word, with a sign; the worst that is known. What was not read, or has no checksum, is not called ok.
+function checksumSentence({ stats, keys }) {
+  if (!stats.num_unguarded) return "Every checksum matches.";
+  return stats.num_unguarded === keys.length ? "There are no checksums to compare." : `${count(stats.num_unguarded, "tensor")} without a checksum; all other checksums match.`;
+}
+
+// The answer in a word, with a sign: the worst that is known. What was not read, or has no checksum, is not called healthy.
 function verdict(side) {
   const counts = flagCounts();
   const isLost = side.file_nbytes.includes(null);
   const [kind, text] = side.faults.size || isLost ? ["worst", "✗ Damaged"]
-    : counts.has("NaN") || counts.has("infinity") ? ["odd", "! Not finite"]
+    : counts.has("NaN") || counts.has("infinity") ? ["odd", "! NaN or Inf"]
     : !side.stats ? ["open", "? Not checked"]
     : side.stats.num_unguarded ? ["open", "? No checksums"] : ["good", "✓ Healthy"];
   return [element("strong", { class: `verdict ${kind}`, text }), " "];
 }
 
-// What a comparison found that is not finite on one side alone.
+// NaN and infinity that a comparison found on only one side.
 function notFinite() {
-  const number = flagCounts().get("not finite");
+  const number = flagCounts().get("NaN or Inf");
   if (!number) return [];
-  const finding = findingButton(`${count(number, "tensor")} with NaN or infinity`, () => (state.flags = new Set(["not finite"])));
-  return [element("p", { class: "health" }, element("strong", { class: "verdict odd", text: "! Not finite" }), " On one side alone: ", finding, ".")];
+  const finding = findingButton(`${count(number, "tensor")} with NaN or infinity`, () => (state.flags = new Set(["NaN or Inf"])));
+  return [element("p", { class: "health" }, element("strong", { class: "verdict odd", text: "! NaN or Inf" }), " On only one side: ", finding, ".")];
 }
 
-// A finding that shows what it is of.
+// A finding as a button that shows its tensors.
 function findingButton(text, ask) {
   return element("button", { type: "button", class: "link", text, onclick: () => (ask(), showChips(), apply()) });
 }
@@ -517,8 +548,8 @@ function planParts() {
   const { read_nbytes: read, num_copies: copies, peak_nbytes: peak, free_nbytes: free, command } = PLAN;
   const last = SIDES[SIDES.length - 1];
   const use = last.path.includes("://") ? " for temporary files" : "";
-  const what = `${humanSize(read)} in ${count(copies, "range")} to read · at most ${humanSize(peak)} of buffers in memory · ${humanSize(free)} free on the disk${use}`;
-  return [element("h1", { text: `Preview of a reshard: ${count(last.tensorOf.length, "slice")} in ${count(last.files.length, "file")}, nothing written yet` }),
+  const what = `reads ${humanSize(read)} in ${count(copies, "range")} · at most ${humanSize(peak)} of buffers in memory · ${humanSize(free)} free on the disk${use}`;
+  return [element("h1", { text: `Preview of a reshard: ${count(last.tensorOf.length, PIECE)} in ${count(last.files.length, "file")}, nothing written yet` }),
     element("p", { class: "totals num", text: what }), copyLine("Command", command, "Copy command")];
 }
 
@@ -546,15 +577,29 @@ function showAlerts() {
     }
     if (causes.length) {
       const show = element("button", { type: "button", text: "show them", onclick: () => ((state.onlyFaults = true), showChips(), apply()) });
-      const lines = causes.slice(0, MOST_CAUSES).map(([message, { kind, number }]) =>
-        element("li", {}, `${count(number, "tensor")}, ${MARKS[kind] ?? "unreadable"}: ${shortened(message, 400)}`));
+      const { messages, shared } = partsOf(causes.slice(0, MOST_CAUSES).map(([message]) => message));
+      const lines = messages.map((message, place) => {
+        const [, { kind, number }] = causes[place];
+        return element("li", {}, `${count(number, "tensor")}, ${MARKS[kind] ?? "unreadable"}: ${shortened(message, 400)}`);
+      });
       if (causes.length > MOST_CAUSES) lines.push(element("li", { text: `and ${count(causes.length - MOST_CAUSES, "more cause")}` }));
-      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(faults.size, "tensor")} cannot be read: ` }), show, element("ul", {}, ...lines)));
+      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(faults.size, "tensor")} cannot be read: ` }), show, element("ul", {}, ...lines), shared ? element("p", { text: shared }) : ""));
     }
   }
 }
 
 const MOST_CAUSES = 4;
+
+// What several messages say in the same sentence, such as a remedy, is said once, below them.
+function partsOf(messages) {
+  const sentences = messages.map((message) => message.split(/(?<=\.) (?=[A-Z`])/));
+  const counts = new Map();
+  for (const each of sentences) for (const sentence of new Set(each)) counts.set(sentence, (counts.get(sentence) ?? 0) + 1);
+  const isShared = (sentence) => counts.get(sentence) > 1;
+  const kept = sentences.map((each) => (each.every(isShared) ? each : each.filter((sentence) => !isShared(sentence))));
+  const shared = [...counts.keys()].filter((sentence) => isShared(sentence) && kept.every((each) => !each.includes(sentence)));
+  return { messages: kept.map((each) => each.join(" ")), shared: shared.join(" ") };
+}
 
 // The faults of the tensors that cannot be read: by the index, by the statistics, or by a comparison.
 function faultsOf(side) {
@@ -566,7 +611,7 @@ function faultsOf(side) {
   return faults;
 }
 
-// What is wrong, one message for all tensors that one cause has damaged; the causes of most tensors first.
+// What is wrong: one message for all tensors with the same cause, the most frequent cause first.
 function causesOf(faults) {
   const causes = new Map();
   for (const { kind, message } of faults.values()) {
@@ -579,6 +624,7 @@ function causesOf(faults) {
 
 function start() {
   readTheme();
+  layerMap.start();
   showHeading();
   showAlerts();
   for (const [id, parts] of [["maps", maps], ["files", fileMaps]]) {
@@ -587,10 +633,11 @@ function start() {
     box.append(...parts.map((part) => part.outer));
   }
   for (const files of fileMaps) files.start();
-  if (IS_DIFF) state.sort = IS_PLAN ? "regions" : "what differs";
-  layerMap.start();
-  document.getElementById("layers").hidden = !layerMap.stack;
-  if (layerMap.stack) document.getElementById("stacks").append(...layerMap.elements);
+  if (IS_DIFF) state.sort = IS_PLAN ? "change" : "what differs";
+  document.getElementById("layers").hidden = !layerMap.isTelling;
+  if (layerMap.isTelling) document.getElementById("stacks").append(...layerMap.elements);
+  else if (layerMap.stack) document.getElementById("legend").after(layerMap.sentence);
+  document.getElementById("files-hint").textContent = SIDES.some(({ files }) => files.length > 1) ? "to scale; the line marks the mean" : "";
   restore();
   addEventListener("popstate", restore);
   const query = document.getElementById("query");

@@ -12,6 +12,11 @@ const DTYPES = [...new Set(SIDES.flatMap((side) => side.dtypes))].sort();
 const ITEMS = readItems();
 nameItems();
 
+// Formats such as safetensors store whole tensors. Their readers know no slices, so the page has none of that word.
+const HAS_SLICES = SIDES.some((side) => side.cut.size || side.num_slices.some((number) => number > 1));
+const PIECE = HAS_SLICES ? "slice" : "tensor";
+const HAS_SETTINGS = SIDES.some((side) => side.numSettings);
+
 // A column of numbers, which is written as runs where they repeat: each value, and how often it comes in a row.
 function unpacked(column) {
   if (Array.isArray(column)) return column;
@@ -30,7 +35,7 @@ function readStatistics(raw) {
 function readCheckpoint(raw, number) {
   for (const name of ["num_slices", "dtype", "shape", "nbytes"]) raw[name] = unpacked(raw[name]);
   raw.slices.file = unpacked(raw.slices.file);
-  raw.slices.device = raw.slices.device && unpacked(raw.slices.device); // null where nothing tells
+  raw.slices.device = raw.slices.device && unpacked(raw.slices.device); // null if unknown
   if (raw.stats) raw.stats = readStatistics(raw.stats);
   const { shared, rest } = raw.keys;
   const keys = new Array(rest.length);
@@ -61,7 +66,10 @@ function readCheckpoint(raw, number) {
     keys,
     first,
     tensorOf,
-    isOptimizer: (row) => raw.optimizer.some(([start, stop]) => row >= start && row < stop),
+    isOptimizer: (row) => isIn(raw.optimizer, row),
+    isSetting: (row) => isIn(raw.settings ?? [], row),
+    numSettings: (raw.settings ?? []).reduce((sum, [start, stop]) => sum + stop - start, 0),
+    values: new Map(raw.values ?? []), // of settings and other scalars, as texts
     cut: new Map(raw.slices.cut.map(([slice, ...box]) => [slice, box])),
     encoded: new Set(raw.slices.encoded),
     faults: new Map(raw.faults.map(([row, cause]) => [row, { kind: raw.causes[cause][0], message: raw.causes[cause][1] }])),
@@ -71,7 +79,21 @@ function readCheckpoint(raw, number) {
   };
 }
 
-// Where each slice begins: so many bytes behind the one before it in its file, or, as text, at a number too large to count.
+function isIn(ranges, row) {
+  return ranges.some(([start, stop]) => row >= start && row < stop);
+}
+
+function numTensors(side) {
+  return side.keys.length - side.numSettings;
+}
+
+// The value of a scalar or a setting as text; undefined for any other tensor.
+function valueText(item, side = sideOf(item)) {
+  return SIDES[side].values.get(item.rows[side]);
+}
+
+// Where each slice begins: a distance from the end of the slice before it in its file, or as text, a start that is too large
+// for a number.
 function startsOf({ file, gap, nbytes }) {
   const ends = [];
   return unpacked(gap).map((bytes, slice) => {
@@ -82,7 +104,7 @@ function startsOf({ file, gap, nbytes }) {
   });
 }
 
-// Where the statistics of a row are, if it has some; without a column of rows, each row has them in its place.
+// Where the statistics of a row are, if it has some. Without a column of rows, each row has statistics.
 function placesOfStatistics(stats, length) {
   if (!stats) return new Map();
   if (stats.row) return new Map(stats.row.map((row, place) => [row, place]));
@@ -130,7 +152,7 @@ function readItems() {
   return items;
 }
 
-// TensorFlow's end of the key of a variable tells nothing. A key has a name without it, unless that is another key.
+// TensorFlow ends the key of each variable alike. A name is a key without that end, unless it is another key.
 function nameItems() {
   const end = "/.ATTRIBUTES/VARIABLE_VALUE";
   const ended = ITEMS.filter(({ key }) => key.endsWith(end) && key.length > end.length);
@@ -187,10 +209,10 @@ function isFaulty(item) {
   return HAS_FAULTS && (item.status === "unreadable" || item.rows.some((row, side) => row >= 0 && SIDES[side].faults.has(row)));
 }
 
-// A comparison reads the values alone that differ, and tells of those that are not finite on one side.
-const FLAGS = IS_COMPARED ? ["not finite"] : ["NaN", "infinity", "zeros alone", "one value"];
+// A comparison knows only the values that differ: whether they are NaN or infinite on one side.
+const FLAGS = IS_COMPARED ? ["NaN or Inf"] : ["NaN", "infinity", "all zeros", "constant"];
 
-const LOUD_FLAGS = ["NaN", "infinity", "not finite"];
+const LOUD_FLAGS = ["NaN", "infinity", "NaN or Inf"];
 
 const FLAG_SETS = Array.from({ length: 1 << FLAGS.length }, (_, bits) => new Set(FLAGS.filter((_flag, at) => (bits >> at) & 1)));
 
@@ -211,7 +233,7 @@ function flagBits(stats, place) {
   return (nan ? 1 : 0) + (inf ? 2 : 0) + (isZero ? 4 : 0) + (isOne ? 8 : 0);
 }
 
-// Whether an element is NaN or infinite on one side alone.
+// Whether an element is NaN or infinite on only one side.
 function isNotFinite({ change, values }) {
   return change === "inf" && Boolean(values) && (values.without > 0 || values.relative === "inf");
 }
@@ -248,7 +270,7 @@ function printable(text) {
   });
 }
 
-// A key where it stands alone: in quotes if it is empty or has blanks at an end.
+// A key on a line of its own: in quotes if it is empty or has blanks at an end.
 function shownKey(key) {
   const text = printable(key);
   return text && text === text.trim() ? text : `"${text}"`;

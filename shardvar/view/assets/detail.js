@@ -1,6 +1,6 @@
-// The panel beside: all that is known of the tensor that was chosen; before that, of the checkpoint.
+// The panel: the chosen tensor, or before one is chosen, the checkpoint.
 
-const panels = []; // what other scripts add, as functions from an item to elements
+const panels = []; // parts that other scripts add, as functions from an item to elements
 
 function showDetail(panel, item, actions) {
   const aside = panel.closest("aside");
@@ -15,7 +15,7 @@ function showDetail(panel, item, actions) {
   if (IS_DIFF) parts.push(...difference(item), ...overlay(item));
   item.rows.forEach((row, number) => {
     if (IS_DIFF) parts.push(element("h3", { text: `${SIDE_NAMES[number]}: ${printable(SIDES[number].name)}` }));
-    if (row < 0) parts.push(element("p", { class: "quiet", text: "It is not here." }));
+    if (row < 0) parts.push(element("p", { class: "quiet", text: `not in ${SIDE_NAMES[number]}` }));
     else parts.push(...tensor(SIDES[number], row));
   });
   for (const more of panels) parts.push(...more(item));
@@ -31,7 +31,7 @@ function showSheet(item) {
   const marks = [isFaulty(item) ? "✗ cannot be read" : "", ...flagsOf(item)];
   const pull = document.getElementById("pull");
   pull.replaceChildren(element("b", {}, ...keyParts(shortened(shownKey(item.name), LONGEST_TITLE))), element("div", { text: [...facts, ...marks].filter(Boolean).join(" · ") }));
-  pull.removeAttribute("aria-label"); // that of a panel without a tensor
+  pull.removeAttribute("aria-label"); // it was for a panel without a tensor
 }
 
 function pullSheet(isOpen) {
@@ -41,7 +41,7 @@ function pullSheet(isOpen) {
 
 const LONGEST_TITLE = 300;
 
-// The key, cut where it would fill the panel, with a way to see the whole.
+// The key, cut if it would fill the panel, with a way to see all of it.
 function titleOf(item) {
   const key = shownKey(item.key);
   const title = element("h2", { id: "detail-title" }, ...breakable(shortened(key, LONGEST_TITLE)));
@@ -50,23 +50,108 @@ function titleOf(item) {
 }
 
 function overview(actions) {
-  const changed = IS_COMPARED ? ITEMS.filter((item) => item.kind === "values" && finite(item.change)).sort((a, b) => b.change - a.change).slice(0, 8) : [];
-  const largest = changed.length ? changed : largestItems(8).filter(nbytesOf);
-  const total = Math.max(...SIDES.map((side) => side.total));
-  const rows = largest.map((item) => element("tr", {},
+  const changed = IS_COMPARED ? ITEMS.filter((item) => item.kind === "values" && finite(item.change)).sort((a, b) => b.change - a.change).slice(0, MOST_LARGEST) : [];
+  const rows = changed.map((item) => element("tr", {},
     element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(ends(shownKey(item.name))))),
-    element("td", { class: "right num", text: changed.length ? share(finite(item.change)) : humanSize(nbytesOf(item)) }),
-    element("td", { class: "right num quiet", text: changed.length ? humanSize(nbytesOf(item)) : percent(nbytesOf(item), total) })));
-  const about = SIDES.flatMap((side) => Object.entries(side.metadata).map(([name, value]) => element("tr", {},
-    element("td", { class: "quiet", text: printable(name) }), element("td", { class: "mono", text: printable(value) }))));
+    element("td", { class: "right num", text: share(finite(item.change)) }),
+    element("td", { class: "right num quiet", text: humanSize(nbytesOf(item)) })));
   return [
     element("h2", { id: "detail-title", class: "idle", text: "Select a tensor" }),
-    element("p", { class: "facts", text: IS_COMPARED ? "to see what changed." : "to see how it is sharded." }),
-    rows.length ? element("h3", { text: changed.length ? "Changed most" : "The largest" }) : "",
-    element("table", { class: "plain overview" }, element("tbody", {}, ...rows)),
-    about.length ? element("h3", { text: "Metadata" }) : "",
-    about.length ? element("table", { class: "plain" }, element("tbody", {}, ...about)) : "",
+    element("p", { class: "facts", text: `in a map or in the table to see ${whatIsSeen()}.` }),
+    ...(changed.length ? [element("h3", { text: "Changed most" }), element("table", { class: "plain overview changed" }, element("tbody", {}, ...rows))] : largestParts()),
+    ...scalarParts(actions),
+    ...metadataParts(),
   ];
+}
+
+// What the panel has of a tensor, in words for the pages of any checkpoint.
+function whatIsSeen() {
+  if (IS_COMPARED) return "what changed";
+  if (IS_PLAN) return `its ${PIECE === "slice" ? "slices" : "place"} before and after`;
+  return SIDES[0].stats ? `its values${HAS_SLICES ? ", slices" : ""} and files` : HAS_SLICES ? "its slices and files" : "where it is stored";
+}
+
+const MOST_LARGEST = 8;
+
+// The tensors with the most bytes. Tensors that differ only in numbers and have the same size are one line, as the
+// layers of a model are, so that ties are no ranking.
+function largestParts() {
+  const total = Math.max(...SIDES.map((side) => side.total));
+  const all = groupsBySize();
+  const groups = all.slice(0, MOST_LARGEST);
+  if (!groups.length) return [];
+  const { size: least } = groups[groups.length - 1];
+  const numTies = all.slice(MOST_LARGEST).filter(({ size }) => size === least).length;
+  const note = numTies ? [element("p", { class: "note", text: `and ${grouped(numTies)} more of this size` })] : [];
+  const rows = groups.map(({ pattern, items, nbytes, size }) => {
+    const [item] = items;
+    const isOne = items.length === 1;
+    const name = ends(shownKey(isOne ? item.name : pattern));
+    const act = isOne ? () => actions.choose(item) : () => searchFor(globOf(pattern));
+    return element("tr", {},
+      element("td", {}, element("button", { class: "link mono", type: "button", title: printable(isOne ? item.key : pattern), onclick: act }, ...breakable(name))),
+      element("td", { class: "right num", text: isOne ? humanSize(nbytes) : `${grouped(items.length)} × ${humanSize(nbytes)}` }),
+      element("td", { class: "right num quiet", text: percent(size, total) }));
+  });
+  return [element("h3", { text: "The largest" }), element("table", { class: "plain overview" }, element("tbody", {}, ...rows)), ...note];
+}
+
+// Groups of tensors with the same size and the same name except for numbers; the group with the most bytes comes first.
+// Numbers that are parts of words, as in "w1" and "block07", tell groups apart unless that leaves more ties than lines.
+function groupsBySize() {
+  const narrow = groupsByPattern(COUNTED);
+  const isTied = narrow.length > MOST_LARGEST && narrow[MOST_LARGEST - 1].size === narrow[MOST_LARGEST].size;
+  return isTied ? groupsByPattern(/\d+/g) : narrow;
+}
+
+function groupsByPattern(numbers) {
+  const groups = new Map();
+  for (const item of ITEMS) {
+    const nbytes = nbytesOf(item);
+    if (!nbytes) continue;
+    const pattern = item.name.replace(numbers, "*");
+    const name = `${nbytes} ${pattern}`;
+    let group = groups.get(name);
+    if (!group) groups.set(name, (group = { pattern, nbytes, items: [], size: 0 }));
+    group.items.push(item);
+    group.size += nbytes;
+  }
+  return [...groups.values()].sort((a, b) => b.size - a.size || a.items[0].number - b.items[0].number);
+}
+
+// A pattern of names as a glob, in which "?" and "[" mean themselves. Its stars match the numbers, and the stars of names
+// that have some.
+function globOf(pattern) {
+  return pattern.replace(/[?[]/g, "[$&]");
+}
+
+const MOST_SCALARS = 12;
+
+// Scalars and settings, such as a learning rate, with their values.
+function scalarParts(actions) {
+  const found = ITEMS.filter((item) => SIDES.some((_, side) => item.rows[side] >= 0 && valueText(item, side) !== undefined));
+  if (!found.length) return [];
+  const isSetting = (item) => SIDES[sideOf(item)].isSetting(item.rows[sideOf(item)]);
+  const shown = [...found.filter(isSetting), ...found.filter((item) => !isSetting(item))].slice(0, MOST_SCALARS);
+  const valueOf = (item, side) => (item.rows[side] < 0 ? "—" : printable(valueText(item, side) ?? "—"));
+  const rows = shown.map((item) => element("tr", {},
+    element("td", {}, element("button", { class: "link mono", type: "button", onclick: () => actions.choose(item) }, ...breakable(ends(shownKey(item.name))))),
+    ...SIDES.map((_, side) => element("td", { class: "right mono", text: shortened(valueOf(item, side), 40) }))));
+  const more = found.length > shown.length ? element("p", { class: "note", text: `and ${grouped(found.length - shown.length)} more in the table` }) : "";
+  return [element("h3", { text: HAS_SETTINGS ? "Settings and scalars" : "Scalars" }), element("table", { class: "plain" }, sidesHead(), element("tbody", {}, ...rows)), more];
+}
+
+// What a writer noted: a column for each side.
+function metadataParts() {
+  const names = [...new Set(SIDES.flatMap((side) => Object.keys(side.metadata)))];
+  const rows = names.map((name) => element("tr", {}, element("td", { class: "quiet", text: printable(name) }),
+    ...SIDES.map((side) => element("td", { class: "mono", text: Object.hasOwn(side.metadata, name) ? printable(side.metadata[name]) : "—" }))));
+  return rows.length ? [element("h3", { text: "Metadata" }), element("table", { class: "plain" }, sidesHead(), element("tbody", {}, ...rows))] : [];
+}
+
+// The head of a table with a column for each side, of one checkpoint none.
+function sidesHead() {
+  return IS_DIFF ? element("thead", {}, element("tr", {}, element("th", {}), ...SIDE_NAMES.map((text) => element("th", { text, scope: "col" })))) : "";
 }
 
 // Of a long key, its two ends.
@@ -79,18 +164,6 @@ function breakable(key) {
   return key.split(/(?<=[/.])/).flatMap((part) => [...keyNodes(part), element("wbr")]);
 }
 
-function largestItems(most) {
-  const found = [];
-  for (const item of ITEMS) {
-    const nbytes = nbytesOf(item);
-    if (found.length === most && nbytes <= nbytesOf(found[most - 1])) continue;
-    const place = found.findIndex((other) => nbytesOf(other) < nbytes);
-    found.splice(place < 0 ? found.length : place, 0, item);
-    if (found.length > most) found.pop();
-  }
-  return found;
-}
-
 function tensor(side, row) {
   const shape = shapeOf(side, row);
   const fault = side.faults.get(row);
@@ -98,11 +171,12 @@ function tensor(side, row) {
   if (fault) parts.push(faultBox(fault.kind, fault.message));
   const [first, last] = slicesOf(side, row);
   if (shape === null) {
-    parts.push(element("p", { class: "note", text: "The index does not tell its dtype, shape and slices." }));
+    parts.push(element("p", { class: "note", text: "The index does not contain its dtype, shape and slices." }));
   } else if (last > first) {
-    parts.push(element("h3", { text: last - first === 1 ? "One region" : `${grouped(last - first)} regions, coloured by ${colouring() === "Device" ? side.holder ?? "device" : "file"}` }));
+    const isWhole = isStoredWhole(side, row);
+    parts.push(element("h3", { text: isWhole ? "Where it is stored" : `${count(last - first, "slice")}, coloured by ${colouring() === "Device" ? side.holder ?? "device" : "file"}` }));
     if (shape.some((extent) => !Number(extent))) parts.push(element("p", { class: "note", text: "It has no elements." }));
-    else parts.push(new SliceDrawing(side, row).element);
+    else if (!isWhole || fault) parts.push(new SliceDrawing(side, row).element);
     parts.push(sliceTable(side, row));
   }
   parts.push(...statistics(side, row));
@@ -113,6 +187,7 @@ function facts(side, row) {
   const line = element("p", { class: "facts num" });
   const shape = shapeOf(side, row);
   if (shape !== null) line.append(element("b", { text: `${dtypeOf(side, row)} ${humanShape(shape)}` }), " · ");
+  if (side.values.has(row)) line.append(element("b", { text: `= ${printable(side.values.get(row))}` }), " · ");
   line.append(`${humanSize(side.nbytes[row])}, ${percent(side.nbytes[row], side.total) || "0 %"} of all`);
   return line;
 }
@@ -149,18 +224,18 @@ function statistics(side, row) {
   const numbers = Object.entries(names).map(([label, name]) => [label, stats[name][place]]);
   const parts = [element("h3", { text: "Values" }), element("dl", { class: "pairs" }, ...numberPairs(numbers))];
   const heights = heightsOf(side, row);
-  // Those of a comparison are drawn over each other, once for both.
+  // In a comparison, both are drawn over each other.
   if (heights && !IS_DIFF) parts.push(...histogram(heights, stats.peak[place], stats.min[place], stats.max[place]));
   return parts;
 }
 
-// Names and numbers of statistics; NaN and infinity, where there are some, are marked.
+// Names and numbers of statistics; counts of NaN and infinity are marked if they are not zero.
 function numberPairs(numbers) {
   return numbers.flatMap(([name, value]) => [element("dt", { text: name }),
     element("dd", { class: (name === "NaN" || name === "inf") && value ? "odd" : null, text: numberText(value) })]);
 }
 
-// A character a bar, "" where there is no histogram.
+// A character for each bar, "" without a histogram.
 function heightsOf(side, row) {
   const place = side.statistics.get(row);
   if (place === undefined) return "";
@@ -168,13 +243,13 @@ function heightsOf(side, row) {
   return all.slice(place * bins, (place + 1) * bins).trim();
 }
 
-// How the values of a tensor lie in both checkpoints, over each other: the bins and the scale are the same.
+// The histograms of a tensor in A and B, over each other, with the same bins and the same scale.
 function overlay(item) {
   const sides = [0, 1].filter((number) => item.rows[number] >= 0 && heightsOf(SIDES[number], item.rows[number]));
   if (!sides.length && item.status === "differs" && item.values) {
     const { stats } = SIDES[0];
-    const why = !stats ? "diff --html FILE --stats draws the values of both over each other."
-      : stats.num_left_out && !item.rows.some((row, number) => SIDES[number].statistics.has(row)) ? "The page has no room for its histograms; diff --filter makes one that has." : "";
+    const why = !stats ? "diff --html FILE --stats draws the values of A and B over each other."
+      : stats.num_left_out && !item.rows.some((row, number) => SIDES[number].statistics.has(row)) ? "The page has no room for its histograms. Choose fewer tensors with diff --filter." : "";
     return why ? [element("p", { class: "note", text: why })] : [];
   }
   if (!sides.length) return [];
@@ -190,7 +265,7 @@ function overlay(item) {
   const numBars = SIDES[sides[0]].stats.bins;
   return [element("h3", { text: `Values of ${names}, in the same bins` }),
     svgElement("svg", { class: "overlay", viewBox: `0 0 ${10 * numBars} 72`, preserveAspectRatio: "none", role: "img", "aria-label": `Histograms of ${names} over each other, from ${numberText(low)} to ${numberText(high)}; the highest bar has ${count(peak, "value")}.` }, ...shapes),
-    element("div", { class: "axis num" }, element("span", { text: numberText(low) }), element("span", { text: `highest bar ${grouped(peak)}` }), element("span", { text: numberText(high) })),
+    element("div", { class: "axis num" }, element("span", { text: numberText(low) }), element("span", { text: peakText(peak) }), element("span", { text: numberText(high) })),
     element("div", { class: "legend" }, ...sides.map((number) => legendEntry(theme[number ? "side-b" : "side-a"], `${SIDE_NAMES[number]}${number ? ", dashed" : ""}`)))];
 }
 
@@ -218,7 +293,11 @@ function histogram(heights, peak, low, high) {
   });
   drawing.addEventListener("mouseleave", hideTip);
   return [drawing, element("div", { class: "axis num" },
-    element("span", { text: numberText(low) }), element("span", { text: `highest bar ${grouped(peak)}` }), element("span", { text: numberText(high) }))];
+    element("span", { text: numberText(low) }), element("span", { text: peakText(peak) }), element("span", { text: numberText(high) }))];
+}
+
+function peakText(peak) {
+  return `tallest bar: ${count(peak, "value")}`;
 }
 
 function difference(item) {
@@ -228,9 +307,9 @@ function difference(item) {
   if (item.status !== "differs") return parts;
   const rows = [];
   const row = (name, value) => rows.push(element("tr", {}, element("td", { class: "quiet", text: name }), element("td", { class: "num", text: value })));
-  if (dtypeOf(SIDES[0], a) !== dtypeOf(SIDES[1], b)) row("dtype", `${dtypeOf(SIDES[0], a)} → ${dtypeOf(SIDES[1], b)}`);
+  if (dtypeOf(SIDES[0], a) !== dtypeOf(SIDES[1], b)) row("dtype, A → B", `${dtypeOf(SIDES[0], a)} → ${dtypeOf(SIDES[1], b)}`);
   const shapes = [shapeOf(SIDES[0], a), shapeOf(SIDES[1], b)].map(humanShape);
-  if (shapes[0] !== shapes[1]) row("shape", `${shapes[0]} → ${shapes[1]}`);
+  if (shapes[0] !== shapes[1]) row("shape, A → B", `${shapes[0]} → ${shapes[1]}`);
   if (item.values) {
     const { count: number, first, absolute, absolute_at: at, relative, without, cosine, norm, only } = item.values;
     const part = shareOfElements(item);

@@ -1,6 +1,6 @@
-// Files as rows, payloads in them to scale, and the bytes of one file as closely as one likes.
+// Files as rows, the tensors in them to scale, and the bytes of one file as closely as one likes.
 
-// The slices of each file of a checkpoint, by where they begin; those whose place is not byte for byte stand apart.
+// The slices of each file of a checkpoint, by their first byte; slices without a fixed byte offset are kept apart.
 function slicesByFile(side) {
   if (side.byFile) return side.byFile;
   const { file, start } = side.slices;
@@ -18,12 +18,12 @@ function slicesByFile(side) {
   return side.byFile;
 }
 
-// What is drawn of a file: all its bytes, and those that payloads claim beyond its end.
+// How far a file is drawn: to its end, or to the last byte that the index gives to a slice.
 function extentOf(side, file) {
   return Math.max(side.file_nbytes[file] ?? 0, slicesByFile(side)[file].end);
 }
 
-// The first of the sorted slices that may reach behind a place; payloads of a sound file do not overlap.
+// The first of the sorted slices that may reach behind a place; slices of a sound file do not overlap.
 function firstBehind(side, slices, place) {
   let low = 0;
   let high = slices.length;
@@ -74,10 +74,17 @@ function paintBytes(context, side, file, [low, high], width, height, actions) {
   }
 }
 
-// How evenly the bytes lie in the files, and the command that evens them out.
+// Who wrote the files, and by which policy.
+function layoutParts(side) {
+  const words = [side.writer && `Written by ${printable(side.writer)}.`, side.description && printable(side.description)];
+  const text = words.filter(Boolean).join(" ");
+  return text ? [element("p", { class: "written", text })] : [];
+}
+
+// How evenly the files are filled, and the command that evens them out.
 function balance(side) {
   const sizes = side.file_nbytes.filter((nbytes) => nbytes !== null);
-  if (sizes.length < 2) return deviceBalance(side);
+  if (sizes.length < 2) return [...layoutParts(side), ...deviceBalance(side)];
   const mean = meanOf(sizes);
   const most = sizes.reduce((high, nbytes) => Math.max(high, nbytes), 0);
   const largest = side.file_nbytes.indexOf(most);
@@ -85,12 +92,12 @@ function balance(side) {
   // In a format where each slice is a file, no command moves slices between files.
   const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
   const isOffered = most > 1.1 * mean && isMovable && !IS_DIFF;
-  const parts = [...deviceBalance(side), element("p", { class: "balance", text: sentence + (isOffered ? " A reshard to as many files evens them:" : "") })];
+  const parts = [...layoutParts(side), ...deviceBalance(side), element("p", { class: "balance", text: sentence + (isOffered ? " A reshard to the same number of files evens them out:" : "") })];
   if (isOffered) parts.push(copyLine("Command", `shardvar reshard ${quotedPath(side.path)} ${quotedPath(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`, "Copy command"));
   return parts;
 }
 
-// How evenly the bytes lie on the devices that are told.
+// How evenly the bytes are spread over the devices, if they are known.
 function deviceBalance(side) {
   if (!side.holder || IS_PLAN) return [];
   const sums = new Map();
@@ -164,7 +171,7 @@ class FileMap {
       element("div", { role: "gridcell", class: "mono key", title: name },
         colouring() === "Device" ? null : element("span", { class: "swatch", style: { background: fileColour(file) } }),
         element("span", { class: "start", text: name.slice(0, -14) }), element("span", { class: "end", text: name.slice(-14) })),
-      element("div", { role: "gridcell", class: "bytes", "aria-label": count(this.numSlices(file), "payload") }, canvas),
+      element("div", { role: "gridcell", class: "bytes", "aria-label": count(this.numSlices(file), PIECE) }, canvas),
       element("div", { role: "gridcell", class: size === null ? "right bad" : "right num", text: size === null ? "missing" : humanSize(size) }),
     );
     return Object.assign(made, { paint });
@@ -184,7 +191,7 @@ class FileMap {
       const place = ((event.clientX - left) / width) * this.largest;
       if (place < extentOf(side, file)) return this.bytes.linesAt(file, place);
     }
-    return [printable(side.files[file]), size === null ? "missing, or not to be opened" : `${grouped(size)} bytes`, count(this.numSlices(file), "payload")];
+    return [printable(side.files[file]), size === null ? "missing or unreadable" : `${grouped(size)} bytes`, count(this.numSlices(file), PIECE)];
   }
 
   open(file) {
@@ -198,7 +205,7 @@ class FileMap {
 
 const MOST_LISTED = 60;
 
-// One file's bytes in a window that is zoomed and moved, with the payloads in it as a list.
+// One file's bytes in a window that is zoomed and moved, with a list of the tensors or slices in it.
 class ByteStrip {
   constructor(side, actions) {
     Object.assign(this, { side, actions, file: 0, low: 0, high: 1 });
@@ -213,7 +220,7 @@ class ByteStrip {
     this.from = element("span");
     this.to = element("span");
     this.table = element("div", { class: "scroll" });
-    this.details = element("details", {}, element("summary", { class: "quiet", text: "payloads" }), this.table);
+    this.details = element("details", {}, element("summary", { class: "quiet", text: `${PIECE}s` }), this.table);
     this.details.addEventListener("toggle", () => this.drawNow());
     this.elements = [this.tools, this.strip, element("div", { class: "ticks num" }, this.from, this.to), this.details];
     this.draw = soon(() => this.drawNow());
@@ -289,22 +296,22 @@ class ByteStrip {
       const before = next ? plain[next - 1] : null;
       const low = before === null ? 0 : Number(side.slices.start[before]) + side.slices.nbytes[before];
       const high = next < plain.length ? Number(side.slices.start[plain[next]]) : extentOf(side, file);
-      return ["no payload", `bytes ${grouped(low)} to ${grouped(high)}: ${humanSize(high - low)}`, this.gapText(file, low, high)];
+      return ["not part of a tensor", `bytes ${grouped(low)} to ${grouped(high)}: ${humanSize(high - low)}`, this.gapText(file, low, high)];
     }
     const start = Number(side.slices.start[slice]);
     const row = side.tensorOf[slice];
     const [offset, shape] = boxOf(side, slice);
     return [
       printable(side.keys[row]),
-      `${dtypeOf(side, row)} ${regionText(offset, shape)} of ${humanShape(shapeOf(side, row))}`,
+      `${dtypeOf(side, row)} ${side.cut.has(slice) ? `${regionText(offset, shape)} of ` : ""}${humanShape(shapeOf(side, row))}`,
       `bytes ${grouped(start)} to ${grouped(start + side.slices.nbytes[slice])}: ${humanSize(side.slices.nbytes[slice])}`,
       side.faults.has(row) ? `${side.faults.get(row).kind}: cannot be read` : "",
     ];
   }
 
   gapText(file, low, high) {
-    if (slicesByFile(this.side)[file].encoded.length) return "payloads that are not byte for byte, or what frames them";
-    return high - low < 64 && low > 0 ? "alignment" : "what frames the payloads, or nothing";
+    if (slicesByFile(this.side)[file].encoded.length) return `${PIECE}s without a fixed byte offset, or metadata of the file`;
+    return high - low < 64 && low > 0 ? "padding" : "metadata of the file, or unused";
   }
 
   drawNow() {
@@ -326,22 +333,22 @@ class ByteStrip {
     const first = firstBehind(side, plain, this.low);
     let last = first;
     while (last < plain.length && side.slices.start[plain[last]] < this.high) last++;
-    const apart = encoded.length ? `, ${grouped(encoded.length)} more not byte for byte` : "";
-    this.details.firstChild.textContent = `${count(last - first, "payload")} in view${apart}`;
+    const apart = encoded.length ? `, ${grouped(encoded.length)} more without a fixed byte offset` : "";
+    this.details.firstChild.textContent = `${count(last - first, PIECE)} in view${apart}`;
     if (!this.details.open) return;
     const rows = [];
     const row = (...cells) => element("tr", {}, ...cells.map((cell, at) => element("td", { class: at === 1 || at === 2 ? "right num" : null }, cell)));
     let end = first ? Number(side.slices.start[plain[first - 1]]) + side.slices.nbytes[plain[first - 1]] : 0;
     for (const slice of plain.slice(first, Math.min(last, first + MOST_LISTED))) {
       const start = Number(side.slices.start[slice]);
-      if (start > end) rows.push(row(element("span", { class: "quiet", text: "no payload" }), grouped(end), humanSize(start - end)));
+      if (start > end) rows.push(row(element("span", { class: "quiet", text: "not part of a tensor" }), grouped(end), humanSize(start - end)));
       rows.push(row(this.keyButton(slice), grouped(start), humanSize(side.slices.nbytes[slice])));
       end = start + side.slices.nbytes[slice];
     }
     for (const slice of encoded.slice(0, MOST_LISTED)) {
       rows.push(row(this.keyButton(slice), "—", humanSize(side.slices.nbytes[slice])));
     }
-    const head = element("tr", {}, element("th", { text: "payload" }), element("th", { class: "right", text: "first byte" }), element("th", { class: "right", text: "size" }));
+    const head = element("tr", {}, element("th", { text: PIECE }), element("th", { class: "right", text: "first byte" }), element("th", { class: "right", text: "size" }));
     const more = last - first > MOST_LISTED ? element("p", { class: "note", text: `and ${grouped(last - first - MOST_LISTED)} more: zoom in` }) : "";
     this.table.replaceChildren(element("table", { class: "plain" }, element("thead", {}, head), element("tbody", {}, ...rows)), more);
   }

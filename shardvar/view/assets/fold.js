@@ -1,11 +1,11 @@
-// The table's lines: a tensor, or a group that opens. Three or more siblings that differ in one number alone, and hold
+// The table's lines: a tensor, or a group that opens. Three or more siblings that differ only in one number, and hold
 // the same tensors with the same dtypes and shapes, are one group: "layers.{0..15,17..31}". Other folders have no line.
 
 const LEAST_ALIKE = 3;
 const LEAST_FOLDED = 20; // so few tensors are all in sight
 const NUMBERED = /^([^]*?)(\d{1,9})([/.]?)$/;
 
-// The folders and tensors of these items, each with a number that equals that of another of the same content.
+// The folders and tensors of these items, each with a number for its content: equal contents have equal numbers.
 function foldTree(items) {
   const root = makeFolder("", "");
   for (const item of items) {
@@ -24,7 +24,7 @@ function foldTree(items) {
   return root;
 }
 
-// The children of a folder, those that are alike as one group in the place of the first.
+// The children of a folder. Children that are alike are one group, in the place of the first of them.
 function entriesOf(node) {
   if (node.entries) return node.entries;
   const groups = new Map();
@@ -41,7 +41,7 @@ function entriesOf(node) {
   return (node.entries = entries);
 }
 
-// The lines of a folder: those of a group that is open have its members below it, and so on. ``shown`` is where the
+// The lines of a folder. A group that is open has its members below it, and so on. ``shown`` is where the
 // part of the keys begins that the line above does not tell.
 function linesOf(node, open, shown = 0, level = 1) {
   return entriesOf(node).flatMap((entry) => {
@@ -80,7 +80,7 @@ function groupsAround(node, item) {
   return null;
 }
 
-// What is told of a group as a whole: a number of each of its tensors, added up.
+// A number of each tensor of a group, added up.
 function sumOf(group, value) {
   return itemsOf(group).reduce((sum, item) => sum + value(item), 0);
 }

@@ -3,7 +3,7 @@
 // A key belongs to a layer by its first number that stands at the end of a part and of which there are at least three:
 // "decoder/block_12/kernel" is "kernel" of layer 12 of the stack "decoder/block_". Where a layer numbers its own parts
 // (experts), those share a column; where there are more layers than rows, neighbours share a row. A shared cell has the
-// colour of its largest value, and the worst of its marks.
+// colour of its largest value, and the worst of its marks. Where no layer differs from the others, there is no heat map.
 
 const LEAST_LAYERS = 3;
 const MOST_LAYER_ROWS = 64;
@@ -13,7 +13,7 @@ const MOST_PARTS = 4; // of a module's name above its column
 const NUMBERS = /(\d+)(?=[/.].)/g;
 const COUNTED = /(?<=^|[/._])\d+(?=[/.]|$)/g; // "experts.3" and "unit_3" are counted, "w1" is a name
 
-// The stacks of layers, those of most tensors first, those of an optimizer last.
+// The stacks of layers: the stack with the most tensors first, stacks of an optimizer last.
 function findStacks(items) {
   const numbers = new Map(); // prefix before a number, and the numbers that follow it
   const found = items.map(({ name }) => numbersIn(name));
@@ -50,7 +50,7 @@ function isBelowVariable({ name }, names) {
   return false;
 }
 
-// The numbers of a name at the ends of its parts, each with what stands before it.
+// The numbers at the ends of the parts of a name, each with the text before it.
 function numbersIn(key) {
   const found = [];
   NUMBERS.lastIndex = 0;
@@ -80,7 +80,7 @@ function finishStack(stack) {
   return { prefix: stack.prefix, isOptimizer: stack.isOptimizer, layers, modules, rows };
 }
 
-// Columns for modules: one each, or where that would be too many, a few for those that differ in numbers alone.
+// Columns for modules: one each, or if that would be too many, a few for modules that differ only in a number.
 function joinModules(names) {
   if (names.length <= MOST_MODULES) return { modules: names, columnOf: names.map((_, column) => column) };
   const patterns = new Map();
@@ -110,8 +110,9 @@ function columnNames(pattern, names, each) {
   });
 }
 
-// Which layers are alike: the same tensors with the same dtypes and shapes.
-function layerSentence(stack) {
+// The layers of a stack by what they hold: each group has the same names, shapes and dtypes; the largest comes first.
+function kindsOfLayers(stack) {
+  if (stack.kinds) return stack.kinds;
   const kinds = new Map();
   for (const [digits, members] of stack.layers) {
     const parts = members.map(({ item, column }) => column + item.rows.map((row, side) => (row < 0 ? "-" : ` ${SIDES[side].dtype[row]} ${SIDES[side].shape[row]}`)).join());
@@ -119,19 +120,37 @@ function layerSentence(stack) {
     if (!kinds.has(kind)) kinds.set(kind, []);
     kinds.get(kind).push([digits, members]);
   }
-  const groups = [...kinds.values()].sort((a, b) => b.length - a.length);
-  const [[, members]] = groups[0];
+  return (stack.kinds = [...kinds.values()].sort((a, b) => b.length - a.length));
+}
+
+// What the layers have in common: names, shapes and dtypes. Their values may differ, and may be damaged.
+function layerSentence(stack) {
+  const groups = kindsOfLayers(stack);
+  const [[[, members]]] = groups;
   const each = `${count(members.length, "tensor")} and ${humanSize(members.reduce((sum, { item }) => sum + nbytesOf(item), 0))} each`;
   const some = groups.length === 1 ? "" : `${grouped(groups[0].length)} of `;
-  const words = [`${some}${grouped(stack.layers.length)} layers are identical: ${each}`];
-  for (const group of groups.slice(1, 4)) words.push(`different: ${ranges(group.map(([digits]) => digits))}`);
-  if (groups.length > 4) words.push(`and ${count(groups.length - 4, "more kind")}`);
+  const words = [groups[0].length > 1 ? `${some}${grouped(stack.layers.length)} layers have the same shapes: ${each}` : `${grouped(stack.layers.length)} layers, each with other shapes`];
+  for (const group of groups[0].length > 1 ? groups.slice(1, 4) : []) words.push(`other shapes: ${ranges(group.map(([digits]) => digits))}`);
+  if (groups[0].length > 1 && groups.length > 4) words.push(`and ${count(groups.length - 4, "more kind")}`);
+  for (const [what, is] of [["cannot be read completely", isFaulty], ["have values that differ", ({ kind }) => IS_COMPARED && kind === "values"]]) {
+    const number = stack.layers.filter(([, there]) => there.some(({ item }) => is(item))).length;
+    if (number) words.push(`${grouped(number)} ${what}`);
+  }
   const there = new Set(stack.layers.map(([digits]) => Number(digits)));
   const [low, high] = [Number(stack.layers[0][0]), Number(stack.layers[stack.layers.length - 1][0])];
   const missing = [];
   for (let layer = low; layer < high && missing.length < 100 && high - low < 100_000; layer++) if (!there.has(layer)) missing.push(layer);
-  if (missing.length) words.push(`numbers left out: ${ranges(missing)}`);
+  if (missing.length) words.push(`missing numbers: ${ranges(missing)}`);
   return words.join(" · ");
+}
+
+// Whether a heat map shows something that differs from layer to layer. Bytes of equal layers do not.
+function isTelling(stack) {
+  return stack.modules.some((_, column) => {
+    const cells = stack.rows.map(({ cells }) => cells[column]);
+    if (cells.some((items) => !items.length || items.some((item) => isFaulty(item) || isOdd(item)))) return true;
+    return MEASURES.some((measure) => new Set(cells.map((items) => measure.value(worstOf(items, measure)))).size > 1);
+  });
 }
 
 // Only numbers that exist: "0–3, 7, 9–11".
@@ -157,7 +176,7 @@ function worstOf(items, measure) {
   return worst;
 }
 
-const FLAG_MARKS = { NaN: "NaN", infinity: "inf", "zeros alone": "0", "one value": "=", "not finite": "!" };
+const FLAG_MARKS = { NaN: "NaN", infinity: "inf", "all zeros": "0", constant: "=", "NaN or Inf": "!" };
 
 function isOdd(item) {
   return LOUD_FLAGS.some((flag) => flagsOf(item).has(flag));
@@ -168,7 +187,7 @@ function flagMark(item) {
   return FLAG_MARKS[FLAGS.find((flag) => flags.has(flag))] ?? "";
 }
 
-// The prefix of a stack; of an optimizer's that has the prefix of a model's, with a word that tells them apart.
+// The prefix of a stack, with a word for an optimizer's stack that has the same prefix as the model's.
 function stackLabel(stack, stacks) {
   const isShared = stack.isOptimizer && stacks.some((other) => other !== stack && other.prefix === stack.prefix);
   return shortened(printable(stack.prefix), 28) + (isShared ? " slots" : "") + stackMark(stack);
@@ -182,7 +201,9 @@ function stackMark(stack) {
 
 const LEFT = 46; // the labels of rows
 const LEAST_MARKED = 11; // CSS pixels of a row with room for a mark
-const BARS = 84; // the bars of whole layers, where a change is drawn
+const BARS = 84; // the bars of whole layers, in a comparison
+const TALLEST_ROW = 34;
+const MAP_HEIGHT = 450; // CSS pixels of the rows of a heat map, which is about as high as the size map next to it
 
 class LayerMap {
   constructor(actions) {
@@ -205,6 +226,7 @@ class LayerMap {
   start() {
     this.stacks = findStacks(ITEMS);
     [this.stack = null] = this.stacks;
+    this.isTelling = this.stacks.some(isTelling);
     this.showChoices();
   }
 
@@ -252,7 +274,8 @@ class LayerMap {
   }
 
   rowHeight() {
-    return Math.max(this.stack.rows.length > 48 ? 8 : 11, Math.min(18, Math.floor(450 / this.stack.rows.length)));
+    const { length } = this.stack.rows;
+    return Math.max(length > 48 ? 8 : 11, Math.min(TALLEST_ROW, Math.floor(MAP_HEIGHT / length)));
   }
 
   // The names above the columns: those parts of the modules that tell them apart.
@@ -295,7 +318,7 @@ class LayerMap {
     context.fillStyle = theme.quiet;
     let last = -Infinity;
     this.labels().forEach((label, column, labels) => {
-      if (label === labels[column - 1] || (column - last) * w < 12) return; // told already, or no room for it
+      if (label === labels[column - 1] || (column - last) * w < 12) return; // written already, or no room
       last = column;
       context.save();
       context.translate(LEFT + (column + 0.5) * w + 4, top - 6);
@@ -372,7 +395,7 @@ class LayerMap {
     const item = worstOf(items, measure);
     const value = measure.value(item);
     const about = `${measure.name} ${value === null ? "unknown" : measure.text(value)}`;
-    const shared = items.length > 1 ? `the most remarkable of ${count(items.length, "tensor")} in this cell` : "";
+    const shared = items.length > 1 ? `${count(items.length, "tensor")} in this cell: this is the most remarkable` : "";
     return [printable(item.key), about, [...flagsOf(item)].join(", "), isFaulty(item) ? "cannot be read" : "", shared];
   }
 
@@ -422,7 +445,7 @@ class LayerMap {
   }
 }
 
-// A measure of a tensor over the layers: the line of those that share its module.
+// A measure of a module over the layers, for the module of a tensor.
 function layerCurve(item, measure) {
   const place = layerMap.placeOf(item);
   if (!place) return null;

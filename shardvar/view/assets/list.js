@@ -1,5 +1,5 @@
-// Rows of any number, of which those in sight exist. Arrows, Home, End and Page keys move; one row is in the tab order.
-// ``choose`` is told each row that a hand moves to; ``turn`` opens and closes rows that hold others.
+// A list of any number of rows, which exist only while they are in sight. Arrows, Home, End and Page keys move; one row is
+// in the tab order. ``choose`` is called with each row that the reader moves to; ``turn`` opens and closes rows.
 
 class VirtualList {
   constructor({ label, role, rowHeight, head, renderRow, choose, hover, turn }) {
@@ -38,7 +38,7 @@ class VirtualList {
     this.draw();
   }
 
-  // Where the scroll bar is too short for all rows, it is stretched.
+  // If the scroll bar is too short for all rows, it is stretched.
   top(row) {
     const whole = this.length * this.rowHeight;
     const height = Math.min(whole, 12_000_000);

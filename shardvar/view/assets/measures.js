@@ -28,9 +28,9 @@ function largest(item) {
 
 const number3 = (value) => shortNumber(value);
 const ALL_MEASURES = [
-  { name: "Change", hint: "norm of the difference over the larger norm", ramp: "change", is: IS_COMPARED, value: (item) => finite(item.change), text: share },
+  { name: "Change", hint: "norm of B − A over the larger norm", ramp: "change", is: IS_COMPARED, value: (item) => finite(item.change), text: share },
   { name: "Largest difference", hint: "largest |B − A|", ramp: "change", is: IS_COMPARED, value: (item) => finite(item.values?.absolute), text: number3 },
-  { name: "Elements", hint: "share of the elements that differ", ramp: "change", is: IS_COMPARED, value: (item) => shareOfElements(item), text: share },
+  { name: "Elements", hint: "share of elements that differ", ramp: "change", is: IS_COMPARED, value: (item) => shareOfElements(item), text: share },
   { name: "Spread", hint: "standard deviation", ramp: "scale", is: !IS_DIFF && SIDES[0].stats, value: (item) => statistic(item, "std"), text: number3 },
   { name: "Scale", hint: "largest absolute value", ramp: "scale", is: !IS_DIFF && SIDES[0].stats, value: largest, text: number3 },
   { name: "Bytes", hint: "size", ramp: "scale", is: !IS_COMPARED, value: (item) => nbytesOf(item) || null, text: humanSize },
@@ -69,12 +69,29 @@ function rangeOf(measure, items = ITEMS) {
   return { low: high ? low : 0, high };
 }
 
-// On the scale of these ends; those of all tensors, where it is not told.
-function measureColour(measure, item, { low, high } = measure) {
+// Colours show the scale of values, and not their noise. Values within LEAST_SPREAD of each other share one colour. Below
+// FULL_SPREAD a scale takes only part of the ramp, around its middle, so that the least value never looks like no value.
+// A doubling is half a ramp.
+const LEAST_SPREAD = 1.1;
+const FULL_SPREAD = 4;
+
+function isOneColour({ low, high }) {
+  return !(high > low * LEAST_SPREAD);
+}
+
+// The place of a value on a ramp, from 0 to 1, by the least and the largest value.
+function placeOnRamp(value, { low, high }) {
+  if (isOneColour({ low, high })) return 0.5;
+  const [from, to] = [Math.log(low), Math.log(high)];
+  return 0.5 + (Math.log(value) - (from + to) / 2) / Math.max(to - from, Math.log(FULL_SPREAD));
+}
+
+// On the scale of these ends, which are those of all tensors unless given.
+function measureColour(measure, item, range = measure) {
   const value = measure.value(item);
   if (value === null) return IS_DIFF && item.status !== "equal" ? statusColour(item) : theme.empty;
   if (value <= 0) return IS_DIFF && item.kind === "dtype" ? KIND_COLOURS.dtype() : theme.same;
-  return rampColour(measure.ramp, high > low ? Math.log(value / low) / Math.log(high / low) : 0.5);
+  return rampColour(measure.ramp, placeOnRamp(value, range));
 }
 
 // What differs, of a tensor that has no number for it.
@@ -83,7 +100,7 @@ const KIND_COLOURS = {
   a: () => theme["side-a"], b: () => theme["side-b"], unreadable: () => theme.bad,
 };
 
-// A tensor of one side alone, which is hatched: the colour of B is like that of a change.
+// A tensor on only one side, which is hatched: the colour of B is like that of a change.
 function isOneSided(item) {
   return IS_COMPARED && (item.kind === "a" || item.kind === "b");
 }
@@ -98,7 +115,7 @@ const COLOURINGS = colourings();
 function colourings() {
   const by = MEASURES.map(({ name }) => name);
   const places = ["File", ...(SIDES.some(({ holder }) => holder) ? ["Device"] : [])];
-  if (IS_PLAN && IS_DIFF) return ["After", "Before", "Regions"];
+  if (IS_PLAN && IS_DIFF) return ["After", "Before", "Slices"];
   if (IS_DIFF) return [...by, ...places];
   return [...places, ...by.filter((name) => name !== "Bytes"), "Dtype"];
 }
@@ -148,7 +165,7 @@ function defaultColouring() {
 function itemColour(item, side = sideOf(item)) {
   const by = colouring();
   if (by === "Dtype") return tint(dtypeHue(dtypeOf(SIDES[side], item.rows[side])));
-  if (by === "Regions") return statusColour(item);
+  if (by === "Slices") return statusColour(item);
   if (SIDE_NAMES.includes(by)) {
     side = SIDE_NAMES.indexOf(by);
     if (item.rows[side] < 0) return theme.empty;
@@ -172,18 +189,24 @@ function legendEntry(colour, text, title) {
   return element("span", { class: "entry", title }, element("i", { style: { background: colour } }), text);
 }
 
-function showScale(legend, measure, { low, high } = measure) {
-  const ends = [low, high].map((value) => measure.text(value));
-  const stops = [0, 0.25, 0.5, 0.75, 1].map((at) => rampColour(measure.ramp, at)).join(", ");
-  const about = `${measure.hint}, log scale`;
+function showScale(legend, measure, range = measure) {
+  const { low, high } = range;
   if (!high) return legend.replaceChildren(...(IS_COMPARED ? ["no values that differ", ...kindEntries()] : ["no values"]));
+  const [least, most] = [low, high].map((value) => measure.text(value));
+  const others = IS_COMPARED ? kindEntries() : [];
+  if (isOneColour(range)) {
+    const ends = least === most ? least : `${least} to ${most}`;
+    const why = low === high ? "" : ", one colour because the range is below 10\u00a0%";
+    return legend.replaceChildren(legendEntry(rampColour(measure.ramp, 0.5), ends), element("span", { text: measure.hint + why }), ...others);
+  }
+  const places = [0, 0.25, 0.5, 0.75, 1].map((at) => placeOnRamp(low, range) * (1 - at) + placeOnRamp(high, range) * at);
+  const stops = places.map((place) => rampColour(measure.ramp, place)).join(", ");
   const scale = element("span", { class: "ramp", style: { background: `linear-gradient(to right, ${stops})` } });
-  const others = IS_COMPARED ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats && !IS_PLAN ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
-  return legend.replaceChildren(ends[0], scale, ends[1], element("span", { text: about }), ...others);
+  return legend.replaceChildren(least, scale, most, element("span", { text: `${measure.hint}, log scale` }), ...others);
 }
 
 const KIND_TEXT = IS_PLAN
-  ? { equal: "regions as before", values: "cut anew", a: "left out or renamed", b: "new" }
+  ? { equal: "same slices", values: "cut differently", a: "left out or renamed", b: "new" }
   : { equal: "equal", shape: "shape", dtype: "dtype", a: "only in A", b: "only in B", unreadable: "unreadable" };
 
 function kindEntries() {
@@ -202,7 +225,7 @@ function deviceEntries() {
   const entries = told.slice(0, FILE_COLOURS.length).map((number) => legendEntry(fileColour(number), `${side.holder} ${number}`));
   const more = told.length > FILE_COLOURS.length ? [`and ${grouped(told.length - FILE_COLOURS.length)} more, in the same colours`] : [];
   const whole = numbers[0] < 0 ? [legendEntry(theme.same, "unknown")] : [];
-  const how = side.holder === "rank" ? "from the names of the files" : "inferred from the regions, in their order";
+  const how = side.holder === "rank" ? "from the file names" : "inferred from the order of the slices";
   return [...entries, ...more, ...whole, element("span", { text: how })];
 }
 
@@ -211,7 +234,7 @@ function showLegend(legend) {
   const by = colouring();
   if (by === "Dtype") legend.replaceChildren(...DTYPES.map((name) => legendEntry(tint(dtypeHue(name)), name)));
   else if (by === "Device") legend.replaceChildren(...deviceEntries());
-  else if (by === "Regions") legend.replaceChildren(...kindEntries());
+  else if (by === "Slices") legend.replaceChildren(...kindEntries());
   else if (by === "File" || SIDE_NAMES.includes(by)) {
     const { files } = SIDES[by === "Before" ? 0 : SIDES.length - 1];
     const entries = files.slice(0, FILE_COLOURS.length).map((name, file) => legendEntry(fileColour(file), `file ${file}`, printable(name)));

@@ -23,7 +23,7 @@ function svgElement(tag, attributes, ...children) {
 const DTYPE_HUES = [244, 96, 316, 58, 196, 16];
 
 // Four hues in two tints each, which the usual kinds of colour blindness keep apart. Beyond eight files they repeat, and
-// the number of the file tells.
+// the number of the file tells them apart.
 const FILE_COLOURS = ["#4c76bf", "#2f9387", "#a6843f", "#87639f", "#8fa9dc", "#77bdb6", "#ccb47f", "#b59aca"];
 const STATUS_TEXT = {
   equal: "equal", differs: "differs", a: "only in A", b: "only in B", unreadable: "unreadable",
@@ -59,21 +59,21 @@ function fileColour(file) {
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
 
-// The parts of a key from left to right, whatever the direction of their letters: in a line of text, "a/ب/0" is shown as
-// "a/0/ب". As elements, so that a selection copies the key alone.
+// The parts of a key from left to right, also in scripts that run from right to left: in a line of text, "a/ب/0" is shown
+// as "a/0/ب". As elements, so that a selection copies only the key.
 function keyNodes(text) {
   if (!RIGHT_TO_LEFT.test(text)) return [text];
   return text.split(/([/.])/).map((part, at) => (at % 2 ? part : element("bdi", { text: part })));
 }
 
-// The same as a text, with marks of direction, where nothing can be copied: on a canvas, in a tip.
+// The same as a text with marks of direction, for places from which nothing is copied: a canvas, a tip.
 function keyText(text) {
   return RIGHT_TO_LEFT.test(text) ? text.replace(/[/.]/g, "\u200e$&\u200e") : text;
 }
 
 const TAG_FONT = '11.5px system-ui, "DejaVu Sans", sans-serif';
 
-// A text on a small piece of card, which keeps its contrast whatever colour is below; nothing where it does not fit.
+// A text on a small piece of card, which keeps its contrast on any colour; nothing if it does not fit.
 function tag(context, text, x, y, width, strong = false) {
   context.font = `${strong ? "600 " : ""}${TAG_FONT}`;
   const shown = fittedText(context, text, width - 8);
@@ -125,7 +125,7 @@ function hatch(context, x, y, width, height, colour, step = 6) {
   context.restore();
 }
 
-// As much of a text as fits, with an ellipsis; a number at its end stays, since it tells a layer from its neighbours.
+// As much of a text as fits, with an ellipsis. A number at its end stays, because it tells a layer from its neighbours.
 // Nothing where even a few letters do not fit.
 function fittedText(context, text, width) {
   if (context.measureText(text).width <= width) return text;
@@ -163,22 +163,29 @@ function itemLines(item, side) {
   const checkpoint = SIDES[side];
   const row = item.rows[side];
   const fault = checkpoint.faults.get(row);
-  const files = new Set();
-  for (let slice = checkpoint.first[row]; slice < checkpoint.first[row + 1]; slice++) {
-    files.add(checkpoint.slices.file[slice]);
-  }
   const nbytes = checkpoint.nbytes[row];
   return [
     printable(item.key),
     `${dtypeOf(checkpoint, row) || "unknown dtype"} ${humanShape(shapeOf(checkpoint, row))}`,
     `${humanSize(nbytes)}, ${percent(nbytes, checkpoint.total)} of all`,
-    `${count(checkpoint.num_slices[row], "slice")} in ${count(files.size, "file")}`,
+    valueText(item, side) === undefined ? "" : `value ${printable(valueText(item, side))}`,
+    placesText(checkpoint, row),
     IS_DIFF ? statusText(item) : "",
     fault ? `${fault.kind}: cannot be read` : "",
   ];
 }
 
-// "Calls once all that happens in this frame has happened."
+// In which files the bytes of a tensor are, and in how many slices.
+function placesText(side, row) {
+  const [first, last] = slicesOf(side, row);
+  const files = new Set();
+  for (let slice = first; slice < last; slice++) files.add(side.slices.file[slice]);
+  const where = files.size === 1 ? (side.files.length > 1 ? `file ${[...files][0]}` : "") : files.size ? count(files.size, "file") : "";
+  const pieces = last - first === 1 && !side.cut.has(first) ? "" : count(last - first, "slice");
+  return [pieces, where].filter(Boolean).join(" in ");
+}
+
+// A function that calls ``act`` once in a frame, however often it is called.
 function soon(act) {
   let pending = false;
   return () => {

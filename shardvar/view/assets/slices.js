@@ -1,4 +1,4 @@
-// A tensor's full shape as a rectangle with the regions that are stored, each in the colour of its file.
+// A tensor's full shape as a rectangle with its stored slices, each in the colour of its file.
 
 const MOST_COMPARED = 1500;
 
@@ -77,6 +77,12 @@ function areRegionsSeen(side, row, width, height) {
   return w >= LEAST_REGION && h >= LEAST_REGION;
 }
 
+// Whether a tensor is one piece in one file.
+function isStoredWhole(side, row) {
+  const [first, last] = slicesOf(side, row);
+  return last - first === 1 && !side.cut.has(first);
+}
+
 class SliceDrawing {
   constructor(side, row) {
     Object.assign(this, { side, row, shape: shapeOf(side, row) });
@@ -95,7 +101,7 @@ class SliceDrawing {
   label() {
     const [first, last] = slicesOf(this.side, this.row);
     const overlap = this.overlaps.length ? `, ${count(this.overlaps.length, "overlap")}` : "";
-    return `Shape ${humanShape(this.shape)} in ${count(last - first, "region")}${overlap}; listed below.`;
+    return `Shape ${humanShape(this.shape)} in ${count(last - first, "slice")}${overlap}; listed below.`;
   }
 
   height() {
@@ -107,7 +113,7 @@ class SliceDrawing {
 
   caption() {
     const words = this.axes.map((axis, place) => `axis ${axis} ${this.axes.length === 2 && place === 0 ? "↓" : "→"} ${grouped(this.shape[axis])}`);
-    if (this.hidden) words.push("cut along more axes: regions that differ there lie on each other");
+    if (this.hidden) words.push("cut along more axes than are drawn, so slices cover each other");
     else if (this.shape.length > 2) words.push(`of ${this.shape.length} axes`);
     return element("p", { class: "note", text: words.join(" · ") || "a scalar" });
   }
@@ -152,17 +158,17 @@ class SliceDrawing {
       const [x, y, w, h] = this.place(box);
       if (px >= x && px < x + w && py >= y && py < y + h) return showTip(event, this.lines(slice, box));
     }
-    return showTip(event, ["stored nowhere", "No slice holds these elements."]);
+    return showTip(event, ["not stored", "No slice contains these elements."]);
   }
 
   lines(slice, [offset, shape]) {
     const { side } = this;
     const file = side.slices.file[slice];
-    const place = side.encoded.has(slice) ? "not byte for byte" : `from byte ${grouped(side.slices.start[slice])}`;
+    const place = side.encoded.has(slice) ? "no fixed byte offset" : `from byte ${grouped(side.slices.start[slice])}`;
     return [
       regionText(offset, shape),
       humanSize(side.slices.nbytes[slice]),
-      `${printable(side.files[file])}, ${side.file_nbytes[file] === null ? "which is missing" : place}`,
+      `${printable(side.files[file])}, ${side.file_nbytes[file] === null ? "missing" : place}`,
       side.holder ? `${side.holder}: ${deviceText(side, slice)}` : "",
     ];
   }
@@ -170,25 +176,26 @@ class SliceDrawing {
 
 const MOST_ROWS = 100;
 
-// The slices as a table: the same as the drawing, for those who do not see it.
+// The slices as a table, for readers who do not see the drawing.
 function sliceTable(side, row) {
   const [first, last] = slicesOf(side, row);
   const rows = [];
   const isByDevice = colouring() === "Device" && side.holder;
+  const isWhole = isStoredWhole(side, row);
   const swatch = (slice) => element("span", { class: "swatch", style: { background: sliceColour(side, slice) } });
   for (let slice = first; slice < Math.min(last, first + MOST_ROWS); slice++) {
     const file = side.slices.file[slice];
     const [offset, shape] = boxOf(side, slice);
     const isMissing = side.file_nbytes[file] === null;
     rows.push(element("tr", {},
-      element("td", { class: "mono", text: regionText(offset, shape) }),
+      isWhole ? null : element("td", { class: "mono", text: regionText(offset, shape) }),
       element("td", { title: printable(side.files[file]), class: isMissing ? "bad" : null },
         isByDevice ? null : swatch(slice), `${file}${isMissing ? ", missing" : ""}`),
       side.holder ? element("td", { class: "num" }, isByDevice ? swatch(slice) : null, side.slices.device[slice] < 0 ? "—" : String(side.slices.device[slice])) : null,
-      element("td", { class: "right num", text: side.encoded.has(slice) ? "encoded" : grouped(side.slices.start[slice]) }),
+      element("td", { class: "right num", text: side.encoded.has(slice) ? "not fixed" : grouped(side.slices.start[slice]) }),
       element("td", { class: "right num", text: humanSize(side.slices.nbytes[slice]) })));
   }
-  const heads = [["region", ""], ["file", ""], ...(side.holder ? [[side.holder, ""]] : []), ["first byte", "right"], ["size", "right"]];
+  const heads = [...(isWhole ? [] : [["slice", ""]]), ["file", ""], ...(side.holder ? [[side.holder, ""]] : []), ["first byte", "right"], ["size", "right"]];
   const table = element("table", { class: "plain" },
     element("thead", {}, element("tr", {}, ...heads.map(([text, kind]) => element("th", { text, class: kind, scope: "col" })))),
     element("tbody", {}, ...rows));

@@ -1,10 +1,10 @@
 // Above an open folder of the size map, the whole checkpoint as a strip, to scale and in reading order: the folder and
-// those beside it, which a click or an arrow key opens. A mark below a segment tells that something in it is damaged or
+// its neighbours, which a click or an arrow key opens. A mark below a segment tells that something in it is damaged or
 // not finite.
 
 const STRIP_HEIGHT = 26; // of the colours; the marks are below
 
-// The folders and tensors beside an open folder, and beside those that it lies in, as they are read.
+// The neighbours of an open folder and of the folders around it, in reading order.
 function segmentsOf(tree, open) {
   const isAround = (node) => node.children && node !== open && open.prefix.startsWith(node.prefix);
   const found = [];
@@ -52,7 +52,7 @@ class FolderStrip {
       context.fillText(isFaulty(lead) ? "✗" : "!", Math.min(left + w / 2 - 3, width - 7), height);
     });
     const [left, w] = this.placeOf(this.current);
-    const shown = Math.max(w, 5); // of a thousand folders, too
+    const shown = Math.max(w, 5); // so that it is seen among a thousand folders
     outline(context, Math.min(left, width - shown), 0, shown, STRIP_HEIGHT, 2);
   }
 

@@ -1,9 +1,11 @@
-// Tensors as areas in proportion to their bytes, those of a folder together (squarified, largest first).
+// Tensors as areas in proportion to their bytes, grouped by folder (squarified, largest first).
 //
-// The canvas draws everything; over it lie buttons for the largest boxes, for keyboards and screen readers. What would
+// The canvas draws everything. Above it are buttons for the largest boxes, for keyboards and screen readers. What would
 // be smaller than a few pixels is drawn as one box with its fellows, so that any number of tensors is soon drawn.
 
 const HEADER = 19;
+const SMALL_HEADER = 13; // of a low folder with a number, such as a layer
+const IS_NUMBERED = /\d[/.]?$/;
 const LEAST_AREA = 9;
 const MOST_BUTTONS = 160;
 const MOST_LEVELS = 32;
@@ -11,7 +13,7 @@ const MOST_UNEQUAL = 1.25;
 const MOST_LENGTH = Math.log(3); // of a box, as the logarithm of its length over its width
 const LEAST_NAME = 60; // CSS pixels of a box whose name is cut where it does not fit
 
-// The folders and tensors, of two checkpoints those of either; chains of single folders are one.
+// The folders and tensors of one checkpoint, or of two together. Chains of single folders are one folder.
 function buildTree(items) {
   const root = makeFolder("", "");
   for (const item of items) {
@@ -27,7 +29,7 @@ function buildTree(items) {
   return finishTree(root);
 }
 
-// The folder that holds a key, made where it is not there yet, and the key's label in it. ``pass`` is told every folder on
+// The folder of a key, made if needed, and the label of the key in it. ``pass`` is called with every folder on
 // the way, from the root on.
 function placeInTree(root, key, pass = () => {}) {
   const separator = key.includes("/") ? "/" : ".";
@@ -81,13 +83,13 @@ function finishTree(node) {
   return node;
 }
 
-// The last part of their names that all tensors of a folder share, such as ".weight", which tells none from another.
+// The last part of the names of all tensors in a folder, such as ".weight", if they share it.
 function sharedEnd(children) {
   const ends = children.filter((child) => child.item).map(({ label }) => label.match(/[^/.][/.][^/.]+$/)?.[0].slice(1));
   return ends.length > 1 && ends.every((end) => end !== undefined && end === ends[0]) ? ends[0] : "";
 }
 
-// Whether siblings, such as layers, have so nearly the same size that their own order says more than that of their sizes.
+// Whether siblings, such as layers, have so nearly the same size that they are drawn in their own order.
 function areMuchAlike(children) {
   let [least, most] = [Infinity, 0];
   for (const { nbytes } of children) [least, most] = [Math.min(least, nbytes), Math.max(most, nbytes)];
@@ -101,7 +103,7 @@ function boxLabel({ node, above }) {
   return keyText(printable(end ? node.label.slice(0, -end.length) : node.label));
 }
 
-// The tensor that many are drawn as where they are too small: the worst among them, else the largest.
+// The tensor whose colour a box of many small tensors has: the worst among them, else the largest.
 function leadOf(nodes) {
   let lead = null;
   for (const node of nodes) {
@@ -206,7 +208,7 @@ class Treemap {
     this.tree = buildTree(items);
     const left = items.filter((item) => !nbytesOf(item));
     this.note.hidden = !left.length;
-    this.note.textContent = `${count(left.length, "tensor")} of no bytes or unknown size: only in the table.`;
+    this.note.textContent = `${count(left.length, "tensor")} without bytes or of unknown size: see the table.`;
     this.zoom(prefix);
   }
 
@@ -244,7 +246,7 @@ class Treemap {
     box.isClosed = depth > 0 && (width < 7 || height < 7);
     if (box.isClosed) return;
     const pad = depth === 0 ? 0 : width > 40 && height > 40 ? 3 : 1;
-    box.header = depth > 0 && width > 44 && height > 44 ? HEADER : 0;
+    box.header = depth > 0 && width > 44 && height > 44 ? HEADER : depth > 0 && width > 26 && height > 24 && IS_NUMBERED.test(node.label) ? SMALL_HEADER : 0;
     const top = box.header || pad;
     const inner = [x + pad, y + top, width - 2 * pad, height - top - pad];
     if (inner[2] <= 0 || inner[3] <= 0) return;
@@ -289,7 +291,8 @@ class Treemap {
       context.strokeStyle = theme.line;
       context.lineWidth = 1;
       if (w > 6 && h > 6) context.strokeRect(left + 0.5, top + 0.5, w - 1, h - 1);
-      if (box.header) this.write(context, boxLabel(box), left + 6, top + 14, w - 12);
+      if (box.header === SMALL_HEADER) this.writeSmall(context, boxLabel(box), left + 3, top + 10, w - 6);
+      else if (box.header) this.write(context, boxLabel(box), left + 6, top + 14, w - 12);
       return;
     }
     if (node.rest || box.isClosed) {
@@ -334,7 +337,15 @@ class Treemap {
     context.fillText(fittedText(context, text, width), x, y);
   }
 
-  // On a canvas of their own, so that nothing else is drawn anew where the mouse moves.
+  // In a folder that is low, its name, or at least the number that tells it from its neighbours.
+  writeSmall(context, text, x, y, width) {
+    context.font = '600 9.5px system-ui, "DejaVu Sans", sans-serif';
+    context.fillStyle = theme["cell-ink"];
+    const [number] = text.match(/\d*$/);
+    context.fillText([text, number].find((each) => context.measureText(each).width <= width) ?? "", x, y);
+  }
+
+  // On a canvas of their own, so that the rest is not drawn again when the mouse moves.
   mark() {
     const context = fitted(this.marks, this.element.clientWidth, this.element.clientHeight);
     if (!context) return;
@@ -436,7 +447,7 @@ class Treemap {
     event.preventDefault();
   }
 
-  // The nearest box whose middle lies on that side, straight ahead before aslant.
+  // The nearest box in a direction; boxes straight ahead come before others.
   neighbour(place, key) {
     const middle = ({ x, y, width, height, header }) => [x + width / 2, header ? y + header / 2 : y + height / 2];
     const [x, y] = middle(this.buttons[place].box);

@@ -23,6 +23,9 @@ from sphinx.util.nodes import make_refnode
 
 import shardvar
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from spec_tests.helpers.api_reference import head_of, whole_sections
+
 project = "shardvar"
 author = "The shardvar authors"
 project_copyright = "The shardvar authors"
@@ -246,8 +249,16 @@ def convert_docstring(
 ) -> None:
     """Mark indented lines as programs and escape shapes like ``[*ids, dim]``.
 
-    In sections of NumPy, such as Parameters, indented lines are descriptions. Errors are links.
+    In sections of NumPy, such as Parameters, indented lines are descriptions. Errors are links. A
+    member of a family gets the sections that its docstring leaves to another one.
     """
+    if what in ("class", "function", "method") and head_of(value) is not None:
+        whole = whole_sections(value)
+        text = whole.pop("").rstrip()
+        for name, section in whole.items():
+            underline = "-" * len(name)
+            text += f"\n\n{name}\n{underline}\n" + section.strip("\n")
+        lines[:] = text.split("\n")
     shown: list[str] = []
     last = section = ""
     for number, line in enumerate(lines):

@@ -97,11 +97,6 @@ class ShardvarError(Exception):
         *places : str
             The places: a file, a block of a table, a key in quotes.
 
-        Returns
-        -------
-        ShardvarError
-            The error, of the same class.
-
         Examples
         --------
         >>> print(MalformedCheckpoint("It has no end.", "Copy it again.").at("m.npz", "'w'"))

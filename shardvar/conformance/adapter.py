@@ -196,11 +196,6 @@ def methods_of(adapter: Any) -> frozenset[str]:
     adapter : object
         The adapter.
 
-    Returns
-    -------
-    frozenset of str
-        The names.
-
     Examples
     --------
     >>> class Little:
@@ -220,11 +215,6 @@ def strangers_of(adapter: Any) -> list[str]:
     ----------
     adapter : object
         The adapter.
-
-    Returns
-    -------
-    list of str
-        The names, sorted.
     """
     # A misspelt name, such as look_up for lookup, would otherwise only make a rule "not claimed".
     public = {

@@ -127,24 +127,12 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     """The intervals of PyTorch's chunk rule: all of ceil(length / num_shards), then a short one,
     then empty ones.
 
-    Parameters
-    ----------
-    length : int
-        The number of ids.
-    num_shards : int
-        The number of shards, at least 1.
+    Otherwise as ``div``.
 
     Returns
     -------
     tuple of tuple of int
         (start, stop) of each shard.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If an argument is not an integer.
-    ArgumentError
-        If `num_shards` is below 1 or more than 4,194,304, or `length` is negative.
 
     Examples
     --------
@@ -226,11 +214,6 @@ class PartitionSpec(_SpecFields):
         shape : sequence of int
             The full shape.
 
-        Returns
-        -------
-        tuple of tuple of int
-            For each axis the sizes of its parts.
-
         Raises
         ------
         LayoutError
@@ -297,11 +280,6 @@ class Partition:
         counts : sequence of int
             The number of parts along each axis. Axes that are left out, from the end, stay whole.
 
-        Returns
-        -------
-        Partition
-            The grid.
-
         Raises
         ------
         ArgumentError
@@ -313,19 +291,12 @@ class Partition:
 
     @classmethod
     def from_sizes(cls, shape: Sequence[int], sizes: Sequence[Sequence[int]]) -> Self:
-        """The grid of parts with given sizes, in C order.
+        """The grid of parts with given sizes, in C order; otherwise as ``from_counts``.
 
         Parameters
         ----------
-        shape : sequence of int
-            The full shape.
         sizes : sequence of sequences of int
             For each axis the sizes of its parts.
-
-        Returns
-        -------
-        Partition
-            The grid.
 
         Raises
         ------

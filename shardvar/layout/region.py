@@ -207,11 +207,6 @@ class Region:
         other : Region
             A region of the same rank.
 
-        Returns
-        -------
-        bool
-            True if `other` lies in this region.
-
         Raises
         ------
         LayoutError
@@ -262,11 +257,6 @@ class Region:
         ----------
         outer : Region
             A region that covers this one.
-
-        Returns
-        -------
-        Region
-            A region of the same shape.
 
         Raises
         ------

@@ -127,19 +127,14 @@ class MinSizePartitioner:
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
         """Return the number of parts along each axis.
 
+        Otherwise as ``FixedShardsPartitioner.__call__``.
+
         Parameters
         ----------
         shape : sequence of int
             The shape of the variable; every dimension must be known.
         dtype : dtype_like
             The dtype of the variable.
-        axis : int, default 0
-            The axis to cut.
-
-        Returns
-        -------
-        list of int
-            The number of parts along each axis.
 
         Raises
         ------
@@ -190,19 +185,14 @@ class MaxSizePartitioner:
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
         """Return the number of parts along each axis.
 
+        Otherwise as ``FixedShardsPartitioner.__call__``.
+
         Parameters
         ----------
         shape : sequence of int
             The shape of the variable; every dimension must be known.
         dtype : dtype_like
             The dtype of the variable.
-        axis : int, default 0
-            The axis to cut.
-
-        Returns
-        -------
-        list of int
-            The number of parts along each axis.
 
         Raises
         ------
@@ -261,21 +251,16 @@ def variable_axis_size_partitioner(
 ) -> Partition2:
     """Return a ``MaxSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
+    Otherwise as ``fixed_size_partitioner``.
+
     Parameters
     ----------
     max_shard_bytes : int
         The most bytes of a part. A part of one row may be larger.
-    axis : int, default 0
-        The axis to cut.
     bytes_per_string_element : int, default 16
         The bytes that one string counts as.
     max_shards : int, optional
         The largest number of parts; None for no limit.
-
-    Returns
-    -------
-    callable
-        ``partitioner(shape, dtype)``, which returns the number of parts along each axis.
 
     Raises
     ------
@@ -300,23 +285,18 @@ def min_max_variable_partitioner(
 ) -> Partition2:
     """Return a ``MinSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
+    Otherwise as ``fixed_size_partitioner``.
+
     Parameters
     ----------
     max_partitions : int, default 1
         The largest number of parts. As in TensorFlow, a number below 1 means one part.
-    axis : int, default 0
-        The axis to cut.
     min_slice_size : int, default 262144
         The least bytes of a part.
     bytes_per_string_element : int, default 16
         The bytes that one string counts as.
     rounding : {"floor", "ceil"}, default "floor"
         "floor" keeps the minimum; "ceil" is TensorFlow's rule, whose parts may be smaller.
-
-    Returns
-    -------
-    callable
-        ``partitioner(shape, dtype)``, which returns the number of parts along each axis.
 
     Raises
     ------

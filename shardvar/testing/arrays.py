@@ -50,11 +50,6 @@ def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
     dtype : dtype_like, optional
         The dtype, float32 by default.
 
-    Returns
-    -------
-    ndarray
-        The array.
-
     Examples
     --------
     >>> counting((2, 2), np.int64)

@@ -140,11 +140,6 @@ def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | 
     ulps : int, default 0
         As in ``assert_matches_oracle``.
 
-    Returns
-    -------
-    str or None
-        The difference; None if there is none.
-
     Examples
     --------
     >>> difference(np.array([1.0, 2.0]), [1.0, 3.0])

@@ -41,11 +41,6 @@ def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
     ----------
     shape : sequence of int
         The shape.
-
-    Returns
-    -------
-    SearchStrategy of Region
-        The strategy.
     """
     axes = [
         st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape
@@ -90,18 +85,7 @@ def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
 
 
 def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
-    """Return partitions of a shape; see ``tilings``.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        The shape.
-
-    Returns
-    -------
-    SearchStrategy of Partition
-        The strategy.
-    """
+    """Return partitions of a shape; see ``tilings``; otherwise as ``tilings``."""
     return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
 
 
@@ -138,11 +122,6 @@ def partitioners(max_shards: int = 9, max_nbytes: int = 200) -> st.SearchStrateg
         The most shards.
     max_nbytes : int, default 200
         The largest limit of a shard, in bytes.
-
-    Returns
-    -------
-    SearchStrategy of partitioner
-        The strategy.
     """
     shards, nbytes = st.integers(1, max_shards), st.integers(1, max_nbytes)
     return st.one_of(

@@ -59,11 +59,6 @@ def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVa
     name : str, default 'w'
         The name of the variable.
 
-    Returns
-    -------
-    ShardedVariable
-        The variable.
-
     Examples
     --------
     >>> import numpy as np
@@ -144,13 +139,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         return sharded_of(full, sizes)
 
     def read(self) -> Array:
-        """Return the whole value.
-
-        Returns
-        -------
-        ndarray
-            The value.
-        """
+        """Return the whole value."""
         return np.asarray(self.variable)
 
     def lookup(self, ids: Ids) -> Array:

@@ -257,11 +257,6 @@ def clipped(rows: Array, max_norm: float) -> Array:
     max_norm : float
         The largest l2 norm of a row. Rows with a smaller one stay as they are.
 
-    Returns
-    -------
-    ndarray
-        The rows, of the same dtype.
-
     Examples
     --------
     >>> clipped(np.array([[3.0, 4.0], [0.0, 1.0]], np.float32), 2.5).tolist()
@@ -290,11 +285,6 @@ class Snapshot:
         ----------
         value : array_like
             The value as it came.
-
-        Returns
-        -------
-        Snapshot
-            The value and a copy.
         """
         array = np.asarray(value)
         return cls(array, array.copy())
@@ -324,11 +314,6 @@ def updated(full: Array, update: Update) -> Array:
         The array before, which stays as it is.
     update : Update
         The write.
-
-    Returns
-    -------
-    ndarray
-        The array after, of the same dtype.
     """
     if update.ids is None:
         dense = {"assign": update.values, "add": full + update.values, "sub": full - update.values}[

@@ -54,11 +54,6 @@ def newest_checkpoint(path: Path) -> str:
     path : path_like
         The folder, or any path that means one checkpoint.
 
-    Returns
-    -------
-    str
-        The path of the newest checkpoint, or of the only one.
-
     Raises
     ------
     AmbiguousPath

@@ -57,11 +57,6 @@ class Damage:
             The tensor.
         file : str, optional
             The file in which the tensor was read.
-
-        Returns
-        -------
-        Damage
-            The damage.
         """
         # A report is what that command lists.
         remedy = error.remedy.removesuffix(LISTS_MORE).rstrip()
@@ -78,13 +73,7 @@ class Damage:
         return self.file is not None and self.kind in ("MissingFile", "CorruptCheckpoint")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the damage as a JSON object with stable keys.
-
-        Returns
-        -------
-        dict
-            The damage.
-        """
+        """Return the damage as a JSON object with stable keys."""
         names = ("kind", "key", "file", "message", "cause", "remedy")
         return {name: getattr(self, name) for name in names}
 

@@ -191,11 +191,6 @@ class Reader:
             With ``'auto'``, read the part, and note it in ``unverified``. Checksums of runs are
             compared in both.
 
-        Returns
-        -------
-        ndarray
-            The values.
-
         Raises
         ------
         UnknownKey
@@ -293,22 +288,12 @@ class Reader:
     def layout(self, key: str) -> "Layout | None":
         """Return the layout of a mesh whose devices hold the key's slices, one each.
 
-        Parameters
-        ----------
-        key : str
-            The name of the tensor.
+        Otherwise as ``find``.
 
         Returns
         -------
         Layout or None
             The layout; None if no rule gives these slices.
-
-        Raises
-        ------
-        UnknownKey
-            If the checkpoint has no such tensor.
-        CheckpointError
-            If the entries of the key are damaged or incomplete.
 
         Notes
         -----

@@ -86,13 +86,7 @@ class WriteReport:
         return self.path
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with stable keys.
-
-        Returns
-        -------
-        dict
-            The report.
-        """
+        """Return the report as a JSON object with stable keys."""
         lists = {
             "file_nbytes": list(self.file_nbytes),
             "exceeding": [asdict(each) for each in self.exceeding],
@@ -182,10 +176,7 @@ class VerifyReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys.
 
-        Returns
-        -------
-        dict
-            The report.
+        Otherwise as ``WriteReport.to_json``.
         """
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {

@@ -14,10 +14,12 @@ from spec_tests.helpers.api_reference import (
     SECTIONS,
     Member,
     entries,
+    head_of,
     members,
     names_in,
     sections,
     undocumented_fields,
+    whole_sections,
 )
 from spec_tests.helpers.source_code import MODULES, module_name, tree_of
 
@@ -78,18 +80,26 @@ PUBLIC_MODULES = {"shardvar.layouts", "shardvar.testing", "shardvar.errors"}
 """The modules below `shardvar` whose names the pages import from there."""
 
 
+GIVES = re.compile(r"(?:Return|Yield|Draw|Create|Open|Choose|Construct|The|An?|Each|Disjoint)\b")
+"""First words of a docstring whose first line says what is returned. Its type is in the signature,
+so that a section would say it twice."""
+
+
 def problems(member: Member) -> Iterator[str]:
     """Yield in which points a docstring differs from its signature and from NumPy's form."""
     found = sections(member.docstring)
+    whole = found if isinstance(member.value, property) else whole_sections(member.value)
     headings = [heading for heading in found if heading]
     if headings != [heading for heading in SECTIONS if heading in headings]:
         yield f"headings {headings}, not in the order and spelling of {SECTIONS}"
     if member.takes is not None:
-        yield from differing_parameters(member.takes, found.get("Parameters", ""))
-    if member.gives != ("Returns" in found or "Yields" in found) and not isinstance(
-        member.value, property
-    ):
-        yield "a section Returns or Yields exactly if a value is returned"
+        yield from differing_parameters(member.takes, whole.get("Parameters", ""))
+    is_described = "Returns" in whole or "Yields" in whole
+    if is_described and not member.gives and not isinstance(member.value, property):
+        yield "a section Returns or Yields, and no value is returned"
+    if member.gives and not is_described and not GIVES.match(member.docstring):
+        yield "neither a section Returns or Yields, nor a first line that begins with the result"
+    yield from repeated_entries(member)
     for name, type_, description in entries(found.get("Raises", "")):
         value = getattr(errors, name, getattr(builtins, name, None))
         if (
@@ -110,6 +120,17 @@ def problems(member: Member) -> Iterator[str]:
             yield f"an example imports {module}, which a user of the library does not know"
     if inspect.isclass(member.value) and (fields := undocumented_fields(member.value)):
         yield f"fields without a docstring: {fields}"
+
+
+def repeated_entries(member: Member) -> Iterator[str]:
+    """Yield the entries of a docstring that the head of its family has word for word."""
+    head = None if isinstance(member.value, property) else head_of(member.value)
+    if head is None:
+        return
+    own, theirs = sections(member.docstring), sections(inspect.getdoc(head) or "")
+    for heading in own.keys() & theirs.keys() - {"", "Examples", "Notes"}:
+        if both := set(entries(own[heading])).intersection(entries(theirs[heading])):
+            yield f"{heading} repeats {sorted(both)} of the member that it refers to"
 
 
 def differing_parameters(takes: list[inspect.Parameter], section: str) -> Iterator[str]:
@@ -187,7 +208,8 @@ def documented(first: int, *rest: str, second: str = "a") -> int:
         ("str, default 'a'", "str", "exactly if there is a default"),
         ("first : int", "first : int, optional", "exactly if there is a default"),
         ("OutOfRange", "OutOfRanges", "Raises"),
-        ("Returns\n    -------", "Notes\n    -----", "Returns or Yields"),
+        ("Returns\n    -------\n    int\n        The number.\n\n    ", "", None),
+        ("Return a number.\n", "Add one; otherwise as ``documented``.\n", "repeats"),
         ("Examples\n    --------", "", "examples outside"),
         (">>> documented(1)", ">>> from shardvar.layout.region import Region", "does not know"),
         (">>> documented(1)", ">>> from shardvar.layouts import Layout", None),
@@ -204,3 +226,48 @@ def test_every_kind_of_problem_is_seen(
     takes = list(inspect.signature(documented).parameters.values())
     found = list(problems(Member("documented", __name__, documented, takes, gives=True)))
     assert (found == []) if problem is None else any(problem in each for each in found)
+
+
+def relative(first: int, second: str = "a") -> int:
+    """Count a number; otherwise as ``documented``.
+
+    Parameters
+    ----------
+    first : int
+        Another number.
+
+    Raises
+    ------
+    ValueError
+        If it is odd.
+    """
+    return first + len(second)
+
+
+def test_a_member_of_a_family_states_its_difference() -> None:
+    """It has the other entries of the head, as far as it has the parameters, in its own order."""
+    whole = whole_sections(relative)
+    takes = list(inspect.signature(relative).parameters.values())
+    assert list(problems(Member("relative", __name__, relative, takes, gives=True))) == []
+    assert [entry[::2] for entry in entries(whole["Parameters"])] == [
+        ("first", "Another number."),
+        ("second", "A text."),
+    ]
+    assert [entry[0] for entry in entries(whole["Raises"])] == ["OutOfRange", "ValueError"]
+    assert whole["Returns"].split() == ["int", "The", "number."]
+
+
+def test_a_result_is_described_somewhere() -> None:
+    def incremented(number: int) -> int:
+        """Add one.
+
+        Parameters
+        ----------
+        number : int
+            The number.
+        """
+        return number + 1
+
+    takes = list(inspect.signature(incremented).parameters.values())
+    found = list(problems(Member("incremented", __name__, incremented, takes, gives=True)))
+    assert len(found) == 1 and "begins with the result" in found[0]

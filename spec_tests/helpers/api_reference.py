@@ -1,16 +1,30 @@
 """The API reference as data: the public names of its pages, and the NumPy sections of their
-docstrings."""
+docstrings.
+
+A family of functions states its parameters, results and errors once, at its first member. Another
+member ends its summary with "otherwise as ``scatter_add``", a class with "See ``RandomUniform`` for
+the other parameters", and has entries only where it differs. ``whole_sections`` puts the two
+together, for the tests and for the pages.
+"""
 
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from spec_tests.helpers.paths import ROOT
+
+FAMILY = re.compile(
+    r"otherwise as\s+``([\w.]+)``|See\s+``([\w.]+)``\s+for\s+the\s+(?:other\s+)?parameters",
+    re.IGNORECASE,
+)
+"""The words by which a docstring leaves sections to another member of its family."""
 
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 
@@ -134,10 +148,58 @@ def undocumented_fields(owner: type) -> list[str]:
     documented = re.findall(
         r"^    (\w+): .*(?:\n(?:     .*|    [)\]}].*))*\n    \"\"\"", source, flags=re.MULTILINE
     )
-    named = names_in(sections(inspect.getdoc(owner) or "").get("Parameters", ""))
+    named = names_in(whole_sections(owner).get("Parameters", ""))
     return [
         name for name in fields if not name.startswith("_") and name not in {*documented, *named}
     ]
+
+
+def head_of(value: Any) -> Any | None:
+    """Return the member that a docstring leaves sections to: of its class, of its module, or
+    public."""
+    found = FAMILY.search(inspect.getdoc(value) or "")
+    if found is None:
+        return None
+    name, module = found[1] or found[2], sys.modules[value.__module__]
+    owner = value.__qualname__.rpartition(".")[0].rpartition("<locals>")[2].strip(".")
+    for home in (attrgetter(owner)(module) if owner else module, module):
+        if hasattr(home, name.partition(".")[0]):
+            return attrgetter(name)(home)
+    raise LookupError(f"{value.__qualname__} refers to {name}, which {module.__name__} lacks")
+
+
+def whole_sections(value: Any) -> dict[str, str]:
+    """Return the sections of a member, with those that it leaves to the head of its family.
+
+    Parameters come in the order of the signature, and only those that it has. Of the head's errors,
+    those of a class that the member names itself are left out.
+    """
+    own, head = sections(inspect.getdoc(value) or ""), head_of(value)
+    if head is None:
+        return own
+    theirs = sections(inspect.getdoc(head) or "")
+    order = [name.lstrip("*") for name in inspect.signature(value).parameters]
+    merged = {
+        "Parameters": _merged(theirs, own, "Parameters", order),
+        "Raises": _merged(theirs, own, "Raises", None),
+        **{name: own.get(name, theirs.get(name, "")) for name in ("Returns", "Yields")},
+    }
+    found = {**own, **{name: text for name, text in merged.items() if text}}
+    return {name: found[name] for name in ("", *SECTIONS) if name in found}
+
+
+def _merged(theirs: dict[str, str], own: dict[str, str], name: str, order: list[str] | None) -> str:
+    """Return the entries of both, the own ones where both have one: in an order, or theirs first."""
+    found: dict[str, str] = {}
+    for section in (theirs.get(name, ""), own.get(name, "")):
+        for part in re.split(r"\n(?=\S)", section.strip("\n")):
+            first, _, below = part.partition("\n")
+            heads, colon, type_ = first.partition(" : ")
+            # "a, b : int" are two entries, and one of them may be the member's own.
+            for head in filter(None, map(str.strip, heads.split(", "))):
+                found[head] = f"{head}{colon}{type_}\n{below}"
+    names = found if order is None else [f for key in order for f in found if f.lstrip("*") == key]
+    return "\n".join(found[each].rstrip("\n") for each in names)
 
 
 def sections(docstring: str) -> dict[str, str]:

@@ -183,11 +183,6 @@ def torchsnapshot_shards(
     max_nbytes : int, default 536870912
         At most so many bytes a region, unless one index along `dim` has more.
 
-    Returns
-    -------
-    tuple of Region
-        The regions, in their order.
-
     Raises
     ------
     ArgumentError
@@ -215,19 +210,14 @@ def torchsnapshot_tensor(
 ) -> tuple[Region, ...]:
     """Return the regions in which torchsnapshot writes a tensor that is not sharded.
 
+    Otherwise as ``torchsnapshot_shards``.
+
     Parameters
     ----------
     shape : sequence of int
         The shape of the tensor; the shape of a scalar becomes (1,).
-    itemsize : int, default 4
-        The bytes of an element.
     max_nbytes : int, default 536870912
         The bytes of a region, about: the number of rows is what ``torch.chunk`` makes of it.
-
-    Returns
-    -------
-    tuple of Region
-        The regions, in their order.
 
     Raises
     ------

@@ -89,11 +89,6 @@ class DTensorStep:
         ----------
         itemsize : int, default 1
             The bytes of an element, to count bytes; 1 counts elements.
-
-        Returns
-        -------
-        ndarray of float64
-            [devices].
         """
         others = self.group_size - 1
         # all_gather passes on the shards of all others; the rest send what belongs to others,

@@ -40,11 +40,6 @@ def deepspeed(
     round_robin_gradients : bool, default False
         True: parameters are ordered by their number modulo the ranks, in stages 1 and 2.
 
-    Returns
-    -------
-    tuple of Layout
-        The layout of each parameter, in the order in which they are given.
-
     Raises
     ------
     ArgumentError

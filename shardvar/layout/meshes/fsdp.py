@@ -179,11 +179,6 @@ def fsdp_flat(
     no_shard : bool, default False
         True: all devices hold everything (NO_SHARD).
 
-    Returns
-    -------
-    tuple of Layout
-        The layout of each parameter, in their order.
-
     Raises
     ------
     ArgumentError

@@ -156,11 +156,6 @@ class Mesh:
         name : str or int
             The name, or the position; negative positions count from the end.
 
-        Returns
-        -------
-        int
-            The position, counted from 0.
-
         Raises
         ------
         ArgumentError

@@ -26,11 +26,6 @@ def parameter_servers(shape: Sequence[int], mesh: Mesh) -> Layout:
     mesh : Mesh
         The servers, along one axis.
 
-    Returns
-    -------
-    Layout
-        One region for each server that holds rows.
-
     Raises
     ------
     LayoutError

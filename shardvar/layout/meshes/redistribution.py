@@ -78,13 +78,7 @@ class DeviceCopies:
         return Region(self.offset[row].tolist(), self.extent[row].tolist())
 
     def sizes(self) -> Ints:
-        """The number of elements of each copy.
-
-        Returns
-        -------
-        ndarray of int64
-            [n].
-        """
+        """The number of elements of each copy."""
         return np.asarray(np.prod(self.extent, axis=1, dtype=np.int64))
 
 
@@ -144,11 +138,6 @@ class Redistribution:
         ----------
         itemsize : int, default 1
             The bytes of an element, to count bytes; 1 counts elements.
-
-        Returns
-        -------
-        ndarray of int64
-            [devices].
         """
         return self._sum(self.moves.sender, self.moves.sizes(), itemsize)
 
@@ -157,15 +146,7 @@ class Redistribution:
 
         Law: equal to ``must_receive``.
 
-        Parameters
-        ----------
-        itemsize : int, default 1
-            The bytes of an element, to count bytes; 1 counts elements.
-
-        Returns
-        -------
-        ndarray of int64
-            [devices].
+        Otherwise as ``sent``.
         """
         return self._sum(self.moves.receiver, self.moves.sizes(), itemsize)
 
@@ -174,15 +155,7 @@ class Redistribution:
 
         These are the elements of its target, times terms, that it does not hold before.
 
-        Parameters
-        ----------
-        itemsize : int, default 1
-            The bytes of an element, to count bytes; 1 counts elements.
-
-        Returns
-        -------
-        ndarray of int64
-            [devices].
+        Otherwise as ``sent``.
         """
         needed = self._sum(self.target.device, self.num_terms * _sizes(self.target), itemsize)
         return needed - self._sum(self.kept.receiver, self.kept.sizes(), itemsize)
@@ -191,15 +164,7 @@ class Redistribution:
         """The elements that each device holds at the end, before the source is given up: source and
         target.
 
-        Parameters
-        ----------
-        itemsize : int, default 1
-            The bytes of an element, to count bytes; 1 counts elements.
-
-        Returns
-        -------
-        ndarray of int64
-            [devices].
+        Otherwise as ``sent``.
         """
         held = self._sum(self.source.device, _sizes(self.source), itemsize)
         return held + self._sum(self.target.device, _sizes(self.target), itemsize)

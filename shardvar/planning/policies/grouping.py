@@ -80,17 +80,12 @@ class ShardByTaskPolicy(ColumnarPolicy):
         """Put the slices of the first task in file 0, the slices of the next task in file 1, and so
         on.
 
+        Otherwise as ``AllInOnePolicy.assign``.
+
         Parameters
         ----------
-        slices : SliceTable
-            The slices to store.
         capabilities : Capabilities
             The abilities of the format; with only one file, all slices are in it.
-
-        Returns
-        -------
-        Assignment
-            The slices, and the file of each.
         """
         number, _ = slices.tasks()
         if not capabilities.many_files:
@@ -112,17 +107,7 @@ class ShardByDevicePolicy(ColumnarPolicy):
         """Put the slices of the device with the lowest number in file 0, the slices of the next one
         in file 1, and so on.
 
-        Parameters
-        ----------
-        slices : SliceTable
-            The slices to store.
-        capabilities : Capabilities
-            The abilities of the format.
-
-        Returns
-        -------
-        Assignment
-            The slices, and the file of each.
+        Otherwise as ``AllInOnePolicy.assign``.
         """
         device = np.zeros(len(slices), dtype=np.int64) if slices.device is None else slices.device
         # Devices without slices have no file: devices 7, 2, 7 are files 1, 0, 1.

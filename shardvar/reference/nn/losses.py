@@ -110,44 +110,14 @@ def sampled_softmax_loss(
 ) -> Array:
     """Return the cross-entropy of each example over its labels and the sampled classes.
 
+    Otherwise as ``nce_loss``.
+
     Parameters
     ----------
-    weights : Variable or ShardedVariable
-        The weights of the classes, [classes, dim], real numbers.
-    biases : Variable or ShardedVariable
-        The biases of the classes, [classes].
-    labels : array_like of int
-        The classes of each example, [batch, num_true].
-    inputs : array_like
-        [batch, dim].
-    num_sampled : int
-        The number of distinct classes to draw.
-    num_classes : int
-        The number of classes to draw from.
-    num_true : int, default 1
-        The number of labels of each example.
-    sampled_values : SampledValues or sequence of array_like, optional
-        Classes that were sampled already; by default ``log_uniform_sampler`` draws them.
     remove_accidental_hits : bool, default True
         True: a sampled class that is one of an example's labels does not count for it.
-    seed : int, optional
-        The seed of the sampler; without a seed every call draws other classes.
     name : str, default "sampled_softmax_loss"
         The operation's name in the transfer ledger.
-
-    Returns
-    -------
-    ndarray
-        [batch], of the dtype of `weights`.
-
-    Raises
-    ------
-    ArgumentError
-        If shapes or dtypes do not fit, or more classes are drawn than there are.
-    ArgumentTypeError
-        If `weights` or `biases` is not a variable, or `labels` are not integers.
-    OutOfRange
-        If a label is not a row of `weights`.
     """
     sampled = sampled_logits(
         weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, remove_accidental_hits,
@@ -234,11 +204,6 @@ def log_uniform_sampler(
         The number of classes.
     seed : int, optional
         The seed; without a seed every call draws other classes.
-
-    Returns
-    -------
-    SampledValues
-        The classes, and the expected counts of labels and classes.
 
     Raises
     ------

@@ -59,11 +59,6 @@ def plan_balanced_rows(
     layout : Partition, Variable or ShardedVariable
         The rows that each shard holds: a table, or the partition of its rows.
 
-    Returns
-    -------
-    ndarray of int64
-        [rows] ``rows[id]`` is the row for the id.
-
     Raises
     ------
     ArgumentError
@@ -147,17 +142,14 @@ def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
     """Return a permutation that depends only on the seed: the order of ``stateless_uniform``'s
     64-bit words.
 
+    Otherwise as ``plan_balanced_rows``.
+
     Parameters
     ----------
     num_rows : int
         The number of rows.
     seed : int
         An integer of at most 64 bits.
-
-    Returns
-    -------
-    ndarray of int64
-        [rows] ``rows[id]`` is the row for the id.
 
     Raises
     ------
@@ -277,17 +269,12 @@ class RebalancedEmbedding(Trackable):
     def shuffled(cls, params: VariableInterface, seed: int) -> "RebalancedEmbedding":
         """Shuffle a table that is filled: plan, move its rows, and remember the mapping.
 
+        Otherwise as ``by_frequency``.
+
         Parameters
         ----------
-        params : Variable or ShardedVariable
-            The table.
         seed : int
             An integer of at most 64 bits.
-
-        Returns
-        -------
-        RebalancedEmbedding
-            The table, and the mapping.
 
         Raises
         ------
@@ -304,11 +291,6 @@ class RebalancedEmbedding(Trackable):
         ----------
         ids : array_like of int
             Ids of any shape.
-
-        Returns
-        -------
-        ndarray of int64
-            Of the shape of `ids`.
 
         Raises
         ------

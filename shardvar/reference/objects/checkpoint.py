@@ -229,18 +229,12 @@ class Checkpoint(Trackable):
     ) -> WriteReport | PendingSave:
         """Write the next checkpoint of a series, ``file_prefix-1``, ``file_prefix-2`` and so on.
 
+        Otherwise as ``write``.
+
         Parameters
         ----------
         file_prefix : path_like
             The path before the number.
-        options : CheckpointOptions, optional
-            TensorFlow's options, which may have the policy.
-        format : str, optional
-            The format, as in ``sv.save``.
-        policy : policy, optional
-            The policy that says which slices share a file.
-        metadata : mapping of str to str, optional
-            Texts to keep in the checkpoint.
         force : bool, default False
             Replace the checkpoint of that number, if another process saved it meanwhile.
         background : bool, default False
@@ -263,9 +257,6 @@ class Checkpoint(Trackable):
             numbered.
         ArgumentError
             If ``file_prefix`` has the ending of a file, or another argument is invalid.
-        StorageError
-            If the disk is full, the file system refuses, or another writer holds the checkpoint
-            (``LockHeld``).
 
         Notes
         -----
@@ -400,6 +391,8 @@ class Checkpoint(Trackable):
         """Read a checkpoint that may be one of a numbered series: the next ``save`` has a number
         after it.
 
+        Otherwise as ``read``.
+
         Parameters
         ----------
         path : path_like or None
@@ -411,17 +404,6 @@ class Checkpoint(Trackable):
         -------
         RestoreStatus
             The parts that did not match, as ``read`` returns them.
-
-        Raises
-        ------
-        CheckpointNotFound
-            If there is no checkpoint at ``path``.
-        AmbiguousPath
-            If ``path`` matches several checkpoints.
-        InconsistentTensor
-            If a dtype or a full shape differs.
-        CheckpointError
-            If the checkpoint is damaged.
         """
         policy_of(None, options)
         return self._read(path, is_numbered=True)

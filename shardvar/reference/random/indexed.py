@@ -207,32 +207,21 @@ def indexed_normal(
 ) -> Array:
     """Return normal values, each a function of the seed and its index in the full array.
 
+    Otherwise as ``indexed_uniform``.
+
     Parameters
     ----------
-    shape : sequence of int
-        The full shape.
-    seed : int or array_like of int
-        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
     mean : float, default 0.0
         The mean.
     stddev : float, default 1.0
         The standard deviation.
     dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
         The dtype.
-    region : Region, optional
-        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of `region`, or of `shape`.
 
     Raises
     ------
     ArgumentError
         If `seed` is not one integer or two, or the dtype cannot be drawn.
-    LayoutError
-        If `region` reaches out of the shape.
     """
     return _scaled_draw(IndexedStream.normal, shape, seed, mean, stddev, dtype, region)
 
@@ -248,32 +237,21 @@ def indexed_truncated_normal(
     """Return normal values within two standard deviations of the mean: those beyond are drawn
     again.
 
+    Otherwise as ``indexed_uniform``.
+
     Parameters
     ----------
-    shape : sequence of int
-        The full shape.
-    seed : int or array_like of int
-        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
     mean : float, default 0.0
         The mean.
     stddev : float, default 1.0
         The standard deviation.
     dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
         The dtype.
-    region : Region, optional
-        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of `region`, or of `shape`.
 
     Raises
     ------
     ArgumentError
         If `seed` is not one integer or two, or the dtype cannot be drawn.
-    LayoutError
-        If `region` reaches out of the shape.
     """
     return _scaled_draw(IndexedStream.truncated_normal, shape, seed, mean, stddev, dtype, region)
 

@@ -193,25 +193,16 @@ def stateless_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Return normal values, as ``tf.random.stateless_normal``.
+    """Return normal values, as ``tf.random.stateless_normal``; otherwise as ``stateless_uniform``.
 
     Parameters
     ----------
-    shape : sequence of int
-        The shape.
-    seed : array_like of int
-        Two integers of at most 64 bits, such as ``[7, 0]``.
     mean : array_like, default 0.0
         The mean; an array is broadcast to the shape.
     stddev : array_like, default 1.0
         The standard deviation; an array is broadcast to the shape.
     dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
         The dtype.
-
-    Returns
-    -------
-    ndarray
-        Of the given shape and dtype.
 
     Raises
     ------
@@ -238,23 +229,16 @@ def stateless_truncated_normal(
     """Return normal values within two standard deviations of the mean: those beyond are drawn
     again.
 
+    Otherwise as ``stateless_uniform``.
+
     Parameters
     ----------
-    shape : sequence of int
-        The shape.
-    seed : array_like of int
-        Two integers of at most 64 bits, such as ``[7, 0]``.
     mean : array_like, default 0.0
         The mean; an array is broadcast to the shape.
     stddev : array_like, default 1.0
         The standard deviation; an array is broadcast to the shape.
     dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
         The dtype.
-
-    Returns
-    -------
-    ndarray
-        Of the given shape and dtype.
 
     Raises
     ------

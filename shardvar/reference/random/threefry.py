@@ -38,11 +38,6 @@ def jax_key(seed: int) -> tuple[int, int]:
     seed : int
         The seed.
 
-    Returns
-    -------
-    tuple of int
-        (0, the low 32 bits of the seed).
-
     Examples
     --------
     >>> jax_key(-1)
@@ -93,11 +88,6 @@ def jax_bits(
     region : Region, optional
         The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
 
-    Returns
-    -------
-    ndarray of unsigned integers
-        Of the shape of `region`, or of `shape`.
-
     Raises
     ------
     ArgumentError
@@ -136,34 +126,21 @@ def jax_uniform(
     JAX's compiler fuses the product with the sum, so float32 is rounded once here too; float64 with
     limits is rounded twice, and may differ from JAX's in the last place.
 
+    Otherwise as ``jax_bits``.
+
     Parameters
     ----------
-    key : sequence of int
-        Two 32-bit integers, such as ``jax_key(seed)``.
-    shape : sequence of int, default ()
-        The full shape.
     dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
         The dtype.
     minval : float, default 0.0
         The lower limit.
     maxval : float, default 1.0
         The upper limit, which is outside the range.
-    region : Region, optional
-        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of `region`, or of `shape`.
 
     Raises
     ------
     ArgumentError
         If the dtype cannot be drawn, or the limits are not finite or in the wrong order.
-    ArgumentTypeError
-        If `key` is not two integers.
-    LayoutError
-        If `region` reaches out of the shape.
     """
     kind = read_dtype(dtype, FLOATS)
     low, high = (np.asarray(limit).astype(kind) for limit in read_limits(minval, maxval))

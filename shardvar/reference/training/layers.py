@@ -115,11 +115,6 @@ class Layer(Module):
         config : dict
             The arguments of the class, as ``get_config`` returns them.
 
-        Returns
-        -------
-        Layer
-            A layer with new variables.
-
         Raises
         ------
         ArgumentError

@@ -121,6 +121,8 @@ class VariableInterface(NumpyProtocol, Trackable):
         The caller of a write of strings holds the mutexes of ``resources`` until it is committed,
         because strings are combined with the old ones while the write is planned.
 
+        Otherwise as ``plan_writes``.
+
         Parameters
         ----------
         update : UpdateKind
@@ -131,16 +133,6 @@ class VariableInterface(NumpyProtocol, Trackable):
             [n, *row], of the variable's dtype.
         order : ndarray of int64, optional
             ``values[order[i]]`` belongs to ``rows[i]``; by default ``values[i]``.
-
-        Returns
-        -------
-        list of Write
-            For ``commit``; whatever may fail has been done.
-
-        Raises
-        ------
-        DeviceFull
-            If the operand does not fit the variable's device.
         """
         raise NotImplementedError
 
@@ -163,10 +155,7 @@ class VariableInterface(NumpyProtocol, Trackable):
     def numpy(self) -> Array:
         """Return a copy of the value; changing the copy leaves the variable as it is.
 
-        Returns
-        -------
-        ndarray
-            A new array on the current device.
+        Otherwise as ``value``.
         """
         return self.read_value()
 
@@ -271,66 +260,36 @@ class VariableInterface(NumpyProtocol, Trackable):
     def assign_add(
         self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Add a value of the same shape.
+        """Add a value of the same shape; otherwise as ``assign``.
 
         Parameters
         ----------
         delta : array_like
             The value to add.
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-        read_value : bool, default True
-            False: return None. A sharded variable ignores it.
-
-        Returns
-        -------
-        VariableInterface or None
-            A variable on which writes can be chained and which reads the new value when it is
-            asked: of a plain variable another name for it, of a sharded one itself.
 
         Raises
         ------
         ArgumentError
             If the shape differs, or the variable holds texts or booleans, or the dtype cannot be
             cast: to a wider kind only, and integers only where they fit.
-        DeviceFull
-            If the operand does not fit the variable's device. The variable is unchanged after an
-            error.
         """
         return self._write_dense(ADD, delta, name or "assign_add", read_value)
 
     def assign_sub(
         self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Subtract a value of the same shape.
+        """Subtract a value of the same shape; otherwise as ``assign``.
 
         Parameters
         ----------
         delta : array_like
             The value to subtract.
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-        read_value : bool, default True
-            False: return None. A sharded variable ignores it.
-
-        Returns
-        -------
-        VariableInterface or None
-            A variable on which writes can be chained and which reads the new value when it is
-            asked: of a plain variable another name for it, of a sharded one itself.
 
         Raises
         ------
         ArgumentError
             If the shape differs, or the variable holds texts or booleans, or the dtype cannot be
             cast: to a wider kind only, and integers only where they fit.
-        DeviceFull
-            If the operand does not fit the variable's device. The variable is unchanged after an
-            error.
         """
         return self._write_dense(SUB, delta, name or "assign_sub", read_value)
 
@@ -370,88 +329,23 @@ class VariableInterface(NumpyProtocol, Trackable):
     ) -> Any:
         """Subtract the slices from their rows; slices of the same row are all subtracted.
 
-        Parameters
-        ----------
-        sparse_delta : IndexedSlices
-            Rows [n, *row] and their indices [n].
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        VariableInterface
-            A variable on which writes can be chained, as ``assign`` returns it.
-
-        Raises
-        ------
-        OutOfRange
-            If an index is negative or not below the number of rows.
-        ArgumentTypeError
-            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
-        ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
-            a scalar. It is unchanged after an error.
+        Otherwise as ``scatter_add``.
         """
         return self._write_sparse(SUB, sparse_delta, name or "scatter_sub")
 
     def scatter_mul(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Multiply rows by the slices.
-
-        Parameters
-        ----------
-        sparse_delta : IndexedSlices
-            Rows [n, *row] and their indices [n].
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        VariableInterface
-            A variable on which writes can be chained, as ``assign`` returns it.
-
-        Raises
-        ------
-        OutOfRange
-            If an index is negative or not below the number of rows.
-        ArgumentTypeError
-            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
-        ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
-            a scalar. It is unchanged after an error.
-        """
+        """Multiply rows by the slices; otherwise as ``scatter_add``."""
         return self._write_sparse(MUL, sparse_delta, name or "scatter_mul")
 
     def scatter_div(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Divide rows by the slices, integers towards zero.
-
-        Parameters
-        ----------
-        sparse_delta : IndexedSlices
-            Rows [n, *row] and their indices [n].
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        VariableInterface
-            A variable on which writes can be chained, as ``assign`` returns it.
+        """Divide rows by the slices, integers towards zero; otherwise as ``scatter_add``.
 
         Raises
         ------
-        OutOfRange
-            If an index is negative or not below the number of rows.
-        ArgumentTypeError
-            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
             If shapes or dtypes do not fit, a value to divide by is zero, the variable holds texts
             or booleans, or the variable is a scalar. It is unchanged after an error.
@@ -461,63 +355,13 @@ class VariableInterface(NumpyProtocol, Trackable):
     def scatter_min(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Keep the smaller of rows and slices, element by element.
-
-        Parameters
-        ----------
-        sparse_delta : IndexedSlices
-            Rows [n, *row] and their indices [n].
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        VariableInterface
-            A variable on which writes can be chained, as ``assign`` returns it.
-
-        Raises
-        ------
-        OutOfRange
-            If an index is negative or not below the number of rows.
-        ArgumentTypeError
-            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
-        ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
-            a scalar. It is unchanged after an error.
-        """
+        """Keep the smaller of rows and slices, element by element; otherwise as ``scatter_add``."""
         return self._write_sparse(MIN, sparse_delta, name or "scatter_min")
 
     def scatter_max(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Keep the larger of rows and slices, element by element.
-
-        Parameters
-        ----------
-        sparse_delta : IndexedSlices
-            Rows [n, *row] and their indices [n].
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        VariableInterface
-            A variable on which writes can be chained, as ``assign`` returns it.
-
-        Raises
-        ------
-        OutOfRange
-            If an index is negative or not below the number of rows.
-        ArgumentTypeError
-            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
-        ArgumentError
-            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is
-            a scalar. It is unchanged after an error.
-        """
+        """Keep the larger of rows and slices, element by element; otherwise as ``scatter_add``."""
         return self._write_sparse(MAX, sparse_delta, name or "scatter_max")
 
     def scatter_update(
@@ -525,26 +369,10 @@ class VariableInterface(NumpyProtocol, Trackable):
     ) -> Any:
         """Replace rows by the slices; of several slices for one row the last stays.
 
-        Parameters
-        ----------
-        sparse_delta : IndexedSlices
-            Rows [n, *row] and their indices [n].
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        VariableInterface
-            A variable on which writes can be chained, as ``assign`` returns it.
+        Otherwise as ``scatter_add``.
 
         Raises
         ------
-        OutOfRange
-            If an index is negative or not below the number of rows.
-        ArgumentTypeError
-            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
             If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an
             error.
@@ -554,29 +382,16 @@ class VariableInterface(NumpyProtocol, Trackable):
     def batch_scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Do ``scatter_update`` in every batch.
+        """Do ``scatter_update`` in every batch; otherwise as ``scatter_add``.
 
         Parameters
         ----------
         sparse_delta : IndexedSlices
             Indices [*batch, n] address the axis after the batch axes. Indices of one axis have no
             batch axes, and the call is ``scatter_update``.
-        use_locking : any, optional
-            Ignored, for compatibility with TensorFlow: every write is locked.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        VariableInterface
-            A variable on which writes can be chained, as ``assign`` returns it.
 
         Raises
         ------
-        OutOfRange
-            If an index is negative or not below the number of rows.
-        ArgumentTypeError
-            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
         ArgumentError
             If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an
             error.

@@ -84,11 +84,6 @@ def read_variable_op(resource: Resource) -> Array:
     resource : Resource
         The resource to read.
 
-    Returns
-    -------
-    ndarray
-        A new array.
-
     Raises
     ------
     DeviceFull
@@ -121,35 +116,23 @@ def assign_add_variable_op(resource: Resource, delta: npt.ArrayLike) -> None:
 
     Concurrent additions lose nothing: the mutex is held from read to write.
 
+    Otherwise as ``assign_variable_op``.
+
     Parameters
     ----------
-    resource : Resource
-        The resource to write.
     delta : array_like
         The value to add.
-
-    Raises
-    ------
-    ArgumentError
-        If the shape differs, or the dtype cannot be cast.
     """
     commit([plan_write(resource, ADD, _fitting(resource, delta))])
 
 
 def assign_sub_variable_op(resource: Resource, delta: npt.ArrayLike) -> None:
-    """Subtract a value of the same shape.
+    """Subtract a value of the same shape; otherwise as ``assign_variable_op``.
 
     Parameters
     ----------
-    resource : Resource
-        The resource to write.
     delta : array_like
         The value to subtract.
-
-    Raises
-    ------
-    ArgumentError
-        If the shape differs, or the dtype cannot be cast.
     """
     commit([plan_write(resource, SUB, _fitting(resource, delta))])
 
@@ -163,11 +146,6 @@ def resource_gather(resource: Resource, rows: Ints) -> Array:
         The resource to read.
     rows : ndarray of int64
         [n], in range, which the caller checks.
-
-    Returns
-    -------
-    ndarray
-        [n, *row], a new array.
     """
     with resource.mutex:
         out = allocate((len(rows), *resource.array.shape[1:]), resource.array.dtype).array

@@ -79,11 +79,6 @@ class ShardedVariable(Variable):
         """Return the shards, in the order of their rows.
 
         R-SV-2 (RFC 002): "Returns a list of partition variables."
-
-        Returns
-        -------
-        list of Variable
-            A new list.
         """
         return self.variables
 
@@ -133,11 +128,6 @@ class ShardedVariable(Variable):
 
         R-SV-3 (RFC 000): "ShardedVariable will support read and update functions like read_value,
         assign_add and scatter_add."
-
-        Returns
-        -------
-        ndarray
-            A new array.
 
         Raises
         ------

@@ -57,13 +57,7 @@ class ValueDifference:
         return " and ".join(name for name, number in names if number)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the difference as a JSON object with stable keys.
-
-        Returns
-        -------
-        dict
-            The difference.
-        """
+        """Return the difference as a JSON object with stable keys."""
         indexes = {
             name: _list(getattr(self, name))
             for name in ("first", "max_absolute_at", "max_relative_at")
@@ -128,10 +122,7 @@ class TensorDifference:
     def to_json(self) -> dict[str, Any]:
         """Return the difference as a JSON object with stable keys.
 
-        Returns
-        -------
-        dict
-            The difference.
+        Otherwise as ``ValueDifference.to_json``.
         """
         shapes = {"shape_a": list(self.shape_a), "shape_b": list(self.shape_b)}
         return (
@@ -166,13 +157,7 @@ class Unreadable:
         return self.damage.message
 
     def to_json(self) -> dict[str, Any]:
-        """Return the damage and the side as a JSON object with stable keys.
-
-        Returns
-        -------
-        dict
-            The damage.
-        """
+        """Return the damage and the side as a JSON object with stable keys."""
         return {"side": self.side, **self.damage.to_json()}
 
 
@@ -203,13 +188,7 @@ class DiffReport:
         return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
 
     def damages(self) -> dict[str, list[Damage]]:
-        """Return the damage that kept tensors from being compared, by the side that has it.
-
-        Returns
-        -------
-        dict of str to list of Damage
-            Lists by ``"A"`` and ``"B"``; without a side that has none.
-        """
+        """Return the damage that kept tensors from being compared, by the side that has it."""
         found: dict[str, list[Damage]] = {}
         for each in sorted(self.unreadable, key=lambda each: each.side):
             found.setdefault(each.side.upper(), []).append(each.damage)
@@ -231,13 +210,7 @@ class DiffReport:
         return replace(self, differences=tuple(sorted(self.differences, key=order)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with stable keys.
-
-        Returns
-        -------
-        dict
-            The report.
-        """
+        """Return the report as a JSON object with stable keys."""
         return {
             "schema": SCHEMA,
             "equal": self.equal,

@@ -309,13 +309,7 @@ class Optimizer(Trackable):
         return self._slots.get(var, slot_name)
 
     def get_slot_names(self) -> list[str]:
-        """Return the names of all existing slots.
-
-        Returns
-        -------
-        list of str
-            Sorted.
-        """
+        """Return the names of all existing slots."""
         return self._slots.names
 
     def _create(self, name: str, value: float) -> VariableInterface:

@@ -122,6 +122,8 @@ class Adagrad(Optimizer):
 
     Each element has a learning rate that falls with the squares that it has seen.
 
+    See ``SGD`` for the other parameters.
+
     Parameters
     ----------
     learning_rate : float, default 0.001
@@ -132,13 +134,6 @@ class Adagrad(Optimizer):
         The number eps.
     name : str, default "Adagrad"
         The name of the optimizer.
-    compat : {"keras_legacy", "v1", "keras3"}, default "keras_legacy"
-        The formulas, where TensorFlow has had several.
-
-    Raises
-    ------
-    ArgumentError
-        If a number is not finite, or `compat` is another text.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {
@@ -181,6 +176,8 @@ class RMSprop(Optimizer):
     """``s = rho s + (1 - rho) g^2`` and ``w -= lr g / (sqrt(s) + eps)``; the squares of all rows
     decay.
 
+    See ``SGD`` for the other parameters.
+
     Parameters
     ----------
     learning_rate : float, default 0.001
@@ -191,13 +188,6 @@ class RMSprop(Optimizer):
         The number eps; in "keras3" the root is taken of ``s + eps``.
     name : str, default "RMSprop"
         The name of the optimizer.
-    compat : {"keras_legacy", "v1", "keras3"}, default "keras_legacy"
-        The formulas, where TensorFlow has had several.
-
-    Raises
-    ------
-    ArgumentError
-        If a number is not finite, or `compat` is another text.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "rms": "_velocities"}
@@ -240,6 +230,8 @@ class Adam(Optimizer):
     ``rate = lr sqrt(1 - b2^t) / (1 - b1^t)``. Sparse gradients move every row: those without one
     decay, as if their gradient were zero.
 
+    See ``SGD`` for the other parameters.
+
     Parameters
     ----------
     learning_rate : float, default 0.001
@@ -252,13 +244,6 @@ class Adam(Optimizer):
         The number eps, by default 1e-7, in "v1" 1e-8.
     name : str, default "Adam"
         The name of the optimizer.
-    compat : {"keras_legacy", "v1", "keras3"}, default "keras_legacy"
-        The formulas, where TensorFlow has had several.
-
-    Raises
-    ------
-    ArgumentError
-        If a number is not finite, or `compat` is another text.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {

@@ -141,11 +141,6 @@ def choose_mirror_or_shard(load: Workload, device_memory: int, host_memory: int)
     host_memory : int
         The bytes of a host.
 
-    Returns
-    -------
-    Choice
-        "mirror" or "shard", and the reason.
-
     Examples
     --------
     >>> choose_mirror_or_shard(Workload((1000, 64), "float32"), 1 << 30, 8 << 30).decision
@@ -174,17 +169,7 @@ def choose_host_or_device(load: Workload, device_memory: int) -> Choice:
     sufficiently large, we will place it on host memory", "at the cost of transferring embeddings
     from host to devices".
 
-    Parameters
-    ----------
-    load : Workload
-        The variable.
-    device_memory : int
-        The bytes of a device.
-
-    Returns
-    -------
-    Choice
-        "host" or "device", and the reason.
+    Otherwise as ``choose_mirror_or_shard``.
     """
     room = int(device_memory * _FILL_SHARE)
     if load.nbytes <= room:
@@ -213,11 +198,6 @@ def choose_sparse_or_dense(load: Workload) -> Choice:
     ----------
     load : Workload
         The variable, and the rows of it that a step touches.
-
-    Returns
-    -------
-    Choice
-        "sparse" or "dense", and the reason.
 
     Examples
     --------
@@ -258,11 +238,6 @@ def hints_for(load: Workload, device_memory: int) -> Hints:
         The variable, and the rows of it that a step touches.
     device_memory : int
         The bytes of a device.
-
-    Returns
-    -------
-    Hints
-        For ``strategy.hint_scope``.
 
     Examples
     --------

@@ -168,13 +168,7 @@ class MirroredStrategy(_MirroringStrategy):
         super().__init__(replicas, tuple(hosts.values()))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the names of the devices.
-
-        Returns
-        -------
-        dict
-            ``devices``.
-        """
+        """Return the names of the devices."""
         return {"devices": [device.short_name for device in self._replicas]}
 
     @classmethod

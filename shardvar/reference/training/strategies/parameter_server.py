@@ -159,11 +159,6 @@ class ParameterServerStrategy(Strategy):
         config : dict
             The arguments of the constructor, as ``get_config`` returns them.
 
-        Returns
-        -------
-        ParameterServerStrategy
-            A new strategy with new servers.
-
         Raises
         ------
         ArgumentError

@@ -88,22 +88,7 @@ class Strategy:
         return self.create_free(next_creator, kwargs, scope)
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
-        """Create a variable that is not colocated with another.
-
-        Parameters
-        ----------
-        next_creator : callable
-            The creator of a plain variable.
-        kwargs : dict
-            The arguments of ``sv.Variable``.
-        scope : Scope
-            The strategy's scope that is open.
-
-        Returns
-        -------
-        Variable, ShardedVariable or MirroredVariable
-            The variable.
-        """
+        """Create a variable that is not colocated with another; otherwise as ``create``."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -124,11 +109,6 @@ class Strategy:
         ----------
         config : dict
             The arguments of the constructor.
-
-        Returns
-        -------
-        Strategy
-            A new strategy.
 
         Raises
         ------
@@ -247,11 +227,6 @@ class Strategy:
             The initial value; by default zeros.
         trainable : bool, optional
             True if optimizers may change the variable, the default.
-
-        Returns
-        -------
-        ShardedVariable or MirroredVariable
-            The variable.
 
         Raises
         ------

@@ -159,7 +159,7 @@ class RandomUniform(SeededInitializer):
 
 @dataclass(frozen=True, slots=True)
 class RandomNormal(SeededInitializer):
-    """Normal values.
+    """Normal values. See ``RandomUniform`` for the other parameters.
 
     Parameters
     ----------
@@ -167,11 +167,6 @@ class RandomNormal(SeededInitializer):
         The mean.
     stddev : float, default 0.05
         The standard deviation.
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
     """
 
     mean: float = 0.0
@@ -187,17 +182,14 @@ class RandomNormal(SeededInitializer):
 class TruncatedNormal(SeededInitializer):
     """Normal values within two standard deviations of the mean.
 
+    See ``RandomUniform`` for the other parameters.
+
     Parameters
     ----------
     mean : float, default 0.0
         The mean.
     stddev : float, default 0.05
         The standard deviation before values beyond the limit are drawn again.
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
     """
 
     mean: float = 0.0
@@ -300,16 +292,7 @@ class VarianceScaling(ScaledInitializer):
 
 @dataclass(frozen=True, slots=True)
 class NamedScaling(ScaledInitializer):
-    """A law of variance that has a name.
-
-    Parameters
-    ----------
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
-    """
+    """A law of variance that has a name. See ``RandomUniform`` for the parameters."""
 
     seed: int | None = None
     seed_mode: SeedMode = "rfc"
@@ -319,13 +302,7 @@ class NamedScaling(ScaledInitializer):
 class GlorotUniform(NamedScaling):
     """Glorot and Bengio, 2010: uniform, variance 2 / (fan_in + fan_out).
 
-    Parameters
-    ----------
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
+    See ``RandomUniform`` for the parameters.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -336,13 +313,7 @@ class GlorotUniform(NamedScaling):
 class GlorotNormal(NamedScaling):
     """Glorot and Bengio, 2010: truncated normal, variance 2 / (fan_in + fan_out).
 
-    Parameters
-    ----------
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
+    See ``RandomUniform`` for the parameters.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -351,16 +322,7 @@ class GlorotNormal(NamedScaling):
 
 @dataclass(frozen=True, slots=True)
 class HeUniform(NamedScaling):
-    """He et al., 2015: uniform, variance 2 / fan_in.
-
-    Parameters
-    ----------
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
-    """
+    """He et al., 2015: uniform, variance 2 / fan_in. See ``RandomUniform`` for the parameters."""
 
     def law(self) -> tuple[float, str, str]:
         return 2.0, "fan_in", "uniform"
@@ -370,13 +332,7 @@ class HeUniform(NamedScaling):
 class HeNormal(NamedScaling):
     """He et al., 2015: truncated normal, variance 2 / fan_in.
 
-    Parameters
-    ----------
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
+    See ``RandomUniform`` for the parameters.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -387,13 +343,7 @@ class HeNormal(NamedScaling):
 class LecunUniform(NamedScaling):
     """LeCun et al., 1998: uniform, variance 1 / fan_in.
 
-    Parameters
-    ----------
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
+    See ``RandomUniform`` for the parameters.
     """
 
     def law(self) -> tuple[float, str, str]:
@@ -404,13 +354,7 @@ class LecunUniform(NamedScaling):
 class LecunNormal(NamedScaling):
     """LeCun et al., 1998: truncated normal, variance 1 / fan_in.
 
-    Parameters
-    ----------
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
+    See ``RandomUniform`` for the parameters.
     """
 
     def law(self) -> tuple[float, str, str]:

@@ -118,37 +118,49 @@ def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
 
 
 def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Ints]:
-    """[k] the bytes of each target in a band, 0 where it has none, and [k] the first row past the
+    """[k] the bytes of each target in a band, 0 if it has none, and [k] the first row past the
     target's group.
 
-    A band has whole rows, and as many rows of all fellows as fit in a batch. A group are neighbours
-    in the file of one shape, from the same rows of one tensor.
+    A group is a run of neighbours in the file with one shape, from the same rows of one tensor. A
+    band holds the same rows of every target of a group.
     """
     count, shape = len(targets), targets.shape
     if is_range.all():
         return np.zeros(count, dtype=np.int64), np.arange(count)
-    # Of (1, 256, 4), a row is [0:1, i:i+1, 0:4]: one index of the first axis that has several.
+
+    # Rows. A row is one index of the first axis with several indices, and all of the axes after it.
+    # In a target of shape (1, 256, 4) it is [0:1, i:i+1, 0:4]: 256 rows of 4 elements.
     axis = (shape > 1).argmax(axis=1)
     num_rows = np.maximum(shape[np.arange(count), axis], 1)
     row_nbytes = targets.nbytes // num_rows
-    rows = np.maximum(BATCH_NBYTES // np.maximum(_of_fellows(targets, is_range, row_nbytes), 1), 1)
-    rows = np.maximum(rows, _BAND_NBYTES // np.maximum(row_nbytes, 1))
-    bands = rows * row_nbytes
-    # Fellows that fit in one batch are read once as they are.
-    is_banded = ~is_range & (bands < np.minimum(steps, targets.nbytes))
-    is_banded &= _of_fellows(targets, is_range, targets.nbytes) > BATCH_NBYTES
-    tensor = targets.tensor
-    is_other = (
+
+    # Size. A batch has room for some rows of all fellows; a band has these rows of one target, and
+    # at least a page. 16 columns of float32 have rows of 4 bytes, together 64: a batch of 28 MiB
+    # has room for 458,752 rows, so a band has 1.75 MiB of each column.
+    fellow_row_nbytes = np.maximum(_of_fellows(targets, is_range, row_nbytes), 1)
+    rows_in_batch = np.maximum(BATCH_NBYTES // fellow_row_nbytes, 1)
+    rows_in_page = _BAND_NBYTES // np.maximum(row_nbytes, 1)
+    bands = np.maximum(rows_in_batch, rows_in_page) * row_nbytes
+
+    # Use. Bands are for regions, and smaller than what would be read otherwise: a block, or the
+    # whole target. Fellows that fit in one batch are read once as they are.
+    fits_in_batch = _of_fellows(targets, is_range, targets.nbytes) <= BATCH_NBYTES
+    is_banded = ~is_range & (bands < np.minimum(steps, targets.nbytes)) & ~fits_in_batch
+
+    # Groups. One ends where the next target differs in what makes a group. Of the tensors a a a b b
+    # the groups begin at 0 and 3, and have 3 and 2 targets: too few for bands.
+    first_row = targets.offset[np.arange(count), axis]
+    begins = np.ones(count, dtype=np.bool)
+    begins[1:] = (
         (shape[1:] != shape[:-1]).any(axis=1)
-        | (tensor[1:] != tensor[:-1])
+        | (targets.tensor[1:] != targets.tensor[:-1])
+        | (first_row[1:] != first_row[:-1])
         | (is_banded[1:] != is_banded[:-1])
     )
-    at = targets.offset[np.arange(count), axis]
-    first = np.append(0, np.flatnonzero(is_other | (at[1:] != at[:-1])) + 1)
-    sizes = np.diff(np.append(first, count))
-    return np.where(is_banded & np.repeat(sizes >= _BAND_COUNT, sizes), bands, 0), np.repeat(
-        first + sizes, sizes
-    )
+    first = np.flatnonzero(begins)
+    sizes = np.diff(first, append=count)
+    is_banded &= np.repeat(sizes >= _BAND_COUNT, sizes)
+    return np.where(is_banded, bands, 0), np.repeat(first + sizes, sizes)
 
 
 def _of_fellows(targets: SliceTable, is_range: Bools, values: Ints) -> Ints:

@@ -97,7 +97,7 @@ MUTANTS = [
     mutant(
         "one-holder-sends-all",
         "Of the devices that hold a region, the first one sends it to all others.",
-        "layout/meshes/redistribution.py",
+        "layout/meshes/copies.py",
         "turn[message] % count",
         "0 * turn[message] % count",
         "redistribution",
@@ -105,7 +105,7 @@ MUTANTS = [
     mutant(
         "own-elements-sent",
         "A device that holds a region gets it from another one all the same.",
-        "layout/meshes/redistribution.py",
+        "layout/meshes/copies.py",
         "    moved = np.flatnonzero(~is_kept)\n",
         "    is_kept &= False\n    moved = np.flatnonzero(~is_kept)\n",
         "redistribution",

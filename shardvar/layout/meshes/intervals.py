@@ -120,8 +120,8 @@ class Intervals:
         # range of `step` indices has no part from number `step` on. So the work is bounded by the
         # indices, for any factor.
         ranges = np.where(number < step, -(-lengths // step), 0)
-        owner = np.repeat(np.arange(len(source)), ranges)
-        base = step[owner] * (np.arange(len(owner)) - np.repeat(np.cumsum(ranges) - ranges, ranges))
+        owner, within = repeated(ranges)
+        base = step[owner] * within
         low, high = chunk_bounds(
             np.minimum(step[owner], lengths[owner] - base), number[owner], count
         )
@@ -134,27 +134,47 @@ class Intervals:
         return lengths
 
     def _take(self, owner: Ints, low: Ints, high: Ints, part: Ints, count: int) -> Self:
-        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``."""
-        # The indices of all lists are counted one after the other. Example: list 0 holds 2:4 and
-        # 8:9, list 1 holds 0:5; their places are 0:2, 2:3 and 3:8.
-        stops = np.cumsum(self.stop - self.start)
-        starts = stops - (self.stop - self.start)
-        lengths = self._lengths()
-        first = (np.cumsum(lengths) - lengths)[owner // count]
+        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``.
+
+        Indices have places: the indices of all lists, counted one after the other. If list 0 holds
+        2:4 and 8:9, and list 1 holds 0:5, the places of the three rows are 0:2, 2:3 and 3:8.
+        """
+        sizes = self.stop - self.start
+        place_stop = np.cumsum(sizes)
+        place_start = place_stop - sizes
+
+        # The wanted ranges as places: those of list 1 begin behind the 3 indices of list 0, so its
+        # range [1, 4) is the places 4:7. Empty ranges are left out.
         keep = low < high
-        owner, low, high = owner[keep], (first + low)[keep], (first + high)[keep]
-        # Each range [low, high) meets the rows from the one that holds `low` to the one that holds
-        # `high - 1`.
-        row = np.searchsorted(stops, low, side="right")
-        rows = np.searchsorted(starts, high, side="left") - row
-        each = np.repeat(np.arange(len(owner)), rows)
-        row = row[each] + np.arange(len(each)) - np.repeat(np.cumsum(rows) - rows, rows)
-        shift = self.start[row] - starts[row]
-        begin = np.maximum(low[each], starts[row]) + shift
-        end = np.minimum(high[each], stops[row]) + shift
+        lengths = self._lengths()
+        list_start = (np.cumsum(lengths) - lengths)[owner[keep] // count]
+        owner, low, high = owner[keep], list_start + low[keep], list_start + high[keep]
+
+        # A wanted range meets the rows from the one that holds `low` to the one that holds
+        # `high - 1`. The places 1:3 meet row 0 (0:2) and row 1 (2:3).
+        first_row = np.searchsorted(place_stop, low, side="right")
+        num_rows = np.searchsorted(place_start, high, side="left") - first_row
+        each, within = repeated(num_rows)
+        row = first_row[each] + within
+
+        # What a range and a row have in common, as places, moved back to indices: of 1:3 row 0 has
+        # the place 1, which is index 2 + 1 - 0 = 3, and row 1 has the place 2, index 8 + 2 - 2 = 8.
+        shift = self.start[row] - place_start[row]
+        begin = np.maximum(low[each], place_start[row]) + shift
+        end = np.minimum(high[each], place_stop[row]) + shift
         return type(self)(
             *_joined(owner[each], begin, end), self.number * count + part, self.num_lists * count
         )
+
+
+def repeated(counts: Ints) -> tuple[Ints, Ints]:
+    """[n] each position repeated by its count, and [n] the number within the repetitions.
+
+    >>> [column.tolist() for column in repeated(np.array([2, 0, 3]))]
+    [[0, 0, 2, 2, 2], [0, 1, 0, 1, 2]]
+    """
+    each = np.repeat(np.arange(len(counts)), counts)
+    return each, np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _joined(owner: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
@@ -182,11 +202,10 @@ def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Int
     counts = [row[axis.number] for row, axis in zip(rows, axes, strict=True)]
     first = [(np.cumsum(row) - row)[axis.number] for row, axis in zip(rows, axes, strict=True)]
     total = np.prod(counts, axis=0, dtype=np.int64) if axes else np.ones(num_devices, np.int64)
-    device = np.repeat(np.arange(num_devices), total)
+    # The number of a region within its device has the numbers of its intervals as digits, the last
+    # axis first. Of 2 intervals along axis 0 and 3 along axis 1, region 4 has the intervals 1, 1.
+    device, number = repeated(total)
     offset, extent = np.empty((2, len(device), len(axes)), np.int64)
-    # The number of a region within its device, whose digits are the numbers of its intervals, the
-    # last axis first.
-    number = np.arange(len(device)) - np.repeat(np.cumsum(total) - total, total)
     for axis in reversed(range(len(axes))):
         number, digit = np.divmod(number, counts[axis][device])
         row = first[axis][device] + digit

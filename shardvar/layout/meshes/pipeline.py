@@ -129,6 +129,8 @@ def _sizes(
 ) -> list[list[int]]:
     """The number of layers of each virtual stage of each stage; ``counted``: the embedding and the
     loss are layers."""
+    # The embedding and the loss are divided like layers, and taken out again below: 7 layers and the
+    # embedding on 4 stages make 2 2 2 2, so the first stage has 1 layer of the model.
     by_stage = _stage_sizes(num_layers + sum(counted), stages, *ends)
     uneven = [size for size in by_stage if size % virtual]
     if uneven:
@@ -156,33 +158,35 @@ def _sizes(
 
 def _stage_sizes(num_layers: int, stages: int, first: int | None, last: int | None) -> list[int]:
     """The number of layers of each stage."""
+    # The other stages share what the given ones leave: of 7 layers on 3 stages, the first with 1, two
+    # stages share 6.
     given = [each for each in (first, last) if each is not None]
     left, middle = num_layers - sum(given), stages - len(given)
+    is_possible = min([*given, 1]) >= 1 and left >= 0 and middle >= 0
+    # Without other stages no layer may be left, and each of them has at least one. Megatron says:
     # "Mismatch: 3 middle layers remaining but 0 middle PP stages available."
-    if (
-        min([*given, 1]) < 1
-        or left < 0
-        or middle < 0
-        or bool(left) != bool(middle)
-        or (middle and left % middle)
-    ):
+    divides = left > 0 and left % middle == 0 if middle else left == 0
+    if not (is_possible and divides):
         raise LayoutError(
             f"{num_layers} layers cannot be divided over {stages} pipeline stages if the first "
             f"has {first} and the last {last}: {left} layers are left for {middle} equal stages.",
             "Choose numbers that leave a divisible rest. None is a stage like the others.",
         )
-    size = left // middle if middle else 0
-    return [
-        *([] if first is None else [first]),
-        *[size] * middle,
-        *([] if last is None else [last]),
-    ]
+    sizes = [left // middle] * middle if middle else []
+    if first is not None:
+        sizes.insert(0, first)
+    if last is not None:
+        sizes.append(last)
+    return sizes
 
 
 def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> list[list[int]]:
     """The number of layers of each virtual stage in a layout of the pipeline as text."""
+    # One place for each virtual stage, by rounds: on 2 stages, place 0 and place 2 are of stage 0.
+    # "Et|t|t|L" has the places Et, t, t and L: 2 and 1 layers on stage 0, 1 and 0 on stage 1.
     places = _unrolled(text.replace(",", "")).split("|")
-    count = "".join(places).count("t")
+    letters = "".join(places)
+    count = letters.count("t")
     if len(places) % stages or virtual not in (1, len(places) // stages) or count != num_layers:
         raise LayoutError(
             f"The layout {text!r} has {len(places)} stages and {count} layers, for {stages} "
@@ -193,11 +197,8 @@ def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> lis
     # "All of the MTP layers must be in the same one virtual pipeline stage", which is the last one
     # of its rank.
     with_m = [number for number, place in enumerate(places) if "m" in place]
-    if (
-        not re.fullmatch("Et*m*L", "".join(places))
-        or len(with_m) > 1
-        or min([len(places), *with_m]) + stages < len(places)
-    ):
+    is_last_of_rank = min([len(places), *with_m]) + stages >= len(places)
+    if not re.fullmatch("Et*m*L", letters) or len(with_m) > 1 or not is_last_of_rank:
         raise LayoutError(
             f"The layout {text!r} has its letters in an order that Megatron does not build.",
             "Begin with E, then t, then m in one stage of the last ones, and end with L.",

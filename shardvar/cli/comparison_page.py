@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from shardvar.cli.names import names_of
 from shardvar.cli.output import note, progress
 from shardvar.cli.view import as_typed, message_as_typed, write_page
 from shardvar.errors import ReadError
@@ -41,6 +42,8 @@ class _Side:
     path: str
     """As it was typed."""
     found: Location
+    name: str
+    """Its name on the page."""
     reader: Reader
     names: Mapping[str, str]
     """The keys that are compared, each with the name under which it is."""
@@ -51,9 +54,8 @@ class _Side:
         """Return what the page has of it."""
         sizes = file_sizes(self.found.storage, self.reader.index.files)
         about = describe(self.reader, list(self.names), sizes, measured, counts)
-        return as_typed(
-            about | {"keys": front_coded(list(self.names.values()))}, self.found, self.path
-        )
+        about |= {"keys": front_coded(list(self.names.values()))}
+        return as_typed(about, self.found, self.path, self.name)
 
 
 def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
@@ -81,10 +83,12 @@ def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[st
 
 def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str]) -> list[_Side]:
     sides = []
-    for path, renamed in ((arguments.a, rename), (arguments.b, {})):
-        found = find_checkpoint(path)
+    checkpoints = [(find_checkpoint(path), path) for path in (arguments.a, arguments.b)]
+    for (found, path), name, renamed in zip(
+        checkpoints, names_of(*checkpoints), (rename, {}), strict=True
+    ):
         reader = stack.enter_context(Reader(found.path, found.format.name, found.open()))
-        sides.append(_Side(path, found, reader, _compared(reader, renamed, arguments)))
+        sides.append(_Side(path, found, name, reader, _compared(reader, renamed, arguments)))
     return sides
 
 

@@ -11,7 +11,7 @@ from shardvar.cli.comparison_page import check_diff_page, write_diff_page
 from shardvar.cli.output import answer, note, print_json, progress, say, short_path
 from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
-from shardvar.cli.view import check_target
+from shardvar.cli.view import check_target, show_link
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff
@@ -61,6 +61,7 @@ def execute(arguments: Namespace) -> int:
     if arguments.html:
         write_diff_page(arguments, report, rename or {})
         note(f"wrote {short_path(arguments.html)}")
+        show_link(arguments.html)
     if not arguments.json and not arguments.rename and (remedy := _rename_by_prefix(report)):
         note(f"hint: {remedy}")
     if report.unreadable:

@@ -25,7 +25,7 @@ from shardvar.cli.plan import print_plan
 from shardvar.cli.problems import print_problems
 from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
-from shardvar.cli.view import check_target, write_plan_page
+from shardvar.cli.view import check_target, show_link, write_plan_page
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.formats.table import name_of_target, names_of_target
@@ -74,6 +74,7 @@ def execute(arguments: Namespace) -> int:
     if arguments.html:
         write_plan_page(arguments.html, report, arguments.source, _command(arguments.words))
         note(f"wrote {short_path(arguments.html)}")
+        show_link(arguments.html)
     code = 0 if verified is None else code_of_report(verified)
     return code or (_LOST if report.lost else 0)
 

@@ -6,10 +6,12 @@ next to the target under a random name, and rename it into place.
 
 import os
 import secrets
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shardvar.cli.names import names_of, names_of_plan, page_path
 from shardvar.cli.output import (
     count,
     human_size,
@@ -44,12 +46,9 @@ _ENDINGS = (".html", ".htm")
 def execute(arguments: Namespace) -> int:
     """Write the page of one checkpoint, and with ``--open`` show it."""
     found = find_checkpoint(arguments.path)
-    beside = found.path if found.is_folder else os.path.join(found.storage.path, found.stem)
-    if found.storage.local_path is None:  # the page is written here
-        beside = os.path.basename(beside)
-    target = arguments.output or f"{beside}.html"
     if arguments.serve:
         return _serve(found, arguments)
+    target = arguments.output or page_path(found, arguments.path)
     check_target(target)
     with Reader(found.path, found.format.name, found.open()) as reader:
         columns = _columns(found, reader, arguments)
@@ -67,30 +66,37 @@ def execute(arguments: Namespace) -> int:
         num_files = count(len(columns["files"]), "file")
         tensors = human_tensors(len(num_slices), sum(num_slices))
         print(f"wrote {short_path(target)}: {tensors}, {num_files}, {human_size(nbytes)}")
+        if not arguments.open:
+            show_link(target)
     if arguments.open:
         open_in_browser(target)
     return 0
 
 
 def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
-    """Write the page of a reshard that is planned: the source, where it is one, beside what would
-    be written."""
+    """Write the page of a planned reshard: the target, next to the source if there is only one."""
     plan, columns = describe_plan(report)
+    found_sources = [(find_checkpoint(path), path) for path in sources]
+    *names, name = names_of_plan(found_sources, report.path)
+    columns = [each | {"name": name} for each in columns]
     if len(sources) == 1:
-        found = find_checkpoint(sources[0])
+        ((found, path),) = found_sources
         with Reader(found.path, found.format.name, found.open()) as reader:
             source = describe(
                 reader, choose_keys(reader), file_sizes(found.storage, reader.index.files)
             )
-        columns = [as_typed(source, found, sources[0]), *columns]
+        columns = [as_typed(source, found, path, names[0]), *columns]
     write_page(target, make_page(columns, plan=plan | {"command": command}))
 
 
-def as_typed(columns: Columns, found: Location, path: str) -> Columns:
-    """Return the columns with the path as it was typed: a page is sent to others, and its commands
-    are copied."""
+def as_typed(columns: Columns, found: Location, path: str, name: str) -> Columns:
+    """Return the columns with a name and with the path as it was typed.
+
+    A page is sent to others, and its commands are copied.
+    """
     return columns | {
         "path": path,
+        "name": name,
         "causes": [[kind, message_as_typed(text, found, path)] for kind, text in columns["causes"]],
     }
 
@@ -156,6 +162,12 @@ def open_in_browser(target: str) -> None:
         note(f"note: no browser was found; open {short_path(target)} yourself.")
 
 
+def show_link(target: str) -> None:
+    """Print the address of a page at a terminal, where it can be clicked."""
+    if sys.stdout.isatty():
+        note(Path(os.path.abspath(target)).as_uri())
+
+
 def _serve(found: Location, arguments: Namespace) -> int:
     """Serve the page, and the values that it asks for, until an interrupt."""
     from shardvar.cli.serving import serve_page
@@ -178,6 +190,7 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
 
     A page that is too large without statistics is refused before a value is read.
     """
+    (name,) = names_of((found, arguments.path))
     keys, sizes = (
         choose_keys(reader, arguments.filter),
         file_sizes(found.storage, reader.index.files),
@@ -186,7 +199,8 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
     def described(
         measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
     ) -> Columns:
-        return as_typed(describe(reader, keys, sizes, measured, counts), found, arguments.path)
+        columns = describe(reader, keys, sizes, measured, counts)
+        return as_typed(columns, found, arguments.path, name)
 
     columns = described()
     if not arguments.stats:

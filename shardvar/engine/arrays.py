@@ -6,7 +6,7 @@ array of any order and strides; an array that lies in memory as its payload does
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,21 @@ import numpy.typing as npt
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pool import SMALL_NBYTES, bytes_of
 from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable
 from shardvar.wire import strings
-from shardvar.wire.crc import Checksum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArraySource:
+class ArraySource(Source):
     """Arrays behind the source protocol."""
 
     arrays: Sequence[npt.NDArray[Any] | bytes]
     """[m] the arrays; strings already encoded as payloads."""
-    index: TableIndex
+    index: TableIndex = field()
     """The table of contents: one plain entry for each array."""
-    crc: Checksum | None = None
-    """None: arrays in memory have no checksums."""
 
     def payload(self, row: int) -> memoryview | None:
         """Return the payload if it lies in memory as such, else None."""

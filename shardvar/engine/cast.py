@@ -14,15 +14,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.pool import bytes_of, thread_buffer
-from shardvar.engine.verified import VerifiedRows, read_in_order
+from shardvar.engine.pool import BLOCK_NBYTES, bytes_of, thread_buffer
+from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import Bools, Ints, code, is_opaque, is_whole, numpy_dtype
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import SliceTable
-from shardvar.storage.protocol import Traits
-from shardvar.wire.crc import Checksum
 
 _integer_info: Any = ml_dtypes.iinfo  # without types in its package
 _float_info: Any = ml_dtypes.finfo
@@ -35,7 +34,7 @@ _NARROW = ("int2", "int4", "uint2", "uint4")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CastSource:
+class CastSource(WrappedSource):
     """Another source with some of its entries converted; rows are rows of ``entries``."""
 
     verified: VerifiedRows
@@ -56,36 +55,18 @@ class CastSource:
         """The entries as they are stored."""
         return self.verified.entries
 
-    def in_order(self, rows: Ints) -> Bools:
-        """[rows] True for payloads that are best read in order: the inner source converts them."""
-        return read_in_order(self.inner, self.stored, rows)
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads whose stored ones are best read in order."""
+        return self.inner.in_order(self.stored, rows)
 
-    @property
-    def index(self) -> Index:
-        """The table of contents of the inner source."""
-        return self.inner.index
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Prepare for reads of entries that are converted, or that the inner source decodes."""
+        self.verified.expect(rows)
 
-    @property
-    def crc(self) -> Checksum | None:
-        """The checksum of the entries that are not converted."""
-        return self.inner.crc
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the inner source."""
-        return getattr(self.inner, "traits", None)
-
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with bytes of a file, for entries that are not converted."""
-        self.inner.read_span(file, start, buffer)
-
-    def map(self, file: int) -> memoryview:
-        """Return a file as a memory map, for entries that are not converted."""
-        return self.inner.map(file)
-
-    def close(self) -> None:
-        """Close the inner source."""
-        self.inner.close()
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        """Let the inner source decode an entry that is not converted."""
+        is_same = self.stored.slices.dtype(row) == entries.slices.dtype(row)
+        return self.inner.decode(self.stored, row) if is_same else None
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with converted values, from byte ``start`` of the converted payload."""
@@ -94,18 +75,23 @@ class CastSource:
             self.inner.read_into(self.stored, row, start, buffer)
             return
         # Check.
-        self.verified.verify(row)
+        payload = self.verified.held(row)
+        if payload is None:
+            self.verified.verify(row)
         # Move. Bytes are converted by way of elements: byte 8 of a float32 payload is element 2,
-        # and that begins at byte 16 if it is stored as float64. A portion at a time stays in the
-        # cache.
+        # and that begins at byte 16 if it is stored as float64. On a disk a portion at a time stays
+        # in the cache; elsewhere each is a request, and is as large as a block.
         source, into = numpy_dtype(before), np.frombuffer(buffer, numpy_dtype(after))
         first = start // into.itemsize
-        for begin in range(0, len(into), _PORTION):
-            portion = into[begin : begin + _PORTION]
-            values = np.frombuffer(thread_buffer(len(portion) * source.itemsize, "cast"), source)
-            self.inner.read_into(
-                self.stored, row, (first + begin) * source.itemsize, bytes_of(values)
-            )
+        step = _PORTION if self.traits is None else BLOCK_NBYTES // source.itemsize
+        for begin in range(0, len(into), step):
+            portion = into[begin : begin + step]
+            place, nbytes = (first + begin) * source.itemsize, len(portion) * source.itemsize
+            if payload is None:
+                values = np.frombuffer(thread_buffer(nbytes, "cast"), source)
+                self.inner.read_into(self.stored, row, place, bytes_of(values))
+            else:
+                values = np.frombuffer(payload[place : place + nbytes], source)
             convert_into(portion, values, entries.slices.key(row))
 
 

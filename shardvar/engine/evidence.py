@@ -128,10 +128,9 @@ class Evidence:
                 self.compare()
 
     def expect(self, rows: Ints) -> None:
-        """Tell the source which payloads it will have to decode next, in order."""
-        expect: Callable[[EntryTable, Ints], None] | None = getattr(self.source, "expect", None)
-        if expect is not None and len(rows):
-            expect(self.entries, rows)
+        """Tell the source which payloads that it decodes will be read next, in order."""
+        if len(rows):
+            self.source.expect(self.entries, rows)
 
     def compare(self) -> None:
         """Compare what was read since the last time."""

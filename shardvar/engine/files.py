@@ -49,7 +49,6 @@ from shardvar.engine.regions import (
 )
 from shardvar.engine.sums import Sums, join_sums, take_checksums
 from shardvar.engine.units import Unit, batch_units, plan_units
-from shardvar.engine.verified import read_in_order
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
@@ -262,7 +261,7 @@ def _in_order(task: FileTask, moves: MoveTable, source: Source) -> Bools:
     """[k] True for targets filled from payloads that are best read from beginning to end."""
     ordered = np.zeros(len(task.plan.targets), dtype=np.bool)
     for parts in (task.plan.copies, moves):
-        ordered[parts.target[read_in_order(source, task.entries, parts.source)]] = True
+        ordered[parts.target[source.in_order(task.entries, parts.source)]] = True
     return ordered
 
 

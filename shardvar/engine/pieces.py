@@ -15,7 +15,7 @@ payload, then cut.
 
 A request to a remote storage costs more than one to a disk, so a source of remote files has
 ``Traits``: by these, ranges that lie further apart are read together, and by more threads. The
-bytes that are read in addition to what is wanted are bounded (``_affordable_gap``), and so are the
+bytes that are read in addition to what is wanted are bounded (``affordable_gap``), and so are the
 bytes under way.
 
 Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here
@@ -79,7 +79,7 @@ class Reading:
     @property
     def traits(self) -> Traits | None:
         """The cost of a request to the source's storage; None for a disk, and for memory."""
-        return getattr(self.evidence.source, "traits", None)
+        return self.evidence.source.traits
 
     @property
     def small_nbytes(self) -> int:
@@ -178,7 +178,7 @@ def read_small(
 
     gap_nbytes = _GAP_NBYTES if gap_nbytes is None else gap_nbytes
     if reading.traits is not None:
-        gap_nbytes = max(gap_nbytes, _affordable_gap(file, start, moves.nbytes, reading.traits))
+        gap_nbytes = max(gap_nbytes, affordable_gap(file, start, moves.nbytes, reading.traits))
     # Threads wait for one span each. A task that only reads handles many small ones in the steps
     # that it needs for one.
     found = spans(file, start, moves.nbytes, gap_nbytes)
@@ -192,7 +192,7 @@ def read_small(
     reading.run(lambda group: read([first for first, _ in group], group[-1][1]), groups, most)
 
 
-def _affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
+def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
     """Return the widest gap up to which all gaps together are few enough bytes to be read along.
 
     With 10 bytes to waste, gaps of 1, 2, 4 and 8 bytes may be read along up to 4 bytes, which are 7

@@ -10,8 +10,6 @@ whether they are right one for ``engine.evidence``. Nothing is returned before e
 read is verified.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from shardvar.engine.evidence import Evidence
@@ -138,29 +136,33 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
 
 
 def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> Bools:
-    """Make arrays of payloads that the source decodes into fresh memory, which is not copied; [k]
-    True for these moves.
+    """Make arrays of payloads that the source decodes into fresh memory, which is not copied.
 
-    Such a move is a whole payload and a whole target.
+    Returns [k] True for these moves, each of which is a whole payload and a whole target.
     """
     entries, source = reading.entries, reading.evidence.source
     whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (
         moves.nbytes == targets.nbytes[moves.target]
     )
     is_string = (targets.codes() == code(STRING))[moves.target]
-    is_decoded: Bools = ~entries.plain[moves.source] & whole & (moves.nbytes > 0) & ~is_string
-    decode: Callable[[EntryTable, int], memoryview] | None = getattr(source, "decode", None)
-    if decode is None:
-        return np.zeros_like(is_decoded)
-    mine = moves.where(is_decoded)
+    may_be = ~entries.plain[moves.source] & whole & (moves.nbytes > 0) & ~is_string
+    is_decoded = np.zeros(len(moves), np.bool)
+    mine = moves.where(may_be)
     reading.evidence.expect(mine.source)
-    for row, target, nbytes in zip(
-        mine.source.tolist(), mine.target.tolist(), mine.nbytes.tolist(), strict=True
+    for number, row, target, nbytes in zip(
+        np.flatnonzero(may_be).tolist(),
+        mine.source.tolist(),
+        mine.target.tolist(),
+        mine.nbytes.tolist(),
+        strict=True,
     ):
-        payload = decode(entries, row)
+        payload = source.decode(entries, row)
+        if payload is None:
+            continue
         arrays[target] = np.ndarray(
             targets.region(target).shape, numpy_dtype(targets.dtype(target)), payload
         )
+        is_decoded[number] = True
         reading.progress(nbytes)
     return is_decoded
 

@@ -10,12 +10,14 @@ which are copied in tiles out of a memory map of the file.
     . . x x . .
     . . x x . .
 
-A payload that the source decodes is first decoded into a temporary file, which has no name and is
-mapped likewise. Each payload is verified whole before its first element is moved.
+A payload that cannot be mapped is read once, from its beginning to its end, and mapped likewise: into
+memory if it is small, else into a temporary file without a name. These are payloads that the source
+decodes, and those in a bucket. Each payload is verified whole before its first element is moved.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
@@ -23,14 +25,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.pool import BLOCK_NBYTES, MOST_WORKERS, block_ranges, new_buffer, word_of
-from shardvar.engine.verified import VerifiedRows, read_in_order
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pieces import Reading
+from shardvar.engine.pool import (
+    BLOCK_NBYTES,
+    MOST_WORKERS,
+    block_ranges,
+    map_ahead,
+    new_buffer,
+    word_of,
+)
+from shardvar.engine.verified import VerifiedRows
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import SliceTable
-from shardvar.wire.crc import Checksum
 
 _WIDE_TILE, _TALL_TILE = (8, 512), (256, 128)
 """Stored rows and columns that are copied at a time. A few rows of many columns are read as they
@@ -41,9 +52,12 @@ _MOST_DECODED = MOST_WORKERS + 4
 """Payloads that are kept in temporary files: more than are read at a time, since each thread reads
 one. The first that was decoded is dropped first, and the slowest thread may still be at it."""
 
+_MOST_FETCHED = 2
+"""Payloads of a bucket that are kept: one thread reads them, in order (``in_order``)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TransposedSource:
+class TransposedSource(WrappedSource):
     """Another source with some of its matrices transposed; rows are rows of ``stored``."""
 
     verified: VerifiedRows
@@ -52,10 +66,10 @@ class TransposedSource:
     """[m] True for entries of matrices that are transposed."""
     map_scratch: Callable[[Iterable[memoryview]], memoryview]
     """A function that keeps bytes in a temporary file, and returns a memory map of it."""
-    decoded: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
-    """Payloads that do not lie in a file byte for byte, by row."""
+    copied: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
+    """Payloads in temporary files, by row."""
     lock: RLock = field(default_factory=new_lock)
-    """Guards ``decoded``."""
+    """Guards ``copied``."""
 
     @property
     def inner(self) -> Source:
@@ -67,32 +81,30 @@ class TransposedSource:
         """The entries as they are stored."""
         return self.verified.entries
 
-    def in_order(self, rows: Ints) -> Bools:
-        """[rows] True for payloads that are best read in order; a matrix is read by columns, and
-        decoded before."""
-        return read_in_order(self.inner, self.stored, rows) & ~self.is_transposed[rows]
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads that are best read in order.
 
-    @property
-    def index(self) -> Index:
-        """The table of contents of the inner source."""
-        return self.inner.index
+        A matrix is read by columns, and copied before if that would be slow. Matrices that a bucket
+        sends are read one after the other, each by many requests at once: all at once would need a
+        temporary file each.
+        """
+        is_fetched = self.stored.plain[rows] & (self.traits is not None)
+        is_fetched &= ~self.verified.is_held(rows)
+        is_ordered = self.inner.in_order(self.stored, rows)
+        return np.where(self.is_transposed[rows], is_fetched, is_ordered)
 
-    @property
-    def crc(self) -> Checksum | None:
-        """The checksum of the entries that are not transposed."""
-        return self.inner.crc
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Prepare for reads of matrices, and of entries that the inner source decodes."""
+        # A matrix that is decoded is copied when it is asked for, so it is not decoded ahead.
+        self.verified.expect(rows[self.stored.plain[rows] | ~self.is_transposed[rows]])
 
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with bytes of a file, for entries that are not transposed."""
-        self.inner.read_span(file, start, buffer)
-
-    def map(self, file: int) -> memoryview:
-        """Return a file as a memory map, for entries that are not transposed."""
-        return self.inner.map(file)
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        """Let the inner source decode an entry that is not transposed."""
+        return None if self.is_transposed[row] else self.inner.decode(self.stored, row)
 
     def close(self) -> None:
         """Close the inner source and the temporary files."""
-        self.decoded.clear()
+        self.copied.clear()
         self.inner.close()
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
@@ -111,29 +123,48 @@ class TransposedSource:
 
     def _payload(self, row: int) -> npt.NDArray[np.uint8]:
         """[nbytes] the payload as it is stored, verified."""
-        self.verified.verify(row)
         nbytes = int(self.stored.slices.nbytes[row])
+        is_mapped = bool(self.stored.plain[row]) and self.traits is None
+        if is_mapped or nbytes == 0:
+            self.verified.verify(row)
         if nbytes == 0:  # which no map can hold
             return np.zeros(0, np.uint8)
-        if not self.stored.plain[row]:
-            return np.frombuffer(self._decode(row, nbytes), np.uint8)
-        start = int(self.stored.start[row])
-        return np.frombuffer(self.inner.map(int(self.stored.file[row])), np.uint8, nbytes, start)
+        if is_mapped:
+            start = int(self.stored.start[row])
+            file = self.inner.map(int(self.stored.file[row]))
+            return np.frombuffer(file, np.uint8, nbytes, start)
+        held = self.verified.held(row)
+        return np.frombuffer(self._copy(row, nbytes) if held is None else held, np.uint8)
 
-    def _decode(self, row: int, nbytes: int) -> memoryview:
-        """The payload in a temporary file; under the lock it is decoded once."""
+    def _copy(self, row: int, nbytes: int) -> memoryview:
+        """Return the payload in a temporary file; under the lock it is read once."""
+        most = _MOST_DECODED if self.traits is None else _MOST_FETCHED
         with self.lock:
-            if row not in self.decoded:
-                self.decoded[row] = self.map_scratch(self._blocks(row, nbytes))
-                while len(self.decoded) > _MOST_DECODED:
-                    self.decoded.popitem(last=False)
-            return self.decoded[row]
+            if row not in self.copied:
+                evidence = Evidence(self.inner, self.stored)
+                with closing(self._blocks(evidence, row, nbytes)) as blocks:
+                    scratch = self.map_scratch(blocks)
+                evidence.check()
+                self.copied[row] = scratch
+                while len(self.copied) > most:
+                    self.copied.popitem(last=False)
+            return self.copied[row]
 
-    def _blocks(self, row: int, nbytes: int) -> Iterator[memoryview]:
-        buffer = new_buffer(min(nbytes, BLOCK_NBYTES))
-        for start, stop in block_ranges(0, nbytes):
-            self.inner.read_into(self.stored, row, start, buffer[: stop - start])
-            yield buffer[: stop - start]
+    def _blocks(self, evidence: Evidence, row: int, nbytes: int) -> Generator[memoryview]:
+        """Yield the blocks of a payload in order; those of a bucket are read several at a time."""
+
+        def read(bounds: tuple[int, int]) -> memoryview:
+            start, stop = bounds
+            buffer = new_buffer(stop - start)
+            evidence.read(row, start, buffer)
+            return buffer
+
+        ranges = block_ranges(0, nbytes)
+        if self.stored.plain[row]:
+            workers = Reading(evidence).threads(BLOCK_NBYTES)
+            yield from map_ahead(read, ranges, workers)
+        else:
+            yield from map(read, ranges)
 
 
 def transpose_entries(entries: EntryTable, is_matrix: Bools) -> tuple[EntryTable, Bools]:

@@ -15,6 +15,7 @@ rename and the closing of a file promise, and ``spec_tests`` has a test that cut
 step.
 """
 
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.forks import new_lock
+from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
@@ -42,6 +44,9 @@ Found = TypeVar("Found")
 
 OPEN_FILES = 64
 """Files that are held open at a time; a process may have 256 on some systems."""
+
+_KEPT_COPIES = 2
+"""Ranges of files outside of a disk that are kept in memory, each as large as a tensor."""
 
 _SAVE_AGAIN = "Save again, under a new run."
 
@@ -113,6 +118,9 @@ class DataFiles:
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _maps: dict[int, memoryview] = field(init=False, default_factory=dict)
+    _copies: OrderedDict[tuple[int, int, int], memoryview] = field(
+        init=False, default_factory=OrderedDict
+    )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _closed: list[bool] = field(init=False, default_factory=lambda: [False])
     _lock: RLock = field(init=False, default_factory=new_lock)
@@ -142,6 +150,25 @@ class DataFiles:
             if number not in self._maps:
                 self._maps[number] = file.map()
             return self._maps[number]
+
+    def view(self, number: int, start: int, stop: int) -> memoryview:
+        """Return bytes of a file: a part of its map on a disk, and a copy in memory from elsewhere.
+
+        The last copies are kept, so that reading one block after the other fetches each once.
+        """
+        if self.traits is None:
+            return self.map(number)[start:stop]
+        place = number, start, stop
+        with self._lock:
+            copy = self._copies.get(place)
+        if copy is None:
+            copy = memoryview(self.open(number).read(start, stop - start))
+        with self._lock:
+            self._copies[place] = copy
+            self._copies.move_to_end(place)
+            while len(self._copies) > _KEPT_COPIES:
+                self._copies.popitem(last=False)
+        return copy
 
     def fault(self, number: int) -> CheckpointError | None:
         """Return what is wrong with a file, or None; the file is opened for that once.
@@ -177,6 +204,7 @@ class DataFiles:
                 file.close()
             self._open.clear()
             self._maps.clear()
+            self._copies.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
         """Open a file, and raise if it is another one than before, or of a wrong size."""
@@ -195,6 +223,34 @@ class DataFiles:
             cause = f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}."
             raise kind(cause, COPY_AGAIN).in_file(self.names[number])
         return file
+
+
+class FileSource(Source):
+    """A source whose payloads lie in data files."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def data(self) -> DataFiles:
+        """The data files."""
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.data.traits
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
+        self.data.open(file).read_into(start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a data file as a read-only memory map."""
+        return self.data.map(file)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.data.close()
 
 
 def put_in_place(

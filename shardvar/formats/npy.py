@@ -5,18 +5,18 @@ little-endian array in C order is read in place, or mapped. The elements of any 
 from the mapped file, a range at a time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, UnsupportedError, prefix_errors
-from shardvar.formats.files import DataFiles, read_beginning
+from shardvar.formats.files import DataFiles, FileSource, read_beginning
 from shardvar.formats.protocol import Sink
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import TensorTable
-from shardvar.storage.protocol import ReadableFile, Storage, Traits
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES, foreign_file
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 
@@ -31,17 +31,15 @@ CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset(), many_f
 
 
 @dataclass(frozen=True, slots=True)
-class NpySource:
+class NpySource(FileSource):
     """An open file."""
 
-    index: TableIndex
+    index: TableIndex = field()
     """The table of contents: one entry."""
     header: NpyHeader
     """The header of the array."""
-    data: DataFiles
+    data: DataFiles = field()
     """The file, open."""
-    crc: None = None
-    """The format has no checksum."""
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the array's payload, from byte ``start`` of it on."""
@@ -52,31 +50,18 @@ class NpySource:
             # is dropped.
             size = self.header.itemsize
             first, stop = start // size, -(-(start + len(buffer)) // size)
-            is_fortran = self.header.is_fortran
-            shape = self.header.shape[::-1] if is_fortran else self.header.shape
-            stored = np.ndarray(shape, f"V{size}", self.map(0), self.header.data_start)
-            array = stored.T if is_fortran else stored
-            swapped = np.frombuffer(array.flat[first:stop].tobytes(), np.uint8).reshape(
-                -1, self.header.swap_nbytes
-            )
-            buffer[:] = swapped[:, ::-1].tobytes()[start - first * size :][: len(buffer)]
+            elements = np.frombuffer(self._elements(first, stop), np.uint8)
+            swapped = elements.reshape(-1, self.header.swap_nbytes)[:, ::-1].tobytes()
+            buffer[:] = swapped[start - first * size :][: len(buffer)]
 
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the file, from byte ``start`` of it on."""
-        self.data.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.data.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return the file as a read-only memory map."""
-        return self.data.map(file)
-
-    def close(self) -> None:
-        """Close the file."""
-        self.data.close()
+    def _elements(self, first: int, stop: int) -> bytes:
+        """Return elements, counted in C order, with their bytes as the file has them."""
+        size, begin = self.header.itemsize, self.header.data_start
+        if not self.header.is_fortran:
+            return self.data.open(0).read(begin + first * size, (stop - first) * size)
+        stored = self.data.view(0, begin, begin + self.header.nbytes)
+        array = np.ndarray(self.header.shape[::-1], f"V{size}", stored).T
+        return array.flat[first:stop].tobytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,38 +12,9 @@ index handed out:
     all other entries  (deflated, byte-swapped, encoded strings) are decoded by ``Source.read_into``, which compares
                        their checksums itself, at the latest when the payload's last byte is read
 
-A source may also have these methods, which ``verify`` calls if they exist:
-
-    findings() -> Sequence[Finding]   everything that is odd about the files and that no single key shows, such as sizes
-                                      and files left over; reads the payload of no key
-    is_guarded(key) -> bool           True if checksums cover every byte of the key; the engine or the source compares
-                                      them. A format that guards some keys and not others has this method. Without it, a
-                                      ``crc`` guards all keys
-    compare_bytes(key) -> bool        compares the checksums of a key that cannot be read, since its dtype cannot be
-                                      held. Raises ``CheckpointError`` if its bytes are damaged; returns False if they
-                                      could not be compared
-
-A source of a format that holds encoded numbers, such as blocks of quantised ones, lists a key of
-them with the dtype and the shape of the encoded bytes, and has these methods:
-
-    encodings() -> Mapping[str, str]  the name of the encoding of each such key
-    dequantized() -> Source           the same checkpoint with the numbers of such keys in their place
-    objects(keys, form) -> Mapping[str, bytes]
-                                      the objects among the keys, each in bytes that a ``Sink`` of
-                                      the format of that name takes (``Metadata.objects``); compares
-                                      their checksums. Without the ones that the source cannot give
-                                      in this way. ``reshard`` calls it
-
-A source that decodes slowly may have these methods, which the engine calls if they exist:
-
-    expect(entries, rows) -> None     says which entries that are not plain will be read next, in that order, so that
-                                      they can be decoded ahead; others may be read all the same
-    decode(entries, row) -> memoryview   returns the payload of an entry that is not plain, in fresh memory that the
-                                      caller keeps: what ``read_into`` would give, and one copy less
-
-A source of files that may be remote has this attribute, by which the engine plans its reads:
-
-    traits: Traits | None             the cost of a request (``storage.protocol``); None on a local disk
+A source may do more: hold encoded numbers, decode ahead, compare checksums that cover more than a
+tensor. ``Source`` declares all of that, with defaults for a source that does not. A source that reads
+through another one inherits from ``formats.source.WrappedSource``.
 
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes
 every payload at its place in a file that has a temporary name, then the bytes that frame the
@@ -58,20 +29,22 @@ Removing. ``Format.remove`` removes a checkpoint, the index first, so that a rea
 checkpoint or none.
 """
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.layout.dtypes import Ints
+from shardvar.errors import ReadError
+from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import message
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import EntryTable, Index, Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
-from shardvar.storage.protocol import Storage
+from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import Checksum
 
 
@@ -92,28 +65,137 @@ class Finding:
         )  # as of an error: it may name keys of the file
 
 
-class Source(Protocol):
-    """An open checkpoint; safe to use from several threads. Maps stay valid after it is closed."""
+class Source(ABC):
+    """An open checkpoint; safe to use from several threads. Maps stay valid after it is closed.
+
+    A format defines the abstract members. All others have defaults, which are right for a format
+    that has nothing to add. Nothing else is asked of a source, and nothing is looked up by name.
+
+    A member that gets a key gets one of ``index``. A caller may have renamed the keys of its
+    entries.
+
+    A dataclass with slots may have a property of this class as a field. It declares the field with
+    ``field()``: otherwise ``dataclasses`` would take the property for the field's default value.
+    """
+
+    __slots__ = ()
+
+    # The index, and the bytes.
 
     @property
+    @abstractmethod
     def index(self) -> Index:
         """The table of contents."""
 
     @property
     def crc(self) -> Checksum | None:
         """The kind of checksum that guards plain entries; None if the format has none."""
+        return None
 
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage, by which reads are planned; None on a disk."""
+        return None
+
+    @abstractmethod
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
 
+    @abstractmethod
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
 
+    @abstractmethod
     def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map."""
+        """Return a data file as a read-only memory map; ``UnsupportedError`` unless it is on a disk."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the files."""
+
+    # Entries that are not plain: the order in which they are read, and decoding ahead.
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads that are best read from their beginning to their end.
+
+        By default all payloads that the source decodes. A source that converts what lies in a file
+        byte for byte returns False for it.
+        """
+        return ~entries.plain[rows]
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:  # noqa: B027  # by default, nothing
+        """Prepare for reads of some entries that are not plain, in that order, such as by decoding ahead.
+
+        The caller may read other entries first, or none.
+        """
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        """Return the payload of an entry that is not plain, in fresh memory that the caller keeps.
+
+        It has the bytes that ``read_into`` gives, and saves a copy. None if ``read_into`` is as fast.
+        """
+        return None
+
+    # What ``verify`` asks.
+
+    def findings(self) -> Sequence[Finding]:
+        """Return everything odd about the files that no single key shows, such as files left over.
+
+        Reads the payload of no key.
+        """
+        return ()
+
+    def is_guarded(self, key: str) -> bool | None:
+        """Return True if checksums cover every byte of a key, which the engine or the source compares.
+
+        None if the entries show it: a key is guarded if each of them has a checksum.
+        """
+        return None
+
+    def compare_bytes(self, key: str) -> bool:
+        """Compare the checksums of a key that cannot be read, since its dtype cannot be held.
+
+        Raises ``CheckpointError`` if its bytes are damaged. Returns False if they could not be
+        compared.
+        """
+        return False
+
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, ReadError]:
+        """Return the errors of those keys whose tensors are parts of damaged storages.
+
+        A storage has one checksum, which may cover bytes of several tensors or of none. With
+        ``only_read``, only the storages are compared that are read whole if all keys are read.
+        """
+        return {}
+
+    def is_part(self, key: str) -> bool:
+        """Return True if a tensor is part of a storage, so that reading only it compares no checksum."""
+        return False
+
+    # Other forms of the same checkpoint.
+
+    def encodings(self) -> Mapping[str, str]:
+        """Return the encodings of keys that are listed with the dtype and shape of encoded bytes."""
+        return {}
+
+    def dequantized(self) -> "Source":
+        """Return the same checkpoint with numbers in place of encoded bytes."""
+        return self
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
+        """Return the objects among keys, each in the bytes that the format ``form`` keeps of it.
+
+        Their checksums are compared. The objects that ``form`` cannot keep are left out. None if
+        the source's format has no objects: all its keys are tensors.
+        """
+        return None
+
+    @property
+    def places(self) -> Sequence[tuple[Storage, str]]:
+        """[files] the directory and the name of each data file; empty if all are in the checkpoint's."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

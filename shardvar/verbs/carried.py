@@ -26,15 +26,13 @@ def find_objects(
     ``form`` is the format to write; the other objects among ``keys`` are written as string tensors,
     or refused.
     """
-    read_objects = getattr(reader.source, "objects", None)
-    if read_objects is None:
-        return {}, []
     # An object of a class that is not read may be carried. Any other fault is one of the
     # checkpoint.
     faults = reader.faults
-    carried = read_objects(
-        {key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}, form.name
-    )
+    readable = {key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}
+    carried = reader.source.objects(readable, form.name)
+    if carried is None:
+        return {}, []
     if not form.capabilities.keeps_metadata:
         return carried, []
     tensors, rest = reader.entries().slices.tensors, set(keys).difference(carried)

@@ -15,25 +15,20 @@ read.
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from threading import RLock
 
 import numpy as np
 
-from shardvar.engine.evidence import check_entry
+from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,
     InconsistentTensor,
-    ReadError,
     UnsupportedError,
 )
-from shardvar.forks import new_lock
-from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import (
@@ -44,9 +39,9 @@ from shardvar.planning.index import (
     take_tensors,
 )
 from shardvar.storage.places import split_place
-from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.compare.diff import compare_readers
+from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.locate import Location, is_same
 from shardvar.verbs.part_places import (
     About,
@@ -60,117 +55,11 @@ from shardvar.verbs.part_places import (
 )
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys, such_as
-from shardvar.verbs.storages import storage_errors
-from shardvar.wire.crc import Checksum
 
 _OF_TOTAL = re.compile(r"(?<![0-9])([0-9]{1,6})[-_]?of[-_]?([0-9]{1,6})(?![0-9])")
 """A number and the number of all in a name: ``x-00001-of-00004``, ``rank_0_of_4``."""
 _RANK = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])")
 """The number of a rank in a name, which count from 0: ``mp_rank_00``."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JoinedSource:
-    """Several sources as one; the start of an entry that is not plain numbers its ``origin``."""
-
-    sources: Sequence[Source]
-    """The sources, in order."""
-    tables: Sequence[EntryTable]
-    """The entries of each, as its index gives them."""
-    first_file: Ints
-    """[n + 1] the number of the first file of each, among the files of all."""
-    first_entry: Ints
-    """[n + 1] the number of the first entry of each, among the entries of all."""
-    places: Sequence[tuple[Storage, str]]
-    """The directory and the name of each file."""
-    index: TableIndex
-    """The table of contents of all."""
-    crc: Checksum | None
-    """The checksum that guards plain entries."""
-    verified: set[int] = field(default_factory=set)
-    """Entries with another checksum that were verified."""
-    lock: RLock = field(default_factory=new_lock)
-    """Guards ``verified``."""
-
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with bytes of a file."""
-        number = int(np.searchsorted(self.first_file, file, side="right")) - 1
-        self.sources[number].read_span(file - int(self.first_file[number]), start, buffer)
-
-    def map(self, file: int) -> memoryview:
-        """Return a file as a memory map."""
-        number = int(np.searchsorted(self.first_file, file, side="right")) - 1
-        return self.sources[number].map(file - int(self.first_file[number]))
-
-    def close(self) -> None:
-        """Close all sources."""
-        for source in self.sources:
-            source.close()
-
-    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from a payload of one of the sources, from byte ``start`` of it on."""
-        place = int(entries.start[row])
-        if entries.plain[row]:
-            self.read_span(int(entries.file[row]), place + start, buffer)
-            return
-        number = int(np.searchsorted(self.first_entry, place, side="right")) - 1
-        source, stored, inner = (
-            self.sources[number],
-            self.tables[number],
-            place - int(self.first_entry[number]),
-        )
-        with self.lock:
-            # The engine does not compare this kind of checksum of a plain payload.
-            if stored.plain[inner] and place not in self.verified:
-                check_entry(source, stored, inner)
-                self.verified.add(place)
-        source.read_into(stored, inner, start, buffer)
-
-    def encodings(self) -> Mapping[str, str]:
-        """The encodings of keys, on which all sources agree that have any."""
-        found: dict[str, str] = {}
-        for source in self.sources:
-            find: Callable[[], Mapping[str, str]] = getattr(source, "encodings", dict)
-            found |= find()
-        return found
-
-    def storage_errors(
-        self, keys: Collection[str], only_read: bool = False
-    ) -> Mapping[str, ReadError]:
-        """Return the errors of keys whose tensors are parts of damaged storages."""
-        return {
-            key: error
-            for source in self.sources
-            for key, error in storage_errors(source, keys, only_read).items()
-        }
-
-    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the objects among keys as a sink of the format ``form`` writes them; all sources
-        must have the same.
-
-        Objects with a value were compared by it, and come from the first source.
-        """
-        first, *others = [_objects_of(source, keys, form) for source in self.sources]
-        unlike = sorted(
-            {
-                key
-                for key in first.keys() & self.index.faults
-                for each in others
-                if each.get(key) != first[key]
-            }
-        )
-        if unlike:
-            cause = f"The sources hold different objects under {named(unlike)}."
-            raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
-        return first
-
-
-def _objects_of(source: Source, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-    """The objects of one source; none if its format has no objects."""
-    read: Callable[[Collection[str], str], Mapping[str, bytes]] | None = getattr(
-        source, "objects", None
-    )
-    return {} if read is None else read(keys, form)
 
 
 def open_sources(
@@ -290,7 +179,7 @@ def _check_beside(paths: Sequence[str]) -> None:
 
 def _unread_objects(readers: Sequence[Reader], kept: set[str]) -> dict[str, CheckpointError]:
     """The objects that are not read, and may be carried as they are, each with the reason."""
-    if not all(hasattr(reader.source, "objects") for reader in readers):
+    if any(reader.source.objects((), "") is None for reader in readers):  # of no key
         return {}
     faults = readers[0].faults
     found = [
@@ -429,9 +318,10 @@ def _join(
         _metadata([reader.metadata for reader in readers]),
         objects,
     )
-    return JoinedSource(
-        [reader.source for reader in readers], tables, first_file, first_entry, names, index, crc
-    )
+    stored = [
+        VerifiedRows(reader.source, table) for reader, table in zip(readers, tables, strict=True)
+    ]
+    return JoinedSource(stored, first_file, first_entry, names, index, crc)
 
 
 def _taken_parts(

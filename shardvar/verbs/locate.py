@@ -16,7 +16,7 @@ replaced. Only formats whose files may be in the directory are asked.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
@@ -94,8 +94,7 @@ class Location:
             source = self.format.open(self.storage, self.name)
         except MissingFile as error:
             raise self._unfinished(error) from None
-        convert: Callable[[], Source] | None = getattr(source, "dequantized", None)
-        return convert() if dequantize and convert else source
+        return source.dequantized() if dequantize else source
 
     def _unfinished(self, error: MissingFile) -> MissingFile:
         """Return the error of a missing index with the remedy for a write that is not finished,

@@ -7,7 +7,7 @@ Opening reads as little as the format allows. ``find`` looks up one key without 
 a region, reads that, and picks from it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -30,7 +30,7 @@ from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_ent
 from shardvar.planning.plan import find_faults
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Path, find_checkpoint
-from shardvar.verbs.storages import check_storages, is_part_of_storage
+from shardvar.verbs.storages import check_storages
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
@@ -120,8 +120,7 @@ class Reader:
     @property
     def encodings(self) -> Mapping[str, str]:
         """The encodings of keys that are listed as encoded bytes, such as Q8_0."""
-        find: Callable[[], Mapping[str, str]] = getattr(self.source, "encodings", dict)
-        return find()
+        return self.source.encodings()
 
     def entries(self) -> EntryTable:
         """Return all entries as one table, which is kept.
@@ -239,7 +238,7 @@ class Reader:
         is_verified = (
             verify == "full" or is_whole or not _is_part_of_guarded(self.source, entries, wanted)
         )
-        is_part = is_part_of_storage(self.source, key)
+        is_part = self.source.is_part(key)
         if is_part and verify == "full":
             check_storages(self.source, [key])
         if not is_verified or (is_part and verify == "auto"):

@@ -14,7 +14,6 @@ import numpy as np
 from shardvar.errors import CorruptCheckpoint, ReadError
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.storages import storage_errors
 from shardvar.verbs.verify import check_payloads
 from shardvar.verbs.writing import Partitions
 
@@ -29,7 +28,7 @@ def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
         key: error for key, error in reader.faults.items() if key in keys
     }
     files: dict[str, str] = {}
-    errors |= storage_errors(reader.source, keys - errors.keys())
+    errors |= reader.source.storage_errors(keys - errors.keys())
     entries = reader.entries()
     tensors = entries.slices.tensors
     wanted = np.array([key in keys and key not in errors for key in tensors.keys], dtype=np.bool)

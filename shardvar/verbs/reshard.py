@@ -379,7 +379,7 @@ def _generation(
             "utf-8", "surrogateescape"
         )
     )
-    joined, files = getattr(reader.source, "places", None), reader.index.files
+    joined, files = reader.source.places, reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
         storage, name = joined[number] if joined else (found[0].storage, files[number])
         file = _open_inside(storage, name)

@@ -9,32 +9,12 @@ read of a tensor that is a part of it compares that checksum. So the verbs do it
     otherwise              not, and ``Reader.unverified`` has the key
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 
-from shardvar.errors import ReadError
 from shardvar.formats.protocol import Source
 
 
-def storage_errors(
-    source: Source, keys: Collection[str], only_read: bool = False
-) -> Mapping[str, ReadError]:
-    """Return the errors of those keys whose tensors are parts of storages that disagree with their
-    checksum.
-
-    With ``only_read``, compare only the storages whose every byte is read with the keys.
-    """
-    compare: Callable[[Collection[str], bool], Mapping[str, ReadError]] | None
-    compare = getattr(source, "storage_errors", None)
-    return {} if compare is None else compare(keys, only_read)
-
-
 def check_storages(source: Source, keys: Collection[str], only_read: bool = False) -> None:
-    """Raise the first of these errors."""
-    for error in storage_errors(source, keys, only_read).values():
+    """Raise the error of the first key whose tensor is part of a damaged storage."""
+    for error in source.storage_errors(keys, only_read).values():
         raise error
-
-
-def is_part_of_storage(source: Source, key: str) -> bool:
-    """Return True if reading a tensor compares no checksum: the only one covers more."""
-    ask: Callable[[str], bool] | None = getattr(source, "is_part", None)
-    return ask is not None and ask(key)

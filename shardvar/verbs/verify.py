@@ -74,7 +74,6 @@ from shardvar.verbs.reports import (
     Unverified,
     VerifyReport,
 )
-from shardvar.verbs.storages import storage_errors
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire import strings
 
@@ -296,7 +295,6 @@ def guarded_keys(
     source: Source, tables: Sequence[EntryTable], faults: Collection[str]
 ) -> dict[str, bool]:
     """Every key of the index, with True if checksums cover all its bytes."""
-    ask: Callable[[str], bool] | None = getattr(source, "is_guarded", None)
     guarded: dict[str, bool] = {}
     for entries in tables:
         covered = np.full(len(entries.slices.tensors), source.crc is not None)
@@ -304,16 +302,17 @@ def guarded_keys(
         guarded |= zip(entries.slices.tensors.keys, covered.tolist(), strict=True)
     for key in faults:
         guarded.setdefault(key, source.crc is not None)
-    return guarded if ask is None else {key: ask(key) for key in guarded}
+    # The source may know better: of checksums that cover several tensors, or of parts without one.
+    answers = {key: source.is_guarded(key) for key in guarded}
+    return guarded | {key: answer for key, answer in answers.items() if answer is not None}
 
 
 def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
-    """The error of a key that cannot be read; of an unsupported one, after a comparison."""
-    compare: Callable[[str], bool] | None = getattr(source, "compare_bytes", None)
-    if compare is None or not isinstance(error, UnsupportedError):
+    """Return the error of a key that cannot be read; of an unsupported one, after a comparison."""
+    if not isinstance(error, UnsupportedError):
         return error
     try:
-        if not compare(key):
+        if not source.compare_bytes(key):
             return error
     except CheckpointError as damage:
         return damage
@@ -326,7 +325,7 @@ def _storage_problems(
     """The keys of parts of damaged storages, without keys that have a problem already."""
     # A tensor that spans its storage is compared when it is read. If that failed, it is left out
     # here, so that the storage is compared for the others.
-    for key, error in storage_errors(source, {*keys}.difference(known)).items():
+    for key, error in source.storage_errors({*keys}.difference(known)).items():
         if key not in known:
             yield key, None, error
 
@@ -391,12 +390,9 @@ def _faults(
 
 
 def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
-    """The findings of the format about its files; not every format has any."""
-    look: Callable[[], Sequence[Finding]] | None = getattr(source, "findings", None)
-    if look is None:
-        return ()
+    """Return the findings of the format about its files."""
     try:
-        return look()
+        return source.findings()
     except CheckpointError as error:
         damages.append(Damage.of(error))
         return ()

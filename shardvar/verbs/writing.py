@@ -371,7 +371,7 @@ def _is_unfinished(target: Location, there: list[str]) -> bool:
 def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
     """Return the report of a write before it begins."""
     slices = work.assignment.slices
-    answers_nbytes = 0 if getattr(work.source, "traits", None) is None else IN_FLIGHT_NBYTES
+    answers_nbytes = 0 if work.source is None or work.source.traits is None else IN_FLIGHT_NBYTES
     uploads_nbytes = 0 if work.target.storage.traits is None else IN_FLIGHT_NBYTES
     return WriteReport(
         path=work.target.path,

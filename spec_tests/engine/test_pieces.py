@@ -27,6 +27,7 @@ from shardvar.engine.pieces import Reading, read_moves, read_small
 from shardvar.engine.pool import WORKERS, bytes_of, run_in_order, word_of
 from shardvar.engine.regions import RegionTable, read_regions
 from shardvar.errors import CorruptCheckpoint
+from shardvar.formats.source import WrappedSource
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.posix import LocalReadableFile
@@ -186,21 +187,21 @@ def test_parts_that_make_a_payload_are_read_once_and_others_again() -> None:
         half.check()
 
 
-@dataclass
-class Counted:
+@dataclass(slots=True)
+class Counted(WrappedSource):
     """A source that says how much was read of it."""
 
-    source: Any
+    inner: Any = field()
     crc: Any = None
     reads: list[int] = field(default_factory=list)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         self.reads.append(len(buffer))
-        self.source.read_span(file, start, buffer)
+        self.inner.read_span(file, start, buffer)
 
     def read_into(self, entries: Any, row: int, start: int, buffer: memoryview) -> None:
         self.reads.append(len(buffer))
-        self.source.read_into(entries, row, start, buffer)
+        self.inner.read_into(entries, row, start, buffer)
 
 
 @st.composite

@@ -137,7 +137,7 @@ def test_the_gaps_that_are_read_along_are_the_widest_that_are_affordable(
     def waste(width: int) -> int:
         return sum(gap for gap in gaps if 0 < gap <= width)
 
-    found = pieces._affordable_gap(file, start, nbytes, traits)
+    found = pieces.affordable_gap(file, start, nbytes, traits)
     assert waste(found) <= 20 and found <= 9
     assert all(waste(width) > 20 or waste(width) == waste(found) for width in range(found, 10))
 

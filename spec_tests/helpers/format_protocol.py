@@ -71,7 +71,7 @@ def read_whole(source: Source) -> tuple[dict[str, Array], dict[str, ShardvarErro
 
 def findings(source: Source) -> list[Finding]:
     """Return the metadata and the findings of a source."""
-    return list(source.findings()) if hasattr(source, "findings") else []
+    return list(source.findings())
 
 
 def golden_cases(format: str) -> list[str]:

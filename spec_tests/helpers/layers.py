@@ -63,6 +63,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "layout",
         "planning",
         "formats.protocol",
+        "formats.source",
         "storage.protocol",
         "storage.concurrency",
         "storage.cores",

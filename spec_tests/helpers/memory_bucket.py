@@ -44,6 +44,8 @@ class MemoryBucket:
     """True once ``Dead`` was raised."""
     lock: Any = field(default_factory=RLock, repr=False)
     """Held by each request: those of several threads are carried out one after the other."""
+    ranges: list[tuple[str, int]] = field(default_factory=list)
+    """The key and the size of each range that was read."""
     gate: Callable[[str], object] = lambda _what: None
     """Called with each changing request, before it is carried out."""
 
@@ -73,6 +75,7 @@ class MemoryBucket:
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
         with self.lock:
+            self.ranges.append((key, nbytes))
             if self.head(key).version != head.version and head.version:
                 raise CorruptCheckpoint(f"{key} was replaced.", "Open it again.")
             return memoryview(self.files[key])[start : start + nbytes]

@@ -113,12 +113,12 @@ class MemoryStorage:
 
 
 @dataclass(slots=True)
-class MemorySource:
+class MemorySource(Source):
     """An open checkpoint; entries that are not plain are coded, and read in order or refused."""
 
     files: list[bytearray]
-    index: TableIndex
-    crc: Checksum | None
+    index: TableIndex = field()
+    crc: Checksum | None = field()
     own: dict[tuple[int, int, int], int] = field(default_factory=dict)
     """The checksums of payloads that the source checks by itself, by file, place and size."""
     nbytes_read: int = 0

@@ -75,7 +75,7 @@ MUTANTS = [
         "first-object-wins",
         "Objects that are not read are taken from the first rank, though the ranks hold "
         "different ones.",
-        "verbs/joining.py",
+        "verbs/joined_source.py",
         '        if unlike:\n            cause = f"The sources hold different objects',
         '        if False:\n            cause = f"The sources hold different objects',
         "joining::test_objects_that_differ_are_refused",

@@ -78,7 +78,7 @@ def test_memory_is_bounded_whatever_the_machine_has(monkeypatch: pytest.MonkeyPa
     assert BUFFERS_NBYTES == 192 << 20
     assert min(WORKERS * PEAK_BLOCKS * BLOCK_NBYTES, BUFFERS_NBYTES) == PEAK_NBYTES
     monkeypatch.setattr(pieces, "WORKERS", MOST_WORKERS)
-    reading = Reading(Evidence(SimpleNamespace(), None))  # type: ignore[arg-type]
+    reading = Reading(Evidence(SimpleNamespace(traits=None), None))  # type: ignore[arg-type]
     for blocks in range(1, PEAK_BLOCKS + 1):
         threads = reading.threads(blocks * BLOCK_NBYTES)
         assert threads * blocks * BLOCK_NBYTES <= BUFFERS_NBYTES

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.formats.source import WrappedSource
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.reader import Reader
 from spec_tests.helpers import paths
@@ -55,18 +56,16 @@ def test_restoring_what_is_important_reads_its_file_and_no_other(
     source = found.open()
     read: dict[int, int] = {}
 
-    class Counting:
+    class Counting(WrappedSource):
         """The source, and how many bytes of each of its files were read."""
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(source, name)
+        inner = source
 
         def read_span(self, file: int, start: int, buffer: memoryview) -> None:
             read[file] = read.get(file, 0) + len(buffer)
             source.read_span(file, start, buffer)
 
-    counting: Any = Counting()
-    with Reader(found.path, found.format.name, counting) as reader:
+    with Reader(found.path, found.format.name, Counting()) as reader:
         x = reader.read("x/.ATTRIBUTES/VARIABLE_VALUE")
         [file] = reader.find("x/.ATTRIBUTES/VARIABLE_VALUE").file.tolist()
     np.testing.assert_array_equal(x, np.ones(1000, np.float32))

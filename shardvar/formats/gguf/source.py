@@ -12,32 +12,36 @@ from typing import cast
 import numpy as np
 
 from shardvar.errors import CheckpointError, ReadError, UnsupportedError
+from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.gguf.contents import GgufContents, TensorPlace
-from shardvar.formats.protocol import Finding
+from shardvar.formats.protocol import Finding, Source
+from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
-from shardvar.storage.protocol import Traits
 from shardvar.wire.ggml import dequantize
 
 _FLOAT = "float32"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GgufSource:
+class GgufSource(FileSource):
     """An open file, or an open split one, with the tensors as they are stored."""
 
     contents: GgufContents
     """The tensors."""
     index: TableIndex = field(init=False)
     """The table of contents; ``start`` of a non-plain entry numbers ``contents.tensors``."""
-    crc: None = None
-    """The format has no checksum."""
 
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "index", _index(self.contents, self.contents.tensors, self.contents.faults)
         )
+
+    @property
+    def data(self) -> DataFiles:
+        """The files."""
+        return self.contents.data
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -54,23 +58,6 @@ class GgufSource:
         self.read_span(file, tensor.start + first, stored.data)
         buffer[:] = stored.reshape(-1, size)[:, ::-1].tobytes()[start - first :][: len(buffer)]
 
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one file, from byte ``start`` of it on."""
-        self.contents.data.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.contents.data.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return a file as a read-only memory map."""
-        return self.contents.data.map(file)
-
-    def close(self) -> None:
-        """Close the files."""
-        self.contents.data.close()
-
     def findings(self) -> Sequence[Finding]:
         """Return the files that have bytes of no tensor."""
         return self.contents.findings
@@ -85,15 +72,13 @@ class GgufSource:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DequantizedSource:
+class DequantizedSource(WrappedSource):
     """A checkpoint with the numbers of blocks in the place of the blocks."""
 
     stored: GgufSource
     """The same with blocks."""
     index: TableIndex = field(init=False)
     """The table of contents; ``start`` of a non-plain entry numbers ``contents.tensors``."""
-    crc: None = None
-    """The format has no checksum."""
 
     def __post_init__(self) -> None:
         contents, faults = self.stored.contents, dict(self.stored.contents.faults)
@@ -104,6 +89,19 @@ class DequantizedSource:
                 faults[tensor.key] = UnsupportedError(cause, remedy)
         tensors = [_dequantized(tensor) for tensor in contents.tensors]
         object.__setattr__(self, "index", _index(contents, tensors, faults))
+
+    @property
+    def inner(self) -> GgufSource:
+        """The same with blocks."""
+        return self.stored
+
+    def encodings(self) -> Mapping[str, str]:
+        """Return nothing: all keys hold numbers."""
+        return {}
+
+    def dequantized(self) -> Source:
+        """Return this source."""
+        return self
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -120,27 +118,6 @@ class DequantizedSource:
         self.stored.read_span(tensor.file, tensor.start + first * tensor.block.nbytes, blocks.data)
         numbers = dequantize(blocks, tensor.block.name).view(np.uint8)
         buffer[:] = numbers[start - first * size :][: len(buffer)].data
-
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one file, from byte ``start`` of it on."""
-        self.stored.read_span(file, start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.stored.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return a file as a read-only memory map."""
-        return self.stored.map(file)
-
-    def close(self) -> None:
-        """Close the files."""
-        self.stored.close()
-
-    def findings(self) -> Sequence[Finding]:
-        """Return the files that have bytes of no tensor."""
-        return self.stored.findings()
 
 
 def _dequantized(tensor: TensorPlace) -> TensorPlace:

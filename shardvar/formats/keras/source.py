@@ -9,25 +9,23 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, prefix_errors
 from shardvar.forks import new_lock
+from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.keras.archive import is_right
 from shardvar.formats.keras.contents import KerasContents, close_all
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
 from shardvar.planning.slices import TensorTable
-from shardvar.storage.protocol import Traits
 from shardvar.wire.damage import DISTRUST, corrupt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KerasSource:
+class KerasSource(FileSource):
     """An open file, archive or set."""
 
     contents: KerasContents
     """The arrays."""
     index: TableIndex = field(init=False)
     """The table of contents; ``start`` of a non-plain entry numbers ``contents.rows``."""
-    crc: None = None
-    """No array has a checksum that the engine could compare."""
     _compared: dict[int, bool] = field(init=False, default_factory=dict)
     """True if the member of an archive agrees with its checksum, by the number of the file, once it
     was compared."""
@@ -35,6 +33,11 @@ class KerasSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", _index(self.contents))
+
+    @property
+    def data(self) -> DataFiles:
+        """The files."""
+        return self.contents.data
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -52,15 +55,6 @@ class KerasSource:
         """Fill ``buffer`` from one file, from byte ``start`` of it on."""
         self._check(file)
         self.contents.data.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.contents.data.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return a file as a read-only memory map."""
-        return self.contents.data.map(file)
 
     def close(self) -> None:
         """Close the files."""

@@ -26,7 +26,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.forks import new_lock
-from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
+from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced, replaced_error
 from shardvar.formats.native.entries import (
     Entries,
     Overview,
@@ -45,7 +45,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.plan import find_faults
-from shardvar.storage.protocol import ReadableFile, Storage, Traits
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import invalid, past_limit
@@ -245,7 +245,7 @@ def _stored(key: str) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NativeSource:
+class NativeSource(FileSource):
     """An open native checkpoint."""
 
     storage: Storage
@@ -254,9 +254,9 @@ class NativeSource:
     """The prefix of its files."""
     file: ReadableFile
     """The index file, open."""
-    index: NativeIndex
+    index: NativeIndex = field()
     """The table of contents."""
-    files: DataFiles
+    data: DataFiles = field()
     """The data files."""
 
     @property
@@ -277,17 +277,12 @@ class NativeSource:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         if buffer.nbytes:
             with self._explained():
-                self.files.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.files.traits
+                self.data.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
         """Return a data file as a read-only memory map."""
         with self._explained():
-            return self.files.map(file)
+            return self.data.map(file)
 
     def findings(self) -> Sequence[Finding]:
         """Return data files that are missing or of another size, and files of the prefix that the
@@ -295,7 +290,7 @@ class NativeSource:
 
         These name files; ``index.faults`` names the keys that cannot be read because of them.
         """
-        faults = [(name, self.files.fault(number)) for number, name in enumerate(self.index.files)]
+        faults = [(name, self.data.fault(number)) for number, name in enumerate(self.index.files)]
         damage = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
         others = leftovers(self.storage.names(), self.prefix, self.index.files)
         return [
@@ -305,7 +300,7 @@ class NativeSource:
 
     def close(self) -> None:
         """Close the files."""
-        self.files.close()
+        self.data.close()
         self.file.close()
 
     def is_replaced(self) -> bool:
@@ -330,7 +325,7 @@ def open_native(storage: Storage, prefix: str) -> NativeSource:
         source = _read_index(storage, prefix)
         # A missing file is a fault of the checkpoint if its index is still in place, and a race
         # with a writer if not.
-        if source.files.hold() or not source.is_replaced():
+        if source.data.hold() or not source.is_replaced():
             return source
         source.close()
     raise replaced_error(source.file.name)

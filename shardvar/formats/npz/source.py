@@ -24,6 +24,7 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, ShardvarError, prefix_errors
 from shardvar.forks import new_lock
+from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.npz.contents import (
     ArchiveContents,
     PlacedMember,
@@ -34,7 +35,7 @@ from shardvar.formats.npz.contents import (
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
-from shardvar.storage.protocol import ReadableFile, Traits
+from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, malformed
 from shardvar.wire.zip import STORED
@@ -203,7 +204,7 @@ def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
 
 
 @dataclass(frozen=True, slots=True)
-class NpzSource:
+class NpzSource(FileSource):
     """An open npz archive."""
 
     contents: ArchiveContents
@@ -223,6 +224,11 @@ class NpzSource:
         """The kind of checksum that guards plain entries."""
         return CRC32
 
+    @property
+    def data(self) -> DataFiles:
+        """The archive."""
+        return self.contents.files
+
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         begin = int(entries.start[row])
@@ -241,24 +247,11 @@ class NpzSource:
             place = f"{self.contents.files.open(0).name}: {entries.slices.key(row)!r}"
             raise error.at(place) from error
 
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the archive, from byte ``start`` of it on."""
-        self.contents.files.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.contents.files.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return the archive as a read-only memory map."""
-        return self.contents.files.map(file)
-
     def close(self) -> None:
         """Close the file."""
         self._streams.clear()
         self._transposed.clear()
-        self.contents.files.close()
+        self.data.close()
 
     def findings(self) -> Sequence[Finding]:
         """Return the members that are not arrays, after comparing their CRCs."""

@@ -35,7 +35,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
@@ -50,7 +50,7 @@ from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.concurrency import as_answered
-from shardvar.storage.protocol import ReadableFile, Storage, Traits
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
 from shardvar.wire.safetensors_header import (
     BITS,
@@ -352,7 +352,7 @@ def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iter
 
 
 @dataclass(frozen=True, slots=True)
-class SafetensorsSource:
+class SafetensorsSource(FileSource):
     """An open safetensors checkpoint."""
 
     contents: SafetensorsContents
@@ -364,9 +364,9 @@ class SafetensorsSource:
         return self.contents.index
 
     @property
-    def crc(self) -> None:
-        """None: the format has no checksums."""
-        return None
+    def data(self) -> DataFiles:
+        """The files."""
+        return self.contents.files
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -385,23 +385,6 @@ class SafetensorsSource:
         )
         elements = np.stack([packed & 0xF, packed >> _HALF], axis=-1).reshape(-1)
         np.frombuffer(buffer, np.uint8)[:] = elements[start - 2 * first :][: len(buffer)]
-
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
-        self.contents.files.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.contents.files.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map."""
-        return self.contents.files.map(file)
-
-    def close(self) -> None:
-        """Close the files."""
-        self.contents.files.close()
 
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the set."""

@@ -33,7 +33,7 @@ from shardvar.errors import (
     OutOfBounds,
     prefix_errors,
 )
-from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
+from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced, replaced_error
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.contents import (
     BundleContents,
@@ -50,7 +50,7 @@ from shardvar.layout.region import Region
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.storage.protocol import ReadableFile, Storage, Traits
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
 from shardvar.wire.damage import WRITE_AGAIN, past_limit
@@ -310,7 +310,7 @@ _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class BundleSource:
+class BundleSource(FileSource):
     """An open tensor bundle."""
 
     storage: Storage
@@ -332,6 +332,11 @@ class BundleSource:
         """The kind of checksum that guards plain entries."""
         return CRC32C
 
+    @property
+    def data(self) -> DataFiles:
+        """The data files."""
+        return self.contents.data
+
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         file, begin = int(entries.file[row]), int(entries.start[row])
@@ -352,36 +357,22 @@ class BundleSource:
             if entries.plain[row] or not self.contents.is_big_endian:
                 self.read_span(file, begin + start, buffer)
             elif dtype == STRING:
-                stored = partial(self._files.open(file).read, begin, nbytes)
+                stored = partial(self.data.open(file).read, begin, nbytes)
                 made = lambda: strings.from_big_endian(stored(), _count(entries, row))  # noqa: E731
                 self.made.read((file, begin, nbytes), start, buffer, made)
             else:
                 self._read_swapped(file, begin, start, buffer, _unit(dtype))
             # Check: with the last byte of a payload that is not plain. The bytes of the file are
-            # mapped for that unless the buffer has them all.
+            # looked at again for that unless the buffer has them all.
             if not entries.plain[row] and start + len(buffer) == nbytes:
                 is_payload = len(buffer) == nbytes and not self.contents.is_big_endian
-                self._check(
-                    entries, row, buffer if is_payload else self.map(file)[begin : begin + nbytes]
-                )
-
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
-        self._files.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.contents.data.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map."""
-        return self._files.map(file)
+                checked = buffer if is_payload else self.data.view(file, begin, begin + nbytes)
+                self._check(entries, row, checked)
 
     def close(self) -> None:
         """Close the files."""
         self.made.kept.clear()
-        self._files.close()
+        self.data.close()
         self.contents.file.close()
 
     def findings(self) -> Sequence[Finding]:
@@ -412,10 +403,6 @@ class BundleSource:
             ),
         ]
 
-    @property
-    def _files(self) -> DataFiles:
-        return self.contents.data
-
     def _join(self, rows: Sequence[int], nbytes: int) -> bytes:
         """Return the payload of a string tensor from its stored slices."""
         stored = self.contents.stored
@@ -437,7 +424,7 @@ class BundleSource:
         # Bytes 3 to 9 of words of 4 bytes are in the words [0, 12): these are read and reversed,
         # and then cut.
         first, stop = start // unit * unit, -(-(start + len(buffer)) // unit) * unit
-        stored = self._files.open(file).read(begin + first, stop - first)
+        stored = self.data.open(file).read(begin + first, stop - first)
         words = np.frombuffer(stored, f">u{unit}").astype(f"<u{unit}").tobytes()
         buffer[:] = words[start - first : start - first + len(buffer)]
 
@@ -453,7 +440,7 @@ class BundleSource:
         if actual != expected:
             found = "no checksum" if actual is None else f"the checksum {actual:08x}"
             raise CorruptCheckpoint(
-                f"{self._files.open(file).name}: the {len(stored)} bytes at offset {start} have "
+                f"{self.data.open(file).name}: the {len(stored)} bytes at offset {start} have "
                 f"{found}, but the index "
                 f"gives {expected:08x}.",
                 COPY_AGAIN,

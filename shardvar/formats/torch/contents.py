@@ -242,8 +242,8 @@ def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:
     for start in range(0, one.nbytes, _BLOCK_NBYTES):
         buffers = [bytearray(min(_BLOCK_NBYTES, one.nbytes - start)) for _ in range(2)]
         try:
-            read_view(one, data.map(first.file), start, memoryview(buffers[0]))
-            read_view(two, data.map(second.file), start, memoryview(buffers[1]))
+            read_view(one, data, first.file, start, memoryview(buffers[0]))
+            read_view(two, data, second.file, start, memoryview(buffers[1]))
         except CheckpointError:
             return True  # one of them is damaged, which is another finding
         if buffers[0] != buffers[1]:

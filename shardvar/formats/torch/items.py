@@ -1,7 +1,7 @@
 """One stored item: where the bytes of a tensor lie in a file, or the text of an object.
 
     plain       the elements lie in the file byte for byte, in C order: read in place, or mapped
-    decoded     strides, lazy signs or another byte order: elements are picked from the mapped record, in C order
+    decoded     strides, lazy signs or another byte order: elements are picked from the record, in C order
     an object   its Python literal, as a string tensor without axes
 
 The CRC-32 of a record is compared when a tensor that spans the record was read to its last byte. A
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import InvalidCheckpoint
+from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.archive import Archive, Record
 from shardvar.formats.torch.tensors import StoredTensor, literal_of
 from shardvar.layout.dtypes import numpy_dtype
@@ -94,23 +95,24 @@ def literal_in(payload: bytes) -> str:
     return bytes(strings.decode(payload, ())[()]).decode("utf-8", "surrogatepass")
 
 
-def read_view(view: View, file: memoryview, start: int, buffer: memoryview) -> None:
+def read_view(view: View, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
     """Fill ``buffer`` with a part of a payload, from byte ``start`` of it on; compare the CRC with
     its last byte.
 
-    ``file`` is the mapped file.
+    The record is in the data file of number ``file``.
     """
     tensor, record = view.tensor, view.record
     size = tensor.itemsize
-    stored = file[record.start : record.start + record.nbytes]
+    low, high = view.reach
+    stored = data.view(file, record.start + low, record.start + high)
     # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is
     # dropped at the end.
     first, stop = start // size, -(-(start + len(buffer)) // size)
     if stop > first:
         strides = [stride * size for stride in tensor.strides]
-        elements = np.ndarray(tensor.shape, f"V{size}", stored, tensor.offset * size, strides).flat[
-            first:stop
-        ]
+        elements = np.ndarray(
+            tensor.shape, f"V{size}", stored, tensor.offset * size - low, strides
+        ).flat[first:stop]
         octets = _changed(elements.tobytes(), view)
         buffer[:] = octets[start - first * size :][: len(buffer)]
     is_last = start + len(buffer) == view.nbytes

@@ -1,19 +1,18 @@
 """The payloads of an open checkpoint of torch, of either kind."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardvar.errors import CorruptCheckpoint, prefix_errors
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.item_frame import object_item
 from shardvar.formats.torch.items import View, literal_in, read_view
 from shardvar.formats.torch.tensors import value_of
 from shardvar.layout.dtypes import STRING, code
 from shardvar.planning.index import EntryTable, Index
-from shardvar.storage.protocol import Traits
 from shardvar.wire.crc import CRC32, Checksum
 
 
@@ -31,12 +30,12 @@ class StorageChecks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TorchSource:
+class TorchSource(FileSource):
     """An open checkpoint."""
 
-    index: Index
+    index: Index = field()
     """The table of contents; ``start`` of a non-plain entry numbers one of the next two."""
-    data: DataFiles
+    data: DataFiles = field()
     """The data files, open."""
     views: Mapping[int, View]
     """The tensors."""
@@ -65,24 +64,7 @@ class TorchSource:
             buffer[:] = self.payloads[begin][start : start + len(buffer)]
         else:
             with prefix_errors(f"{self.data.names[file]}: {entries.slices.key(row)!r}"):
-                read_view(self.views[begin], self.map(file), start, buffer)
-
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
-        self.data.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.data.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map."""
-        return self.data.map(file)
-
-    def close(self) -> None:
-        """Close the files."""
-        self.data.close()
+                read_view(self.views[begin], self.data, file, start, buffer)
 
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the files."""

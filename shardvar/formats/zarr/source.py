@@ -13,7 +13,7 @@ from typing import Any
 
 from shardvar.errors import prefix_errors
 from shardvar.forks import new_lock
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.ahead import Ahead, Band
 from shardvar.formats.zarr.contents import ArrayContents, Convention
@@ -21,7 +21,6 @@ from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.index import ChunkIndex
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
-from shardvar.storage.protocol import Traits
 from shardvar.wire.crc import CRC32C, Checksum
 
 _BAND_NBYTES = 1 << 23
@@ -31,12 +30,12 @@ _KEPT_BANDS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ZarrSource:
+class ZarrSource(FileSource):
     """An open checkpoint."""
 
-    index: ChunkIndex
+    index: ChunkIndex = field()
     """The table of contents; ``start`` of an entry that is not plain is its number."""
-    data: DataFiles
+    data: DataFiles = field()
     """The files of chunks."""
     contents: ArrayContents
     """The arrays."""
@@ -78,19 +77,6 @@ class ZarrSource:
             part = band[start + filled - first * row_nbytes :][: len(buffer) - filled]
             buffer[filled : filled + len(part)] = part
             filled += len(part)
-
-    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
-        self.data.open(file).read_into(start, buffer)
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
-        return self.data.traits
-
-    def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map."""
-        return self.data.map(file)
 
     def close(self) -> None:
         """Close the files."""

@@ -10,7 +10,7 @@ Policies that answer in columns never come here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
@@ -18,17 +18,17 @@ import numpy as np
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import PolicyError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.formats.source import WrappedSource
+from shardvar.layout.dtypes import Array, Bools, Ints
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.decision import Decision, check_answer, find_exceeding
-from shardvar.planning.index import EntryTable, Index, TableIndex, concatenate_entries
+from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
 from shardvar.planning.plan import Assignment, CopyTable, Plan, plan_copies
 from shardvar.planning.policies import CallbackPolicy
 from shardvar.planning.slices import SliceTable
 from shardvar.verbs.callbacks.answer import Answer, read_answer
 from shardvar.verbs.callbacks.slice_source import SliceSource
 from shardvar.wire.collection import without_collection
-from shardvar.wire.crc import Checksum
 
 
 def ask_callback(
@@ -149,25 +149,15 @@ def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OverlaidSource:
-    """Another source with arrays behind its files."""
+class OverlaidSource(WrappedSource):
+    """Another source with arrays behind its files, and their entries behind its own."""
 
-    inner: Source
+    inner: Source = field()
     """The source of the values that the callback kept."""
     arrays: ArraySource
     """The values that it changed."""
     num_files: int
     """The number of the first array; lower ones are files of the other source."""
-
-    @property
-    def index(self) -> Index:
-        """The table of contents of the other source."""
-        return self.inner.index
-
-    @property
-    def crc(self) -> Checksum | None:
-        """The checksum of the other source; arrays have none."""
-        return self.inner.crc
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Read bytes of a file, or of an array."""
@@ -185,12 +175,12 @@ class OverlaidSource:
 
     def map(self, file: int) -> memoryview:
         """Map a file, or an array."""
-        return (
-            self.inner.map(file)
-            if file < self.num_files
-            else self.arrays.map(file - self.num_files)
-        )
+        is_file = file < self.num_files
+        return self.inner.map(file) if is_file else self.arrays.map(file - self.num_files)
 
-    def close(self) -> None:
-        """Close the other source."""
-        self.inner.close()
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads that the other source is best asked for in order."""
+        found = np.zeros(len(rows), np.bool)
+        is_stored = entries.file[rows] < self.num_files
+        found[is_stored] = self.inner.in_order(entries, rows[is_stored])
+        return found

@@ -1,0 +1,174 @@
+"""Several open checkpoints behind the interface of one.
+
+Files and entries of all are numbered one source after the other: with 2 and 3 files, file 4 of the
+join is file 2 of the second source. An entry that is not plain has no place in a file. Its start is
+the number of its *origin*, the entry among those of all sources that it came from, whichever keys and
+places a caller gave it since.
+
+An entry may be plain in its source and not here: if its checksum is of another kind than ``crc``,
+which the engine compares. It is compared here.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardvar.engine.verified import VerifiedRows
+from shardvar.errors import InconsistentTensor, ReadError
+from shardvar.formats.protocol import Finding, Source
+from shardvar.layout.dtypes import Bools, Ints
+from shardvar.pictures.words import named
+from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.storage.protocol import Storage, Traits
+from shardvar.wire.crc import Checksum
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedSource(Source):
+    """Several sources as one."""
+
+    stored: Sequence[VerifiedRows]
+    """The sources, in order, each with the entries that its index gives."""
+    first_file: Ints
+    """[n + 1] the number of the first file of each, among the files of all."""
+    first_entry: Ints
+    """[n + 1] the number of the first entry of each, among the entries of all."""
+    places: Sequence[tuple[Storage, str]] = field()
+    """The directory and the name of each file."""
+    index: TableIndex = field()
+    """The table of contents of all."""
+    crc: Checksum | None = field()
+    """The checksum that guards plain entries."""
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources, in order."""
+        return [each.source for each in self.stored]
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request: if some sources are in a bucket, that of the first of these."""
+        return next((each.traits for each in self.sources if each.traits is not None), None)
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with bytes of a file."""
+        source, number = self._source_of(file)
+        source.read_span(number, start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a file as a memory map."""
+        source, number = self._source_of(file)
+        return source.map(number)
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self.sources:
+            source.close()
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from a payload of one of the sources, from byte ``start`` of it on."""
+        if entries.plain[row]:
+            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            return
+        stored, origin = self._origin(entries, row)
+        if stored.entries.plain[origin]:
+            held = stored.held(origin)
+            if held is not None:
+                buffer[:] = held[start : start + len(buffer)]
+                return
+            stored.verify(origin)
+        stored.source.read_into(stored.entries, origin, start, buffer)
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads that their source reads best in order."""
+        found = np.zeros(len(rows), np.bool)
+        for stored, at, origins in self._by_source(entries, rows):
+            found[at] = stored.source.in_order(stored.entries, origins)
+        return found
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Let each source prepare for the reads of its entries."""
+        for stored, _, origins in self._by_source(entries, rows):
+            stored.expect(origins)
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        """Let the source of an entry decode it, unless it is plain there."""
+        stored, origin = self._origin(entries, row)
+        is_plain = stored.entries.plain[origin]
+        return None if is_plain else stored.source.decode(stored.entries, origin)
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the findings of all sources."""
+        return [finding for source in self.sources for finding in source.findings()]
+
+    def is_guarded(self, key: str) -> bool | None:
+        """Return True if all sources guard a key; None if the entries of one of them show it."""
+        answers = {source.is_guarded(key) for source in self.sources}
+        return False if False in answers else None if None in answers else True
+
+    def compare_bytes(self, key: str) -> bool:
+        """Compare the checksums of a key in all sources; return False if one cannot compare them."""
+        return all(source.compare_bytes(key) for source in self.sources)
+
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, ReadError]:
+        """Return the errors of keys whose tensors are parts of damaged storages."""
+        return {
+            key: error
+            for source in self.sources
+            for key, error in source.storage_errors(keys, only_read).items()
+        }
+
+    def is_part(self, key: str) -> bool:
+        """Return True if a tensor is part of a storage in one of the sources."""
+        return any(source.is_part(key) for source in self.sources)
+
+    def encodings(self) -> Mapping[str, str]:
+        """Return the encodings of keys, on which all sources agree that have any."""
+        found: dict[str, str] = {}
+        for source in self.sources:
+            found |= source.encodings()
+        return found
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
+        """Return the objects among keys, which must be the same in all sources.
+
+        Objects that have a value were compared by it, and are those of the first source. None if no
+        source's format has objects.
+        """
+        found = [source.objects(keys, form) for source in self.sources]
+        if all(each is None for each in found):
+            return None
+        first, *others = [each or {} for each in found]
+        faulty = first.keys() & self.index.faults
+        unlike = sorted({key for key in faulty for each in others if each.get(key) != first[key]})
+        if unlike:
+            cause = f"The sources hold different objects under {named(unlike)}."
+            raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
+        return first
+
+    def _source_of(self, file: int) -> tuple[Source, int]:
+        """Return the source of a file, and the file's number there."""
+        number = int(np.searchsorted(self.first_file, file, side="right")) - 1
+        return self.stored[number].source, file - int(self.first_file[number])
+
+    def _origin(self, entries: EntryTable, row: int) -> tuple[VerifiedRows, int]:
+        """Return the source of an entry that is not plain, and the row that it has there."""
+        place = int(entries.start[row])
+        number = int(np.searchsorted(self.first_entry, place, side="right")) - 1
+        return self.stored[number], place - int(self.first_entry[number])
+
+    def _by_source(
+        self, entries: EntryTable, rows: Ints
+    ) -> Iterator[tuple[VerifiedRows, Ints, Ints]]:
+        """Yield each source with the positions in ``rows`` of its entries, and their rows there.
+
+        Only of entries that are not plain.
+        """
+        places = np.where(entries.plain[rows], -1, entries.start[rows])
+        for number, stored in enumerate(self.stored):
+            first, last = self.first_entry[number : number + 2].tolist()
+            at = np.flatnonzero((first <= places) & (places < last))
+            yield stored, at, places[at] - first

@@ -1,0 +1,208 @@
+"""One interface of sources: declared in one place, forwarded by every wrapper, never looked up by
+name.
+
+Law: of two sources, one of which wraps the other, every member gives the same answer, but for those
+that ``OVERRIDDEN`` lists with a reason.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar.engine.cast
+import shardvar.engine.transpose
+import shardvar.formats.gguf.source
+import shardvar.verbs.callbacks.call
+import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
+from shardvar.engine.cast import CastSource
+from shardvar.engine.transpose import TransposedSource
+from shardvar.formats import protocol
+from shardvar.formats.gguf.source import DequantizedSource
+from shardvar.formats.protocol import Format, Sink, Source
+from shardvar.formats.source import WrappedSource
+from shardvar.verbs.callbacks.call import OverlaidSource
+from shardvar.verbs.joined_source import JoinedSource
+from spec_tests.helpers.source_code import MODULES, at, tree_of
+
+READ = {"read_into", "in_order", "expect", "decode"}
+"""The members that get rows of the wrapper's own entries."""
+OVERRIDDEN: dict[type[Source], dict[str, str]] = {
+    CastSource: dict.fromkeys(READ, "Its entries have other dtypes than the stored ones."),
+    TransposedSource: dict.fromkeys(READ, "Its entries have other shapes than the stored ones.")
+    | {"close": "It has temporary files."},
+    OverlaidSource: dict.fromkeys(
+        ("read_span", "read_into", "map", "in_order"),
+        "Arrays follow the files of the other source.",
+    ),
+    DequantizedSource: {
+        "index": "It lists numbers and not blocks.",
+        "read_into": "It decodes blocks.",
+        "encodings": "Its keys hold numbers.",
+        "dequantized": "It is dequantized.",
+    },
+}
+"""The members that a wrapper changes on purpose."""
+NOT_JOINED = {
+    "dequantized": "The sources of a join are opened in one form or the other.",
+}
+"""The members of ``Source`` whose default is right for a join."""
+
+
+def members(kind: type[Any] = Source) -> set[str]:
+    """Return the names of a class's public methods and properties."""
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def own(kind: type[Any]) -> set[str]:
+    """Return the members of ``Source`` that a class defines itself."""
+    return members() & vars(kind).keys()
+
+
+def wrappers(kind: type[Any] = WrappedSource) -> set[type[Any]]:
+    """Return the wrappers of the library. A class with slots is made twice, and the first is dropped."""
+    found = {
+        getattr(inspect.getmodule(each), each.__name__, each) for each in kind.__subclasses__()
+    }
+    return {each for each in found if each.__module__.startswith("shardvar.")}
+
+
+def test_a_source_has_nineteen_members() -> None:
+    assert len(members()) == 19
+
+
+def test_the_base_of_wrappers_forwards_every_member() -> None:
+    assert own(WrappedSource) == members()
+
+
+def test_every_wrapper_says_what_it_changes() -> None:
+    assert {kind: own(kind) for kind in wrappers()} == {
+        kind: {*reasons} for kind, reasons in OVERRIDDEN.items()
+    }
+
+
+def test_a_join_answers_for_all_its_sources() -> None:
+    assert members() - own(JoinedSource) == NOT_JOINED.keys()
+
+
+def recorder(name: str, answers: dict[str, Any]) -> Any:
+    """Return a member that answers with a value of its own, and keeps its arguments."""
+    signature = inspect.signature(
+        vars(Source)[name].fget if is_property(name) else vars(Source)[name]
+    )
+
+    def member(self: Any, *given: Any) -> Any:
+        assert len(given) == len(signature.parameters) - 1
+        answers[name] = given
+        return f"the answer of {name}"
+
+    return property(member) if is_property(name) else member
+
+
+def is_property(name: str) -> bool:
+    return isinstance(vars(Source)[name], property)
+
+
+@pytest.mark.parametrize("name", sorted(members()))
+def test_a_wrapper_gives_the_answer_of_its_source(name: str) -> None:
+    """Also to the same arguments, each in its place."""
+    asked: dict[str, Any] = {}
+    named: dict[str, Any] = {each: recorder(each, asked) for each in members()}
+    inner = type("Inner", (Source,), named)()
+    wrapper = type("Wrapper", (WrappedSource,), {"inner": inner})()
+    given: list[Any] = []
+    if is_property(name):
+        answer = getattr(wrapper, name)
+    else:
+        count = len(inspect.signature(vars(Source)[name]).parameters) - 1
+        given = [object() for _ in range(count)]
+        answer = getattr(wrapper, name)(*given)
+    assert asked == {name: tuple(given)}
+    # What is done, and not answered, has no answer.
+    assert answer == f"the answer of {name}" or vars(Source)[name].__annotations__["return"] is None
+
+
+class Plain(Source):
+    """A source with nothing but what it must have."""
+
+    index: Any = "the index"
+
+    def read_into(self, entries: Any, row: int, start: int, buffer: memoryview) -> None: ...
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None: ...
+    def map(self, file: int) -> memoryview:
+        return memoryview(b"")
+
+    def close(self) -> None: ...
+
+
+def test_a_source_with_nothing_to_add_has_the_defaults() -> None:
+    source = Plain()
+    entries: Any = type("Entries", (), {"plain": np.array([True, False, False])})
+    rows = np.array([2, 0])
+    assert (source.crc, source.traits, [*source.places]) == (None, None, [])
+    assert source.in_order(entries, rows).tolist() == [True, False]
+    assert source.decode(entries, 1) is None
+    assert (*source.findings(),) == ()
+    assert (source.is_guarded("x"), source.compare_bytes("x"), source.is_part("x")) == (
+        None,
+        False,
+        False,
+    )
+    assert (source.storage_errors(["x"]), source.encodings(), source.objects(["x"], "torch")) == (
+        {},
+        {},
+        None,
+    )
+    assert source.dequantized() is source
+    source.expect(entries, rows)
+
+
+DECLARED = members() | members(Sink) | members(Format)
+"""The members of the interfaces, which mypy sees where they are used by their names."""
+
+
+def look_ups(tree: ast.Module) -> list[tuple[int, str]]:
+    """Return the members of an interface that are looked up by a constant name, each with its line."""
+    return [
+        (node.lineno, str(node.args[1].value))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr", "setattr")
+        and isinstance(node.args[1], ast.Constant)
+        and node.args[1].value in DECLARED
+    ]
+
+
+MEANT_OTHERWISE = {"name", "index", "start"}
+"""Members whose names other objects have too, such as enumerations and tensors of frameworks."""
+
+
+def test_no_member_of_an_interface_is_looked_up_by_name() -> None:
+    """A misspelt name would switch something off in silence."""
+    found = [
+        f"{at(path, line)}: {name}"
+        for path in MODULES
+        for line, name in look_ups(tree_of(path))
+        if name not in MEANT_OTHERWISE
+    ]
+    assert found == []
+
+
+def test_a_look_up_is_seen() -> None:
+    source = 'getattr(source, "traits", None)\nhasattr(form, "locate")\ngetattr(x, name)'
+    assert look_ups(ast.parse(source)) == [(1, "traits"), (2, "locate")]
+
+
+def test_every_member_has_a_sentence_and_types() -> None:
+    for name in members():
+        member: Callable[..., Any] = (
+            vars(Source)[name].fget if is_property(name) else vars(Source)[name]
+        )
+        assert (member.__doc__ or "").strip().endswith("."), name
+        parameters = [*inspect.signature(member).parameters][1:]
+        assert {*parameters, "return"} == member.__annotations__.keys(), name
+    assert protocol.__doc__ and "getattr" not in protocol.__doc__

@@ -1,0 +1,205 @@
+"""Sources that read through another one plan their reads of a bucket as that one does.
+
+Each of these took a request for every tensor, or was refused, while the wrapper forgot what the
+source in it says of its storage.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.verbs.reader import open_checkpoint
+from spec_tests.helpers.format_protocol import GOLDEN, expectation, golden_cases
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+
+COUNT = 200
+"""The tensors of a checkpoint."""
+URL = "s3://bucket/run"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[MemoryBucket]:
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        yield bucket
+
+
+def many(*shape: int) -> dict[str, Any]:
+    """Tensors of one shape, of different values."""
+    rng = np.random.default_rng(0)
+    return {f"layer.{number:03}": rng.random(shape, np.float32) for number in range(COUNT)}
+
+
+def put(bucket: MemoryBucket, name: str, tensors: dict[str, Any], folder: Path) -> str:
+    """Put a checkpoint into the bucket."""
+    sv.save(folder / name, tensors)
+    for path in folder.iterdir():
+        bucket.files[f"run/{path.name}"] = path.read_bytes()
+    return f"{URL}/{name}"
+
+
+def arrays_equal(path: str | Path, expected: dict[str, Any]) -> None:
+    found = sv.load(path)
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array, strict=True)
+
+
+class AddOne:
+    """A sharding callback that changes one value."""
+
+    description = "Adds 1 to one tensor."
+
+    def __call__(self, tensors: Any) -> Any:
+        file: dict[str, Any] = {}
+        for number, each in enumerate(tensors):
+            value = each.tensor + 1 if number == 3 else each.tensor
+            file.setdefault(each.checkpoint_key, {})[each.slice_spec] = value
+        return [file]
+
+
+@pytest.mark.parametrize("end", ["safetensors", "svindex"])
+def test_files_that_are_joined_take_few_requests(
+    bucket: MemoryBucket, tmp_path: Path, end: str
+) -> None:
+    """Two files with half of each tensor: 327 requests, and 13 for the tensors in one file."""
+    tensors = many(100, 500)
+    halves = [
+        put(bucket, f"{name}.{end}", {key: array[rows] for key, array in tensors.items()}, tmp_path)
+        for name, rows in (("a", slice(50)), ("b", slice(50, None)))
+    ]
+    bucket.ranges.clear()
+    sv.reshard(halves, tmp_path / "joined.safetensors", concat={"*": 0})
+    assert len(bucket.ranges) < 30
+    arrays_equal(tmp_path / "joined.safetensors", tensors)
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({}, lambda array: array),
+        ({"policy": AddOne()}, None),
+        ({"cast": "float16"}, lambda array: array.astype(np.float16)),
+        ({"transpose": "*"}, lambda array: array.T),
+        ({"transpose": "*", "cast": "float64"}, lambda array: array.T.astype(np.float64)),
+    ],
+    ids=["copy", "policy", "cast", "transpose", "both"],
+)
+@pytest.mark.parametrize("name", ["one.safetensors", "one.svindex"])
+def test_converted_tensors_take_few_requests(
+    bucket: MemoryBucket,
+    tmp_path: Path,
+    name: str,
+    options: dict[str, Any],
+    change: Callable[[Any], Any] | None,
+) -> None:
+    """As few as without a change; a callback took a request for each tensor, a cast one or two,
+    and a transpose was refused. Each byte comes once."""
+    tensors = many(30, 500)
+    source = put(bucket, name, tensors, tmp_path)
+    bucket.ranges.clear()
+    sv.reshard(source, tmp_path / "new.safetensors", **options)
+    assert len(bucket.ranges) < 12
+    size = sum(map(len, bucket.files.values()))
+    assert sum(nbytes for _, nbytes in bucket.ranges) < 1.1 * size
+    if change is None:
+        expected = {key: array + (key == "layer.003") for key, array in tensors.items()}
+    else:
+        expected = {key: change(array) for key, array in tensors.items()}
+    arrays_equal(tmp_path / "new.safetensors", expected)
+
+
+@pytest.mark.parametrize("partition", [1, 3])
+@pytest.mark.parametrize("name", ["wide.safetensors", "wide.pt"])
+def test_a_large_matrix_is_transposed_in_bounded_memory(
+    bucket: MemoryBucket,
+    tmp_path: Path,
+    name: str,
+    partition: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is fetched once, in blocks, into a temporary file, as --dry-run says."""
+    matrix = np.arange(3000 * 1700, dtype=np.float32).reshape(3000, 1700)
+    source = put(bucket, name, {"m": matrix, "b": np.arange(10)}, tmp_path)
+    target = tmp_path / "turned.svindex"
+    dry = sv.reshard(source, target, transpose="m", partition=partition, dry_run=True)
+    bucket.ranges.clear()
+    wet = sv.reshard(source, target, transpose="m", partition=partition)
+    assert (dry.num_slices, dry.nbytes) == (wet.num_slices, wet.nbytes)
+    assert max(nbytes for _, nbytes in bucket.ranges) <= 4 << 20
+    assert sum(nbytes for _, nbytes in bucket.ranges) < matrix.nbytes + (2 << 20)
+    arrays_equal(target, {"m": matrix.T, "b": np.arange(10)})
+
+
+@pytest.mark.parametrize("transpose", [None, "m"])
+@pytest.mark.parametrize("shape", [(100, 500), (3000, 1700)])
+def test_damage_in_a_bucket_is_found_before_a_value_is_changed(
+    bucket: MemoryBucket, tmp_path: Path, shape: tuple[int, int], transpose: str | None
+) -> None:
+    """A small matrix is compared where it is held, a large one while it is fetched."""
+    matrix = np.random.default_rng(1).random(shape, np.float32)
+    source = put(bucket, "m.npz", {"m": matrix}, tmp_path)
+    content = bytearray(bucket.files["run/m.npz"])
+    content[len(content) // 2] ^= 1
+    bucket.files["run/m.npz"] = bytes(content)
+    with pytest.raises(sv.errors.CorruptCheckpoint, match="'m'"):
+        sv.reshard(source, tmp_path / "n.npz", transpose=transpose, cast="float64")
+    assert not (tmp_path / "n.npz").exists()
+
+
+ARRAYS = {
+    "big-endian": np.arange(1000).astype(">i4"),
+    "big-endian complex": (np.arange(60) * (1 + 2j)).reshape(3, 4, 5).astype(">c16"),
+    "Fortran": np.asfortranarray(np.arange(60, dtype=np.float32).reshape(3, 4, 5)),
+    "big-endian Fortran": np.asfortranarray(np.arange(60).reshape(5, 12).astype(">u2")),
+}
+"""Arrays whose payload does not lie in the file byte for byte."""
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_an_array_of_numpy_is_decoded_from_a_bucket(bucket: MemoryBucket, kind: str) -> None:
+    """They were read through a map, which a bucket does not have."""
+    file = io.BytesIO()
+    np.save(file, ARRAYS[kind])
+    bucket.files["run/a.npy"] = file.getvalue()
+    found = sv.load(f"{URL}/a.npy")["array"]
+    np.testing.assert_array_equal(found, ARRAYS[kind])
+    with open_checkpoint(f"{URL}/a.npy") as reader:
+        part = reader.read("array", np.s_[1:3])
+    np.testing.assert_array_equal(part, ARRAYS[kind][1:3])
+
+
+def loaded(path: str | Path) -> dict[str, Any] | type[Exception]:
+    """Return the tensors, or the class of the error."""
+    try:
+        return sv.load(path)
+    except sv.errors.ShardvarError as error:
+        return type(error)
+
+
+READ_BY_OTHERS = {"zarr": "tensorstore", "orbax": "tensorstore", "keras": "h5py"}
+"""The libraries that decode files of some formats; TensorStore reads only from a disk."""
+
+
+@pytest.mark.parametrize("form", sorted(each.name for each in GOLDEN.iterdir() if each.is_dir()))
+def test_what_a_disk_has_is_read_from_a_bucket(bucket: MemoryBucket, form: str) -> None:
+    """Strided tensors, other byte orders and strings too: every accepted golden checkpoint."""
+    pytest.importorskip(READ_BY_OTHERS.get(form, "numpy"))
+    for case in golden_cases(form):
+        expected = expectation(form, case)
+        if expected.get("verdict") != "accept":
+            continue
+        folder, path = GOLDEN / form / case, expected.get("path") or ""
+        bucket.files.clear()
+        for file in folder.rglob("*"):
+            if file.is_file():
+                bucket.files[f"run/{file.relative_to(folder).as_posix()}"] = file.read_bytes()
+        found = loaded(f"{URL}/{path}")
+        if found is sv.errors.UnsupportedError and READ_BY_OTHERS.get(form) == "tensorstore":
+            continue
+        np.testing.assert_equal(found, loaded(folder / path))

@@ -1,5 +1,6 @@
 """Layouts of meshes: the regions of each device, by the frameworks' rules. Only geometry."""
 
+from shardvar.layout.meshes.copies import DeviceCopies
 from shardvar.layout.meshes.deepspeed import deepspeed
 from shardvar.layout.meshes.dtensor import (
     DTensorPlacement,
@@ -29,7 +30,7 @@ from shardvar.layout.meshes.megatron import (
 from shardvar.layout.meshes.named_sharding import UNCONSTRAINED, named_sharding
 from shardvar.layout.meshes.parameter_servers import parameter_servers
 from shardvar.layout.meshes.pipeline import pipeline_layers
-from shardvar.layout.meshes.redistribution import DeviceCopies, Redistribution, plan_redistribution
+from shardvar.layout.meshes.redistribution import Redistribution, plan_redistribution
 
 __all__ = [
     "UNCONSTRAINED",

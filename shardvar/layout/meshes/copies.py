@@ -1,6 +1,6 @@
 """Copies between devices: who sends which region to whom, given who holds and who needs what.
 
-``plan_copies`` takes the steps 3 and 4 of ``redistribution``: the pairs of regions that meet, and
+``plan_device_copies`` takes the steps 3 and 4 of ``redistribution``: the pairs of regions that meet, and
 the holder that sends each. Devices that hold the same region are its holders, or its receivers.
 """
 
@@ -93,7 +93,7 @@ def distinct_regions(offset: Ints, extent: Ints, device: Ints) -> DistinctRegion
     return DistinctRegions(matrix[first, :rank], matrix[first, rank:], device[rows], rows, start)
 
 
-def plan_copies(
+def plan_device_copies(
     holders: DistinctRegions, receivers: DistinctRegions, source: Layout, target: Layout
 ) -> tuple[DeviceCopies, DeviceCopies]:
     """The copies from one device to another, and the copies that stay on their device."""

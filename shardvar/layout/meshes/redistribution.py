@@ -30,7 +30,7 @@ import numpy as np
 from shardvar.errors import LayoutError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.meshes.collectives import Flow, find_collective
-from shardvar.layout.meshes.copies import DeviceCopies, distinct_regions, plan_copies
+from shardvar.layout.meshes.copies import DeviceCopies, distinct_regions, plan_device_copies
 from shardvar.layout.meshes.layout import Layout, check_reduction
 from shardvar.layout.region import Region
 
@@ -237,7 +237,7 @@ def plan_redistribution(
             "Devices of the source layout hold regions that overlap and are not equal.",
             "Give a layout whose regions are disjoint or equal, as all constructors do.",
         )
-    copies = plan_copies(holders, receivers, source, target)
+    copies = plan_device_copies(holders, receivers, source, target)
     return Redistribution(source, target, *copies, reduce)
 
 

@@ -1,7 +1,7 @@
 """Save and reshard: the targets of a plan as files, committed whole or not at all.
 
     tasks --run_each--> files aside, synced --journals--> all finished --evidence--> verified
-    --sink--> in place
+        --sink--> in place
 
 If the process is killed, finished files and their journals stay. The same reshard, run again, finds
 them under the same names, since those carry a digest of source, plan and writer, reads them once to

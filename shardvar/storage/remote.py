@@ -1,7 +1,7 @@
 """A prefix of a bucket, or a folder of a remote file system, as a ``Storage``.
 
     RemoteStorage --key--> Client (``objects``: obstore; ``filesystems``: fsspec) --requests-->
-    server
+        server
 
 Requests are what costs here, so three rules differ from a disk's.
 

@@ -22,7 +22,7 @@ HOMES = {
         "layout/partition.py",
         "conformance/adapters/torch.py",
         "formats/torch/metadata.py",
-        "formats/torch/item_index.py",
+        "formats/torch/sink.py",
         *(
             f"formats/zarr/{name}.py"
             for name in (

@@ -18,8 +18,8 @@ from shardvar.cli.main import main
 from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.dcp import open_dcp
-from shardvar.formats.torch.frames import Frames
-from shardvar.formats.torch.leaves import leaves_of
+from shardvar.formats.torch.items import Frames
+from shardvar.formats.torch.state_dict import leaves_of
 from shardvar.formats.torch.tensors import literal_of, tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage

@@ -20,9 +20,9 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
-from shardvar.formats.torch.dtypes import DTYPES
-from shardvar.formats.torch.item_frame import frame_of
+from shardvar.formats.torch.archive import frame_of
 from shardvar.formats.torch.metadata import parse_metadata
+from shardvar.formats.torch.tensors import DTYPES
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.wire.inert import Global

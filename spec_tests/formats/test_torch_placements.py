@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from shardvar.formats.torch.placements import Placement, Spread, held_regions
+from shardvar.formats.torch.shares import Placement, Spread, held_regions
 from shardvar.layout.meshes import (
     DTensorPlacement,
     Layout,

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.formats.torch.archive import open_archive
-from shardvar.formats.torch.dtypes import DTYPES
-from shardvar.formats.torch.packing import build_frame, records_of, tensor_call
-from shardvar.formats.torch.pt_sink import plan_saved
-from shardvar.formats.torch.tensors import literal_of, tensor_of, value_of
+from shardvar.formats.torch.archive import build_frame, open_archive, records_of, tensor_call
+from shardvar.formats.torch.saved import plan_saved
+from shardvar.formats.torch.tensors import DTYPES, literal_of, tensor_of, value_of
 from shardvar.wire.inert import Node
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle

@@ -149,10 +149,10 @@ def test_a_plan_sends_to_each_device_what_it_lacks_from_one_that_holds_it() -> N
         whole = np.arange(np.prod(source.shape)).reshape(source.shape)
         before = [elements(source, device) for device in range(source.mesh.size)]
         got: list[list[int]] = [[] for _ in before]
-        for copies in (plan.kept, plan.moves):
-            for row in range(len(copies)):
-                sender, receiver = int(copies.sender[row]), int(copies.receiver[row])
-                region = copies.region(row)
+        for table in (plan.kept, plan.moves):
+            for row in range(len(table)):
+                sender, receiver = int(table.sender[row]), int(table.receiver[row])
+                region = table.region(row)
                 numbers = whole[region.slices].ravel().tolist()
                 assert before[sender].issuperset(numbers)
                 assert (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.formats.torch.dtypes import DTYPES
+from shardvar.formats.torch.tensors import DTYPES
 from spec_tests.helpers import torch_ranks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

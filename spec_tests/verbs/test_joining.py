@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.cli import main
 from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
-from shardvar.formats.torch.packing import build_frame, records_of
+from shardvar.formats.torch.archive import build_frame, records_of
 from spec_tests.helpers.hypothesis_strategies import arrays
 from spec_tests.helpers.paths import GOLDEN
 

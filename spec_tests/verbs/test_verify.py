@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
 from shardvar.formats.native.source import NativeIndex
-from shardvar.formats.torch.index import DcpIndex
+from shardvar.formats.torch.dcp import DcpIndex
 from shardvar.verbs.locate import find_checkpoints
 from shardvar.verbs.reports import VerifyReport
 from spec_tests.helpers import paths

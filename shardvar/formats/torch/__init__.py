@@ -1,38 +1,30 @@
 """torch's checkpoints, read and written without torch, and read without running what a pickle says.
 
-names       file names, and what a person may type for a checkpoint
-dtypes      the names of element types
-archive     the zip archives of ``torch.save``
-tensors     tensors and objects, from the nodes of a pickle
-items       a stored tensor, plain or to be decoded, and a stored object
-frames      the frames of the items of a distributed checkpoint
-metadata    the index of a distributed checkpoint
-index       its table of contents, for which items are read when they are asked for
-dcp         opening a distributed checkpoint: the laws that its index shows
-leaves      the keys of a saved value
-unpickled   one file of torch.save, opened
-state_dict  a file, or a set with an index
-placements  the regions of a tensor that a device of a mesh holds
-shares      the part of a tensor that the file of one rank holds
-ranks       the files of all ranks, as one checkpoint
-contents    slices and objects of files of torch.save, as a source
-saved       their format
-packing     writing an archive of torch.save
-pt_sink     writing a file of torch.save
-item_frame  the frame of an item that is written
-item_index  the index of a distributed checkpoint, as it is written
-item_sink   writing a distributed checkpoint
-source      the payloads
+Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, which opens a file of
+``torch.save``. In the order in which they build on each other:
+
+    names       file names, and what a person may type for a checkpoint
+    tensors     tensors and objects, from the nodes of a pickle; the names of element types
+    archive     the zip archives of ``torch.save``, read and written
+    items       a stored tensor or object, and what surrounds it in a file
+    metadata    the index of a distributed checkpoint
+    source      the payloads of an open checkpoint
+    dcp         opening a distributed checkpoint
+    sink        writing a distributed checkpoint
+    shares      the part of a tensor that the file of one rank holds
+    state_dict  opening a file of ``torch.save``, or a set of them
+    ranks       the files of all ranks, as one checkpoint
+    saved       the format of files of ``torch.save``, and writing one
 """
 
 from dataclasses import dataclass
 
 from shardvar.formats.protocol import WrittenFiles
 from shardvar.formats.torch.dcp import open_dcp
-from shardvar.formats.torch.dtypes import DTYPES
-from shardvar.formats.torch.item_sink import DcpSink, adopt_dcp, plan_dcp, remove_dcp
 from shardvar.formats.torch.names import METADATA, find_dcp
+from shardvar.formats.torch.sink import DcpSink, adopt_dcp, plan_dcp, remove_dcp
 from shardvar.formats.torch.source import TorchSource
+from shardvar.formats.torch.tensors import DTYPES
 from shardvar.limits import MAX_RANK
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata

@@ -13,29 +13,58 @@ torch never compares the CRC-32 of a record. Here the CRC of a record is compare
 bytes are read. Where a program told torch not to compute them, all of them are 0, and none is
 compared.
 
-A fault of the directory is a fault of the archive, and a fault of a record one of the tensors that
-are in it.
+A fault of the directory is a fault of the archive. A fault of a record is a fault of the tensors in
+it.
+
+An archive is written with the same records, in this order, and one storage a tensor. Sizes are
+known before the bytes of storages are, and the CRC-32 of each record comes last, into its local
+header and into the directory. The folder is named ``archive``, as in files that torch writes to a
+buffer, so that the bytes do not depend on a file's name.
+
+A tensor is a call of ``torch._utils._rebuild_tensor_v2``. It has the dtype of the class of its
+storage. Younger dtypes have no such class, and are an argument of ``_rebuild_tensor_v3``.
+
+The frame of an item is all its bytes but the tensor's elements and their CRC. An item is an archive
+of one tensor. Its directory is padded, so that the size of the item is a multiple of 64 bytes. Then
+the elements of every item of a file begin at a multiple of 64 bytes, and can be mapped. Tensors of
+one dtype and one shape have one frame, so it is made once for all of them. The item of an object
+has no elements, and is its pickle in an archive.
 """
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
 
 from shardvar.errors import InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.formats.torch.tensors import STORAGES, UNTYPED_STORAGE, value_of
+from shardvar.layout.dtypes import numpy_dtype
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, malformed, past_limit
+from shardvar.wire.inert import ORDERED_DICT, Global, Reference
+from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.zip import (
+    CENTRAL,
     LOCAL,
     STORED,
     TAIL_NBYTES,
     Member,
+    build_central,
+    build_end,
+    build_local,
     check_local,
     check_member,
     check_supported,
+    encode_name,
     find_directory,
     local_nbytes,
     parse_directory,
+    plan_local_nbytes,
+    plan_padding,
 )
 
 PICKLE = "data.pkl"
@@ -174,3 +203,164 @@ def open_archive(read: Read, start: int, nbytes: int) -> Archive:
         members.setdefault(member.name.partition("/")[2], []).append(member)
         has_checksums |= member.crc != 0
     return Archive(read, start, start + place.start, members, has_checksums)
+
+
+_FOLDER = "archive/"
+_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
+"""The class of a typed storage, by its dtype."""
+
+
+class PackedRecord(NamedTuple):
+    """A record of an archive that is being written."""
+
+    name: str
+    """Its name, without the folder."""
+    nbytes: int
+    """Its size."""
+    content: bytes | None = None
+    """Its bytes; None for a storage, whose bytes are written by others."""
+
+
+def records_of(pickle: bytes, storage_nbytes: Sequence[int]) -> list[PackedRecord]:
+    """Return the records of an archive, whose storages have these sizes."""
+    storages = [
+        PackedRecord(f"data/{number}", nbytes) for number, nbytes in enumerate(storage_nbytes)
+    ]
+    return [
+        _text(PICKLE, pickle),
+        _text("byteorder", b"little"),
+        *storages,
+        _text("version", b"3\n"),
+    ]
+
+
+def _text(name: str, content: bytes) -> PackedRecord:
+    return PackedRecord(name, len(content), content)
+
+
+def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
+    """Return the call that makes a tensor of a whole storage, in C order."""
+    count, strides = 1, list[int]()
+    for extent in reversed(shape):
+        strides.append(count)
+        count *= max(extent, 1)  # as torch counts, also where an axis has no elements
+    total = count if 0 not in shape else 0
+    kind = _CLASSES.get(dtype)
+    # The size of an untyped storage counts bytes.
+    size = total if kind else total * numpy_dtype(dtype).itemsize
+    storage = Reference(("storage", Global(kind or UNTYPED_STORAGE), str(number), "cpu", size))
+    args = (storage, 0, shape, tuple(reversed(strides)), False, Call(ORDERED_DICT, ()))
+    if kind:
+        return Call("torch._utils._rebuild_tensor_v2", args)
+    return Call("torch._utils._rebuild_tensor_v3", (*args, Global(f"torch.{dtype}")))
+
+
+def plan_starts(records: Sequence[PackedRecord]) -> list[int]:
+    """Return the first byte of each record, in bytes of the archive."""
+    # A dry run of the archive: each record is a local header and its bytes, and begins where the
+    # last one ends.
+    starts, position = [], 0
+    for record in records:
+        starts.append(position + plan_local_nbytes(position, _raw_name(record), record.nbytes))
+        position = starts[-1] + record.nbytes
+    return starts
+
+
+def build_frame(
+    records: Sequence[PackedRecord], storage_crcs: Sequence[int], padding: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    """Yield all bytes of an archive outside of storages, each range with its offset in the archive.
+
+    ``storage_crcs`` are the checksums of the storages, in the order of the records. ``padding``
+    makes the directory so many bytes longer.
+    """
+    crcs = iter(storage_crcs)
+    directory: list[bytes] = []
+    position = 0
+    for record, start in zip(records, plan_starts(records), strict=True):
+        crc = next(crcs) if record.content is None else CRC32.compute(record.content)
+        raw_name = _raw_name(record)
+        yield (
+            position,
+            build_local(start - position, raw_name, crc, record.nbytes) + (record.content or b""),
+        )
+        more = padding if record is records[-1] else 0
+        directory.append(build_central(position, raw_name, crc, record.nbytes, more))
+        position = start + record.nbytes
+    listed = b"".join(directory)
+    yield position, listed + build_end(position, len(listed), len(directory))
+
+
+def _raw_name(record: PackedRecord) -> bytes:
+    return encode_name(_FOLDER + record.name)
+
+
+_LOCAL_CRC, _CENTRAL_CRC = 14, 16
+"""The place of the CRC in a local header, and in an entry of the directory."""
+_ELEMENTS = b"archive/data/0"
+"""The name of the record of the elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFrame:
+    """The bytes around the elements; each of the two parts has four bytes of CRC left out."""
+
+    head: tuple[bytes, bytes]
+    """The bytes in front of the elements."""
+    tail: tuple[bytes, bytes]
+    """The bytes behind them."""
+
+    @property
+    def head_nbytes(self) -> int:
+        """The size of the head."""
+        return sum(map(len, self.head)) + 4
+
+    @property
+    def tail_nbytes(self) -> int:
+        """The size of the tail."""
+        return sum(map(len, self.tail)) + 4
+
+    def build(self, crc: int) -> tuple[bytes, bytes]:
+        """Return head and tail of an item whose elements have that CRC-32."""
+        octets = struct.pack("<L", crc)
+        return octets.join(self.head), octets.join(self.tail)
+
+
+@lru_cache(256)
+def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
+    """Return the frame of a tensor in C order.
+
+    >>> frame = frame_of("float32", (3, 4))
+    >>> frame.head_nbytes % 64, (frame.head_nbytes + 48 + frame.tail_nbytes) % 64
+    (0, 0)
+    """
+    nbytes = prod(shape) * numpy_dtype(dtype).itemsize
+    records = records_of(build_pickle(tensor_call(dtype, shape, 0)), [nbytes])
+    *_, (start, end) = build_frame(records, [0])
+    ranges = [octets for _, octets in build_frame(records, [0], plan_padding(start + len(end)))]
+    # Two records, and then the local header of the elements; behind them the last record and the
+    # directory.
+    head, tail = b"".join(ranges[:3]), b"".join(ranges[3:])
+    entry = tail.rindex(_ELEMENTS) - CENTRAL.size
+    return ItemFrame(
+        _without(head, len(head) - len(ranges[2]) + _LOCAL_CRC),
+        _without(tail, entry + _CENTRAL_CRC),
+    )
+
+
+def object_item(literal: str) -> bytes | None:
+    """Return the item of an object that has this literal; None if it holds other than plain values.
+
+    >>> object_item("{'betas': (0.9, 0.99)}") is None, object_item("set([1])") is None
+    (False, True)
+    """
+    try:
+        pickle = build_pickle(value_of(literal))
+    except ValueError:
+        return None
+    return b"".join(octets for _, octets in build_frame(records_of(pickle, []), []))
+
+
+def _without(octets: bytes, crc: int) -> tuple[bytes, bytes]:
+    """Return the bytes before and after a CRC."""
+    return octets[:crc], octets[crc + 4 :]

@@ -5,7 +5,7 @@ columns.
                           or BytesStorageMetadata: an object
     storage_data          MetadataIndex (key, offset of the slice) -> _StorageInfo: file, offset, length
     planner_data          key -> the path of its value in the nested value that was saved
-    shardvar what shardvar adds (``formats.torch.item_index``) storage_meta, version and unknown
+    shardvar what shardvar adds (``formats.torch.sink``) storage_meta, version and unknown
     attributes say nothing about bytes
 
 A slice without elements may have the offset of another one, or of the end of its axis. It is never
@@ -31,7 +31,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.torch.dtypes import dtype_of
+from shardvar.formats.torch.tensors import dtype_of
 from shardvar.layout.dtypes import STRING
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata

@@ -29,14 +29,12 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.contents import SavedContents, Stored, torch_source
 from shardvar.formats.torch.items import View, payload_of
 from shardvar.formats.torch.names import find_ranks, rank_file, world_size_of
-from shardvar.formats.torch.placements import Runs, held_regions, local_shape
-from shardvar.formats.torch.shares import Share, share_of
-from shardvar.formats.torch.source import TorchSource
+from shardvar.formats.torch.shares import Runs, Share, held_regions, local_shape, share_of
+from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
+from shardvar.formats.torch.state_dict import unpickle
 from shardvar.formats.torch.tensors import is_tensor
-from shardvar.formats.torch.unpickled import unpickle
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM

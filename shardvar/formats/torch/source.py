@@ -1,19 +1,27 @@
-"""The payloads of an open checkpoint of torch, of either kind."""
+"""An open checkpoint of torch, of either kind: its payloads.
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+For files of ``torch.save`` also the contents: stored slices in the order of their keys, and faults.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from shardvar.errors import CorruptCheckpoint, prefix_errors
+from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, prefix_errors
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.item_frame import object_item
+from shardvar.formats.torch.archive import Record, object_item
 from shardvar.formats.torch.items import View, literal_in, read_view
 from shardvar.formats.torch.tensors import value_of
-from shardvar.layout.dtypes import STRING, code
-from shardvar.planning.index import EntryTable, Index
+from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.pictures.words import named
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
+from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.damage import corrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +127,232 @@ def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, str]:
             if key in keys and object_item(literal) is not None:
                 found[key] = literal
     return found
+
+
+_BLOCK_NBYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A slice of a tensor in a file, or an object."""
+
+    file: int
+    """The number of the file."""
+    value: View | bytes
+    """The elements of the slice, or the payload of the object."""
+    offset: tuple[int, ...] = ()
+    """The first indices of the slice in the whole tensor."""
+    shape: tuple[int, ...] = ()
+    """The full shape of the tensor."""
+
+    @classmethod
+    def whole(cls, file: int, view: View) -> "Stored":
+        """Return a tensor that is stored whole."""
+        shape = view.tensor.shape
+        return cls(file, view, (0,) * len(shape), shape)
+
+
+@dataclass(slots=True, eq=False)
+class SavedContents:
+    """The slices, objects and faults that were found in the files of a checkpoint."""
+
+    stored: dict[str, list[Stored]] = field(default_factory=dict)
+    """The slices of each tensor, or the one object, by key."""
+    replicas: dict[str, list[tuple[Stored, Stored]]] = field(default_factory=dict)
+    """The slices that others hold too: what is read, and each copy of it."""
+    faults: dict[str, ShardvarError] = field(default_factory=dict)
+    """The keys that cannot be read, with the reason."""
+    findings: list[Finding] = field(default_factory=list)
+    """The oddities of the files."""
+    unguarded: set[str] = field(default_factory=set)
+    """The keys without a checksum in a file."""
+
+
+def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
+    """Return the source; decoded slices and objects are known by the number of their row."""
+    keys = sorted(contents.stored.keys() - contents.faults.keys())
+    rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
+    views = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, View)}
+    payloads = {
+        row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, bytes)
+    }
+    plain = np.array([row in views and views[row].is_plain for row in range(len(rows))], np.bool)
+    start = [views[row].start if plain[row] else row for row in range(len(rows))]
+    checksum = [views[row].checksum if row in views else NO_CHECKSUM for row in range(len(rows))]
+    entries = EntryTable(
+        _slices(keys, contents.stored, rows),
+        np.array([each.file for _, each in rows], np.int64),
+        np.array(start, np.int64),
+        np.array(checksum, np.int64),
+        plain,
+    )
+    index = TableIndex(
+        entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults)
+    )
+    objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
+    storages = _storages(keys, contents)
+    look, carry = _looker(data, contents, keys), partial(_items, objects)
+    storage_checks = StorageChecks(_parts(storages), partial(_storage_errors, data, storages))
+    is_covered = lambda key: key not in contents.unguarded  # noqa: E731
+    return TorchSource(index, data, views, payloads, look, carry, is_covered, storage_checks)
+
+
+def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
+    """Return the objects among keys as items of a distributed checkpoint, except for values that
+    are not plain."""
+    items = {
+        key: object_item(literal_in(payload)) for key, payload in objects.items() if key in keys
+    }
+    return {key: item for key, item in items.items() if item is not None}
+
+
+def _slices(
+    keys: list[str], stored: Mapping[str, Sequence[Stored]], rows: Sequence[tuple[int, Stored]]
+) -> SliceTable:
+    firsts = [stored[key][0] for key in keys]
+    dtypes = [
+        each.value.tensor.dtype if isinstance(each.value, View) else STRING for each in firsts
+    ]
+    codes = np.array([code(dtype) for dtype in dtypes], np.int64)
+    tensors = TensorTable(keys, codes, *pad([each.shape for each in firsts], fill=1))
+    shapes = [each.value.tensor.shape if isinstance(each.value, View) else () for _, each in rows]
+    offset = _matrix([each.offset for _, each in rows], 0, tensors)
+    nbytes = [len(each.value) if isinstance(each.value, bytes) else 0 for _, each in rows]
+    tensor = np.array([row for row, _ in rows], np.int64)
+    return SliceTable.of(
+        tensors, tensor, offset, _matrix(shapes, 1, tensors), np.array(nbytes, np.int64)
+    )
+
+
+def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) -> Ints:
+    return widen(pad(rows, fill)[1], tensors.shapes.shape[1], fill)
+
+
+class _Extent(NamedTuple):
+    """A tensor in a record."""
+
+    key: str
+    """Its key."""
+    start: int
+    """The first byte of the record that it reaches over."""
+    stop: int
+    """The end of its last one; 0 of a copy, which is not read."""
+
+
+_Place = tuple[int, Record]
+"""A file, and a record with a checksum in it."""
+
+
+def _looker(
+    data: DataFiles, contents: SavedContents, keys: Collection[str]
+) -> Callable[[], Iterable[Finding]]:
+    """Return the function that finds the oddities which no single key shows."""
+    # Copies are compared with what is read, and nothing but their own CRC says which of the two is
+    # damaged.
+    copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]
+
+    def look() -> Iterator[Finding]:
+        yield from contents.findings
+        for key, (first, second) in copies:
+            if not _agree(data, first, second):
+                names = data.names[first.file], data.names[second.file]
+                cause = (
+                    f"{key!r}: {names[0]} and {names[1]} hold different values of the slice at "
+                    f"{first.offset}."
+                )
+                yield Finding(names[1], cause, True)
+
+    return look
+
+
+def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Extent]]:
+    """Return the records with a checksum, each with its tensors and copies of tensors."""
+    read = [(key, each, False) for key in keys for each in contents.stored[key]]
+    copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
+    storages: dict[_Place, list[_Extent]] = {}
+    for key, each, is_copy in (*read, *copies):
+        if isinstance(each.value, View) and each.value.record.crc != NO_CHECKSUM:
+            start, stop = (0, 0) if is_copy else each.value.reach
+            storages.setdefault((each.file, each.value.record), []).append(
+                _Extent(key, start, stop)
+            )
+    return storages
+
+
+def _parts(storages: Mapping[_Place, Sequence[_Extent]]) -> frozenset[str]:
+    """Return the keys whose tensors reach over less than their records."""
+    return frozenset(
+        each.key
+        for (_, record), held in storages.items()
+        for each in held
+        if each.stop and (each.start, each.stop) != (0, record.nbytes)
+    )
+
+
+def _loose(
+    storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool = False
+) -> dict[_Place, list[str]]:
+    """Return the records whose checksum no read of the keys compares: none of the keys spans one;
+    with those in it.
+
+    With ``only_read``, only records whose every byte is read with the keys.
+    """
+    loose = {}
+    for (file, record), held in storages.items():
+        mine = [each for each in held if each.key in keys]
+        is_spanned = any((each.start, each.stop) == (0, record.nbytes) for each in mine)
+        if mine and not is_spanned and not (only_read and _reach(mine) < record.nbytes):
+            loose[file, record] = [each.key for each in mine]
+    return loose
+
+
+def _reach(held: Iterable[_Extent]) -> int:
+    """Return the end of the bytes that tensors reach over from the first byte on, without a gap."""
+    reach = 0
+    for each in sorted(held, key=lambda each: each.start):
+        if each.start > reach:
+            break
+        reach = max(reach, each.stop)
+    return reach
+
+
+def _storage_errors(
+    data: DataFiles,
+    storages: Mapping[_Place, Sequence[_Extent]],
+    keys: Collection[str],
+    only_read: bool,
+) -> dict[str, CorruptCheckpoint]:
+    """Compare the records that hold any of the keys, and that no read does; return the error of
+    each key in one."""
+    errors: dict[str, CorruptCheckpoint] = {}
+    for (number, record), held in _loose(storages, set(keys), only_read).items():
+        file, crc = data.open(number), 0
+        for start in range(0, record.nbytes, _BLOCK_NBYTES):
+            crc = CRC32.compute(
+                file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc
+            )
+        if crc != record.crc:
+            which = (
+                f"The {record.nbytes} bytes at offset {record.start}, which hold "
+                f"{named([*dict.fromkeys(held)])},"
+            )
+            cause = f"{data.names[number]}: {which} disagree with their CRC-32."
+            errors |= {key: corrupt(cause).in_file(data.names[number]) for key in held}
+    return errors
+
+
+def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:
+    """Return True if two copies of a slice have the same bytes."""
+    one, two = first.value, second.value
+    if isinstance(one, bytes) or isinstance(two, bytes):
+        return one == two
+    for start in range(0, one.nbytes, _BLOCK_NBYTES):
+        buffers = [bytearray(min(_BLOCK_NBYTES, one.nbytes - start)) for _ in range(2)]
+        try:
+            read_view(one, data, first.file, start, memoryview(buffers[0]))
+            read_view(two, data, second.file, start, memoryview(buffers[1]))
+        except CheckpointError:
+            return True  # one of them is damaged, which is another finding
+        if buffers[0] != buffers[1]:
+            return False
+    return True

@@ -1,33 +1,253 @@
-"""The contents of files that ``torch.save`` wrote: one file, or a set with an index.
+"""Files that ``torch.save`` wrote, opened: one file, or a set with an index.
 
     model.pt, model.pth, model.bin, model.ckpt    an archive with one pickle
     pytorch_model.bin.index.json                  {"weight_map": {key: file}}, of a set of such archives
 
-A fault of a tensor is a fault of its key and leaves the others readable.
+The keys are the paths of the leaves of the saved value, tensors and objects, joined by dots. Dicts
+are entered, and lists that hold a tensor or a dict at any depth; a list of numbers or names is one
+object. These are the keys that torch.distributed.checkpoint gives the same value. An empty dict has
+no leaves, and one with a key that has no text, such as a dtype of torch, is an object.
+
+Two paths may have one text: ``{0: …}`` and ``{"0": …}``, or ``{"a.b": …}`` and ``{"a": {"b": …}}``.
+Then neither is the value of that key.
+
+Values are shared, nested and cyclic as the file likes, so nothing recurses, and the number of
+leaves has a bound.
+
+Other things that go by the names of such files are recognised by their first bytes or by the
+records of the archive, and refused with a remedy. A fault of a tensor is a fault of its key and
+leaves the others readable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from shardvar.errors import (
     READ_ERRORS,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     StorageError,
+    UnsupportedError,
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.contents import SavedContents, Stored, torch_source
-from shardvar.formats.torch.items import payload_of
-from shardvar.formats.torch.names import is_bare
+from shardvar.formats.torch.archive import PICKLE, Archive, open_archive
+from shardvar.formats.torch.items import View, payload_of, view_of
+from shardvar.formats.torch.names import LEGACY_MAGIC, is_bare
 from shardvar.formats.torch.shares import whole_of
-from shardvar.formats.torch.source import TorchSource
-from shardvar.formats.torch.tensors import is_tensor
-from shardvar.formats.torch.unpickled import unpickle
+from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
+from shardvar.formats.torch.tensors import StoredTensor, is_tensor, unsupported
+from shardvar.formats.window import Window
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import DISTRUST
+from shardvar.wire.damage import (
+    DISTRUST,
+    SNIFF_NBYTES,
+    check_key_nbytes,
+    foreign_archive,
+    foreign_file,
+    is_known_archive,
+    malformed,
+)
+from shardvar.wire.inert import Node
+from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.set_index import read_set_index
+
+_MIN_LEAVES, _MAX_DEPTH, _MAX_EXPANSION = 1 << 12, 100, 64
+"""Bounds: the values of any file, however small; levels; and the characters of all keys, for each
+byte of a file."""
+_MAPPINGS = {"collections.defaultdict", "collections.OrderedDict", "collections.Counter"}
+_SCALARS = (int, float, bool, type(None))
+_KEY_LENGTH = 256
+"""The longest text in a tuple that is a key."""
+
+
+def leaves_of(root: Any, nbytes: int = 0) -> tuple[dict[str, Any], set[str]]:
+    """Return the leaves by key, and the keys that two leaves have.
+
+    ``nbytes`` is the size of the pickle, and bounds the number of values: each takes a byte, unless
+    it is shared.
+
+    >>> leaves_of({"a": {"b": 1}, "c": [1, 2], "a.b": 3, "d": [{"e": None}]})
+    ({'a.b': 1, 'c': [1, 2], 'd.0.e': None}, {'a.b'})
+    """
+    entered = _entered(root)
+    leaves: dict[str, Any] = {}
+    clashes: set[str] = set()
+    for key, value in _walk(root, entered, max(nbytes, _MIN_LEAVES)):
+        if key in leaves:
+            clashes.add(key)
+        leaves.setdefault(key, value)
+    check_key_nbytes(max((len(key.encode("utf-8", "surrogatepass")) for key in leaves), default=0))
+    return leaves, clashes
+
+
+def _walk(root: Any, entered: set[int], most: int) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves in order, with their keys."""
+    left: list[tuple[str, int, Any]] = [("", 0, root)]
+    count = length = 0
+    while left:
+        key, depth, value = left.pop()
+        # Values that are shared have many keys, and keys repeat the names of all levels above.
+        count, length = count + 1, length + len(key)
+        if count > most or depth > _MAX_DEPTH or length > most * _MAX_EXPANSION:
+            cause = (
+                f"The file describes more than {most} values, or more than {_MAX_DEPTH} levels of "
+                "them."
+            )
+            raise InvalidCheckpoint(cause, DISTRUST)
+        pairs = _pairs(value) if id(value) in entered else None
+        if pairs is None:
+            yield key, value
+        else:
+            prefix = f"{key}." if depth else ""
+            left += [(prefix + step, depth + 1, each) for step, each in reversed([*pairs])]
+
+
+def _entered(root: Any) -> set[int]:
+    """Return the identities of the containers whose items are leaves: dicts, and lists that lead to
+    one or a tensor."""
+    # Every container once, with the containers that hold it; then upwards from dicts and tensors.
+    holders: dict[int, list[int]] = {}
+    leading: list[int] = []
+    left, seen = [root], {id(root)}
+    while left:
+        value = left.pop()
+        pairs = _pairs(value)
+        if pairs is None:
+            continue
+        if type(value) not in (list, tuple):
+            leading.append(id(value))
+        for _, each in pairs:
+            if is_tensor(each):
+                leading.append(id(value))
+            elif _pairs(each) is not None:
+                holders.setdefault(id(each), []).append(id(value))
+                if id(each) not in seen:
+                    seen.add(id(each))
+                    left.append(each)
+    entered: set[int] = set()
+    while leading:
+        number = leading.pop()
+        if number not in entered:
+            entered.add(number)
+            leading += holders.get(number, ())
+    return entered
+
+
+def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return the steps to the items of a container, and the items; None for everything else."""
+    if type(value) in (list, tuple):
+        return zip(map(str, range(len(value))), value, strict=True)
+    if type(value) is dict:
+        keys, values = [*value], [*value.values()]
+    elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
+        # A counter's items are its argument, the others' items are set afterwards.
+        given = [each for each in _arguments(value) if type(each) is dict]
+        items = [
+            *(pair for each in given for item in each.items() for pair in item),
+            *(value.items or ()),
+        ]
+        keys, values = items[::2], items[1::2]
+    else:
+        return None
+    if not all(type(key) is str or _has_text(key) for key in keys):
+        return None
+    return zip(map(str, keys), values, strict=True)
+
+
+def _arguments(node: Node) -> tuple[Any, ...]:
+    return node.args if type(node.args) is tuple else ()
+
+
+def _has_text(key: Any) -> bool:
+    """Return True if a key that is not text is a short plain value, whose text is its name.
+
+    >>> _has_text((1, "a")), _has_text(b"a"), _has_text(Node("torch.device", ()))
+    (True, True, False)
+    """
+    return all(
+        (type(item) in _SCALARS and (type(item) is not int or item.bit_length() <= 64))
+        or (type(item) in (str, bytes) and len(item) <= _KEY_LENGTH)
+        for item in (key if type(key) is tuple else (key,))
+    )
+
+
+ZIP_MAGIC = b"PK\x03\x04"
+
+_SAVE_AGAIN = "Write it again: `torch.save(torch.load(path, weights_only=True), path)`."
+_SAVE_STATE = "Save its state dict: `torch.save(torch.jit.load(path).state_dict(), other_path)`."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unpickled:
+    """The values of a file, as inert nodes, and the archive that has their storages."""
+
+    archive: Archive
+    """The archive."""
+    is_big_endian: bool
+    """True if the elements of its storages are big-endian."""
+    leaves: Mapping[str, Any]
+    """The tensors and objects by key."""
+    clashes: set[str]
+    """The keys that several values have."""
+    nbytes: int
+    """The size of the pickle."""
+
+    def value(self, key: str) -> Any:
+        """Return the value of a key; ``InvalidCheckpoint`` if there are several."""
+        if key in self.clashes:
+            raise InvalidCheckpoint("Two values of the file have this key.", "Rename one of them.")
+        return self.leaves[key]
+
+    def view(self, tensor: StoredTensor) -> View:
+        """Return a tensor with the place of its storage."""
+        return view_of(self.archive, tensor, self.is_big_endian)
+
+
+def unpickle(file: ReadableFile) -> Unpickled:
+    """Return the values of a file; errors name the file."""
+    with prefix_errors(file.name):
+        archive = _archive(file)
+        data = archive.pickle()
+        root, _ = parse_pickle(data)
+        leaves, clashes = leaves_of(root, len(data))
+        # A dict of another class may have the key "".
+        if not is_tensor(root) and type(root) not in (dict, list, tuple) and leaves.get("") is root:
+            raise unsupported(root)
+        return Unpickled(archive, archive.is_big_endian(), leaves, clashes, len(data))
+
+
+def _archive(file: ReadableFile) -> Archive:
+    """Return the directory of a file, or raise what the file is instead."""
+    first = file.read(0, min(SNIFF_NBYTES, file.size))
+    if first.startswith(LEGACY_MAGIC):
+        cause = (
+            "The file has the form that torch wrote before its version 1.6, a sequence of pickles."
+        )
+        raise UnsupportedError(cause, _SAVE_AGAIN)
+    if not first.startswith(ZIP_MAGIC):
+        if file.size > 512 and file.read(257, 5) == b"ustar":
+            cause = "The file is a tar archive, as torch wrote before its version 0.1.10."
+            raise UnsupportedError(cause, _SAVE_AGAIN)
+        raise foreign_file(
+            "a file of torch.save", first, file.size, "it does not begin as a zip archive does"
+        )
+    archive = open_archive(Window(file).read, 0, file.size)
+    if archive.has("constants.pkl") or any(name.startswith("code/") for name in archive.members):
+        raise UnsupportedError(
+            "The file is a TorchScript archive, which holds a program.", _SAVE_STATE
+        )
+    if not archive.has(PICKLE) and is_known_archive(archive.members):
+        raise foreign_archive("a file of torch.save", archive.members)
+    if not archive.has(PICKLE):
+        raise malformed(
+            f"The file is a zip archive without a record {PICKLE!r}, which torch.save did not "
+            "write."
+        )
+    return archive
 
 
 def open_file(storage: Storage, name: str) -> TorchSource:

@@ -1,17 +1,17 @@
-"""Tensors and objects, from the inert nodes of a pickle.
+"""Tensors and objects, from the inert nodes of a pickle; the names of torch's element types.
 
 A tensor is a view of a storage: an offset, a shape and strides, all in elements. The pickle makes
 it by one of these calls, whose names are compared whole; a storage is a reference ("storage",
 class, record, location, size):
 
     torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks[, flags])
-    torch._utils._rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype[,
-    flags]) torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
+    torch._utils._rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype[, flags])
+    torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
     torch._tensor._rebuild_from_type_v2(function, type, arguments, state)
 
 ``flags`` may say that the tensor is the conjugate, or the negative, of what is stored. The size of
-a typed storage counts elements, the size of an untyped one bytes. The location, such as "cuda:3",
-says where the tensor was.
+a typed storage counts elements, that of an untyped one bytes. The location, such as "cuda:3", says
+where the tensor was.
 
 An object is anything else. Plain ones (None, numbers, text, bytes, and lists, tuples, dicts and
 sets of them) become their Python literal; an object of any other class is refused, and the error
@@ -31,11 +31,51 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.formats.torch.dtypes import STORAGES, UNTYPED_STORAGE, dtype_of
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import NAMES, numpy_dtype
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
 from shardvar.wire.inert import Global, Node, Reference
+
+_SAME = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 "
+    "complex64 complex128 "
+    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+).split()
+
+DTYPES = {f"torch.{name}": name for name in _SAME}
+"""The name of a dtype, by the name that a pickle imports."""
+
+STORAGES = {
+    f"torch.{name}Storage": dtype
+    for name, dtype in {
+        "Half": "float16",
+        "Float": "float32",
+        "Double": "float64",
+        "BFloat16": "bfloat16",
+        "Byte": "uint8",
+        "Char": "int8",
+        "Short": "int16",
+        "Int": "int32",
+        "Long": "int64",
+        "Bool": "bool",
+        "ComplexFloat": "complex64",
+        "ComplexDouble": "complex128",
+    }.items()
+}
+"""The dtype of a storage, by the name of its class."""
+
+UNTYPED_STORAGE = "torch.storage.UntypedStorage"
+"""The class of a storage whose size counts bytes; the tensor names the dtype."""
+
+
+def dtype_of(name: str) -> str:
+    """Return the dtype that a name means; ``UnsupportedError`` if NumPy does not have it."""
+    found = DTYPES.get(name)
+    if found is None or found not in NAMES:
+        cause = f"It has the dtype {name}, which shardvar does not read."
+        raise UnsupportedError(cause, "Cast the tensor with torch before it is saved.")
+    return found
+
 
 _UTILS = "torch._utils."
 _TENSOR_V1, _TENSOR_V2, _TENSOR_V3 = (

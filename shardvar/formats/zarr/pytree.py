@@ -1,9 +1,7 @@
 """The index of a checkpoint of Orbax, ``_METADATA``: the leaves of a tree of Python containers.
 
-    {"tree_metadata": {"('params', 'w')": {"key_metadata": [{"key": "params", "key_type": 2},
-    {"key": "w", ...}],
-                                           "value_metadata": {"value_type": "jax.Array",
-                                           "skip_deserialize": false}}},
+    {"tree_metadata": {"('params', 'w')": {"key_metadata": [{"key": "params", "key_type": 2}, {"key": "w", ...}],
+                                           "value_metadata": {"value_type": "jax.Array", "skip_deserialize": false}}},
      "use_ocdbt": true, "use_zarr3": false, "custom_metadata": {...}}
 
 A leaf's key is its path joined by dots, and its array has the same name. Orbax itself does not tell

@@ -9,8 +9,7 @@ The distance of two elements is ``|a - b|``, exact for integers, and their relat
 over ``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are
 counted apart.
 
-    compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:],
-    start=k)
+    compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:], start=k)
 
 ``checkpoint.products`` has the figures of whole tensors, to which the elements that are the same
 belong too.

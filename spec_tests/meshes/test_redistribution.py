@@ -158,11 +158,11 @@ def test_a_plan_sends_to_each_device_what_it_lacks_from_one_that_holds_it() -> N
                 assert (
                     (sender == receiver)
                     == before[receiver].issuperset(numbers)
-                    == (copies is plan.kept)
+                    == (table is plan.kept)
                 )
                 for at, layout in (
-                    (copies.source_row[row], source),
-                    (copies.target_row[row], target),
+                    (table.source_row[row], source),
+                    (table.target_row[row], target),
                 ):
                     outer = layout.regions(int(layout.device[at]))
                     first = int(np.searchsorted(layout.device, layout.device[at]))

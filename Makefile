@@ -97,8 +97,12 @@ picture: .venv/installed .venv-browser/installed ## draw docs/images/inspect.svg
 	$(DEV) -m spec_tests.helpers.inspect_picture
 	@if .ci/chromium; then $(BROWSER) -m spec_tests.helpers.view_picture; fi
 
-crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
+# Where `make test` takes a sample of the combinations.
+THOROUGH := spec_tests/crash spec_tests/verbs/test_bucket_workers.py spec_tests/verbs/test_every_bit.py spec_tests/engine
+
+crash: .venv/installed ## kill 2,000 writers at random system calls, and try every combination of the tests of crashes
 	OPENBLAS_NUM_THREADS=1 $(DEV) -m spec_tests.helpers.killed_writers 2000
+	EXHAUSTIVE=1 $(DEV) -m pytest -q -n $(JOBS) --dist worksteal $(SLOWEST) $(THOROUGH)
 
 vectors: .venv/installed ## write shardvar/vectors/data anew, the same bytes on every machine
 	$(DEV) -m spec_tests.vector_generators.make

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ from spec_tests.helpers.faulty_storage import (
 )
 from spec_tests.helpers.permissions import bound_by_permissions
 from spec_tests.helpers.programs import ENVIRONMENT, command_of
+from spec_tests.helpers.thoroughness import turn
 
 Run = Callable[[Path], Any]
 
@@ -77,14 +79,23 @@ def steps(
     """For each step of ``run``: the directory in which one run came to its end there, and that
     run's fault.
 
-    A write in which it dies comes several times, with more and more of its bytes written.
+    A write in which it dies has written some of its bytes: none, one, half of them or all but one,
+    in turns. ``make crash`` tries all four at each write.
     """
+    prepared = Path(mkdtemp(dir=tmp_path))
+    with failing(prepared, Fault(-1)):
+        prepare(prepared)
+    # A journal believes in its own file only, and in no copy.
+    has_journals = any(name.endswith(".done") for name in os.listdir(prepared))
     for at in range(200):
-        for cut in CUTS:
+        for cut in turn(CUTS, at):
             directory = tmp_path / str(at)
-            directory.mkdir()
-            with failing(directory, Fault(-1)):
-                prepare(directory)
+            if has_journals:
+                directory.mkdir()
+                with failing(directory, Fault(-1)):
+                    prepare(directory)
+            else:
+                shutil.copytree(prepared, directory)
             fault = Fault(at, kind, after, cut)
             try:
                 with failing(directory, fault, in_threads):

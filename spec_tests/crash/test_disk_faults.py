@@ -31,18 +31,13 @@ from spec_tests.helpers.faulty_storage import (
 )
 from spec_tests.helpers.killed_writers import rotating_series
 from spec_tests.helpers.system_calls import Disk, snapshot
+from spec_tests.helpers.thoroughness import turn
 
 REASONS = (errno.EIO, errno.ENOSPC, errno.EACCES)
 GONE = {"CheckpointNotFound", "MissingFile"}
 """What there may be besides of a set of safetensors, which is not replaced in one step."""
 
 Run = Callable[[Path], Any]
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk is seen in ``test_power_cut``."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +51,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def failed(
     old: Path, place: Path, run: Run, stays: bool
 ) -> Iterator[tuple[Path, Disk, ShardvarError | None]]:
-    """For every call and, of a write, every length: the directory after a run that failed there,
-    and the error."""
-    at, cuts = 0, list(CUTS)
+    """For every call: the directory after a run that failed there, and the error.
+
+    Of a write, the lengths that were written take turns; ``make crash`` tries all at each write.
+    """
+    at, cuts = 0, list(turn(CUTS, 0))
     while True:
         directory = place / "run"
         shutil.copytree(old, directory)
@@ -78,7 +75,7 @@ def failed(
         shutil.rmtree(directory)
         cuts.pop(0)
         if not cuts or not disk.log[at].startswith("pwrite"):
-            at, cuts = at + 1, list(CUTS)
+            at, cuts = at + 1, list(turn(CUTS, at + 1))
 
 
 @pytest.mark.parametrize(

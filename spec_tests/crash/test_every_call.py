@@ -9,7 +9,7 @@ another.
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,25 +18,25 @@ import pytest
 from shardvar.errors import StorageError
 from spec_tests.helpers.faulty_storage import ATOMIC, FORMATS, NEW, OLD, save, state, strays
 from spec_tests.helpers.system_calls import Disk
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.EINTR, errno.EMFILE)
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk is seen in ``test_power_cut``."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+KINDS = {
+    **({os.strerror(number): (number,) for number in ERRORS} if EXHAUSTIVE else {"errors": ERRORS}),
+    "interrupt": (KeyboardInterrupt,),
+}
+"""What a call meets: each error by itself in ``make crash``, else one after the other in turns."""
 
 
 def fail_each_call(
-    old: Path, place: Path, form: str, fault: Callable[[], BaseException], after: bool
+    old: Path, place: Path, form: str, faults: Sequence[Callable[[], BaseException]], after: bool
 ) -> Iterator[tuple[Disk, BaseException | None]]:
     """For each call of a save: the calls that were made, and the error; ``place`` is the
     directory."""
     at = 0
     while True:
         shutil.copytree(old, place)
-        disk = Disk(str(place), at, fault, after=after)
+        disk = Disk(str(place), at, faults[at % len(faults)], after=after)
         caught: BaseException | None = None
         try:
             with disk.meeting():
@@ -70,27 +70,25 @@ def may_stay(disk: Disk, found: str) -> Callable[[str], bool]:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
-    ("kind", "after"),
-    [
-        *((number, False) for number in ERRORS),
-        (KeyboardInterrupt, False),
-        (KeyboardInterrupt, True),
-    ],
+    ("kind", "after"), [*((kind, False) for kind in KINDS), ("interrupt", True)]
 )
 def test_a_failing_call_leaves_one_whole_checkpoint_and_nothing_else(
-    form: str, kind: int | type[KeyboardInterrupt], after: bool, tmp_path: Path
+    form: str, kind: str, after: bool, tmp_path: Path
 ) -> None:
     old, place, seen = tmp_path / "old", tmp_path / "run", set()
     save(old, form, OLD)
     old_names, count = names_after(old, place, form)
-    fault = partial(OSError, kind, os.strerror(kind)) if isinstance(kind, int) else kind
-    for disk, error in fail_each_call(old, place, form, fault, after):
+    faults = [
+        partial(OSError, each, os.strerror(each)) if isinstance(each, int) else each
+        for each in KINDS[kind]
+    ]
+    for disk, error in fail_each_call(old, place, form, faults, after):
         where = f"{disk.at}: {disk.log[disk.at :]}"
         found = state(place, form)
         seen.add(found)
         assert found in {"old", "new"} or form not in ATOMIC, where
         assert error is not None or found == "new", where
-        assert error is None or isinstance(error, StorageError) == isinstance(kind, int), where
+        assert error is None or isinstance(error, StorageError) == (kind != "interrupt"), where
         there = {name for name in os.listdir(place) if not may_stay(disk, found)(name)}
         if found == "old":
             # A set of safetensors loses its index before its files are replaced, and is not

@@ -104,9 +104,8 @@ def test_a_save_that_ends_at_any_step_leaves_old_or_new_or_nothing_and_the_next_
 
 
 def test_a_power_cut_at_any_moment_leaves_old_or_new_or_nothing_and_the_next_save_is_clean(
-    form: str, tmp_path: Path, clean: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    form: str, tmp_path: Path, clean: dict[str, bytes]
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     path = tmp_path / "run"
     path.mkdir()
     save(path, form, OLD)

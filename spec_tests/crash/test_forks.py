@@ -37,12 +37,6 @@ SECONDS = 60
 FORKS = 20
 
 
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 def start_child(work: Callable[[], object]) -> int:
     """Fork, do the work in the child, and return the child's number."""
     with warnings.catch_warnings():

@@ -35,12 +35,6 @@ from spec_tests.helpers.system_calls import Disk, snapshot, survivors
 FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
 
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events of a power cut show, without one, which files are forced to the disk."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 def save_share(place: Path, seed: int, process: int, *, commit: bool) -> None:
     """Save what one of two processes holds, as the run whose name is the seed."""
     share = demo_share(seed, process, 2)

@@ -23,12 +23,6 @@ STEP = 3
 """Of the calls of the operating system at which a process could be killed, every third is tried."""
 
 
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events of a power cut show, without one, which files are forced to the disk."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 def save_share(place: Path, form: str, seed: int, process: int) -> None:
     """Save half of a table, and a replica; the second process commits."""
     start = 2 * process

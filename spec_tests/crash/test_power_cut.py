@@ -9,7 +9,6 @@ for nothing.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +31,7 @@ from spec_tests.helpers.faulty_storage import (
 )
 from spec_tests.helpers.killed_writers import Series, object_series, rotating_series
 from spec_tests.helpers.system_calls import Disk, Event, snapshot, survivors
+from spec_tests.helpers.thoroughness import is_due
 
 Run = Callable[[Path], Any]
 
@@ -46,12 +46,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("source") / "source"
     sv.save(path, NEW, partition=2)
     return path
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk of these tests is made of events; the real one need not be waited for."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def record(directory: Path, prepare: Run | None, run: Run) -> tuple[dict[str, bytes], list[Event]]:
@@ -95,10 +89,11 @@ def find_loss(
     """The first power cut after which a law is broken; empty where there is none.
 
     Where an old checkpoint stood, it or the new one stands, and the new one once all was done;
-    ``again`` writes the new one and leaves nothing else. ``inner`` is the directory that it is in.
+    ``again`` writes the new one and leaves nothing else; it is tried after each third power cut,
+    and after each one in ``make crash``. ``inner`` is the directory that it is in.
     """
     allowed = {"old", "new"} if before and form in ATOMIC else {"old", "new", *LOST}
-    for is_done, files in survivors(before, events):
+    for number, (is_done, files) in enumerate(survivors(before, events)):
         directory = place / "left"
         put(directory, files)
         where = f"{'after' if is_done else 'in'} the run, with {sorted(files)}"
@@ -106,7 +101,7 @@ def find_loss(
             found = state(directory / inner, form)
             if found not in allowed or (is_done and found != "new"):
                 return f"{found} {where}"
-            if again is None:
+            if again is None or not (is_done or is_due(number, 3)):
                 continue
             if found in ("old", "new") and form in ATOMIC and not sv.verify(directory).ok:
                 return f"damage {where}"

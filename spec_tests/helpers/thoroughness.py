@@ -1,0 +1,32 @@
+"""How many combinations the slowest laws try: all in ``make crash``, a sample of them in ``make test``.
+
+A sample takes its turns: each kind of case occurs, at every step some kind occurs, and not each kind
+at each step.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+Case = TypeVar("Case")
+
+EXHAUSTIVE = bool(os.environ.get("EXHAUSTIVE"))
+"""True if the environment asks for all combinations, as ``make crash`` does."""
+
+
+def turn(cases: Sequence[Case], number: int) -> Sequence[Case]:
+    """Return all cases, or in a sample the one whose turn it is at this step.
+
+    >>> turn("abc", 4) if not EXHAUSTIVE else "b"
+    'b'
+    """
+    return cases if EXHAUSTIVE else cases[number % len(cases) :][:1]
+
+
+def is_due(number: int, every: int) -> bool:
+    """Return True for all steps, or in a sample for each ``every``-th one.
+
+    >>> [number for number in (0, 3, 6) if is_due(number, 3)]
+    [0, 3, 6]
+    """
+    return EXHAUSTIVE or number % every == 0

@@ -195,6 +195,19 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     return map(format_named, [*built_in, *(point.name for point in _added())])
 
 
+def formats_marked(names: Sequence[str]) -> Iterator[Format]:
+    """The formats of which a file in a directory has the mark; those of other packages too.
+
+    A writer asks these, and not all: it looks at names, and leaves the bytes of files to readers.
+
+    >>> [form.name for form in formats_marked(["ck.svindex", "README.md"])]
+    ['shardvar']
+    """
+    marks = {form: known.mark for form, known in _BUILT_IN.items()}
+    built_in = [form for form, mark in marks.items() if any(map(mark.search, names))]
+    return map(format_named, [*built_in, *(point.name for point in _added())])
+
+
 def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
     """Return True if a file is named by the prefix that ``name`` may have, and then by the mark.
 

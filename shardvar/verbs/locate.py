@@ -16,7 +16,7 @@ replaced. Only formats whose files may be in the directory are asked.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
@@ -33,6 +33,7 @@ from shardvar.formats.table import (
     ending_of_other_files,
     format_named,
     format_of_name,
+    formats_marked,
     formats_of,
     is_companion,
     is_side,
@@ -132,11 +133,11 @@ def _found_at(storage: Storage, name: str) -> list[Location]:
     return found
 
 
-def _locate(storage: Storage, name: str) -> list[Location]:
-    """The checkpoints of all formats that a name may mean in a directory."""
+def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None) -> list[Location]:
+    """The checkpoints that a name may mean in a directory; of all formats unless some are given."""
     sides: list[Format] = []
     found: list[Location] = []
-    for form in formats_of(storage.names(), name):
+    for form in formats_of(storage.names(), name) if formats is None else formats:
         if not name and is_side(form.name):
             sides.append(form)
         else:
@@ -403,13 +404,12 @@ def find_in_other_formats(target: Location) -> Location | None:
     """Return a checkpoint of another format under the target's very name, such as a prefix that
     both use.
 
-    A folder has the names of all checkpoints in it.
+    A folder has the names of all checkpoints in it whose files are named as their format does.
     """
     storage, name = target.storage, target.name
     if target.is_folder:
-        return next(
-            (each for each in _locate(storage, "") if each.format.name != target.format.name), None
-        )
+        found = _locate(storage, "", formats_marked(storage.names()))
+        return next((each for each in found if each.format.name != target.format.name), None)
     others = (form for form in formats_of(storage.names(), name) if form.name != target.format.name)
     return next(
         (Location(form, storage, name) for form in others if name in form.locate(storage, name)),

@@ -331,7 +331,7 @@ def test_more_data_files_than_are_held_open_are_read(
     wanted = tensors_of(open_golden("max_shard_24")[0])
     for key in [*wanted, *reversed(wanted)]:
         check_values(wanted[key], read_tensor(source, key))
-    assert len(source._files._open) == 2 < len(source.index.files)
+    assert len(source.data._open) == 2 < len(source.index.files)
     source.close()
 
 

@@ -4,7 +4,7 @@
     https://host/model.npz only the file: web servers list nothing
     hf://user/model/x.gguf    any scheme that fsspec knows
 
-A URL with a user's name, a password, a query or parameters is refused, encoded or not, and its text
+A URL with a user's name, a password, a query, a fragment or parameters is refused, and its text
 is not repeated: these are where secrets are. Credentials come from the environment. ``http`` is
 used only with this machine, because everyone between could change what is read.
 """
@@ -78,6 +78,11 @@ def _check_url(scheme: str, url: str) -> None:
         raise ArgumentError(
             f"The URL {shown} has a query.", "Leave it out; credentials come from the environment."
         )
+    if scheme in ("http", "https") and "#" in url:
+        raise ArgumentError(
+            f"The URL {shown} has a fragment.",
+            "Leave it out; a # that belongs to the name of a file is written %23.",
+        )
     rest = text.partition("://")[2]
     place = rest.partition("/")[0]
     if "://" in rest:
@@ -116,7 +121,7 @@ def _split_key(scheme: str, url: str) -> tuple[str, str]:
     """Return the root of a URL, and the key below it without "/" at its ends."""
     place, _, rest = url.partition("://")[2].partition("/")
     if scheme in ("http", "https"):
-        rest = unquote(rest.partition("#")[0])
+        rest = unquote(rest)
     key = rest.strip("/")
     if not place:
         raise ArgumentError(f"{url!r} names no bucket or server.", f"Give {scheme}://NAME/PATH.")

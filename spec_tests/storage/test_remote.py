@@ -175,6 +175,7 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("s3://bucket/model?versionId=SECRET", "query"),
         ("https://host/model%3Fsig=SECRET", "query"),
         ("s3://bucket/model%3FX-Amz-Signature%3DSECRET", "query"),
+        ("https://host/model.npz#SECRET", "fragment"),
         ("https://host/model;sig=SECRET/x.npz", "parameters"),
         ("https://host/sv=2020&sig=SECRET/x.npz", "parameters"),
         ("https://host/model%3Bsig%3DSECRET", "parameters"),

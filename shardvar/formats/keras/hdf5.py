@@ -96,7 +96,7 @@ class Hdf5File:
         """Fill ``buffer`` with a part of a payload that h5py decodes, from its byte ``start``."""
         # A read that fails with a checksum means other bytes; without one, a structure that cannot
         # be decoded.
-        error_type = CorruptCheckpoint if dataset.is_guarded else MalformedCheckpoint
+        error_type = CorruptCheckpoint if dataset.has_fletcher32 else MalformedCheckpoint
         with translated("Its data", error_type):
             kept = self._kept  # once, since another thread may replace it at any time
             if kept is None or kept[0] != dataset.key:

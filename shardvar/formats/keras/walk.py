@@ -50,8 +50,8 @@ class Dataset(NamedTuple):
     """Its shape."""
     start: int | None
     """Its first byte, in bytes of the file; None if h5py decodes it."""
-    is_guarded: bool
-    """True if checksums cover its bytes, which h5py compares."""
+    has_fletcher32: bool
+    """True if each chunk that was written with all filters has a Fletcher-32, which h5py compares."""
 
     @property
     def nbytes(self) -> int:
@@ -226,7 +226,7 @@ class Walk:
         if not dataset.nbytes:
             return dataset._replace(start=0)
         if layout == h5d.CHUNKED:
-            return dataset._replace(is_guarded=self._check_chunks(stored, plist, dataset))
+            return dataset._replace(has_fletcher32=self._check_chunks(stored, plist, dataset))
         nbytes = stored.get_storage_size()
         if not nbytes:
             raise IncompleteCheckpoint(_NEVER_WRITTEN, WRITE_AGAIN)
@@ -273,7 +273,7 @@ class Walk:
         return int(start)
 
     def _check_chunks(self, stored: Any, plist: Any, dataset: Dataset) -> bool:
-        """Return True if checksums cover all chunks; raise if some are missing or too large."""
+        """Return True if the filters include Fletcher-32; raise if chunks are missing or too large."""
         filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
         for number in filters:
             if number not in _FILTERS:

@@ -1,6 +1,8 @@
 """The files of the repository: no private paths, no needless extras, one place for each test."""
 
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,3 +132,33 @@ def test_the_hook_sees_damage_in_each_file_that_a_commit_can_change(tmp_path: Pa
         data = path.read_bytes()
         path.write_bytes(data.replace(array.tobytes(), array[::-1].tobytes()))
         assert main(command) == 1
+
+
+def test_the_readme_begins_with_the_two_commands_that_do_all_the_setup() -> None:
+    """On a machine with Python and make: the main job, and the tests. An edit removed both once."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    printed = [line.partition("#")[0].split() for line in readme.splitlines()]
+    demo, test = printed.index(["make", "demo"]), printed.index(["make", "test"])
+    install = next(n for n, words in enumerate(printed) if words[1:2] == ["install"])
+    assert demo < test < install and len(printed) <= 130
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{verb}: ", makefile, flags=re.MULTILINE) for verb in ("demo", "test"))
+
+
+def test_ci_runs_the_tests_as_the_readme_prints_it(tmp_path: Path) -> None:
+    """A stand-in for make writes down with which words it is called."""
+    called = tmp_path / "called.txt"
+    script = tmp_path / "make"
+    script.write_text(f'#!/bin/sh\necho "$@" >> "{called}"\n')
+    script.chmod(0o755)
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", str(tmp_path / ".ci" / "run")], env=environment, capture_output=True, check=False
+    )
+    verbs = [
+        [word for word in line.split() if not word.startswith("--")]
+        for line in called.read_text(encoding="utf-8").splitlines()
+    ]
+    assert done.returncode == 0 and ["test"] in verbs

@@ -252,7 +252,8 @@ class Evidence:
         """Raise unless all that was read is as the index promises; reads again what is open."""
         parts = self.parts
         # A run that was compared is settled. If a payload has an open part, all its parts are
-        # looked at again, because together they may tile it.
+        # looked at again, because together they may tile it: [0, 16) is a run that was compared,
+        # [16, 45) is not a run, and together they are a payload of 45 bytes.
         settled = (self._promised(parts)[0] != NO_CHECKSUM) & (parts.checksum != NO_CHECKSUM)
         rows = np.flatnonzero(np.isin(parts.row, parts.row[~settled]))
         # By row, and then by first byte, so that the parts of a payload follow each other.
@@ -297,13 +298,16 @@ class Evidence:
 
     def _settle_all(self, parts: ReadTable, settled: Bools) -> None:
         """Decide about payloads from their parts, by row and in the order of their first bytes."""
+        # A group of parts for each payload: of the rows 3 3 7, the groups are [0, 2) and [2, 3).
         first = np.flatnonzero(np.diff(parts.row, prepend=-1))
         rows, bounds = parts.row[first], np.append(first, len(parts))
         guarded = self.is_guarded(rows)
-        # From cheap to expensive: combine the parts, read the runs that they touch again, read the
-        # payload again.
+        # Parts that tile their payload are enough, if each part of a guarded one has a checksum.
         is_tiled = _tile(parts, first, self.entries.slices.nbytes[rows])
         is_tiled &= ~guarded | np.logical_and.reduceat(parts.checksum != NO_CHECKSUM, first)
+
+        # The cheap way: combine the checksums of the parts, and compare them with the payload's.
+        # No byte is read again. An unguarded payload was read to its end, and its source checks it.
         combined = np.flatnonzero(is_tiled & guarded)
         checksums = self._combined(parts, bounds[combined].tolist(), bounds[combined + 1].tolist())
         nbytes = self.entries.slices.nbytes[rows[combined]]
@@ -312,6 +316,8 @@ class Evidence:
                 rows[combined], np.zeros_like(combined), nbytes, np.array(checksums, dtype=np.int64)
             )
         )
+
+        # The other payloads: read again what the parts that are not settled touch, or everything.
         for group in np.flatnonzero(~is_tiled).tolist():
             mine = np.arange(bounds[group], bounds[group + 1])
             self._settle(parts.take(mine[~settled[mine]]), int(rows[group]), bool(guarded[group]))
@@ -321,6 +327,7 @@ class Evidence:
         if self.errors is not None and row in self.errors:
             return
         if guarded and self.entries.runs is not None:
+            # Runs of 16 bytes and the part [40, 44) of a payload of 45: read [32, 45) again.
             nbytes = int(self.entries.slices.nbytes[row])
             for start, stop in _touched_runs(parts, self.entries.runs.run_nbytes):
                 self._read_again(row, start, min(stop, nbytes))
@@ -360,9 +367,8 @@ class Evidence:
         entry = self.entries.entry(row, self.source.index.files)
         error = CorruptCheckpoint(
             f"{entry.file}: the bytes {entry.start + start} to {entry.start + start + nbytes}, "
-            "which hold "
-            f"{entry.slice.region} of {entry.slice.key!r}, do not have the checksum that the "
-            "index gives.",
+            f"which hold {entry.slice.region} of {entry.slice.key!r}, do not have the checksum "
+            "that the index gives.",
             f"{COPY_AGAIN} {LISTS_MORE}",
         ).in_file(entry.file)
         self._fail(row, error)

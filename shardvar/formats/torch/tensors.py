@@ -36,10 +36,10 @@ from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
 from shardvar.wire.inert import Global, Node, Reference
 
+# Dtypes.
 _SAME = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 "
-    "complex64 complex128 "
-    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+    "complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
 ).split()
 
 DTYPES = {f"torch.{name}": name for name in _SAME}
@@ -77,19 +77,25 @@ def dtype_of(name: str) -> str:
     return found
 
 
-_UTILS = "torch._utils."
-_TENSOR_V1, _TENSOR_V2, _TENSOR_V3 = (
-    f"{_UTILS}_rebuild_tensor{suffix}" for suffix in ("", "_v2", "_v3")
+# The calls that make a tensor, by their full names. They are tuples and not sets: the name of a call
+# may be any value, also one that has no hash.
+_TENSOR_V3 = "torch._utils._rebuild_tensor_v3"
+_TENSORS = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2", _TENSOR_V3)
+"""Calls whose first argument is a storage."""
+WRAPPED = (
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_parameter_with_state",
 )
-_TENSORS = (_TENSOR_V1, _TENSOR_V2, _TENSOR_V3)
-# Tuples and not sets: the name of a call may be any value, also one that has no hash.
-WRAPPED = (f"{_UTILS}_rebuild_parameter", f"{_UTILS}_rebuild_parameter_with_state")
+"""Calls whose first argument is a tensor."""
 FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
+"""The call whose arguments are another call, its class and its arguments."""
 _TYPES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
+"""The classes with which ``FROM_TYPE`` makes a plain tensor."""
 _CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
-
-SUBCLASS = f"{_UTILS}_rebuild_wrapper_subclass"
+SUBCLASS = "torch._utils._rebuild_wrapper_subclass"
 """The function that makes a tensor of a subclass, such as a DTensor."""
+
+# Remedies of errors.
 _PLAIN = "Save it as a plain tensor."
 OF_RANKS = (
     "Put the files of all ranks into one folder, under names such as model_world_size_4_rank_0.pt, "
@@ -100,30 +106,32 @@ _SAVE_PARTS = (
     "`module.state_dict()`."
 )
 _SAVE_TENSOR = "Save it as a tensor: `torch.as_tensor(value)`."
+
+
+def _of_builtins(*names: str) -> tuple[str, ...]:
+    """Return the full names of built-in functions, in Python 3 and, for protocol 2, in Python 2.
+
+    >>> _of_builtins("set")
+    ('builtins.set', '__builtin__.set')
+    """
+    return tuple(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in names)
+
+
+# Other calls.
 _RUNNING = frozenset(
-    "__builtin__ builtins bdb cProfile code codeop commands ctypes ftplib functools http "
-    "importlib io marshal "
-    "multiprocessing nt operator os pdb pickle pip posix pty pydoc runpy shelve shutil socket "
-    "subprocess sys tempfile "
-    "timeit types urllib webbrowser _pickle".split()
+    "__builtin__ _pickle bdb builtins cProfile code codeop commands ctypes ftplib functools http "
+    "importlib io marshal multiprocessing nt operator os pdb pickle pip posix pty pydoc runpy "
+    "shelve shutil socket subprocess sys tempfile timeit types urllib webbrowser".split()
 )
 """Modules of Python whose functions a pickle calls only to do harm; little of them is data."""
-_HARMLESS = tuple(
-    f"{module}.{name}"
-    for module in ("builtins", "__builtin__")
-    for name in ("range", "xrange", "slice", "type", "object")
-)
+_HARMLESS = _of_builtins("range", "xrange", "slice", "type", "object")
 """Calls of them that make a value and do nothing else."""
+_PLAIN_CALLS = _of_builtins("set", "frozenset", "complex", "bytearray")
+"""Calls that are part of a literal."""
+
+# Literals.
 _MAX_TEXT, _MAX_DEPTH = 1 << 20, 64
 """Bounds of the literal of an object: characters, and lists within lists."""
-
-
-_PLAIN_CALLS = tuple(
-    f"{module}.{name}"
-    for module in ("builtins", "__builtin__")
-    for name in ("set", "frozenset", "complex", "bytearray")
-)
-"""Calls that are part of a literal; protocol 2 has the names of Python 2."""
 _BRACKETS: dict[Any, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}
 
 
@@ -226,6 +234,8 @@ def _unwrapped(function: Any, kind: Any, args: Any) -> Node:
 
 
 def _tensor(node: Node) -> StoredTensor:
+    # Version 3 has one argument more, the dtype, after the hooks; the flags come last, if at all:
+    #     0 storage, 1 offset, 2 shape, 3 strides, 4 requires_grad, 5 hooks, [6 dtype,] [flags]
     has_dtype = node.name == _TENSOR_V3
     args = node.args if type(node.args) is tuple else ()
     if not 4 <= len(args) <= 7 + has_dtype or (has_dtype and len(args) < 7):

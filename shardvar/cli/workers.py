@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from shardvar.cli.output import note
 from shardvar.cli.usage import parse_count
-from shardvar.errors import ArgumentError, MissingExtra, StorageError
+from shardvar.errors import ArgumentError, StorageError
+from shardvar.extras import missing_extra
 from shardvar.storage.requests import first_line
 from shardvar.verbs.together.executors import end_with_parent, interrupt_task
 
@@ -105,5 +106,5 @@ def _library() -> Any:
         import distributed
     except ImportError:
         cause = "--dask needs distributed, which is not installed."
-        raise MissingExtra(cause, "Install it: pip install 'shardvar[dask]'.") from None
+        raise missing_extra(cause, "dask") from None
     return distributed

@@ -1,7 +1,7 @@
 """A conformance kit: which sentences of the RFCs does an implementation of sharded variables and
 checkpoints keep?
 
-    pip install "shardvar[testing]"
+    pip install ".[testing]"
     pytest --pyargs shardvar.conformance --adapter mypackage.adapter:Adapter
 
 ``shardvar.conformance.adapter`` defines an adapter, ``docs/conformance-kit.md`` explains the

@@ -23,6 +23,7 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
 )
+from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.storage.requests import FolderListing, Head, first_line
 
@@ -145,7 +146,7 @@ def _open_system(root: str) -> tuple[Any, str]:
         from fsspec.registry import known_implementations, registry
     except ImportError:
         cause = f"Reading {scheme}:// needs the package fsspec, which is not installed."
-        raise MissingExtra(cause, "Install it: pip install 'shardvar[cloud]'.") from None
+        raise missing_extra(cause, "cloud") from None
     if scheme not in known_implementations and scheme not in registry:
         raise ArgumentError(
             f"The scheme {scheme}:// is not known.",

@@ -26,13 +26,13 @@ from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
     LockHeld,
-    MissingExtra,
     MissingFile,
     ServerError,
     ShardvarError,
     StorageError,
     UnsupportedError,
 )
+from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.storage.answers import is_copy
 from shardvar.storage.concurrency import check_wanted
@@ -91,7 +91,7 @@ def _obstore() -> Any:
                     "Reading and writing in buckets needs the package obstore, which is not "
                     "installed."
                 )
-                raise MissingExtra(cause, "Install it: pip install 'shardvar[cloud]'.") from None
+                raise missing_extra(cause, "cloud") from None
             _loaded.update(module=obstore, process=os.getpid())
         if _loaded["process"] != os.getpid():
             cause = (

@@ -14,8 +14,7 @@ The drawn values are small and odd, since laws rarely break by size: they break 
 rank 0, at empty shards, at ids that repeat and are out of order. Every value shrinks to a plain
 case that still fails: fewer rows, fewer shards, ids near 0, values 1, 2, 3.
 
-Hypothesis comes with the extra: ``pip install "shardvar[testing]"``. The assertions need only
-NumPy:
+Hypothesis comes with the extra ``testing``. The assertions need only NumPy:
 
     from shardvar.testing import assert_checkpoints_equal
 
@@ -26,7 +25,7 @@ NumPy:
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from shardvar.errors import MissingExtra
+from shardvar.extras import missing_extra
 from shardvar.testing.compare import assert_checkpoints_equal, assert_matches_oracle, difference
 
 # Asked before the imports below, whose error would name the module and not the extra to install.
@@ -66,9 +65,8 @@ else:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        raise MissingExtra(
-            f"shardvar.testing.{name} needs Hypothesis, which is not installed.",
-            "Install it: pip install 'shardvar[testing]'.",
+        raise missing_extra(
+            f"shardvar.testing.{name} needs Hypothesis, which is not installed.", "testing"
         )
 
 

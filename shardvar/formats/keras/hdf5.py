@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, MissingExtra
+from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint
+from shardvar.extras import missing_extra
 from shardvar.formats.keras.archive import Span
 from shardvar.formats.keras.attributes import TextAttributes
 from shardvar.formats.keras.lists import NameLists
@@ -71,7 +72,7 @@ def _library() -> Any:
         import h5py
     except ImportError:
         cause = "HDF5 files, which Keras writes, are read by h5py, which is not installed."
-        raise MissingExtra(cause, "Install it: pip install 'shardvar[keras]'.") from None
+        raise missing_extra(cause, "keras") from None
     return h5py
 
 

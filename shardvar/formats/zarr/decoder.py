@@ -22,11 +22,11 @@ from shardvar.errors import (
     CorruptCheckpoint,
     IncompleteCheckpoint,
     MalformedCheckpoint,
-    MissingExtra,
     ShardvarError,
     StorageError,
     UnsupportedError,
 )
+from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.formats.files import replaced_error
 from shardvar.layout.dtypes import Array
@@ -58,7 +58,7 @@ def _tensorstore() -> Any:
                     "Reading compressed chunks and OCDBT needs the package tensorstore, which is "
                     "not installed."
                 )
-                raise MissingExtra(cause, "Install it: pip install 'shardvar[orbax]'.") from None
+                raise missing_extra(cause, "orbax") from None
             _loaded.update(module=tensorstore, process=os.getpid())
         if _loaded["process"] != os.getpid():
             cause = (

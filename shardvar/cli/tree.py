@@ -322,6 +322,32 @@ def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
             yield _label(group), group
 
 
+def fold_words(labels: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield labels; those that differ in one word of one part share a label that lists the words.
+
+    >>> list(fold_words(["a.k_proj.w", "b", "a.q_proj.w"]))
+    [('a.{q,k}_proj.w', ['a.q_proj.w', 'a.k_proj.w']), ('b', ['b'])]
+    """
+    alike: dict[tuple[str, str], dict[str, str]] = {}
+    for label in labels:
+        parts = _labels(label)
+        for place, part in enumerate(parts):
+            around = "".join(parts[:place]), "".join(parts[place + 1 :])
+            alike.setdefault(around, {})[part] = label
+    shared: dict[str, tuple[str, Sequence[str]]] = {}
+    for (before, after), by_part in sorted(alike.items(), key=lambda each: -len(each[1])):
+        free = {part: 0 for part, label in by_part.items() if label not in shared}
+        for group in _by_one_word(free):
+            members: Sequence[str] = [by_part[part] for part in group.names]
+            shared.update(dict.fromkeys(members, (f"{before}{group.label}{after}", members)))
+    done = set[str]()
+    for label in labels:
+        folded, members = shared.get(label, (label, [label]))
+        if folded not in done:
+            yield folded, members
+        done.add(folded)
+
+
 def _label(keys: Sequence[str]) -> str:
     """Return what keys that differ only in their numbers have in common, with ranges for the
     numbers that vary."""

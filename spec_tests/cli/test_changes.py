@@ -2,6 +2,7 @@
 not say."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,155 @@ def test_a_table_of_many_lines_says_how_many_are_left_out(
     )
 
 
+def pasted(hint: str) -> list[str]:
+    """Return the words of the command in a hint, without the name of the program."""
+    (command,) = re.findall("`(.*)`", hint)
+    return shlex.split(command)[1:]
+
+
+LLAMA = {
+    "embed_tokens.weight": (16, 4),
+    **{
+        f"layers.{number}.{name}.weight": (4, 4)
+        for number in range(4)
+        for name in (
+            *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+            *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+            *("input_layernorm", "post_attention_layernorm"),
+        )
+    },
+}
+"""Names and shapes of a model, without the prefix ``model.`` that most have."""
+
+
+def llama(
+    prefix: str = "model.", dtype: str = "float32", step: float = 1.0
+) -> dict[str, np.ndarray]:
+    """Return a model whose head has no prefix, as all of Hugging Face."""
+    values = {
+        f"{prefix}{key}": (np.arange(np.prod(shape)).reshape(shape) * step + 1).astype(dtype)
+        for key, shape in LLAMA.items()
+    }
+    return values | {"lm_head.weight": np.ones((16, 4), dtype)}
+
+
+def test_a_renaming_is_found_though_some_names_are_the_same(tmp_path: Path, run: Run) -> None:
+    """The hint can be pasted, in both orders: ``*=model.*`` would also rename the head."""
+    sv.save(tmp_path / "a", llama())
+    sv.save(tmp_path / "b", llama(""))
+    for first, second in ("ab", "ba"):
+        told = run("diff", tmp_path / first, tmp_path / second, "--summary")
+        assert told.out == "74 of 75 tensors differ: 37 only in A, 37 only in B\n"
+        assert told.err.startswith("hint: Most names of ") and "after 'model.'" in told.err
+        again = run(*pasted(told.err))
+        assert (again.code, again.out, again.err) == (0, "equal: 38 tensors in both\n", "")
+    assert run("diff", tmp_path / "a", tmp_path / "b", "--json").err == ""
+
+
+def test_a_prefix_that_is_another_on_each_side_is_found(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "a", llama("module."))
+    sv.save(tmp_path / "b", llama("model."))
+    err = run("diff", tmp_path / "a", tmp_path / "b").err
+    assert "Most names begin with 'module.' in A and with 'model.' in B." in err
+    assert run(*pasted(err)).code == 0
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize("other", ["renamed", "rounded", "changed"])
+def test_no_two_rows_read_the_same_and_every_name_is_whole(
+    columns: int, other: str, tmp_path: Path, run: Run
+) -> None:
+    """Columns are left out before names are cut, and siblings share a line as in ``inspect``."""
+    sv.save(tmp_path / "a", llama())
+    values = {
+        "renamed": llama("net."),
+        "rounded": llama(dtype="float16") | {"lm_head.weight": np.ones((16, 4), np.float32)},
+        "changed": llama(step=1.01),
+    }
+    sv.save(tmp_path / "b", values[other])
+    with terminal(columns):
+        out = run("diff", tmp_path / "a", tmp_path / "b").out
+    lines = out.partition("\n\n")[2].splitlines()
+    # A figure that stands below a name may be that of two names.
+    rows = [line for line in lines if line.strip() and not line.startswith(" ")]
+    assert len(set(rows)) == len(rows) and "…" not in out
+    assert "model.layers.{0..3}.self_attn.{q,k,v,o}_proj.weight" in out
+    assert "model.layers.{0..3}.mlp.{gate,up,down}_proj.weight" in out
+    if columns >= 60:
+        assert all(len(line) <= columns for line in lines)
+
+
+def test_siblings_of_other_changes_have_lines_of_their_own(tmp_path: Path, run: Run) -> None:
+    """A reader of a fine-tuned model looks for the matrix that changed most."""
+    sv.save(tmp_path / "a", {f"attn.{name}_proj": np.ones(8) for name in "qkvo"})
+    by = {"q": 1.01, "k": 1.012, "v": 1.2, "o": 1.0}
+    sv.save(tmp_path / "b", {f"attn.{name}_proj": np.full(8, by[name]) for name in "qkvo"})
+    with terminal(80):
+        lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("attn")]
+    assert names == ["attn.v_proj", "attn.{q,k}_proj"]
+
+
+def test_the_verdict_says_that_only_dtypes_differ(tmp_path: Path, run: Run) -> None:
+    """With the same values, or with the same ones once rounded; the hint compares values alone."""
+    whole = {"w": np.arange(6.0, dtype=np.float32), "v": np.ones(3, np.float32)}
+    fine = {"w": whole["w"] / 3, "v": whole["v"]}
+    for name, tensors in {"whole": whole, "fine": fine}.items():
+        sv.save(tmp_path / name, tensors)
+        half = {key: value.astype(np.float16) for key, value in tensors.items()}
+        sv.save(tmp_path / f"{name}-half", half)
+    for name, how, options in (
+        ("whole", "same values", ["--ignore-dtype"]),
+        ("fine", "same values when rounded", ["--ignore-dtype", "--close"]),
+    ):
+        for first, second, dtypes in (
+            (name, f"{name}-half", "float32 to float16"),
+            (f"{name}-half", name, "float16 to float32"),
+        ):
+            words = ["diff", str(tmp_path / first), str(tmp_path / second)]
+            told = run(*words)
+            verdict = f"2 of 2 tensors differ: only in dtype, {dtypes}, {how}"
+            assert told.out.splitlines()[0] == verdict and told.code == 1
+            assert pasted(told.err) == [*words, *options]
+            with terminal(80):
+                shown = run(*words).out
+            assert shown.split() == ["≠", *verdict.split()]
+            assert run(*words, *options).code == 0
+
+
+def test_the_verdict_counts_each_kind_of_difference(tmp_path: Path, run: Run) -> None:
+    """A tensor of another dtype and the same values does not count as one of other values."""
+    ones, thirds = np.ones(3, np.float32), np.arange(3, dtype=np.float32) / 3
+    a = {
+        "same": ones,
+        "dtype": ones,
+        "rounded": thirds,
+        "both": thirds,
+        "shape": ones,
+        "text": ones,
+    }
+    b = {
+        "same": ones,
+        "dtype": ones.astype(np.float16),
+        "rounded": thirds.astype(np.float16),
+        "both": (thirds + 1).astype(np.float16),
+        "shape": np.ones(4, np.float32),
+        "text": np.array([b"x"] * 3, object),
+    }
+    sv.save(tmp_path / "a", a)
+    sv.save(tmp_path / "b", b)
+    assert run("diff", tmp_path / "a", tmp_path / "b", "--summary").out == (
+        "5 of 6 tensors differ: 1 in shape, 1 in dtype, 1 in dtype and values, "
+        "1 only in dtype (same values), 1 only in dtype (same values when rounded)\n"
+    )
+    rounded = {
+        each.key: each.values for each in sv.diff(tmp_path / "a", tmp_path / "b").differences
+    }
+    assert rounded["rounded"] is not None and rounded["both"] is not None
+    assert (rounded["rounded"].num_rounded, rounded["rounded"].count) == (2, 2)
+    assert rounded["both"].num_rounded < rounded["both"].count
+
+
 def test_names_that_differ_in_a_prefix_alone_are_told_with_the_rename(
     tmp_path: Path, run: Run
 ) -> None:
@@ -123,12 +273,12 @@ def test_names_that_differ_in_a_prefix_alone_are_told_with_the_rename(
     )
     sv.save(tmp_path / "b", layers)
     for first, second, rename in (("a", "b", "module.*=*"), ("b", "a", "*=module.*")):
-        err = run("diff", tmp_path / first, tmp_path / second).err
+        err = run("diff", tmp_path / first, tmp_path / second).err.strip()
         assert err.startswith(
             "hint: Most names of B " if first == "a" else "hint: Most names of A "
         )
-        assert err.rstrip().endswith(f"--rename '{rename}'")
-        renamed = run("diff", tmp_path / first, tmp_path / second, "--rename", rename)
+        assert err.endswith(f"--rename '{rename}'`")
+        renamed = run(*pasted(err))
         assert renamed.out.startswith("1 of 5 tensors differs: 1 only in ") and not renamed.err
     sv.save(tmp_path / "c", {"w": np.ones(2), "x": np.ones(2), "y": np.ones(2)})
     assert (

@@ -576,7 +576,7 @@ def test_places_of_slices_are_short_in_every_order(tmp_path: Path, run: Run) -> 
 def test_rows_that_become_lines_break_no_word(tmp_path: Path, run: Run) -> None:
     """Also where one cell is wider than the terminal."""
     sv.save(tmp_path / "a", {"w": np.ones(2, np.float32)})
-    sv.save(tmp_path / "b", {"w": np.ones(2, np.float16)})
+    sv.save(tmp_path / "b", {"w": np.ones(2, np.float16), "v": np.ones(2)})
     with terminal(26):
         lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
     assert max(map(len, lines)) <= 26

@@ -426,6 +426,7 @@ def test_a_report_is_json_with_stable_keys(directory: Path) -> None:
         "num_nans": 0,
         "cosine": 1.0,
         "relative_norm": 0.0,
+        "num_rounded": 0,
         "only": None,
     }
 

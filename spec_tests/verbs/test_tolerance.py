@@ -150,7 +150,10 @@ def test_the_command_judges_within_the_tolerance(
     assert main(["diff", *both, "--rename", "m.*=*", "--ignore-dtype", "--close"]) == 0
     assert "equal: 3 tensors in both, within the tolerances" in capsys.readouterr().out
     assert main(["diff", *both, "--rename", "m.*=*", "--summary"]) == 1
-    assert capsys.readouterr().out == "2 of 3 tensors differ: 1 in values, 1 in dtype\n"
+    assert (
+        capsys.readouterr().out
+        == "2 of 3 tensors differ: 1 in values, 1 only in dtype (same values)\n"
+    )
     assert main(["diff", *both, "--rtol", "x"]) == 2
 
 

@@ -44,6 +44,9 @@ class ValueDifference:
     """The cosine similarity of the tensors, over elements finite in both; None if undefined."""
     relative_norm: float | None
     """The norm of the difference over the larger norm, for elements that are finite in both."""
+    num_rounded: int = 0
+    """Differing elements of two dtypes that are equal once the more precise ones are rounded to the
+    other dtype."""
 
     @property
     def only(self) -> str | None:
@@ -100,6 +103,18 @@ class TensorDifference:
             "values": self.values is not None,
         }
         return " and ".join(name for name, is_other in differing.items() if is_other)
+
+    @property
+    def only_dtype(self) -> str | None:
+        """The relation of the values if only the dtypes differ; None if more does.
+
+        ``"same values"``, or ``"same values when rounded"`` to the less precise dtype.
+        """
+        if self.shape_a != self.shape_b or self.dtype_a == self.dtype_b:
+            return None
+        if self.values is None:
+            return "same values" if is_number(self.dtype_a) and is_number(self.dtype_b) else None
+        return "same values when rounded" if self.values.num_rounded == self.values.count else None
 
     @property
     def change(self) -> float:
@@ -250,8 +265,9 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
         yield from lines_of_problems(f"unreadable in {side}: ", broken)
 
 
-_KINDS = ("values", "shape", "dtype", "dtype and values", "shape and dtype")
-"""Differences of tensors that both have, in the order in which the verdict counts them."""
+_KINDS = ("in values", "in shape", "in dtype", "in dtype and values", "in shape and dtype")
+"""Differences of tensors that both have, in the order in which the verdict counts them. Those of
+only the dtype follow."""
 
 
 def verdict_of_diff(report: DiffReport) -> str:
@@ -259,18 +275,40 @@ def verdict_of_diff(report: DiffReport) -> str:
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
         return f"equal: {count(report.num_equal, 'tensor')} in both{within}"
-    kinds = Counter(each.kind for each in report.differences)
-    counts = {f"in {kind}": kinds[kind] for kind in _KINDS}
+    kinds = Counter(map(_kind, report.differences))
+    counts = {kind: kinds[kind] for kind in (*_KINDS, *sorted(kinds.keys() - {*_KINDS}, key=len))}
     counts |= {"only in A": len(report.only_in_a), "only in B": len(report.only_in_b)}
     differ = sum(counts.values())
     # A tensor that is unreadable on both sides counts once.
     unreadable = len({broken.key for broken in report.unreadable})
     total = count(report.num_equal + differ + unreadable, "tensor")
-    how = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    how = only_dtypes(report) or ", ".join(
+        f"{number:,} {what}" for what, number in counts.items() if number
+    )
     text = (
         f"{differ:,} of {total} {'differs' if differ == 1 else 'differ'}{': ' if how else ''}{how}"
     )
     return f"{text}; {unreadable:,} unreadable" if unreadable else text
+
+
+def _kind(each: TensorDifference) -> str:
+    """Return what differs, for the verdict."""
+    return f"only in dtype ({each.only_dtype})" if each.only_dtype else f"in {each.kind}"
+
+
+def only_dtypes(report: DiffReport) -> str | None:
+    """Return what the verdict says if nothing but dtypes differs; None if anything else does.
+
+    >>> each = TensorDifference("w", "float32", "bfloat16", (2,), (2,), None)
+    >>> only_dtypes(DiffReport("a", "b", (), (), (each,), (), 0))
+    'only in dtype, float32 to bfloat16, same values'
+    """
+    how = {each.only_dtype for each in report.differences}
+    if None in how or not how or report.only_in_a or report.only_in_b:
+        return None
+    pairs = {(each.dtype_a, each.dtype_b) for each in report.differences}
+    between = "".join(f", {a} to {b}" for a, b in pairs) if len(pairs) == 1 else ""
+    return f"only in dtype{between}, {max(filter(None, how), key=len)}"
 
 
 def _reasons(each: TensorDifference) -> Iterator[str]:

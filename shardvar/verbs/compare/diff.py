@@ -394,4 +394,5 @@ def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
         num_nans=found.num_nans,
         cosine=products.cosine,
         relative_norm=products.relative_norm,
+        num_rounded=found.num_rounded,
     )

@@ -19,7 +19,7 @@ therefore looked through in float32 first, and judged exactly only where they ma
 distance than was found so far.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -61,6 +61,9 @@ class Difference:
     """Differing elements that are zero on both sides: they differ only in the sign."""
     num_nans: int = 0
     """Differing elements that are NaN on both sides: they differ only in the other bits."""
+    num_rounded: int = 0
+    """Differing elements of two dtypes that are the same once the wider ones are rounded to the
+    other dtype."""
     products: Products | None = field(default=None, compare=False)
     """The sums of products of all elements, equal ones included; None where nothing differs."""
 
@@ -77,6 +80,7 @@ class Difference:
             self.num_without_distance + later.num_without_distance,
             self.num_zeros + later.num_zeros,
             self.num_nans + later.num_nans,
+            self.num_rounded + later.num_rounded,
             products,
         )
 
@@ -143,7 +147,7 @@ def compare_arrays(
         judged = _judge(a[portion], b[portion], mask[portion], start + begin, highest)
         highest.note(judged)
         found = found.merge(judged)
-    return found
+    return replace(found, num_rounded=_num_rounded(a, b, mask))
 
 
 def only_bytes(found: Difference, dtype: str) -> Difference:
@@ -186,6 +190,17 @@ def _differ(a: Array, b: Array) -> Bools:
         word = np.dtype(f"u{a.itemsize}")
         mask = a.view(word) != b.view(word)
     return mask
+
+
+def _num_rounded(a: Array, b: Array, mask: Bools) -> int:
+    """Return how many elements in the mask are the same once the wider dtype is rounded to the
+    other."""
+    if a.dtype == b.dtype or not (is_floating(a.dtype.name) and is_floating(b.dtype.name)):
+        return 0
+    wide, narrow = (a, b) if a.itemsize >= b.itemsize else (b, a)
+    with np.errstate(all="ignore"):
+        rounded = wide.astype(narrow.dtype)
+    return int(np.count_nonzero(mask & ~_differ(rounded, narrow)))
 
 
 def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
@@ -232,7 +247,7 @@ def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Dif
             int(np.count_nonzero((a != a) & (b != b))),
         )
         if num_without == count:
-            return Difference(count, first, None, None, num_without, 0, num_nans, products)
+            return Difference(count, first, None, None, num_without, 0, num_nans, products=products)
         # Less than any distance.
         distance[has_none] = relative[has_none] = -1.0
         absolute = _largest(distance, where, start)
@@ -246,7 +261,14 @@ def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Dif
         relative[np.isinf(distance)] = np.inf
         largest_relative = _largest(relative, where, start)
     return Difference(
-        count, first, absolute, largest_relative, num_without, num_zeros, num_nans, products
+        count,
+        first,
+        absolute,
+        largest_relative,
+        num_without,
+        num_zeros,
+        num_nans,
+        products=products,
     )
 
 

@@ -5,20 +5,28 @@
 3  a tensor cannot be read, so it has no digest
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
+from shutil import get_terminal_size
+from time import perf_counter
 
 from shardvar.cli.output import (
     answer,
     count,
+    ellipsis,
+    human_size,
+    human_time,
     note,
     one_line,
     paths_as_typed,
     print_json,
+    printable,
     progress,
     say,
     short_path,
+    shortened,
 )
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.workers import executor_of
@@ -47,7 +55,7 @@ def execute(arguments: Namespace) -> int:
     manifest = read_manifest(arguments.against) if arguments.against else None
     if arguments.write:  # before the checkpoint is read, which may take long
         check_without_manifest(find_checkpoint(arguments.path), arguments.force)
-    total = partial(payload_nbytes, arguments.path)
+    total, begin = partial(payload_nbytes, arguments.path), perf_counter()
     with executor_of(arguments) as executor, progress("reading", total) as advance:
         report = digest(arguments.path, advance, executor=executor)
     found = {} if manifest is None else differences(manifest, report)
@@ -60,7 +68,8 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(fields)
     elif manifest is None:
-        _print_digests(report)
+        is_short = sys.stdout.isatty() and not arguments.all
+        (_print_short if is_short else _print_digests)(report, arguments, perf_counter() - begin)
     else:
         _print_comparison(report, manifest, found)
     for line in lines_of_problems("error: ", report.unreadable):
@@ -70,12 +79,47 @@ def execute(arguments: Namespace) -> int:
     return _UNREADABLE if report.unreadable else _DIFFERENT if found else _SAME
 
 
-def _print_digests(report: DigestReport) -> None:
+def _print_digests(report: DigestReport, *_: object) -> None:
     """Print a line for each tensor, then one for the checkpoint, which begins with no digit."""
     for key, value in report.tensors.items():
         print(f"{value}  {one_line(key)}")
     if report.checkpoint is not None:
         print(f"checkpoint {report.checkpoint}")
+
+
+def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> None:
+    """Print the digest of the checkpoint, and of the others the first digits."""
+    columns = get_terminal_size().columns
+    if report.checkpoint is None:
+        answer(
+            "bad",
+            f"no digest: {count(len(report.unreadable), 'tensor')} cannot be read",
+            "no digest",
+        )
+    else:
+        print(shortened(f"sha256:{report.checkpoint}", columns))
+    what = f"{count(len(report.tensors), 'tensor')}, {human_size(payload_nbytes(arguments.path))}"
+    if report.unreadable:
+        total = len(report.tensors) + len(report.unreadable)
+        what = f"{len(report.tensors):,} of {count(total, 'tensor')}"
+    say(f"{short_path(report.path)}  {what} in {human_time(seconds)}")
+    if arguments.write or not report.tensors:
+        return
+    print()
+    rows = [
+        f"{value[:_DIGITS]}{ellipsis()}  {printable(key)}" for key, value in report.tensors.items()
+    ]
+    left_out = len(rows) - _FIRST - _LAST
+    if left_out > 1:
+        rows[_FIRST:-_LAST] = [f"{ellipsis()} {left_out:,} more (--all)"]
+    for row in rows:
+        print(shortened(row, columns))
+
+
+_DIGITS = 12
+"""The digits of a digest that tell tensors apart for a person."""
+_FIRST, _LAST = 8, 2
+"""The tensors that a terminal lists at both ends; it counts the others."""
 
 
 def _print_comparison(
@@ -91,10 +135,9 @@ def _print_comparison(
     )
     place = short_path(manifest.place)
     if not found and not unreadable:
-        answer("good", f"equal: {total} as in {place}")
+        answer("good", f"equal: {total} as in {place}", "equal")
         return
-    text = f"{len(found):,} of {total} {'differs' if len(found) == 1 else 'differ'} from {place}"
-    answer(
-        "bad" if unreadable else "different",
-        f"{text}; {unreadable:,} unreadable" if unreadable else text,
-    )
+    verb = "differs" if len(found) == 1 else "differ"
+    text = f"{len(found):,} of {total} {verb} from {place}"
+    text = f"{text}; {unreadable:,} unreadable" if unreadable else text
+    answer("bad" if unreadable else "different", text, verb)

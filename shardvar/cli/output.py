@@ -27,6 +27,7 @@ from shardvar.pictures.words import (
     human_shape,
     human_size,
     human_tensors,
+    human_time,
     one_line,
     printable,
     short_name,
@@ -109,12 +110,12 @@ _SYMBOLS = MappingProxyType(
 )
 
 
-def answer(mark: Mark, text: str) -> None:
+def answer(mark: Mark, text: str, verdict: str = "") -> None:
     """Print the line that answers a command; at a terminal it begins with the symbol of its
     meaning, in its colour.
 
-    A pipe, and a terminal that lacks the symbol, get only the words, so no line needs the symbol to
-    be understood.
+    The words of the ``verdict`` in it have that colour too, and are bold. A pipe, and a terminal
+    that lacks the symbol, get only the words, so no line needs the symbol to be understood.
     """
     symbol, style = _SYMBOLS[mark]
     if not sys.stdout.isatty() or not can_print(symbol):
@@ -124,7 +125,11 @@ def answer(mark: Mark, text: str) -> None:
 
     # The symbol stands for this word.
     first, *others = _folded(f"{symbol} {seen_from_here(text).removeprefix('ok: ')}")
-    _print_styled([Text.assemble((first[0], style), first[1:]), *map(Text, others)])
+    line = Text(first)
+    line.stylize(style, 0, len(symbol))
+    if verdict and (place := first.find(verdict, len(symbol))) >= 0:
+        line.stylize(f"bold {style}", place, place + len(verdict))
+    _print_styled([line, *map(Text, others)])
 
 
 def can_print(symbol: str) -> bool:
@@ -198,6 +203,16 @@ def warn(text: str) -> None:
     from rich.text import Text
 
     _print_styled([Text(line, style="yellow") for line in _folded(text)])
+
+
+def print_bold(line: str, word: str) -> None:
+    """Print a line of a terminal in which the first place of a word is bold."""
+    from rich.text import Text
+
+    text, place = Text(line), line.find(word)
+    if word and place >= 0:
+        text.stylize("bold", place, place + len(word))
+    _print_styled([text])
 
 
 def _print_styled(lines: Sequence["Text"]) -> None:
@@ -424,6 +439,16 @@ def _cut(text: str, width: int) -> str:
     return set_cell_size(text, width - 1 - cell_len(tail)) + _encodable("…") + tail
 
 
+def shortened(text: str, width: int) -> str:
+    """Return a text that fits some columns; the middle of a longer one is left out."""
+    return _cut(_encodable(text), width)
+
+
+def ellipsis() -> str:
+    """Return what stands for the rest of a text: ``…``, or three dots if the terminal lacks it."""
+    return "…" if can_print("…") else "..."
+
+
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
     """Print the first cell of each row, and below it the other cells with their headers."""
     for first, *others in rows:
@@ -441,8 +466,8 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
 
 
 __all__ = [
-    "count", "human_age", "human_count", "human_shape", "human_size", "human_tensors", "one_line", "printable",
-    "short_name", "short_path",
+    "count", "human_age", "human_count", "human_shape", "human_size", "human_tensors", "human_time",
+    "one_line", "printable", "short_name", "short_path",
 ]  # fmt: skip
 
 

@@ -11,7 +11,15 @@ from dataclasses import replace
 from shutil import get_terminal_size
 from textwrap import wrap
 
-from shardvar.cli.output import count, one_line, printable, say, seen_from_here, short_name
+from shardvar.cli.output import (
+    count,
+    one_line,
+    print_bold,
+    printable,
+    say,
+    seen_from_here,
+    short_name,
+)
 from shardvar.cli.tree import file_number, fold_keys
 from shardvar.verbs.problems import Cause, Damage, lines_of_problems, main_causes_of
 from shardvar.verbs.steps import natural_key
@@ -43,9 +51,16 @@ def print_problems(
     rows = [(_place(each), each.word, list(_details(each))) for each in causes]
     places = max((len(place) for place, _, _ in rows), default=0)
     words = max((len(word) for _, word, _ in rows), default=0)
+    longest = max(
+        (len(text) for _, _, details in rows for each in details for text in each.split()),
+        default=0,
+    )
+    width = get_terminal_size().columns - len(indent)
     for place, word, details in rows:
         head = "  ".join(filter(None, (place.ljust(places), word.ljust(words))))
-        for line in _lines(head, details, get_terminal_size().columns - len(indent)):
+        first, *others = _lines(head, details, width, max(longest, _LEAST_WIDE))
+        print_bold(indent + first, word)
+        for line in others:
             print(indent + line)
     remedies = dict.fromkeys(each.remedy for each in causes if each.remedy)
     if remedies:
@@ -79,11 +94,14 @@ def _details(cause: Cause) -> Iterator[str]:
         )
 
 
-def _lines(head: str, details: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the lines of a cause: details next to the head, or below in a narrow terminal."""
+def _lines(head: str, details: Sequence[str], width: int, least: int) -> Iterator[str]:
+    """Yield the lines of a cause: its details next to the head, or below it if that leaves fewer
+    than ``least`` columns.
+
+    A word that is longer than the terminal, such as the name of a file, stays whole: it is copied.
+    """
     beside = len(head) + _BETWEEN
-    is_narrow = width - beside < _LEAST_WIDE
-    if is_narrow:
+    if width - beside < least:
         yield head.rstrip()
         beside, head = 2, ""
     for detail in details:

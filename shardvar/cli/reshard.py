@@ -202,7 +202,7 @@ def _print_report(
     if report.dry_run:
         say(line)
     else:
-        answer("bad" if report.lost else "good", line)
+        answer("bad" if report.lost else "good", line, done)
     if verbose:
         say(f"policy: {one_line(report.description)}")
     if sys.stdout.isatty() and report.lost:

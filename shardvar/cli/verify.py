@@ -156,9 +156,8 @@ def print_report(
 ) -> None:
     """Print the report, the verdict first; with ``everything``, the keys of all problems."""
     mark, verdict = _verdict(report, strict)
-    answer(
-        mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}"
-    )
+    text = f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}"
+    answer(mark, text, verdict.partition(":")[0])
     problems = [
         Damage(each.kind, each.key, None, each.message)
         for each in report.unverified

@@ -21,7 +21,14 @@ from shardvar.cli.output import (
     progress,
     short_path,
 )
-from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    MissingFile,
+    ShardvarError,
+    StorageError,
+    TargetExists,
+)
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import split_path
 from shardvar.verbs.compare.stats import Statistics, histograms, measure
@@ -124,6 +131,11 @@ def check_target(target: str) -> None:
         file = storage.open(name)
     except MissingFile:
         return
+    except StorageError as error:
+        reason = error.cause.rpartition(": ")[2]
+        raise StorageError(
+            f"{target} exists and cannot be replaced: {reason}", error.remedy
+        ) from error
     except CheckpointError as error:
         raise TargetExists(f"{target} is not a regular file.", "Choose another name.") from error
     try:
@@ -149,6 +161,9 @@ def write_page(target: str, text: str) -> None:
         finally:
             file.close()
         storage.rename(aside, name)
+    except StorageError as error:
+        storage.remove(aside)
+        raise StorageError(error.cause.replace(aside, name), error.remedy) from error
     except (ShardvarError, KeyboardInterrupt):
         storage.remove(aside)
         raise

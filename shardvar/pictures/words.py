@@ -171,6 +171,20 @@ def human_age(seconds: float) -> str:
     return "now"
 
 
+def human_time(seconds: float) -> str:
+    """Return a duration in its largest units: ``0.4 s``, ``8 s``, ``2 min 10 s``, ``3 h 5 min``.
+
+    >>> human_time(0.04), human_time(7.6), human_time(130), human_time(11_100)
+    ('0.04 s', '7.6 s', '2 min 10 s', '3 h 5 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def human_tensors(number: int, num_slices: int) -> str:
     """Return a number of tensors, with the number of their slices if any is cut.
 

@@ -2,6 +2,7 @@
 that are true."""
 
 import io
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.errors import StorageError
+from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.command_line import Run, run, saved, terminal
 
 __all__ = ["run"]
@@ -241,3 +244,106 @@ def test_what_was_written_is_named_by_its_file_where_it_is_one(
         assert run("reshard", "model", f"of_{form}", "--format", form).out.startswith(
             f"wrote of_{form} ({form}): "
         )
+
+
+def test_the_verdict_has_its_colour_and_numbers_have_none(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With NO_COLOR it is bold and has no colour; what is wrong with a file is bold."""
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path, name="good")
+    sv.save("other", {"step": np.zeros((), np.int64)})
+    next(saved(tmp_path, name="cut").parent.glob("cut.svdata-*")).unlink()
+    with terminal(100, "xterm"):
+        plain = run("verify", "cut").out
+        with patch.dict(os.environ, {"NO_COLOR": ""}):
+            damaged, different = run("verify", "cut").out, run("diff", "good", "other").out
+            whole, written = run("verify", "good").out, run("reshard", "good", "new").out
+    assert damaged.startswith("\x1b[31m✗\x1b[0m \x1b[1;31mdamaged\x1b[0m: 3 of 4 tensors in cut")
+    assert "\x1b[1mmissing\x1b[0m" in damaged
+    assert different.startswith("\x1b[36m≠\x1b[0m 4 of 4 tensors \x1b[1;36mdiffer\x1b[0m: ")
+    assert whole.startswith("\x1b[32m✓\x1b[0m good")
+    assert written.startswith("\x1b[32m✓\x1b[0m \x1b[1;32mwrote\x1b[0m new")
+    assert plain.startswith("✗ \x1b[1mdamaged\x1b[0m: 3 of 4")
+    for words in (("verify", "cut"), ("diff", "good", "other")):
+        assert "\x1b" not in run(*words).out
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_digest_lists_the_first_digits_at_a_terminal_and_all_in_a_pipe(
+    columns: int, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name is on one line with its digest; the digest of the checkpoint comes first."""
+    names = [f"model.layers.{n}.post_attention_layernorm.weight" for n in range(40)]
+    monkeypatch.chdir(tmp_path)
+    sv.save("model", {name: np.full(2, n, "f4") for n, name in enumerate(names)})
+    piped = run("digest", "model").out
+    digests = dict(line.split("  ")[::-1] for line in piped.splitlines()[:-1])
+    assert list(digests) == names
+    with terminal(columns):
+        short, whole = run("digest", "model").out, run("digest", "model", "--all").out
+    assert whole == piped
+    first, about, empty, *rows = short.splitlines()
+    digest = f"sha256:{piped.split()[-1]}"
+    assert first == digest if columns == 80 else re.fullmatch(first.replace("…", ".*"), digest)
+    assert re.fullmatch(r"model  40 tensors, 320 B in [0-9.]+ s", about) and not empty
+    assert "… 30 more (--all)" in rows and len(rows) == 11
+    for row, name in zip([*rows[:8], *rows[9:]], [*names[:8], *names[-2:]], strict=True):
+        assert row.startswith(f"{digests[name][:12]}…  model.layers.") and len(row) <= columns
+
+
+def test_a_checkpoint_of_which_tensors_cannot_be_read_has_no_digest(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    next(saved(tmp_path, name="cut").parent.glob("cut.svdata-*")).unlink()
+    with terminal(80):
+        told = run("digest", "cut")
+    assert told.out.startswith("✗ no digest: 3 tensors cannot be read\n") and told.code == 3
+    assert "cut  1 of 4 tensors in " in told.out
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_verify_breaks_no_word(
+    columns: int, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that does not fit next to what is wrong stands below it, for all files alike."""
+    monkeypatch.chdir(tmp_path)
+    tensors = {f"layer{n}.w": np.full(2000, n, "f4") for n in range(9)}
+    sv.save("model-of-a-run", tensors, policy=sv.MaxShardSizePolicy(20_000))
+    for path in sorted(tmp_path.glob("*.svdata-*"))[:2]:
+        path.unlink()
+    with terminal(columns):
+        lines = run("verify", "model-of-a-run").out.splitlines()
+    assert all(len(line) <= columns for line in lines)
+    names = [line for line in lines if "svdata" in line]
+    assert len(names) == 2 and all(line.startswith(" ") == (columns == 60) for line in names)
+
+
+def test_a_page_that_cannot_be_written_is_told_so(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read first, and written under another name: neither is in the error."""
+    path, page = saved(tmp_path), tmp_path / "page.html"
+    reason = "permission is denied."
+
+    def refusal(verb: str) -> Callable[..., None]:
+        def refuse(storage: LocalStorage, name: str) -> None:
+            raise StorageError(f"{storage.path}/{name} cannot be {verb}: {reason}", "Change it.")
+
+        return refuse
+
+    for verb, name in (("read", "open"), ("written", "create")):
+        target = page if name == "create" else tmp_path / "other" / "page.html"
+        with monkeypatch.context() as patched:
+            refuse, plain = refusal(verb), getattr(LocalStorage, name)
+            patched.setattr(
+                LocalStorage,
+                name,
+                lambda storage, file, refuse=refuse, plain=plain: (
+                    refuse if file.endswith(".html") else plain
+                )(storage, file),
+            )
+            told = run("view", path, "-o", target)
+        assert told.code == 3 and "page.html" in told.err and reason in told.err
+        assert "read" not in told.err and ".shardvar-" not in told.err

@@ -27,7 +27,7 @@ LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/notebooks ha
 LAYERS := $(filter-out peers notebook browser cloud,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs laws rules layers picture crash vectors peers browser bench wheel notebook tour clean
+.PHONY: help manual setup demo test check docs laws rules layers picture crash vectors peers browser bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what o
 
 layers: .venv/installed ## draw docs/images/layers.svg: the layers, with an arrow for each import between them
 	$(DEV) -m spec_tests.helpers.layer_picture
+
+manual: .venv/installed ## write what is made from the parser: options in docs/cli, keys of JSON, docs/shardvar.1
+	$(DEV) -m spec_tests.helpers.cli_pages
 
 picture: .venv/installed .venv-browser/installed ## draw docs/images/inspect.svg, and take view.png, a page of shardvar view, in headless Chromium
 	$(DEV) -m spec_tests.helpers.inspect_picture

@@ -11,14 +11,16 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from shardvar.cli.arguments import Commands, Parser
+from shardvar.cli.helptext import ALIASES, TOPICS
 from shardvar.cli.output import one_line
-from shardvar.cli.parser import Commands, Parser, make_parser
+from shardvar.cli.parser import make_parser
 from shardvar.errors import ShardvarError
 
 MANY = 100
 """The most keys that are offered at once; of more, their folders are offered."""
 
-_PAIRS = ("OLD=NEW", "GLOB=AXIS", "[GLOB=]DTYPE", "[GLOB=]CUT")
+_PAIRS = ("OLD=NEW", "GLOB=AXIS", "[GLOB=]DTYPE", "[GLOB=]N")
 """The values of options that begin with a key and ``=``, as their help writes them."""
 
 # bash inserts candidates as they are, so ``printf %q`` quotes spaces and patterns in keys. After a
@@ -102,8 +104,10 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     commands = next(action for action in parser._actions if isinstance(action, Commands))
     if before in ([], ["help"]):
         helps = {each.dest: str(each.help) for each in commands._choices_actions}
+        if before:
+            helps |= TOPICS
         return (f"{command}\t{text}" for command, text in helps.items() if command.startswith(word))
-    chosen = commands.choices.get(before[0])
+    chosen = commands.choices.get(ALIASES.get(before[0], before[0]))
     return _of_command(chosen, before[1:], word) if chosen else iter(())
 
 

@@ -1,24 +1,29 @@
-"""The text of help: the commands in groups, paragraphs and lists that fill the terminal."""
+"""The text of help, and of the pages and the manual that are made from the parser.
+
+The layout of argparse changes from one version of Python to the next. Here the
+arguments and the groups of options are rows of two columns, which fill the width that is given.
+"""
 
 import argparse
+from collections.abc import Iterator
 from textwrap import wrap
 
 _GROUPS = {
     "look": {
-        "inspect": "list what is inside: tensors, shapes, sizes, slices, files",
+        "inspect": "list what is inside: tensors, shapes, sizes, shards, files",
         "show": "print the values of a tensor, or of a part of it",
         "view": "write or serve a page for a browser",
     },
     "check": {
-        "verify": "compare every checksum, and name what is damaged",
-        "diff": "compare two checkpoints, whatever their formats are",
-        "digest": "print, keep or compare a fingerprint of each tensor",
+        "verify": "compare every checksum, and list what is damaged",
+        "diff": "compare two checkpoints of any formats",
+        "digest": "print, store or compare a fingerprint of each tensor",
     },
-    "change": {"reshard": "write it in other slices, files, formats, names or dtypes"},
+    "change": {"reshard": "write it in other shards, files, formats, names or dtypes"},
     "more": {
         "formats": "list the formats, and what each can hold",
         "vectors": "write test vectors for other implementations",
-        "completion": "print a script that makes a shell complete words",
+        "completion": "print a script that completes words in a shell",
     },
 }
 """The commands in groups, each with a line of the program's help."""
@@ -28,50 +33,125 @@ ABOUT = {name: about for group in _GROUPS.values() for name, about in group.item
 
 COMMANDS = tuple(ABOUT)
 
-OTHER_WORDS = {
-    "inspect": ("cat", "dump", "info", "list", "ls", "stat", "summary", "tree"),
-    "show": ("get", "print", "values"),
-    "view": ("browse", "plot", "serve"),
-    "verify": ("check", "fsck", "test", "validate"),
-    "diff": ("cmp", "compare"),
-    "digest": ("checksum", "fingerprint", "hash", "sha256"),
-    "reshard": (
-        "cast",
-        "consolidate",
-        "convert",
-        "cp",
-        "export",
-        "join",
-        "merge",
-        "rename",
-        "split",
-        "unshard",
-    ),
-}
-"""Words that people type for a command, which its error then names."""
+ALIASES = {"convert": "reshard", "ls": "inspect"}
+"""Other names of commands, which do the same."""
 
+TOPICS = {"json": "describe the keys of --json"}
+"""Topics that ``shardvar help`` describes in addition to the commands."""
+
+OTHER_WORDS = {
+    "inspect": "cat dump info list stat summary tree".split(),
+    "show": "get print values".split(),
+    "view": "browse plot serve".split(),
+    "verify": "check fsck test validate".split(),
+    "diff": "cmp compare".split(),
+    "digest": "checksum fingerprint hash sha256".split(),
+    "reshard": "cast consolidate cp export join merge rename split unshard".split(),
+}
+"""Words that people type for a command, which the error then suggests."""
+
+_WIDEST = 100
+"""The most columns that help fills."""
+_FIRST = 26
+"""The most columns of names of options; a longer one is alone on its line."""
+_NARROW = 60
+"""The columns of a terminal below which names of options are alone on their line."""
+_INDENT = 6
+"""The place of the texts of options in a narrow terminal."""
+_BETWEEN = 2
 _UNDER = " " * 14
 """The place of the second line of what is said of a command: after the longest name."""
 
+Row = tuple[str, str]
+"""An argument or option as it is typed, and its help."""
 
-class HelpText(argparse.HelpFormatter):
-    """Help whose paragraphs are filled to the width of the terminal; paragraphs of several lines
-    are lists.
 
-    The lines of a list are filled one by one, and examples are not, since they are pasted.
+def help_of(parser: argparse.ArgumentParser, columns: int) -> str:
+    """Return the help of a command: usage, description, arguments, options, examples."""
+    width = min(columns, _WIDEST)
+    parts = [f"usage: {usage_of(parser)}", *_filled(parser.description or "", width)]
+    parts += ["\n".join(options_of(parser, width))] if sections_of(parser) else []
+    return "\n\n".join([*parts, *_filled(parser.epilog or "", width)]) + "\n"
+
+
+def usage_of(parser: argparse.ArgumentParser) -> str:
+    """Return the command with its arguments, and ``[options]`` for all that may be left out.
+
+    It is the ``usage`` of the parser if it has one.
     """
+    if parser.usage:
+        return parser.usage
+    arguments = [_argument(each) for each in parser._get_positional_actions()]
+    required = [_invocation(each) for each in parser._get_optional_actions() if each.required]
+    return " ".join([parser.prog, *required, *arguments, "[options]"])
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        def filled(paragraph: str) -> str:
-            if paragraph.startswith("examples:"):
-                return paragraph
-            lines = (
-                wrap(line, width, subsequent_indent=_UNDER * line.startswith(" "))
-                for line in paragraph.split("\n")
-            )
-            return "\n".join(indent + line for each in lines for line in each)
 
-        return "\n\n".join(map(filled, text.split("\n\n")))
+def _argument(action: argparse.Action) -> str:
+    name = _value(action)
+    return {"?": f"[{name}]", "+": f"{name}..."}.get(str(action.nargs), name)
+
+
+def _value(action: argparse.Action) -> str:
+    """Return what is typed for an argument, or after an option."""
+    return "|".join(action.choices) if action.choices else str(action.metavar or "")
+
+
+def _invocation(action: argparse.Action) -> str:
+    """Return an option as it is typed: ``-o, --output FILE``."""
+    names = ", ".join(sorted(action.option_strings, key=len))
+    return names if action.nargs == 0 else f"{names} {_value(action)}"
+
+
+def sections_of(parser: argparse.ArgumentParser) -> list[tuple[str, list[Row]]]:
+    """Return the arguments, under an empty title, and each group of options under its own."""
+    sections = []
+    for group in parser._action_groups:
+        shown = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
+        rows = [
+            (_invocation(each) if each.option_strings else _value(each), each.help or "")
+            for each in shown
+        ]
+        if rows:
+            sections.append((group.title or "" if shown[0].option_strings else "", rows))
+    return sections
+
+
+def options_of(parser: argparse.ArgumentParser, width: int) -> Iterator[str]:
+    """Yield the lines of arguments and options, in two columns, below the titles of groups."""
+    sections = sections_of(parser)
+    names = [len(name) + 2 + _BETWEEN for _, rows in sections for name, _ in rows]
+    column = max(each for each in names if each <= _FIRST) if width >= _NARROW else _INDENT
+    for number, (title, rows) in enumerate(sections):
+        if number:
+            yield ""
+        if title:
+            yield f"{title}:"
+        for row in rows:
+            yield from row_lines(row, column, width)
+
+
+def row_lines(row: Row, column: int, width: int) -> Iterator[str]:
+    """Yield the lines of one row, whose text begins at a column; a long name has its own line."""
+    head, text = f"  {row[0]}", row[1]
+    if len(head) + _BETWEEN > column:
+        yield head
+        head = ""
+    for line in wrap(text, width - column, break_long_words=False, break_on_hyphens=False):
+        yield f"{head:<{column}}{line}"
+        head = ""
+
+
+def _filled(text: str, width: int) -> Iterator[str]:
+    """Yield paragraphs filled to a width; lines of lists one by one, and examples as they are."""
+    for paragraph in filter(None, text.split("\n\n")):
+        if paragraph.startswith("examples:"):
+            yield paragraph
+            continue
+        lines = (
+            wrap(line, width, subsequent_indent=_UNDER * line.startswith(" "))
+            for line in paragraph.split("\n")
+        )
+        yield "\n".join(line for each in lines for line in each)
 
 
 def listed_commands() -> str:

@@ -16,6 +16,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
+from shardvar.cli.arguments import Usage
 from shardvar.cli.output import (
     drop_notes,
     drop_output,
@@ -25,7 +26,7 @@ from shardvar.cli.output import (
     print_json,
     replace_closed_streams,
 )
-from shardvar.cli.parser import Usage, parse_arguments
+from shardvar.cli.parser import parse_arguments, without_alias
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
 
 DONE, WRONG_USAGE, UNUSABLE = 0, 2, 3  # a command that answers "no" returns 1 itself
@@ -53,7 +54,7 @@ def _main(argv: Sequence[str] | None) -> int:
             # A locale that lacks a character of a key must not end the command with an encoding
             # error.
             stream.reconfigure(errors="backslashreplace")
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = without_alias(sys.argv[1:] if argv is None else argv)
     if argv is None and any("://" in word for word in words):
         from shardvar.cli.interrupts import end_after_interrupt
 
@@ -147,6 +148,8 @@ def execute(arguments: Namespace) -> int:
             from shardvar.cli.formats import execute
         case "vectors":
             from shardvar.cli.vectors import execute
+        case "help":
+            from shardvar.cli.json_keys import execute
         case "completion":
             from shardvar.cli.completion import execute
         case _:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli.cuts import parse_shards
-from shardvar.cli.helptext import COMMANDS, OTHER_WORDS
+from shardvar.cli.helptext import ALIASES, COMMANDS, OTHER_WORDS
 from shardvar.cli.output import human_size, printable
 from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
@@ -543,7 +543,7 @@ def test_a_misspelt_verb_is_guessed(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("convert", "reshard"), ("Compare", "diff"), ("ls", "inspect")]
+    ("word", "meant"), [("merge", "reshard"), ("Compare", "diff"), ("tree", "inspect")]
 )
 def test_a_word_for_what_a_command_does_is_told_the_command(
     word: str, meant: str, run: Run
@@ -551,8 +551,24 @@ def test_a_word_for_what_a_command_does_is_told_the_command(
     assert f"Did you mean '{meant}'?" in run(word, "x").err
 
 
+def test_convert_and_ls_are_names_of_commands(tmp_path: Path, run: Run) -> None:
+    """They do the same; messages, help and completion have the name of the command."""
+    path = saved(tmp_path)
+    assert run("ls", path).out == run("inspect", path).out != ""
+    assert run("convert", path, tmp_path / "x.npz").out.startswith("wrote ")
+    assert (
+        run("convert", "--help").out == run("help", "convert").out == run("reshard", "--help").out
+    )
+    assert "`shardvar reshard --help`" in run("convert", "--frobnicate").err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_is_its_option_help(command: str, run: Run) -> None:
+    assert run("help", command).out == run(command, "--help").out == run(command, "-h").out != ""
+
+
 def test_no_word_for_a_command_is_a_command_or_means_two() -> None:
-    words = [word for words in OTHER_WORDS.values() for word in words]
+    words = [*ALIASES, *(word for words in OTHER_WORDS.values() for word in words)]
     assert (
         {*OTHER_WORDS} <= {*COMMANDS} and not {*words} & {*COMMANDS} and len({*words}) == len(words)
     )
@@ -667,7 +683,7 @@ def test_help_fits_a_screen_and_ends_in_examples_that_parse(command: str, run: R
 
     with patch.dict(os.environ, {"COLUMNS": "100"}):
         lines = run(command, "--help").out.splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= (60 if command == "reshard" else 45)
     examples = lines[lines.index("examples:") + 1 :]
     assert examples
     for example in examples:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.cli.arguments import Commands
 from shardvar.cli.completion import _PAIRS, MANY, SCRIPTS, candidates
+from shardvar.cli.helptext import COMMANDS
 from shardvar.cli.main import main
-from shardvar.cli.parser import COMMANDS, Commands, make_parser
+from shardvar.cli.parser import make_parser
 from shardvar.formats.table import format_names
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
@@ -35,14 +37,14 @@ def test_verbs_and_their_options_are_those_of_the_parser() -> None:
     assert words("") == list(COMMANDS) == words()
     assert words("re") == ["reshard"]
     assert words("reshard", "a", "b", "--f") == [
-        "--format",
-        "--files",
-        "--files-by",
-        "--filter",
-        "--force",
-    ]
+        "--filter", "--format", "--files", "--files-by", "--force"
+    ]  # fmt: skip
     assert words("show", "model", "key", "--verify", "") == ["auto", "full"]
     assert words("completion", "") == list(SCRIPTS) == ["bash", "zsh", "fish"]
+
+
+def test_an_alias_is_followed_by_the_options_of_its_command() -> None:
+    assert words("convert", "a", "b", "--st") == words("reshard", "a", "b", "--st") != []
 
 
 def test_keys_are_completed_where_a_key_or_a_glob_stands(model: str) -> None:
@@ -77,7 +79,8 @@ def test_words_that_bash_breaks_at_a_sign_are_whole(model: str) -> None:
 
 
 def test_help_is_followed_by_a_command() -> None:
-    assert words("help", "ve") == ["verify", "vectors"] and words("help", "") == list(COMMANDS)
+    assert words("help", "ve") == ["verify", "vectors"]
+    assert words("help", "") == [*COMMANDS, "json"]
     assert words("help", "verify", "") == []
 
 

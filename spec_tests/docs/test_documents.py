@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import shardvar as sv
-from shardvar.cli.parser import COMMANDS
+from shardvar.cli.helptext import ALIASES, COMMANDS
 from spec_tests.helpers.documents import (
     PAGES,
     ROOT,
@@ -86,7 +86,7 @@ def test_the_commands_that_cannot_be_run_here_name_what_exists(page: Path) -> No
             case "python":
                 assert (ROOT / words[0]).is_file(), words
             case "shardvar":
-                assert words[0] in (*COMMANDS, "--version", "--help"), words
+                assert words[0] in (*COMMANDS, *ALIASES, "help", "--version", "--help"), words
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=name_of)

@@ -23,7 +23,6 @@ A new form is read in ``read_cut``, and nowhere else.
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
-from itertools import accumulate
 from math import prod
 from typing import Any, Protocol, runtime_checkable
 
@@ -104,7 +103,7 @@ def read_cut(
             raise LayoutError(f"{place} only along its first axis.", _ROWS)
         return sizes
     counts = spec.partitions
-    if any(count < 1 for count in counts):
+    if min(counts, default=1) < 1:
         raise LayoutError(f"{place}: an axis has at least one part.", "Give counts from 1 on.")
     if rows_only and any(count != 1 for count in counts[1:]):
         raise LayoutError(f"{place} only along its first axis.", _ROWS)
@@ -136,14 +135,14 @@ def part_columns(
         return *columns_of(parts.parts, len(shape)), None
     check_part_count(prod(map(len, parts)))
     # The grid in C order: the parts along the last axis follow each other, as in nested loops over
-    # the axes.
-    starts = np.meshgrid(
-        *(np.array([0, *accumulate(along)][:-1], np.int64) for along in parts), indexing="ij"
-    )
-    extents = np.meshgrid(*(np.array(along, np.int64) for along in parts), indexing="ij")
-    offset, extent = (
-        np.column_stack([axis.ravel() for axis in grid]) for grid in (starts, extents)
-    )
+    # the axes. Row ``axis`` of ``index`` has the number of each part along that axis.
+    index = np.indices(tuple(map(len, parts))).reshape(len(parts), -1)
+    extent = np.empty(index.T.shape, dtype=np.int64)
+    offset = np.empty_like(extent)
+    for axis, along in enumerate(parts):
+        sizes = np.array(along, dtype=np.int64)
+        extent[:, axis] = sizes[index[axis]]
+        offset[:, axis] = (np.cumsum(sizes) - sizes)[index[axis]]
     return offset, extent, None
 
 

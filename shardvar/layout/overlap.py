@@ -23,8 +23,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shardvar.layout.dtypes import Bools, Ints
-from shardvar.layout.region import intersect
+from shardvar.layout.dtypes import Ints
 
 _BATCH = 1 << 20
 """Candidate pairs expanded at a time: 8 MiB a column of int64."""
@@ -55,7 +54,8 @@ def overlapping_pairs(
         yield from _all_pairs(len(offset_a), len(offset_b))
         return
     spans_a, spans_b = (offset_a, offset_a + shape_a), (offset_b, offset_b + shape_b)
-    rows_a, rows_b = (np.flatnonzero((shape > 0).all(axis=1)) for shape in (shape_a, shape_b))
+    rows_a = np.flatnonzero((shape_a > 0).all(axis=1))
+    rows_b = np.flatnonzero((shape_b > 0).all(axis=1))
     # A cell is a part of space, [low, high) along each axis, with the rows that reach into it. The
     # first one is all of it.
     everywhere = np.iinfo(np.int64)
@@ -64,7 +64,8 @@ def overlapping_pairs(
         rows_a, rows_b, low, high = cells.pop()
         if not (len(rows_a) and len(rows_b)):
             continue
-        cell_a, cell_b = _take(spans_a, rows_a), _take(spans_b, rows_b)
+        cell_a = spans_a[0][rows_a], spans_a[1][rows_a]
+        cell_b = spans_b[0][rows_b], spans_b[1][rows_b]
         ranges = [_candidates(cell_a, cell_b, axis) for axis in range(rank)]
         totals = [int((stop - start).sum()) for _, start, stop in ranges]
         best = int(np.argmin(totals))
@@ -73,7 +74,10 @@ def overlapping_pairs(
             halves = _cut(cell_a, cell_b)
         if halves is None:
             for i, j in _expand(*ranges[best]):
-                keep = _meet_in_cell(_take(cell_a, i), _take(cell_b, j), low, high)
+                # The first corner of what two regions share lies in one cell, which reports them.
+                offset = np.maximum(cell_a[0][i], cell_b[0][j])
+                stop = np.minimum(cell_a[1][i], cell_b[1][j])
+                keep = ((offset < stop) & (low <= offset) & (offset < high)).all(axis=1)
                 if keep.any():
                     yield rows_a[i[keep]], rows_b[j[keep]]
             continue
@@ -96,11 +100,6 @@ def find_overlap(offset: Ints, shape: Ints) -> tuple[int, int] | None:
             first, second = int(i[twice[0]]), int(j[twice[0]])
             return min(first, second), max(first, second)
     return None
-
-
-def _take(spans: _Spans, rows: Ints) -> _Spans:
-    start, stop = spans
-    return start[rows], stop[rows]
 
 
 def _candidates(spans_a: _Spans, spans_b: _Spans, axis: int) -> tuple[Ints, Ints, Ints]:
@@ -132,15 +131,6 @@ def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
         within = np.arange(done, int(ends[upto - 1])) - np.repeat(ends[row:upto] - repeat, repeat)
         yield i, order[first[i] + within]
         row, done = upto, int(ends[upto - 1])
-
-
-def _meet_in_cell(spans_a: _Spans, spans_b: _Spans, low: Ints, high: Ints) -> Bools:
-    """True for each pair that has a common element, and whose common region has its first corner in
-    the cell."""
-    offset, shape = intersect(
-        spans_a[0], spans_a[1] - spans_a[0], spans_b[0], spans_b[1] - spans_b[0]
-    )
-    return np.asarray(((shape > 0) & (low <= offset) & (offset < high)).all(axis=1))
 
 
 def _cut(

@@ -21,6 +21,9 @@ from shardvar.layout.overlap import find_overlap
 from shardvar.layout.region import Region, read_integer, read_integers, subtract_all
 from shardvar.limits import MAX_PARTS
 
+_AXIS = "axis of a PartitionSpec"
+"""The name of what a spec has, for errors."""
+
 Interval = tuple[int, int]
 """Half-open: ``(start, stop)``."""
 
@@ -197,7 +200,7 @@ class PartitionSpec(_SpecFields):
             )
         return super().__new__(
             cls,
-            None if partitions is None else _integers(partitions),
+            None if partitions is None else read_integers(partitions, _AXIS, ArgumentError),
             None if splits is None else _lists_of_integers(splits),
         )
 
@@ -382,17 +385,13 @@ def check_part_count(count: int) -> None:
         )
 
 
-def _integers(values: Sequence[int]) -> tuple[int, ...]:
-    return read_integers(values, "axis of a PartitionSpec", ArgumentError)
-
-
 def _lists_of_integers(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     if not isinstance(lists, Iterable):
         raise ArgumentError(
             f"Invalid splits {lists!r}.",
             "Give a sequence of integers for each axis: the sizes of its parts.",
         )
-    return tuple(map(_integers, lists))
+    return tuple(read_integers(each, _AXIS, ArgumentError) for each in lists)
 
 
 def _intervals(sizes: Iterable[int]) -> tuple[Interval, ...]:

@@ -1,6 +1,7 @@
 """Capabilities: the limits of a format, and the slices that fit it."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -150,9 +151,11 @@ def grid_steps(slices: SliceTable) -> Ints:
     return np.maximum(step, 1)
 
 
+@lru_cache(maxsize=64)  # each format asks for the same two sets, at every write
 def _codes_of(names: frozenset[str]) -> Bools:
     """[number of dtypes] True at the codes of these dtypes, to be indexed by a column of codes."""
     # A lookup table: one indexing answers for a whole column.
     held = np.zeros(len(NAMES), dtype=np.bool)
-    held[[code(name) for name in names]] = True
+    held[list(map(code, names))] = True
+    held.flags.writeable = False
     return held

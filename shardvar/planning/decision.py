@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -57,21 +58,26 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     """
     if partition is None:
         return slices
-    # Tensors of one rule, dtype and shape are cut together: there may be 100,000 tensors, but they
-    # have few shapes.
+    # Group: tensors of one rule, dtype and shape are cut together. There may be 100,000 tensors,
+    # but they have few shapes.
     tensors = slices.tensors
     cuts, rule = _rules(tensors.keys, partition)
+    groups = _alike(tensors, rule)
+    # Cut, and put the parts next to the slices that are not cut.
     nbytes = slices.nbytes_of_tensors()
     num_shards = len(slices.tasks()[1]) if any(map(callable, cuts)) else 1
     tables = [slices.take(np.flatnonzero(rule[slices.tensor] < 0))]
     total = 0
-    for rows in _alike(tensors, rule):
+    for rows in groups:
         tables.append(_cut_tensors(tensors, rows, cuts[rule[rows[0]]], nbytes[rows], num_shards))
         total += len(tables[-1])
         check_part_count(total)
+    # Place: parts of a layout are on devices. A tensor whose slices have devices already stays
+    # where its first slice is.
     if slices.device is None:
-        tables = _on_devices(tables)
-    else:  # a tensor that is cut lies where its first slice was
+        num_devices = max(map(len, map(attrgetter("devices"), tables)))
+        tables = _on_devices(tables, num_devices) if num_devices else tables
+    else:
         present, first = np.unique(slices.tensor, return_index=True)
         of_tensor = np.zeros(len(tensors), dtype=np.int64)
         of_tensor[present] = slices.device[first]
@@ -83,11 +89,8 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     return table.take(table.by_tensor()[0])
 
 
-def _on_devices(tables: Sequence[SliceTable]) -> list[SliceTable]:
+def _on_devices(tables: Sequence[SliceTable], count: int) -> list[SliceTable]:
     """Tables of slices, some of them on numbered devices; others are on device 0."""
-    count = max((len(table.devices) for table in tables), default=0)
-    if not count:
-        return list(tables)
     # Devices of one task, so that the default policy writes one file, and ``ShardByDevicePolicy``
     # one for each.
     names = tuple(f"{LOCAL_DEVICE.rpartition(':')[0]}:{number}" for number in range(count))
@@ -138,9 +141,7 @@ def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:
     # name the first one.
     order = np.lexsort(columns.T[::-1])
     differs = (columns[order[1:]] != columns[order[:-1]]).any(axis=1)
-    return sorted(
-        np.split(rows[order], np.flatnonzero(differs) + 1), key=lambda alike: int(alike[0])
-    )
+    return sorted(np.split(rows[order], np.flatnonzero(differs) + 1), key=itemgetter(0))
 
 
 def _cut_tensors(
@@ -151,7 +152,8 @@ def _cut_tensors(
     first = int(rows[0])
     full_shape, dtype = tensors.shape(first), tensors.dtype(first)
     if is_whole(dtype) or not full_shape:
-        return _whole(tensors, rows, nbytes)
+        shapes = tensors.shapes[rows]
+        return SliceTable.of(tensors, rows, np.zeros_like(shapes), shapes, nbytes)
     try:
         offset, shape, device = part_columns(cut, full_shape, dtype, num_shards)
     except ArgumentError as error:
@@ -164,12 +166,6 @@ def _cut_tensors(
         return table
     places = ("",) * (int(device.max(initial=0)) + 1)  # the caller names them
     return replace(table, device=np.tile(device, len(rows)), devices=places)
-
-
-def _whole(tensors: TensorTable, rows: Ints, nbytes: Ints) -> SliceTable:
-    """One slice for each of some tensors, which holds all of it."""
-    shapes = tensors.shapes[rows]
-    return SliceTable.of(tensors, rows, np.zeros_like(shapes), shapes, nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,12 +221,16 @@ def find_removed(given: SliceTable, answered: SliceTable) -> list[str]:
 
 def find_unequal(given: SliceTable, answered: SliceTable) -> list[str]:
     """R-POLICY-1 (RFC 001) of elements: those in no slice, and those in several."""
-    causes = [error.cause.rstrip(".") for error in find_faults(answered).values()]
-    losses = [f"broke a tensor: {cause[:1].lower()}{cause[1:]}" for cause in causes]
+    losses = []
+    for error in find_faults(answered).values():
+        cause = error.cause.rstrip(".")
+        losses.append(f"broke a tensor: {cause[:1].lower()}{cause[1:]}")
     # Slices without elements overlap with nothing; they are stored as often as they were given, at
     # most.
-    doubled = _empties(answered) - _empties(given)
-    return losses + [f"stored {region} of {key!r} once more" for key, region in doubled]
+    if answered is not given:
+        for key, region in _empties(answered) - _empties(given):
+            losses.append(f"stored {region} of {key!r} once more")
+    return losses
 
 
 def _empties(slices: SliceTable) -> Counter[tuple[str, Region]]:
@@ -241,10 +241,11 @@ def _empties(slices: SliceTable) -> Counter[tuple[str, Region]]:
 def find_cut(answered: SliceTable, capabilities: Capabilities) -> list[str]:
     """Tensors in slices that the format can only hold whole; strings are such in all formats."""
     cut = np.flatnonzero(~cuttable_rows(answered, capabilities) & ~answered.is_whole()).tolist()
-    names = {answered.key(row): answered.dtype(row) for row in cut}
-    return [
-        f"cut {key!r}, which is of dtype {dtype} and stored whole" for key, dtype in names.items()
-    ]
+    losses = {}
+    for row in cut:
+        key, dtype = answered.key(row), answered.dtype(row)
+        losses[key] = f"cut {key!r}, which is of dtype {dtype} and stored whole"
+    return list(losses.values())
 
 
 def find_mixed_tasks(
@@ -287,13 +288,13 @@ def check_answer(given: SliceTable, answer: Assignment, capabilities: Capabiliti
         raise_losses(answer.description, [f"named files other than its {answer.num_files}"])
     if answered.tensors is not tensors and answered.tensors.rows() != tensors.rows():
         raise_losses(answer.description, ["answered with other tensors than it was given"])
-    losses = (
-        find_removed(given, answered)
-        + find_unequal(given, answered)
-        + find_cut(answered, capabilities)
-    )
-    raise_losses(answer.description, losses)
-    raise_losses(answer.description, find_mixed_tasks(given, answer, capabilities))
+    # A policy that cuts nothing answers with the table that it was given.
+    losses = find_removed(given, answered) if answered is not given else []
+    losses += find_unequal(given, answered) + find_cut(answered, capabilities)
+    # Tasks are compared by the copies from what was given, which only a whole answer has.
+    losses = losses or find_mixed_tasks(given, answer, capabilities)
+    if losses:
+        raise_losses(answer.description, losses)
 
 
 def raise_losses(description: str, losses: list[str], remedy: str = REMEDY) -> None:

@@ -188,19 +188,20 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
     ``InconsistentTensor`` if the two disagree on dtype or full shape, ``IncompleteCheckpoint`` if a
     region of a target is in no source. Linear in slices plus copies, apart from sorting.
     """
+    # Match: the source tensor of each target tensor.
     tensor_of = _match(sources.tensors, targets.tensors)
     rank = max(sources.shape.shape[1], targets.shape.shape[1])
     offset_a, shape_a = sources.regions_by_tensor(rank)
     offset_b, shape_b = targets.regions_by_tensor(rank)
-    # Both sides number tensors as the sources do, so that one search serves all tensors.
+    # Search: both sides number tensors as the sources do, so that one search serves all tensors.
     offset_b[:, 0] = tensor_of[targets.tensor]
-    pairs = list(overlapping_pairs(offset_b, shape_b, offset_a, shape_a))
-    target = np.concatenate([np.zeros(0, np.int64), *(i for i, _ in pairs)])
-    source = np.concatenate([np.zeros(0, np.int64), *(j for _, j in pairs)])
+    none = np.zeros(0, np.int64)
+    pairs = [(none, none), *overlapping_pairs(offset_b, shape_b, offset_a, shape_a)]
+    target, source = map(np.concatenate, zip(*pairs, strict=True))
     offset, shape = intersect(
         offset_a[source, 1:], shape_a[source, 1:], offset_b[target, 1:], shape_b[target, 1:]
     )
-    # Copies are moved target by target in C order, so that both sides are read and written
+    # Order: copies are moved target by target in C order, so that both sides are read and written
     # forwards. lexsort takes its last key first, hence the reversed columns: for rank 2 the keys
     # are (column 1, column 0, target).
     order = np.lexsort((*offset.T[::-1], target))
@@ -245,7 +246,7 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
     """[n] the source tensor of each target tensor; both must agree on dtype and full shape."""
     rows = sources.rows()
     try:
-        found = np.fromiter((rows[key] for key in targets.keys), np.int64, len(targets))
+        found = np.fromiter(map(rows.__getitem__, targets.keys), np.int64, len(targets))
     except KeyError as error:
         raise unknown_key(error.args[0], rows) from None
     rank = max(sources.shapes.shape[1], targets.shapes.shape[1])
@@ -279,7 +280,15 @@ def _described(tensors: TensorTable, row: int) -> str:
 
 def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
     """The keys that break a law, each with its error."""
-    if _are_whole(slices):
+    # Most tensors are one slice, the whole of it. An index of such tensors breaks no law.
+    full = slices.tensors.shapes
+    if (
+        len(slices) == len(full)
+        and np.array_equal(slices.tensor, np.arange(len(full)))
+        and np.array_equal(slices.shape, full)
+        and not slices.offset.any()
+        and (full >= 0).all()
+    ):
         return {}
     faults: dict[int, CheckpointError] = {}
     bounds = _out_of_bounds(slices)
@@ -293,19 +302,8 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
     holes = np.zeros(len(slices.tensors), dtype=np.bool)
     for tensor, error in (*_overlaps(slices, holes), *_holes(slices, holes)):
         faults.setdefault(tensor, error)
-    return {slices.tensors.keys[tensor]: error for tensor, error in sorted(faults.items())}
-
-
-def _are_whole(slices: SliceTable) -> bool:
-    """Return True if each tensor is one whole slice, as most are: it breaks no law."""
-    if len(slices) != len(slices.tensors) or not np.array_equal(
-        slices.tensor, np.arange(len(slices))
-    ):
-        return False
-    full = slices.tensors.shapes
-    return bool(
-        (full >= 0).all() and not slices.offset.any() and np.array_equal(slices.shape, full)
-    )
+    keys = map(slices.tensors.keys.__getitem__, sorted(faults))
+    return dict(zip(keys, map(faults.__getitem__, sorted(faults)), strict=True))
 
 
 def _out_of_bounds(slices: SliceTable) -> dict[int, CheckpointError]:
@@ -346,7 +344,8 @@ def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, Checkpoin
     yield from _overlaps_on_one_axis(slices, np.flatnonzero(filled & one_axis[slices.tensor]), axes)
     order = np.flatnonzero(filled & ~one_axis[slices.tensor])
     order = order[np.argsort(slices.tensor[order], kind="stable")]
-    for rows in np.split(order, np.flatnonzero(np.diff(slices.tensor[order])) + 1):
+    ends = np.flatnonzero(np.diff(slices.tensor[order])) + 1
+    for rows in np.split(order, ends) if len(order) else ():
         regions = slices.offset[rows], slices.shape[rows]
         if len(rows) <= _SEARCHED:
             pair = find_overlap(*regions)

@@ -14,6 +14,7 @@ methods of ``SliceTable``; add new ones there, so that each is answered once.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -100,7 +101,7 @@ class TensorTable:
 
     def take(self, rows: Ints) -> Self:
         """The table of some of the rows, in the given order."""
-        keys = [self.keys[row] for row in rows.tolist()]
+        keys = list(map(self.keys.__getitem__, rows.tolist()))
         return replace(
             self,
             keys=keys,
@@ -200,11 +201,9 @@ class SliceTable:
         >>> order.tolist(), bounds.tolist()
         ([1, 0, 2], [0, 1, 1, 3])
         """
-        if not by_offset:
-            return group_rows(self.tensor, len(self.tensors))
         # lexsort takes its last key first: for rank 2 the keys are (column 1, column 0, tensor).
-        order = np.lexsort((*self.offset.T[::-1], self.tensor))
-        return order, _bounds(self.tensor[order], len(self.tensors))
+        order = np.lexsort((*self.offset.T[::-1], self.tensor)) if by_offset else None
+        return group_rows(self.tensor, len(self.tensors), order)
 
     def nbytes_of_tensors(self) -> Ints:
         """[n] the payload bytes of each tensor, in all its slices; 0 without a slice."""
@@ -254,23 +253,20 @@ class SliceTable:
         )
 
 
-def group_rows(column: Ints, count: int) -> tuple[Ints, Ints]:
+def group_rows(column: Ints, count: int, order: Ints | None = None) -> tuple[Ints, Ints]:
     """Rows grouped by a column of numbers below ``count``: ``order`` [m] and ``bounds`` [count +
     1].
 
-    The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending.
+    The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending,
+    or in another ``order`` that sorts the column.
     """
     # A stable sort keeps the rows of one number in order; each number begins where it would be
     # inserted. Example: the column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the
     # numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
-    order = np.argsort(column, kind="stable")
-    return order, _bounds(column[order], count)
-
-
-def _bounds(column: Ints, count: int) -> Ints:
-    """[count + 1] the first row of each number below ``count`` in a sorted column, and the end."""
+    if order is None:
+        order = np.argsort(column, kind="stable")
     # A number that does not occur begins where the next one does, so its range is empty.
-    return np.searchsorted(column, np.arange(count + 1))
+    return order, np.searchsorted(column[order], np.arange(count + 1))
 
 
 def sum_by(column: Ints, values: Ints, count: int) -> Ints:
@@ -301,7 +297,7 @@ def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
     if rank > MAX_RANK:
         raise MalformedCheckpoint(f"A shape has {rank} axes; NumPy has at most {MAX_RANK}.")
     matrix = np.full((len(shapes), rank), fill, dtype=np.int64)
-    flat = [extent for shape in shapes for extent in shape]
+    flat = list(chain.from_iterable(shapes))
     try:
         # The mask is True at the axes that each row has, in C order, so that one flat list fills
         # all rows. Ranks 2 and 0 give [[T, T], [F, F]].
@@ -322,10 +318,8 @@ def widen(matrix: Ints, rank: int, fill: int) -> Ints:
 def stack(tables: Sequence[SliceTable]) -> SliceTable:
     """Stack tables over the same tensors: one table of all rows, in order."""
     first = tables[0]
-    tensor, offset, shape, nbytes = (
-        np.concatenate([getattr(table, name) for table in tables])
-        for name in ("tensor", "offset", "shape", "nbytes")
-    )
+    columns = [(table.tensor, table.offset, table.shape, table.nbytes) for table in tables]
+    tensor, offset, shape, nbytes = map(np.concatenate, zip(*columns, strict=True))
     device = (
         None
         if first.device is None

@@ -66,14 +66,8 @@ MUTANTS = [
         "A callback that leaves a tensor out is believed: TensorFlow never calls its own "
         "validate_shards.",
         "planning/decision.py",
-        (
-            "    losses = (\n"
-            "        find_removed(given, answered)\n"
-            "        + find_unequal(given, answered)\n"
-            "        + find_cut(answered, capabilities)\n"
-            "    )\n"
-        ),
-        "    losses = find_unequal(given, answered) + find_cut(answered, capabilities)\n",
+        "    losses = find_removed(given, answered) if answered is not given else []\n",
+        "    losses: list[str] = []\n",
         "sharding_callbacks policies",
         "7",
     ),

@@ -452,7 +452,7 @@ def ellipsis() -> str:
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
     """Print the first cell of each row, and below it the other cells with their headers."""
     for first, *others in rows:
-        if first.strip("│| "):  # not branches alone
+        if first.strip("│| "):  # not only branches
             print(first)
         named = zip(headers[1:], others, strict=True)
         cells = [f"{header} {cell}" for header, cell in named if cell]

@@ -1,4 +1,4 @@
-"""The preview of a reshard: what stands now beside what would be written, and what that takes."""
+"""The preview of a reshard: what is there now, what would be written, and what that takes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

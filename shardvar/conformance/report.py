@@ -79,10 +79,10 @@ def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
         for rule, verdict in rows:
             if rule.level != level:
                 continue
-            beside = f"({remark(verdict)}) " if remark(verdict) else ""
+            note = f"({remark(verdict)}) " if remark(verdict) else ""
             line = (
                 f"  {rule.id:{broad}}  {verdict.outcome:{max(map(len, OUTCOMES))}}  "
-                f"{beside}{rule.law}"
+                f"{note}{rule.law}"
             )
             fits = width is None or len(line) <= width
             yield line if fits else line[: (width or 1) - 1] + "…", _STYLES.get(verdict.outcome, "")
@@ -173,9 +173,9 @@ def to_html(report: Report) -> str:
 
 
 def _html_row(rule: Rule, verdict: Verdict, spec: str) -> str:
-    beside = remark(verdict)
+    note = remark(verdict)
     text = f"{escape(rule.law)}<br><q>{escape(rule.sentence)}</q> {rule.source}"
-    text += f"<br>{escape(beside)}" if beside else ""
+    text += f"<br>{escape(note)}" if note else ""
     if verdict.counterexample is not None:
         text += f"<details><summary>counterexample</summary><pre>{escape(program(verdict, spec))}</pre></details>"
     css = verdict.outcome.replace(" ", "-")

@@ -284,8 +284,8 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
     # table of many columns take a few bytes of each, so there are many spans. Wider gaps than in
     # other small reads are read along, but not gaps that take longer than the second read that they
     # save.
-    alone = Reading(reading.evidence, in_threads=reading.in_threads)
-    read_small(alone, spans, receive, gap_nbytes=SMALL_NBYTES // 4)
+    compared = Reading(reading.evidence, in_threads=reading.in_threads)
+    read_small(compared, spans, receive, gap_nbytes=SMALL_NBYTES // 4)
     payloads = wanted.row[first]
     reading.evidence.expect(payloads[~reading.entries.plain[payloads]])
     for number in np.flatnonzero(~is_small).tolist():
@@ -330,8 +330,8 @@ def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
             filled += int(met.nbytes().sum())
         reading.progress(filled)
 
-    alone = Reading(reading.evidence, in_threads=reading.in_threads)
-    read_small(alone, units, receive, gap_nbytes=SMALL_NBYTES)
+    compared = Reading(reading.evidence, in_threads=reading.in_threads)
+    read_small(compared, units, receive, gap_nbytes=SMALL_NBYTES)
 
 
 def _dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:

@@ -151,7 +151,8 @@ class TransposedSource(WrappedSource):
             return self.copied[row]
 
     def _blocks(self, evidence: Evidence, row: int, nbytes: int) -> Generator[memoryview]:
-        """Yield the blocks of a payload in order; those of a bucket are read several at a time."""
+        """Yield the blocks of a payload in order; payloads in a bucket are read several at a
+        time."""
 
         def read(bounds: tuple[int, int]) -> memoryview:
             start, stop = bounds

@@ -64,7 +64,7 @@ class VerifiedRows:
             self._waits.pop(row, None)
 
     def expect(self, rows: Ints) -> None:
-        """Note which payloads this thread asks for next, in order, and drop those that it holds.
+        """Note which payloads this thread asks for next, in order, and drop the ones it holds.
 
         The source prepares for the ones that it decodes.
         """
@@ -75,7 +75,7 @@ class VerifiedRows:
         self._ahead.held = {}
 
     def is_held(self, rows: Ints) -> Bools:
-        """[rows] Return True for small payloads in a bucket: those that ``held`` returns."""
+        """[rows] Return True for small payloads in a bucket: the ones that ``held`` returns."""
         traits, nbytes = self.source.traits, self.entries.slices.nbytes[rows]
         if traits is None:
             return np.zeros(len(rows), np.bool)

@@ -196,7 +196,7 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
 
 
 def formats_marked(names: Sequence[str]) -> Iterator[Format]:
-    """The formats of which a file in a directory has the mark; those of other packages too.
+    """The formats whose mark a file in a directory has; including other packages' formats.
 
     A writer asks these, and not all: it looks at names, and leaves the bytes of files to readers.
 

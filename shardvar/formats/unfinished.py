@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from shardvar.formats.shares import is_share_file
 from shardvar.pictures.words import count
 
-BESIDE = r"(?:\.done|\.[0-9a-f]{16}\.tmp)?"
+JOURNAL_ENDING = r"(?:\.done|\.[0-9a-f]{16}\.tmp)?"
 """The ending of a journal or of an attempt (``LocalStorage.borrowed``) after the name under which a
 file is written."""
 
@@ -27,12 +27,13 @@ _ASIDE = re.compile(
     # What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors",
     # ".safetensors.index.json", ".npz".
     r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)\.[0-9a-f]{16}\.tmp"
-    + BESIDE,
+    + JOURNAL_ENDING,
     re.DOTALL,
 )
 _ASIDE_IN_FOLDER = re.compile(r".+\.[0-9a-f]{16}\.tmp(\.done)?", re.DOTALL)
 _NATIVE = re.compile(
-    rf"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<beside>{BESIDE})", re.DOTALL
+    rf"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<ending>{JOURNAL_ENDING})",
+    re.DOTALL,
 )
 _CLAIM = re.compile(r"\.(?P<prefix>.+)\.claim", re.DOTALL)
 
@@ -54,7 +55,7 @@ def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
 
 def _is_unfinished(name: str, prefix: str, there: set[str]) -> bool:
     if native := _NATIVE.fullmatch(name):
-        is_named = not native["beside"] and f"{native['prefix']}.svindex" in there
+        is_named = not native["ending"] and f"{native['prefix']}.svindex" in there
         return not is_named and prefix in ("", native["prefix"])
     match = _CLAIM.fullmatch(name) or _ASIDE.fullmatch(name)
     if prefix:
@@ -87,7 +88,7 @@ def _prefix_without_index(left: Sequence[str]) -> str | None:
     found = [_NATIVE.fullmatch(name) for name in left]
     return (
         found[0]["prefix"]
-        if found[0] and all(match and not match["beside"] for match in found)
+        if found[0] and all(match and not match["ending"] for match in found)
         else None
     )
 

@@ -259,7 +259,7 @@ def _check_partition(partition: Partition, shape: tuple[int, ...], rows_only: bo
     if rows_only and not _cuts_rows_in_order(partition):
         named = ", ".join(map(str, partition))
         raise LayoutError(
-            f"The parts {named} do not cut the shape {shape} along its first axis alone.", _ROWS
+            f"The parts {named} do not cut the shape {shape} only along its first axis.", _ROWS
         )
     return partition
 

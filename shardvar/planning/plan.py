@@ -387,7 +387,7 @@ def _overlap(slices: SliceTable, first: int, second: int) -> tuple[int, Checkpoi
     a, b = slices.region(first), slices.region(second)
     cause = f"The slices {a} and {b} of {slices.key(first)!r} overlap in {a.intersect(b)}."
     return int(slices.tensor[first]), OverlappingSlices(
-        cause, "Which of them is right cannot be known; write it anew."
+        cause, "Which of them is right cannot be known; write it again."
     )
 
 

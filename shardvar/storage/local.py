@@ -92,7 +92,7 @@ class LocalStorage:
         file.close()
         return file.stamp
 
-    def anew(self) -> "LocalStorage":
+    def refreshed(self) -> "LocalStorage":
         """Return this storage: a disk is looked at each time."""
         return self
 
@@ -294,7 +294,7 @@ class _LentDirectory(LocalStorage):
 
 
 def _attempt(name: str) -> str:
-    """Return a name for one attempt at a file (``formats.unfinished.BESIDE``)."""
+    """Return a name for one attempt at a file (``formats.unfinished.JOURNAL_ENDING``)."""
     return f"{name}.{secrets.token_hex(8)}.tmp"
 
 

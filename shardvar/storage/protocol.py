@@ -126,7 +126,7 @@ class Storage(Protocol):
         """Return the ``ReadableFile.stamp`` of the file that has the name at this moment; None if
         it is missing."""
 
-    def anew(self) -> "Storage":
+    def refreshed(self) -> "Storage":
         """Return the same directory without memory: what others wrote is seen."""
 
     def folders(self) -> list[str]:

@@ -283,7 +283,7 @@ class RemoteStorage:
             self._walked.clear()
         return _stamp(head)
 
-    def anew(self) -> "RemoteStorage":
+    def refreshed(self) -> "RemoteStorage":
         """Return the same folder, to be listed again, outside of any write."""
         return RemoteStorage(self.client, self.key)
 

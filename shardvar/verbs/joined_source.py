@@ -2,8 +2,8 @@
 
 Files and entries of all are numbered one source after the other: with 2 and 3 files, file 4 of the
 join is file 2 of the second source. An entry that is not plain has no place in a file. Its start is
-the number of its *origin*, the entry among those of all sources that it came from, whichever keys and
-places a caller gave it since.
+the number of its *origin*, the entry among all sources' entries that it came from, whichever keys
+and places a caller gave it since.
 
 An entry may be plain in its source and not here: if its checksum is of another kind than ``crc``,
 which the engine compares. It is compared here.
@@ -48,7 +48,7 @@ class JoinedSource(Source):
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request: if some sources are in a bucket, that of the first of these."""
+        """The cost of a request: if some sources are in a bucket, the first such source's."""
         return next((each.traits for each in self.sources if each.traits is not None), None)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
@@ -135,7 +135,7 @@ class JoinedSource(Source):
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys, which must be the same in all sources.
 
-        Objects that have a value were compared by it, and are those of the first source. None if no
+        Objects with a value were compared by it, and come from the first source. None if no
         source's format has objects.
         """
         found = [source.objects(keys, form) for source in self.sources]

@@ -142,14 +142,14 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
             sides.append(form)
         else:
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
-    beside = (
+    companions = (
         []
         if found
         else [
             _location(form, storage, each) for form in sides for each in form.locate(storage, name)
         ]
     )
-    found = found or [each for each in beside if not is_companion(each.name)] or beside
+    found = found or [each for each in companions if not is_companion(each.name)] or companions
     # The ending is believed: another format may know the same file by its bytes, and yields, unless
     # it has an index.
     own = next(

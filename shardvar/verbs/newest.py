@@ -111,8 +111,8 @@ def steps_of(path: Path) -> list[Candidate]:
     own = found[0].location if len(found) == 1 else None
     if name or own is None or own.storage != storage or own.format.capabilities.folder_index:
         return found
-    beside = _candidates(storage.path, below(path))
-    return beside if in_series([each.step for each in beside]) else found
+    nearby = _candidates(storage.path, below(path))
+    return nearby if in_series([each.step for each in nearby]) else found
 
 
 def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:

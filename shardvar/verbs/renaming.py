@@ -6,7 +6,7 @@ Each pattern must match something, and no two tensors may get one key: a mapping
 wrong is noticed before anything is read. These are forms of a name to rename, and of its new name:
 
     old             new             "layers.3.w" becomes
-    layers.3.w      w               "w": that key alone
+    layers.3.w      w               "w": only that key
     layers.*.*      h.*.ln_*        "h.3.ln_w": each * takes the text of the same * of the old name;
                                     the first ones are as short as possible
     re:layers\\.(?P<n>\\d+)\\.(\\w+)   \\2_\\g<n>     "w_3": a regular expression of Python, which matches whole keys

@@ -4,7 +4,7 @@ It is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobu
 that either library finds the checkpoints of the other, whatever their format:
 
     model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
-    all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
+    all_model_checkpoint_paths: "ckpt-11"                the kept ones, oldest first
     all_model_checkpoint_paths: "ckpt-12"
     all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; optional
     all_model_checkpoint_timestamps: 1700000060.5

@@ -53,9 +53,9 @@ _DIGITS = 6
 large again."""
 
 _COLUMNS_NBYTES = 500
-"""The most bytes that the columns of statistics grow by, without those of any tensor, when there
-are some: a column of equal numbers is an object in place of a list, and a number says how many are
-left out."""
+"""The most bytes that the columns of statistics grow by, without any tensor's own, if there are
+some: a column of equal numbers is an object in place of a list, and a number says how many are left
+out."""
 
 _RUN_NBYTES = len("1,0,123456789,")
 """The most bytes by which a count that is not zero lengthens a column of zeros, without its own."""

@@ -142,7 +142,7 @@ class FaultyStorage:
 
     traits = None
 
-    def anew(self) -> "FaultyStorage":
+    def refreshed(self) -> "FaultyStorage":
         return self
 
     def open(self, name: str) -> ReadableFile:

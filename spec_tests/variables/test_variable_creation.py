@@ -98,7 +98,7 @@ def test_a_partition_whose_parts_are_no_runs_of_rows_in_order_is_refused() -> No
     rows = Partition.from_counts((5, 2), (2, 1))
     for wrong in (Partition((5, 2), rows.parts[::-1]), Partition.from_counts((5, 2), (1, 2))):
         with pytest.raises(
-            LayoutError, match=r"do not cut the shape \(5, 2\) along its first axis"
+            LayoutError, match=r"do not cut the shape \(5, 2\) only along its first"
         ):
             create_sharded_variable(counting((5, 2)), wrong)
     with pytest.raises(LayoutError, match=r"does not cut the shape \(4, 2\)"):

@@ -61,12 +61,12 @@ class Adapter:
             # The port is unknown until the server has started at port 0 and names its address in
             # ``target``. So each server knows only the servers that started before it, and the
             # strategy gets the whole list.
-            alone = {
+            own = {
                 name: [*some, *(["localhost:0"] if name == job else [])]
                 for name, some in addresses.items()
             }
             server = tf.distribute.Server(
-                {job: alone[job]}, job_name=job, task_index=task, protocol="grpc"
+                {job: own[job]}, job_name=job, task_index=task, protocol="grpc"
             )
             addresses[job].append(server.target.removeprefix("grpc://"))
             self._servers.append(server)

@@ -22,7 +22,7 @@ MEMBER = "model.weights.h5"
 _SUFFIXES = (".weights.h5", ARCHIVE_SUFFIX, ".h5", ".hdf5")
 _PART = re.compile(r"(.+)_\d{5}\.weights\.h5", re.DOTALL)
 _FIRST_MEMBERS = (b"metadata.json", b"config.json", MEMBER.encode())
-"""The members of an archive, one of which is the first."""
+"""The members of an archive; one of them comes first."""
 
 
 def find_keras(storage: Storage, name: str) -> list[str]:

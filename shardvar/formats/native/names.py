@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.shares import is_share_file, share_files
-from shardvar.formats.unfinished import BESIDE
+from shardvar.formats.unfinished import JOURNAL_ENDING
 
 _INDEX_SUFFIX = ".svindex"
 
@@ -21,7 +21,7 @@ _GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
 _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)
 _ASIDE = re.compile(
     r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
-    + BESIDE
+    + JOURNAL_ENDING
     + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp)",
     re.DOTALL,
 )

@@ -152,7 +152,7 @@ class NativeSink:
         began.
         """
         try:
-            return generation_of(self.storage.anew(), self.prefix) == self.overview.generation
+            return generation_of(self.storage.refreshed(), self.prefix) == self.overview.generation
         except StorageError:
             return True
 

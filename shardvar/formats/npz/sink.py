@@ -15,7 +15,7 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.npz.contents import MEMBER_SUFFIX
 from shardvar.formats.protocol import FileChecksums
-from shardvar.formats.unfinished import BESIDE
+from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.plan import Assignment
@@ -156,7 +156,7 @@ def remove_archive(storage: Storage, name: str) -> None:
 
 def _asides(name: str, names: list[str]) -> list[str]:
     """Return the temporary files of that archive's writers, and their journals."""
-    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL)
+    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp" + JOURNAL_ENDING, re.DOTALL)
     return list(filter(aside.fullmatch, names))
 
 

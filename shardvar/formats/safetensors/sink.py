@@ -42,7 +42,7 @@ from shardvar.formats.safetensors.source import (
     WRITER_KEY,
 )
 from shardvar.formats.shares import share_files, share_prefix
-from shardvar.formats.unfinished import BESIDE
+from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -258,7 +258,10 @@ def _owns_set(index: str, names: Sequence[str]) -> bool:
 
 def _is_aside(pattern: str, name: str) -> bool:
     """Return True for a temporary file of a name that the pattern matches, or its journal."""
-    return re.fullmatch(rf"({pattern})\.[A-Za-z0-9]+\.tmp{BESIDE}", name, re.DOTALL) is not None
+    return (
+        re.fullmatch(rf"({pattern})\.[A-Za-z0-9]+\.tmp{JOURNAL_ENDING}", name, re.DOTALL)
+        is not None
+    )
 
 
 def _unnamed(

@@ -33,7 +33,7 @@ from shardvar.formats.tensorflow.protos import (
     encode_place,
     encode_slices,
 )
-from shardvar.formats.unfinished import BESIDE
+from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -275,7 +275,7 @@ def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
 def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
     """Return data files outside the index, and dead writers' temporary files."""
     aside = re.compile(
-        re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL
+        re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp" + JOURNAL_ENDING, re.DOTALL
     )
     old = {name for name, _ in data_files(prefix, names)}.difference(finals)
     asides = [name for name in names if aside.fullmatch(name)]

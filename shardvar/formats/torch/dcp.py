@@ -103,14 +103,14 @@ class DcpIndex:
                 raise unknown_key(key, self._position())
             tensor = self._position()[key]
         slices = self.slices.take(self._rows_of(tensor))
-        alone = SliceTable(
+        table = SliceTable(
             slices.tensors.take(np.array([tensor])),
             np.zeros_like(slices.tensor),
             slices.offset,
             slices.shape,
             slices.nbytes,
         )
-        return self._entries(self._rows_of(tensor), alone)
+        return self._entries(self._rows_of(tensor), table)
 
     def scan(self) -> Iterator[EntryTable]:
         """Yield all entries of the keys that can be read, in one table."""

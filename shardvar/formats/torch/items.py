@@ -5,8 +5,8 @@
     an object   its Python literal, as a string tensor without axes
 
 The CRC-32 of a record is compared when a tensor that spans the record was read to its last byte. A
-view of a part of a record is read alone; ``StorageChecks`` compares the CRC of such records for the
-verbs that ask.
+view of a part of a record is read by itself; ``StorageChecks`` compares the CRC of such records for
+the verbs that ask.
 
 A frame is what surrounds the elements of a tensor in a file. An item of a distributed checkpoint is
 an archive with one tensor or one object. Small items are read whole, many

@@ -1,7 +1,7 @@
 """The format of files that ``torch.save`` writes: state dicts and other values, in one file or a set.
 
 What is written is a dict of tensors, which ``torch.load`` also reads with ``weights_only=True`` and
-``mmap=True``. Keys are those of the dict: dots in them separate nothing. Each tensor is whole,
+``mmap=True``. Keys are the keys of the dict: dots in them separate nothing. Each tensor is whole,
 contiguous, and has its own storage. Plain objects, such as steps and parameter groups, follow the
 tensors in the dict. The same tensors make the same bytes. ``archive`` describes the file.
 """
@@ -34,7 +34,7 @@ from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.formats.torch.tensors import DTYPES, value_of
-from shardvar.formats.unfinished import BESIDE
+from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -89,8 +89,8 @@ class SavedSink:
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished file in place."""
         # Without slices no file was written: its bytes are only the frame.
-        alone = records_of(build_pickle({**self.writer.objects}), [])
-        empty = None if checksums else _join(build_frame(alone, []))
+        records = records_of(build_pickle({**self.writer.objects}), [])
+        empty = None if checksums else _join(build_frame(records, []))
         # The rename is the commit. What earlier writers left is removed only after it.
         put_in_place(self.storage, [], (self.asides[0], self.name), empty, tidy=self._tidy)
 
@@ -192,7 +192,7 @@ def _join(ranges: Iterator[tuple[int, bytes]]) -> bytes:
 
 def _asides(name: str, names: list[str]) -> list[str]:
     """Return the temporary files of that file's writers, and their journals."""
-    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL)
+    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp" + JOURNAL_ENDING, re.DOTALL)
     return list(filter(aside.fullmatch, names))
 
 

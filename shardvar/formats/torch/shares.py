@@ -15,7 +15,7 @@ FSDP2 over tensor parallelism has the placements (_StridedShard(0, f), Shard(0))
 of parts that tensor parallelism makes. But its devices hold what comes of cutting by the *last*
 axis first, and then each part by the first one in one run. For some uneven sizes the two rules
 differ: 7 rows on a mesh of (3, 2). ``strided_last=False`` is the rule of the placements,
-``strided_last=True`` that of FSDP2. The shapes of what devices hold tell which of them a tensor
+``strided_last=True`` the rule of FSDP2. The shapes of what devices hold tell which of them a tensor
 obeys.
 
 In the pickle of a rank's file stands one of these:

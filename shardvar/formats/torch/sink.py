@@ -42,7 +42,7 @@ from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.torch.archive import ItemFrame, frame_of
 from shardvar.formats.torch.metadata import ABOUT, DCP
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
-from shardvar.formats.unfinished import BESIDE
+from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -163,7 +163,7 @@ _OTHER = "x"
 """Appended to a digest whose name is taken."""
 _OWN = re.compile(
     # data files, also those that torch wrote
-    rf"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp{BESIDE})?"
+    rf"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp{JOURNAL_ENDING})?"
     # unfinished indexes, and indexes of single ranks
     r"|(__\d+)?\.metadata\.([A-Za-z0-9]+\.)?tmp|__\d+\.metadata"
 )

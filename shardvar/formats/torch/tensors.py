@@ -10,8 +10,8 @@ class, record, location, size):
     torch._tensor._rebuild_from_type_v2(function, type, arguments, state)
 
 ``flags`` may say that the tensor is the conjugate, or the negative, of what is stored. The size of
-a typed storage counts elements, that of an untyped one bytes. The location, such as "cuda:3", says
-where the tensor was.
+a typed storage counts elements, the size of an untyped one bytes. The location, such as "cuda:3",
+says where the tensor was.
 
 An object is anything else. Plain ones (None, numbers, text, bytes, and lists, tuples, dicts and
 sets of them) become their Python literal; an object of any other class is refused, and the error

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from shardvar.errors import MissingFile, UnsupportedError
-from shardvar.formats.unfinished import BESIDE
+from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.storage.protocol import Storage
 
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
@@ -73,7 +73,7 @@ def asides_of(names: Iterable[str], index: str) -> list[str]:
     return [
         name
         for name in names
-        if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}{BESIDE}", name)
+        if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}{JOURNAL_ENDING}", name)
     ]
 
 

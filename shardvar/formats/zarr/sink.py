@@ -116,7 +116,7 @@ class FolderSink:
         # A bucket has no lock, and other writers would give their files the same names. One of the
         # other format of arrays may have come since this write began.
         storage.claim()
-        check_folder(storage.anew(), self.index)
+        check_folder(storage.refreshed(), self.index)
         try:
             # Prepare: the name of the new index must be on the disk before an array is removed or
             # made.

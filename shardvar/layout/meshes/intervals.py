@@ -143,8 +143,8 @@ class Intervals:
         place_stop = np.cumsum(sizes)
         place_start = place_stop - sizes
 
-        # The wanted ranges as places: those of list 1 begin behind the 3 indices of list 0, so its
-        # range [1, 4) is the places 4:7. Empty ranges are left out.
+        # The wanted ranges as places: list 1 begins behind the 3 indices of list 0, so its range
+        # [1, 4) is the places 4:7. Empty ranges are left out.
         keep = low < high
         lengths = self._lengths()
         list_start = (np.cumsum(lengths) - lengths)[owner[keep] // count]

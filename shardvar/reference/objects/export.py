@@ -264,8 +264,8 @@ def load_exported(path: Path) -> Any:
             parent.track(name, made[child])
         # A slot is found by its variable and its role; its name as a child only has to be unique,
         # so it has the number.
-        for (beside, name), slot in node.slots.items():
-            parent.track_slot(f"{beside}.{name}", made[slot], made[beside], name)
+        for (variable, name), slot in node.slots.items():
+            parent.track_slot(f"{variable}.{name}", made[slot], made[variable], name)
     return made[0]
 
 

@@ -76,7 +76,7 @@ class Matching:
         for owner, node, name, slot in delayed:
             meet(
                 owner.children[name],
-                self._target_of(owner, node, name, slot, met.get(id(slot.beside))),
+                self._target_of(owner, node, name, slot, met.get(id(slot.variable))),
             )
         return pairs
 
@@ -108,15 +108,15 @@ class Matching:
         return number if number is not None and self.objects[number]() is each else None
 
     def _target_of(
-        self, owner: Trackable, node: int, name: str, slot: Slot, beside: int | None
+        self, owner: Trackable, node: int, name: str, slot: Slot, variable: int | None
     ) -> int | None:
-        """Return the number of a stored slot; ``beside`` is that of its variable, if it is met just
+        """Return the number of a stored slot; ``variable`` numbers its variable, if met just
         now."""
-        if beside is None:
-            beside = self.number_of(slot.beside)
-        target = _slot(self.nodes[node], owner, name, slot, beside)
-        if target is None and beside is None:
-            self._waiting.setdefault(id(slot.beside), []).append((weakref.ref(owner), node, name))
+        if variable is None:
+            variable = self.number_of(slot.variable)
+        target = _slot(self.nodes[node], owner, name, slot, variable)
+        if target is None and variable is None:
+            self._waiting.setdefault(id(slot.variable), []).append((weakref.ref(owner), node, name))
         return target
 
     def _slots_for(self, variable: Trackable) -> list[_FoundSlot]:
@@ -125,7 +125,7 @@ class Matching:
         for reference, node, name in self._waiting.get(id(variable), ()):
             owner = reference()
             slot = None if owner is None else owner.child_slots.get(name)
-            if owner is not None and slot is not None and slot.beside is variable:
+            if owner is not None and slot is not None and slot.variable is variable:
                 found.append((owner, node, name, slot))
         return found
 
@@ -140,12 +140,12 @@ def _edges(stored: StoredNode, parent: Trackable) -> Iterator[tuple[str, int]]:
 
 
 def _slot(
-    stored: StoredNode, owner: Trackable, name: str, slot: Slot, beside: int | None
+    stored: StoredNode, owner: Trackable, name: str, slot: Slot, variable: int | None
 ) -> int | None:
-    """Return the slot beside a stored object; without one it is a child like any other."""
+    """Return the slot of a stored object; without one it is a child like any other."""
     number = None
-    if stored.slots and beside is not None:
-        number = stored.slots.get((beside, slot.name))
+    if stored.slots and variable is not None:
+        number = stored.slots.get((variable, slot.name))
         if number is None and slot.name in owner.other_names:
-            number = stored.slots.get((beside, owner.other_names[slot.name]))
+            number = stored.slots.get((variable, owner.other_names[slot.name]))
     return stored.children.get(name) if number is None else number

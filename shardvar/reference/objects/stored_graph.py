@@ -59,7 +59,7 @@ class StoredNode:
     children: Mapping[str, int] = field(default_factory=_nothing)
     """The numbers of its children, by name."""
     states: Mapping[str, str] = field(default_factory=_nothing)
-    """The keys of its other values, by the names of attributes; those that are stored."""
+    """The keys of its other values, by the names of attributes; the stored ones."""
     slots: Mapping[tuple[int, str], int] = field(default_factory=_nothing)
     """The numbers of its slots, by the number of the slot's variable and the slot's name."""
     name: str = ""
@@ -116,10 +116,10 @@ class _Tree:
         # A slot's path is (*variable, SLOT, *owner, name): ("w", SLOT, "optimizer", "m").
         at = next((position for position, name in enumerate(path) if name is SLOT), None)
         if at is not None:
-            beside, owner = self.number_of(path[:at]), self.number_of(path[at + 1 : -1])
-            slot = self.slots[owner].get((beside, path[-1]))
+            variable, owner = self.number_of(path[:at]), self.number_of(path[at + 1 : -1])
+            slot = self.slots[owner].get((variable, path[-1]))
             if slot is None:
-                slot = self.slots[owner][beside, path[-1]] = self.grow()
+                slot = self.slots[owner][variable, path[-1]] = self.grow()
             return slot
         number = 0
         for name in path:
@@ -144,7 +144,8 @@ def encode_graph(
     # Slots are written by their owner, so they are grouped by it; groupby wants them sorted.
     by_owner = groupby(sorted(graph.slots, key=_owner_of), key=_owner_of)
     slots = {
-        owner: [_encode_slot(e.beside, e.name, e.slot) for e in edges] for owner, edges in by_owner
+        owner: [_encode_slot(e.variable, e.name, e.slot) for e in edges]
+        for owner, edges in by_owner
     }
     nodes = []
     for number, (node, edges, path) in enumerate(
@@ -184,8 +185,8 @@ def _encode_child(name: str, number: int) -> bytes:
     )
 
 
-def _encode_slot(beside: int, name: str, slot: int) -> bytes:
-    numbers = encode_varint_field(1, beside), encode_varint_field(3, slot)
+def _encode_slot(variable: int, name: str, slot: int) -> bytes:
+    numbers = encode_varint_field(1, variable), encode_varint_field(3, slot)
     return encode_bytes_field(3, numbers[0] + encode_bytes_field(2, _octets(name)) + numbers[1])
 
 
@@ -231,10 +232,10 @@ def _check_numbers(number: int, node: StoredNode, count: int) -> None:
             raise invalid(
                 f"Child {name!r} of object {number} is object {child}, and there are {count}."
             )
-    for (beside, name), slot in node.slots.items():
-        if not (0 <= beside < count and 0 <= slot < count):
+    for (variable, name), slot in node.slots.items():
+        if not (0 <= variable < count and 0 <= slot < count):
             raise invalid(
-                f"Slot {name!r} of object {number} is {slot}, of {beside}, and there are {count} "
+                f"Slot {name!r} of object {number} is {slot}, of {variable}, and there are {count} "
                 "objects."
             )
 
@@ -259,8 +260,8 @@ def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -
             else:
                 states[attribute] = key
         elif number == 3:
-            beside, name, slot = _decode_link(message, first, _stop(last))
-            slots[beside, name] = slot
+            variable, name, slot = _decode_link(message, first, _stop(last))
+            slots[variable, name] = slot
         elif number == _UNTRAINABLE:
             is_trainable = not first
     # The shared empty mapping cannot be written to, and dictionaries are as large as nodes.
@@ -315,7 +316,7 @@ def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
                 raise malformed(
                     f"Field {part} at offset {first} holds bytes where a number belongs."
                 )
-            # The fields are int32, of which protobuf writes negative values as 64 bits in two's
+            # The fields are int32. protobuf writes their negative values as 64 bits in two's
             # complement: -1 comes as 2^64 - 1. ``_check_number`` then refuses it as -1.
             number = first - (1 << 64) if first >> 63 else first
             if part == 1:

@@ -39,7 +39,7 @@ class SlotEdge:
 
     owner: int
     """The object that keeps the slot, such as an optimizer."""
-    beside: int
+    variable: int
     """The object that the slot belongs to, such as a variable."""
     name: str
     """The role of the slot, such as "momentum"."""
@@ -67,11 +67,11 @@ class ObjectGraph:
         # Slots come after all children: only now is it known which variables are in the graph. A
         # slot may bring new objects, and those new slots, so the list grows while it is walked.
         for owner, name, child, slot in walk.delayed:
-            beside = walk.position.get(id(slot.beside))
-            if beside is None:
+            variable = walk.position.get(id(slot.variable))
+            if variable is None:
                 walk.edges[owner].append((name, walk.number_of(child)))
             else:
-                slots.append(SlotEdge(owner, beside, slot.name, walk.number_of(child)))
+                slots.append(SlotEdge(owner, variable, slot.name, walk.number_of(child)))
             walk.visit_new()
         return cls(tuple(walk.objects), tuple(map(tuple, walk.edges)), tuple(slots))
 
@@ -96,7 +96,7 @@ class ObjectGraph:
             if path is None and node in slots:
                 edge = slots[node]
                 path = paths[node] = (
-                    *(paths[edge.beside] or ()),
+                    *(paths[edge.variable] or ()),
                     SLOT,
                     *(paths[edge.owner] or ()),
                     edge.name,

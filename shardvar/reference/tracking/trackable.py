@@ -35,10 +35,10 @@ ChildHook = Callable[["Trackable", str, "Trackable"], None]
 class Slot:
     """The role of a child that belongs to another object, as moments to a variable."""
 
-    beside: "Trackable"
+    variable: "Trackable"
     """The object that the child belongs to."""
     name: str
-    """The role, such as "momentum". The child is found by ``beside`` and this name, not by its own
+    """The role, such as "momentum". The child is found by ``variable`` and this name, not by its own
     name."""
 
 

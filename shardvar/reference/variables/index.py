@@ -79,7 +79,7 @@ def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
         rows, pick = range(item, item + 1), 0
     else:
         others = items[:first] + items[first + 1 :]
-        rows, pick = _rows_of_array(item, shape[0], alone=all(map(_is_basic, others)))
+        rows, pick = _rows_of_array(item, shape[0], is_only=all(map(_is_basic, others)))
         return RowIndex(rows, (*items[:first], pick, *items[first + 1 :]))
     rest, columns = _columns(items[first + 1 :], shape)
     return RowIndex(rows, (*items[:first], pick, *rest), columns)
@@ -123,10 +123,10 @@ def _is_basic(item: Any) -> bool:
     return item is None or isinstance(item, slice)
 
 
-def _rows_of_array(numbers: Ints, length: int, *, alone: bool) -> tuple[Ints, Any]:
+def _rows_of_array(numbers: Ints, length: int, *, is_only: bool) -> tuple[Ints, Any]:
     """The rows of an array of integers, and the index that picks from them."""
     rows = np.where(numbers < 0, numbers + length, numbers)
-    if alone and rows.ndim == 1:
+    if is_only and rows.ndim == 1:
         # With only slices and new axes around it, NumPy puts the result of one array where its axis
         # was, as a slice.
         return rows, slice(None)

@@ -144,7 +144,7 @@ class CallbackComposition(_Composition, ShardingCallback):
     def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> list[TensorSliceDict]:
         """The files that ``inner`` makes of the first file of ``outer``, then of the second, and so
         on."""
-        # Reversed, so that of several slices with one key the first is kept.
+        # Reversed, so that the first of several slices with one key is kept.
         known = {each.checkpoint_key: each for each in reversed(shardable_tensors)}
         files: dict[int, list[ShardableTensor]] = {}
         for file, key, spec, value in answer_items(

@@ -158,9 +158,9 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
     >>> [str(table.region(row)) for row in range(len(table))]
     ['[0:1, 0:3]', '[0:1, 3:5]', '[1:2, 0:3]', '[1:2, 3:5]']
     """
-    # The axis to cut along: the outermost axis a single index of which fits. Each axis before it is
-    # cut into single indices, each axis after it stays whole, so every slice is contiguous. For
-    # shape (2, 5) and 3 elements it is axis 1, for 5 elements or more axis 0.
+    # The axis to cut along: the outermost axis whose single index fits. Each axis before it is cut
+    # into single indices, each axis after it stays whole, so every slice is contiguous. For shape
+    # (2, 5) and 3 elements it is axis 1, for 5 elements or more axis 0.
     shape = tensors.shape(0)
     inner = next(
         (axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape)

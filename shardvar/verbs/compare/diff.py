@@ -286,8 +286,10 @@ class _Walk:
                 if are_numbers and not found.count:
                     found = Difference(products=products_of_same(a))
             longer = max(len(stretch.a), len(stretch.b)) - stretch.shared
-            alone = Difference(longer, stretch.start + stretch.shared) if longer else Difference()
-            return stretch.nbytes, found.merge(alone)
+            unpaired = (
+                Difference(longer, stretch.start + stretch.shared) if longer else Difference()
+            )
+            return stretch.nbytes, found.merge(unpaired)
 
         sides = self._sides(row, other)
         try:

@@ -34,9 +34,9 @@ class Stretch(NamedTuple):
     """Flat portions of two tensors that begin at the same element."""
 
     a: Array
-    """That of the first."""
+    """The first one's."""
     b: Array
-    """That of the second."""
+    """The second one's."""
     start: int
     """The flat index of the first element."""
 

@@ -16,8 +16,8 @@ from shardvar.verbs.compare.pairs import ReadStretch, SideError, Sides, Stretch
 
 
 def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[int]:
-    """Return the tensors whose bytes are those of the other side, both verified; each is of one
-    dtype on both.
+    """Return the tensors whose bytes equal the other side's, both verified; each is of one dtype on
+    both.
 
     ``progress`` is called with the bytes of both sides.
     """

@@ -182,8 +182,8 @@ def _write_again(share: Location, source: NativeSource, merged: _Merged, file: i
         np.zeros(len(rows), np.int64),
     )  # a share has one file
     local = replace(kept, file=only, checksum=np.full(len(rows), NO_CHECKSUM), runs=None)
-    alone = Assignment(kept.slices, only, 1, merged.metadata.description)
-    planned = form.plan(share.storage, alone, merged.metadata, merged.metadata.generation)
+    unplanned = Assignment(kept.slices, only, 1, merged.metadata.description)
+    planned = form.plan(share.storage, unplanned, merged.metadata, merged.metadata.generation)
     each = np.arange(len(rows))
     plan = Plan(
         kept.slices, kept.slices, CopyTable(each, each, kept.slices.offset, kept.slices.shape)

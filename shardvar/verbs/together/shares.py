@@ -109,9 +109,9 @@ class _Run:
             form, self.target.storage, share_name(self.prefix, self.token, process, self.count)
         )
 
-    def anew(self) -> Self:
+    def refreshed(self) -> Self:
         """Return the run with a storage that sees what other processes have written since."""
-        return replace(self, target=replace(self.target, storage=self.target.storage.anew()))
+        return replace(self, target=replace(self.target, storage=self.target.storage.refreshed()))
 
     def missing(self) -> list[int]:
         """Return the processes that have not committed their shares."""
@@ -264,7 +264,7 @@ def commit_shards(
     _check_timeout(timeout)
     saved = _find_run(path, run, num_processes, format)
     _commit(saved, replicas, timeout)
-    target = saved.anew().target
+    target = saved.refreshed().target
     return _report(next(iter(_indexes(target).values()), target))
 
 
@@ -396,7 +396,7 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
         except StorageError:
             # The commit of another checkpoint of this name has removed the files of this share:
             # that says more.
-            _is_committed(saved.anew())
+            _is_committed(saved.refreshed())
             raise
     # The number was given twice, or the run was killed and is repeated: only the values can tell.
     if not is_same_share(share, source, work):
@@ -415,7 +415,7 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
     names missing ones."""
     deadline, pause, held = time.monotonic() + timeout, _POLL_SECONDS[0], None
     while True:
-        saved = saved.anew()
+        saved = saved.refreshed()
         if _is_committed(saved):
             return
         missing = saved.missing()
@@ -440,12 +440,12 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
                 with suppress(
                     ServerError
                 ):  # the error before says more: the outcome of the commit may not be known
-                    if _is_committed(saved.anew()):
+                    if _is_committed(saved.refreshed()):
                         return
                 raise error
         if time.monotonic() >= deadline:
             if held is not None and _is_committed(
-                saved.anew()
+                saved.refreshed()
             ):  # by the one who held it, since it was tried
                 return
             raise _late(saved, missing, timeout, held)
@@ -461,7 +461,7 @@ def _is_committed(saved: _Run) -> bool:
         # another's.
         time.sleep(_POLL_SECONDS[0])
         saved.known.clear()
-        version = _version(saved.anew())
+        version = _version(saved.refreshed())
         if _is_other(saved, version):
             raise StorageError(
                 f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW

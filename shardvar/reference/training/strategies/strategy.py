@@ -468,10 +468,10 @@ def create_copies(
 def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
     """Create a whole variable where the ``colocated_with`` one lives: on each of its replicas if it
     is mirrored."""
-    beside = kwargs["colocated_with"]
-    if not isinstance(beside, MirroredVariable):
+    neighbour = kwargs["colocated_with"]
+    if not isinstance(neighbour, MirroredVariable):
         return _check_created(next_creator(**kwargs))
-    homes = [copy.resources[0].device for copy in beside.copies]
+    homes = [copy.resources[0].device for copy in neighbour.copies]
     copies = create_copies(next_creator, kwargs | {"colocated_with": None}, None, homes)
     return MirroredVariable(copies, kwargs.get("aggregation"))
 

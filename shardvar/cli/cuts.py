@@ -101,12 +101,12 @@ def parse_shards(
         and not any(isinstance(rule, tuple) for rule in joins.values())
     ):
         raise ArgumentError(
-            f"--mesh names {mesh}, and neither --shards nor --concat one of its axes.",
-            "Name some: --shards '*.weight=tp,-'.",
+            f"Neither --shards nor --concat uses an axis of the mesh {mesh}.",
+            "Use one: --shards '*.weight=tp,-'.",
         )
     if on_devices and not texts:
         raise ArgumentError(
-            "--files-by device is given, and nothing says what a device holds.",
+            "--files-by device is given without --shards.",
             "Cut tensors: --shards 4, or --mesh 'tp=4' --shards '*.weight=tp,-'.",
         )
     return general | special

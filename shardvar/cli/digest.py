@@ -49,7 +49,7 @@ def execute(arguments: Namespace) -> int:
     """Print, write or compare the digests and return the exit code."""
     if arguments.force and not arguments.write:
         raise ArgumentError(
-            "--force replaces a manifest, and none is written.",
+            "--force is given without --write.",
             "Add --write, or leave --force out.",
         )
     manifest = read_manifest(arguments.against) if arguments.against else None

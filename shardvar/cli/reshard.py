@@ -50,8 +50,8 @@ def execute(arguments: Namespace) -> int:
     if arguments.html:
         if not arguments.dry_run:
             raise ArgumentError(
-                "--html shows a plan, and --dry-run is not given.",
-                "Give both, or leave --html out.",
+                "--html is given without --dry-run.",
+                "Add --dry-run, or leave --html out.",
             )
         check_target(arguments.html)
     try:

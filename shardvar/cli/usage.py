@@ -60,7 +60,7 @@ def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
                 f"Invalid {option} {text!r}: expected {form}.", f"Quote it: {option} '{form}'."
             )
         if name in pairs:
-            raise ArgumentError(f"{option} names {name!r} twice.", "Give each name once.")
+            raise ArgumentError(f"{option} is given twice for {name!r}.", "Give each name once.")
         pairs[name] = value
     return pairs
 

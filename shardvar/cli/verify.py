@@ -49,9 +49,7 @@ def execute(arguments: Namespace) -> int:
 def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     paths, strict = arguments.path, arguments.strict
     if len(paths) > 1 and arguments.against is not None:
-        raise ArgumentError(
-            "A manifest is of one checkpoint, and several were given.", "Give one PATH."
-        )
+        raise ArgumentError("--against compares one checkpoint with a manifest.", "Give one PATH.")
     chosen = {"filter": arguments.filter, "exclude": arguments.exclude}
     told: list[dict[str, Any]] = []
     codes: list[int] = []
@@ -98,8 +96,8 @@ def _remedy(report: VerifyReport, path: str) -> str | None:
     intact tensors."""
     if report.is_bare_format and report.ok:
         return (
-            f"`shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares "
-            "then."
+            f"Run `shardvar digest {shlex.quote(path)} --write` to store digests that `verify` "
+            "will check."
         )
     if 0 < _num_damaged(report) < len(report.outcomes):
         # As SRC, unless its format is only read.

@@ -60,7 +60,7 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
             raise UnsupportedError(f"{cause} (MAX_KEY_NBYTES).", "Choose a shorter key.")
     if not capabilities.dtypes:
         raise UnsupportedError(
-            f"The format {format_name} is read, and not written.",
+            f"shardvar can read {format_name} but not write it.",
             "Choose another one, such as safetensors (--format).",
         )
     refused = np.flatnonzero(~_codes_of(capabilities.dtypes)[slices.tensors.codes])

@@ -186,7 +186,7 @@ class RemoteReadableFile:
                 f"{self.name}: the server sent {len(octets)} of {nbytes} bytes at offset {start}."
             )
             raise ServerError(
-                cause, "Try again; if it stays so, a proxy between cuts answers short."
+                cause, "Try again. If it persists, a proxy may be truncating responses."
             )
         return octets
 

@@ -331,7 +331,7 @@ class Upload:
         if len(content) != head.nbytes:
             cause = f"{self._place(name)}: the server sent {len(content)} of {head.nbytes} bytes."
             raise ServerError(
-                cause, "Try again; if it stays so, a proxy between cuts answers short."
+                cause, "Try again. If it persists, a proxy may be truncating responses."
             )
         return content
 

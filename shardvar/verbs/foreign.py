@@ -153,12 +153,12 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     )
     if kind is None:
         return CheckpointNotFound(
-            f"The file {shown} is of no format that shardvar reads.", near or formats
+            f"The file {shown} is not in a supported format.", near or formats
         )
     if kind.is_lost:
         return MalformedCheckpoint(f"The file {shown} is {kind.what}.", kind.remedy)
     return UnsupportedError(
-        f"The file {shown} is {kind.what}; it is of no format that shardvar reads.", kind.remedy
+        f"The file {shown} is {kind.what}, which is not a supported format.", kind.remedy
     )
 
 

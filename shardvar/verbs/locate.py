@@ -335,8 +335,8 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
         )
     if ending and not format_named(ending).capabilities.dtypes:
         cause = (
-            f"{os.fsdecode(path)} has the ending of the format {ending}, which is read, and not "
-            "written."
+            f"{os.fsdecode(path)} has the ending of the format {ending}, which shardvar can read "
+            "but not write."
         )
         raise UnsupportedError(
             cause, "Give the name another ending, such as .safetensors, .npz or .pt."

@@ -154,11 +154,11 @@ def plan_checkpoint(
 
 
 def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTable:
-    """The slices to write: cut by the partition, joined if the format holds no slices."""
+    """The slices to write: cut by the partition, joined if the format cannot store slices."""
     check_holds(stored, form.capabilities, form.name)
     if partition is not None and not form.capabilities.slice_dtypes:
         raise ArgumentError(
-            f"The format {form.name} holds no slices, so its tensors cannot be cut.",
+            f"{form.name} cannot store slices, so its tensors cannot be cut.",
             "Leave the partition (--shards) out: each tensor is written whole. Or choose another "
             "format: shardvar.",
         )

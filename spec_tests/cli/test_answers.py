@@ -79,10 +79,10 @@ def test_the_command_that_keeps_digests_is_offered_where_it_helps(tmp_path: Path
     cut = saved(tmp_path, "safetensors", "cut.safetensors")
     with cut.open("r+b") as file:
         file.truncate(cut.stat().st_size - 1)
-    hint = f"hint: `shardvar digest '{whole}' --write` keeps digests, which verify compares then.\n"
+    hint = f"hint: Run `shardvar digest '{whole}' --write` to store digests that `verify` will check.\n"
     assert run("verify", whole).err == hint
     for words in ([cut], [saved(tmp_path)], [whole, whole], [whole, "--quiet"]):
-        assert "keeps digests" not in run("verify", *words).err
+        assert "to store digests" not in run("verify", *words).err
     run("digest", whole, "--write")
     assert run("verify", whole).err == ""
 
@@ -197,7 +197,7 @@ def test_errors_and_hints_are_folded_between_words_and_commands_stay_whole(
     with patch("sys.stderr.isatty", return_value=True), terminal(len(command) + 8):
         told = run("verify", whole).err
     assert plain.count("\n") == 1 and command in plain
-    assert told.splitlines()[0] == f"hint: {command}" and told.count("\n") > 1
+    assert any(command in line for line in told.splitlines()) and told.count("\n") > 1
     assert "".join(told.split()) == "".join(plain.split())
     assert all(
         line.startswith("  ") and len(line) <= len(command) + 8 for line in told.splitlines()[1:]

@@ -593,7 +593,7 @@ def test_an_ending_of_a_format_that_is_only_read_is_refused_with_a_hint_that_wor
         outcome = run("reshard", path, target, *more)
         assert outcome.code == 3 and not target.exists()
         assert (
-            "x.h5 has the ending of the format keras, which is read, and not written."
+            "x.h5 has the ending of the format keras, which shardvar can read but not write."
             in outcome.err
         )
         assert outcome.err.endswith(

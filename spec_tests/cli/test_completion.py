@@ -207,8 +207,7 @@ def test_a_file_that_is_no_checkpoint_is_not_said_to_be_absent(
     assert main(["inspect", str(tmp_path / "model.onnx")]) == 3
     told = capsys.readouterr().err
     assert (
-        "is of no format that shardvar reads" in told
-        and "hint: The formats are shardvar, tensorflow" in told
+        "is not a supported format" in told and "hint: The formats are shardvar, tensorflow" in told
     )
 
 

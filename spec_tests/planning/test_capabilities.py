@@ -111,7 +111,7 @@ def test_what_a_format_cannot_hold_is_refused_with_keys_dtypes_and_remedy() -> N
 
 
 def test_a_format_that_is_only_read_says_so() -> None:
-    with pytest.raises(UnsupportedError, match="The format gguf is read, and not written"):
+    with pytest.raises(UnsupportedError, match="shardvar can read gguf but not write it"):
         check_holds(
             TensorTable.of([("w", "float32", (2,))]).whole(),
             Capabilities(frozenset(), frozenset()),

@@ -178,7 +178,11 @@ def test_a_target_never_has_another_format_than_its_ending_says(
     is_written = bool(format_named(own).capabilities.dtypes)
     for name in format_names():
         if name != own:
-            why = f"and {name} is asked for" if is_written else "which is read, and not written"
+            why = (
+                f"and {name} is asked for"
+                if is_written
+                else "which shardvar can read but not write"
+            )
             with pytest.raises(
                 ArgumentError if is_written else UnsupportedError,
                 match=f"has the ending of the format {own}, {why}",

@@ -45,7 +45,7 @@ def error_of(path: Path) -> ShardvarError:
         ("flax_model.msgpack", b"\x83\xa6params", UnsupportedError, "msgpack"),
         ("docs.zip", KINDS["a zip archive"], UnsupportedError, "a zip archive of another program"),
         ("config.json", b'{"model_type": 1}', UnsupportedError, "a JSON text"),
-        ("unknown", b"\xfe\xfd\xfc" * 9, CheckpointNotFound, "of no format that shardvar reads"),
+        ("unknown", b"\xfe\xfd\xfc" * 9, CheckpointNotFound, "not in a supported format"),
     ],
 )
 def test_a_file_is_named_for_what_it_is(

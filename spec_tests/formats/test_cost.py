@@ -12,7 +12,7 @@ import gc
 import logging
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,15 +21,16 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.engine.pool import in_this_thread
 from shardvar.errors import ShardvarError
 from shardvar.limits import LIMITS, MAX_MESSAGE_LENGTH
 from spec_tests.helpers import paths
 from spec_tests.hostile.growing import CONSTRUCTS, Construct
 
-MOST_RATIO = 2.5
-"""Of memory, which nothing disturbs."""
+MOST_RATIO = 6.0
+"""Of memory, which nothing disturbs, of four times the size: between 4, of a use in proportion, and
+16, of its square."""
 MOST_TIME_RATIO = 3.0
-"""Between 2, in proportion, and 4, the square."""
 """Between 2, of a cost in proportion, and 4, of its square."""
 SECONDS = 0.05
 """Less than this may be noise: the sizes are such that the square of them takes far longer."""
@@ -52,6 +53,13 @@ VERBS: dict[str, Callable[[str], object]] = {
     "load_exported": sv.load_exported,
     "mistake": lambda path: sv.load(path, ["key0000000x"]),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Where one tensor is read after the other, to start threads takes longer than to read."""
+    with in_this_thread():
+        yield
 
 
 @pytest.fixture(params=CONSTRUCTS, ids=[construct.name for construct in CONSTRUCTS])
@@ -118,10 +126,9 @@ def test_twice_as_much_takes_about_twice_as_long(
 def test_memory_is_a_documented_multiple_of_the_files(
     construct: Construct, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For each verb by itself, and about twice as much for twice the size; half the size of the
-    times is enough."""
+    """For each verb by itself, and about four times as much for four times the size."""
     peaks = []
-    for count in (construct.count // 2, construct.count):
+    for count in (construct.count // 4, construct.count):
         path, nbytes = write(construct, count, tmp_path / str(count))
         for verb in VERBS.values():
             gc.collect()

@@ -40,7 +40,7 @@ def run_all(paths: list[Path], scratch: Path) -> list[Report]:
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
-    """Every case, run once."""
+    """Every case, run once in a process of tests."""
     paths = [HERE / case.name / case.path for case in CASES]
     found = run_all(paths, tmp_path_factory.mktemp("scratch"))
     return {case.name: report for case, report in zip(CASES, found, strict=True)}
@@ -54,31 +54,16 @@ def raised(outcome: Any) -> str | None:
     return outcome.get("raised") if isinstance(outcome, dict) else None
 
 
-@pytest.fixture(params=CASES, ids=[case.name for case in CASES])
-def case(request: pytest.FixtureRequest) -> Case:
-    return request.param
-
-
-def test_the_committed_files_are_those_that_the_script_makes(case: Case) -> None:
-    """Byte for byte, and no file more."""
+def check_files(case: Case, report: Report) -> None:
+    """The committed files are what the script makes, byte for byte, and no file more."""
     assert {
         name: (HERE / case.name / name).read_bytes() for name in names_below(HERE / case.name)
     } == case.files
 
 
-def test_every_directory_has_its_line() -> None:
-    assert {path.name for path in HERE.iterdir() if path.is_dir()} - {"__pycache__"} == {
-        case.name for case in CASES
-    }
-    assert (HERE / "README.md").read_text(encoding="utf-8") == readme()
-
-
-def test_every_verb_that_reads_raises_the_class_that_is_said(
-    case: Case, reports: dict[str, Report]
-) -> None:
-    """Opening may succeed, where only a tensor is at fault; nothing that is no error of ours is
-    ever raised."""
-    report = reports[case.name]
+def check_errors(case: Case, report: Report) -> None:
+    """Every verb that reads raises the class that the case names, and opening may succeed if only a
+    tensor is at fault; nothing else is ever raised."""
     assert {verb: raised(report[verb]) for verb in READING} == dict.fromkeys(READING, case.error), (
         report
     )
@@ -91,9 +76,9 @@ def test_every_verb_that_reads_raises_the_class_that_is_said(
     assert raised(report["diff"]) == case.error or report["diff"] is False
 
 
-def test_verify_reports_the_same_as_damage(case: Case, reports: dict[str, Report]) -> None:
-    """But for what is whole and not supported."""
-    verified = reports[case.name]["verify"]
+def check_verify(case: Case, report: Report) -> None:
+    """Verify reports the same as damage, but for what is whole and not supported."""
+    verified = report["verify"]
     if case.error == "UnsupportedError":
         assert not verified["damages"] and verified["unverified"]
     else:
@@ -102,35 +87,60 @@ def test_verify_reports_the_same_as_damage(case: Case, reports: dict[str, Report
         }, verified
 
 
-def test_an_error_names_the_file_and_says_what_to_do(
-    case: Case, reports: dict[str, Report]
-) -> None:
-    """In messages of a length that a person reads, whatever the names in the file are."""
-    error = reports[case.name]["load"]
+def check_message(case: Case, report: Report) -> None:
+    """The error names the file and has a remedy, both short, even if the names in the file are
+    long."""
+    error = report["load"]
     assert any(name in error["cause"] for name in (*case.files, "ck", "'t'", "'a'")), error
     assert len(error["cause"]) + len(error["remedy"]) < 600 + len(str(HERE)), error
 
 
-def test_nothing_is_left_behind(case: Case, reports: dict[str, Report]) -> None:
-    """Neither half a target, nor what a pickle would have made, nor another file beside those that
-    were read."""
-    assert reports[case.name]["left"] == []
+def check_what_is_left(case: Case, report: Report) -> None:
+    """No half of a target is left, nothing that a pickle would have made, and no file but the case's
+    own."""
+    assert report["left"] == []
     assert names_below(HERE / case.name) == case.files.keys()
 
 
-def test_the_command_line_prints_no_traceback(case: Case, reports: dict[str, Report]) -> None:
+def check_command_line(case: Case, report: Report) -> None:
+    """The command line prints an error of ours, and no traceback."""
     for command in COMMANDS:
-        ran = reports[case.name][command]
+        ran = report[command]
         assert ran["code"] in (0, 1, 2, 3), (command, ran)
         assert "Traceback" not in ran["out"] + ran["err"] and "bug in shardvar" not in ran["err"], (
             command,
             ran,
         )
-    assert reports[case.name]["shardvar reshard"]["code"] != 0
+    assert report["shardvar reshard"]["code"] != 0
     # 3: some bytes were not compared, since this release cannot read them.
-    assert reports[case.name]["shardvar verify"]["code"] in (
+    assert report["shardvar verify"]["code"] in (
         (0, 3) if case.error == "UnsupportedError" else (1,)
     )
+
+
+CHECKS = (
+    check_files,
+    check_errors,
+    check_verify,
+    check_message,
+    check_what_is_left,
+    check_command_line,
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_hostile_file_is_refused_by_every_verb_and_leaves_nothing(
+    case: Case, reports: dict[str, Report]
+) -> None:
+    for check in CHECKS:
+        check(case, reports[case.name])
+
+
+def test_every_directory_has_its_line() -> None:
+    assert {path.name for path in HERE.iterdir() if path.is_dir()} - {"__pycache__"} == {
+        case.name for case in CASES
+    }
+    assert (HERE / "README.md").read_text(encoding="utf-8") == readme()
 
 
 def test_a_real_command_line_gives_an_exit_code_and_no_traceback(tmp_path: Path) -> None:

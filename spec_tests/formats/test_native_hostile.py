@@ -58,15 +58,16 @@ def contents(index: bytes) -> Any:
     return metadata, [blocks.block(number).values for number in range(len(blocks))]
 
 
-@pytest.mark.parametrize("offset", range(len(TINY)))
-def test_every_flipped_bit_of_an_index_is_found(offset: int) -> None:
+def test_every_flipped_bit_of_an_index_is_found() -> None:
     """There is no byte that no checksum and no constant guards."""
-    for bit in range(8):
+    for bit in range(8 * len(TINY)):
         damaged = bytearray(TINY)
-        damaged[offset] ^= 1 << bit
-        with pytest.raises(ShardvarError) as caught:
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
             contents(bytes(damaged))
-        assert isinstance(caught.value, CorruptCheckpoint | MalformedCheckpoint)
+        except (CorruptCheckpoint, MalformedCheckpoint):
+            continue
+        pytest.fail(f"Bit {bit % 8} of byte {bit // 8} may be flipped.")
 
 
 def test_every_truncation_of_an_index_is_found() -> None:

@@ -632,7 +632,7 @@ CONSTRUCTS = [
     Construct("tf slices", "ck", tf_slices, 500),
     Construct("tf slices listed often", "ck", tf_slices_listed_often, 1000),
     Construct("tf long keys", "ck", tf_long_keys, 3000),
-    Construct("graph states", "ck", graph_states, 5000),
+    Construct("graph states", "ck", graph_states, 2000),
     Construct("graph children", "ck", graph_children, 300),
     Construct("graph chain", "ck", graph_chain, 3000),
     Construct("graph names of one", "ck", graph_names_of_one, 3000),

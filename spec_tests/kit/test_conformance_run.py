@@ -2,11 +2,15 @@
 for."""
 
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 import pytest
@@ -19,44 +23,72 @@ from shardvar.conformance.session import levels_of
 from shardvar.conformance.verdict import read_expected
 from shardvar.errors import ArgumentError
 from spec_tests.helpers import paths, wrong_adapters
+from spec_tests.helpers.killed_writers import in_child
 from spec_tests.helpers.programs import ENVIRONMENT
 
 WRONG = wrong_adapters.__name__
 PLUGIN = ["-p", "shardvar.conformance.plugin", "-p", "no:cacheprovider"]
 NUMPY = "shardvar.conformance.adapters.numpy:Adapter"
+KIT = ("--pyargs", "shardvar.conformance")
+SETTINGS = {"PYTEST_ADDOPTS": "", "COLUMNS": "200"}
 
 
-def run(
+def run_anew(
     directory: Path, *arguments: str, python: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Run pytest somewhere, with the wrong adapters and the same shardvar in reach."""
+    """Run pytest somewhere in a new interpreter, with the wrong adapters and the same shardvar in reach."""
     return subprocess.run(
         [sys.executable, *python, "-m", "pytest", *PLUGIN, *arguments],
         cwd=directory,
-        env=ENVIRONMENT | {"PYTEST_ADDOPTS": "", "COLUMNS": "200"},
+        env=ENVIRONMENT | SETTINGS,
         capture_output=True,
         text=True,
         check=False,
     )
 
 
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest somewhere in a copy of this process, which has imported all that takes a second to import."""
+    program = [*PLUGIN, *arguments]
+
+    def main() -> int:
+        os.chdir(directory)
+        os.environ.update(ENVIRONMENT | SETTINGS)
+        return int(pytest.main(program))
+
+    with (
+        TemporaryFile("w+", encoding="utf-8") as out,
+        TemporaryFile("w+", encoding="utf-8") as errors,
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # a worker of xdist has a second thread
+            code = in_child(lambda: redirected(main, out, errors))
+        for file in (out, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(program, code, out.read(), errors.read())
+
+
+def redirected(main: Callable[[], int], out: IO[str], errors: IO[str]) -> int:
+    """Call a function whose output goes into files, also that of processes that it starts."""
+    for number, file in ((1, out), (2, errors)):
+        os.dup2(file.fileno(), number)
+    with (
+        open(1, "w", encoding="utf-8", closefd=False) as sys.stdout,
+        open(2, "w", encoding="utf-8", closefd=False) as sys.stderr,
+    ):
+        return main()
+
+
 def judge(directory: Path, adapter: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(directory, "--pyargs", "shardvar.conformance", "--adapter", adapter, *arguments)
+    return run(directory, *KIT, "--adapter", adapter, *arguments)
 
 
 @pytest.mark.smoke
 def test_an_adapter_is_judged_level_by_level(tmp_path: Path) -> None:
-    done = judge(
-        tmp_path,
-        NUMPY,
-        "-q",
-        "--level",
-        "1",
-        "--conformance-json",
-        "a.json",
-        "--conformance-html",
-        "a.html",
-    )
+    reports = ("--conformance-json", "a.json", "--conformance-html", "a.html")
+    done = run_anew(tmp_path, *KIT, "--adapter", NUMPY, "-q", "--level", "1", *reports)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 kept, 0 broken, 5 not claimed" in done.stdout
     assert "(no regions) `regions` gives the parts of a grid" in done.stdout
@@ -215,7 +247,7 @@ def test_an_adapter_in_the_working_directory_is_found_without_being_installed(
         "class A:\n    def div(self, length, num_shards): return []\n", encoding="utf-8"
     )
     asked = ("--pyargs", "shardvar.conformance", "--adapter", "mine:A", "--level", "1")
-    done = run(tmp_path, *asked, python=["-P"])
+    done = run_anew(tmp_path, *asked, python=["-P"])
     assert done.returncode == 1 and "R-DIV-1" in done.stdout, done.stdout + done.stderr
 
 
@@ -248,7 +280,7 @@ def test_an_adapter_that_cannot_be_constructed_is_told_in_a_sentence(
 ) -> None:
     """The traceback of pytest, which has fifty lines, does not name the adapter."""
     (tmp_path / "mine.py").write_text(f"class A:\n    def __init__(self):\n        {body}\n")
-    done = run(tmp_path, "--pyargs", "shardvar.conformance", "--adapter", "mine:A", python=["-P"])
+    done = run(tmp_path, "--pyargs", "shardvar.conformance", "--adapter", "mine:A")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR and re.search(told, done.stderr), (
         done.stdout + done.stderr
     )
@@ -275,7 +307,7 @@ def test_the_plugin_is_inert_until_it_is_asked_for(tmp_path: Path) -> None:
     """Nothing is imported, nothing collected, and options of the same names are somebody else's."""
     (tmp_path / "test_theirs.py").write_text(SILENT)
     (tmp_path / "conftest.py").write_text(THEIRS)
-    done = run(tmp_path, "-q")
+    done = run_anew(tmp_path, "-q")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout and "conformance" not in done.stdout
 

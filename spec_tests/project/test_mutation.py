@@ -75,7 +75,7 @@ def test_what_holds_no_logic_is_left_alone(text: str) -> None:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_mutant_is_another_program(layer: str) -> None:
-    for mutant in all_mutants(layer)[::40]:
+    for mutant in all_mutants(layer)[::200]:
         whole = (PACKAGE / mutant.path).read_text(encoding="utf-8")
         assert ast.dump(ast.parse(mutant.text())) != ast.dump(ast.parse(whole)), mutant.place
         before, after = mutant.difference()

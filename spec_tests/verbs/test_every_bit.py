@@ -16,6 +16,7 @@ import pytest
 import shardvar as sv
 from shardvar.engine.pool import run_in_order
 from shardvar.errors import ShardvarError
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 TENSORS: dict[str, Any] = {"a": np.array([[1, -2], [3, 4]], np.int16)}
 TEXT: dict[str, Any] = {"s": np.array([b"xy"], object), "t": np.array(True)}
@@ -87,11 +88,11 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def flips(path: Path, start: int = 0) -> Iterator[int]:
-    """Every bit of the file from byte ``start`` on, flipped in turn; the file is whole again
-    afterwards."""
+def flips(path: Path, start: int = 0, step: int = 1) -> Iterator[int]:
+    """Every bit of the file from byte ``start`` on, or each ``step``-th one, flipped in turn; the
+    file is whole again afterwards."""
     whole = path.read_bytes()
-    for bit in range(8 * start, 8 * len(whole)):
+    for bit in range(8 * start, 8 * len(whole), step):
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
@@ -123,7 +124,10 @@ def test_every_bit_is_found_or_harmless(case: str, tmp_path: Path) -> None:
     (file,) = tmp_path.glob(pattern)
     is_readable = not case.startswith("npz of dates")
     assert sv.verify(tmp_path / name).ok == is_readable
-    for bit in flips(file):
+    # ``formats/test_native_hostile.py`` flips each bit of a native index, where it is decoded. 9
+    # has no factor in common with 8, so each bit of a byte has its turn here.
+    step = 9 if case == "native index" and not EXHAUSTIVE else 1
+    for bit in flips(file, step=step):
         try:
             report = sv.verify(tmp_path / name)
         except ShardvarError:

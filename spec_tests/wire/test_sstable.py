@@ -91,7 +91,9 @@ def test_every_golden_index_is_written_back_as_the_same_bytes(name: str) -> None
     data = INDEXES[name].read_bytes()
     entries = entries_of(data)
     assert encode_table(entries) == data
-    assert all(opened(data).find(key) == value for key, value in entries)
+    # A search decodes a whole block, so some 30 keys are looked up, from the first to the last.
+    some = [*entries[:: max(1, len(entries) // 30)], *entries[-1:]]
+    assert all(opened(data).find(key) == value for key, value in some)
 
 
 @pytest.mark.parametrize("name", sorted(FOREIGN))

@@ -107,7 +107,7 @@ crash: .venv/installed ## kill 2,000 writers at random system calls, and try eve
 	OPENBLAS_NUM_THREADS=1 $(DEV) -m spec_tests.helpers.killed_writers 2000
 	EXHAUSTIVE=1 $(DEV) -m pytest -q -n $(JOBS) --dist worksteal $(SLOWEST) $(THOROUGH)
 
-vectors: .venv/installed ## write shardvar/vectors/data anew, the same bytes on every machine
+vectors: .venv/installed ## make the published vectors again, and pack them into shardvar/vectors/vectors.zip if one changed
 	$(DEV) -m spec_tests.vector_generators.make
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each

@@ -19,6 +19,7 @@ import shardvar as sv
 from shardvar import vectors
 from spec_tests.helpers import paths
 from spec_tests.helpers.native_checkpoints import CASES, GOLDEN
+from spec_tests.helpers.published_vectors import unpacked
 from spec_tests.vector_answers.judge import decode, is_array
 
 READER = paths.DOCS / "reader.mjs"
@@ -148,7 +149,7 @@ def keys_of(case: str) -> list[str] | None:
     return ["n", "t"] if "a1" in "".join(expectation(case)["files"]) else ["t"]
 
 
-VECTORS = Path(vectors.__file__).parent / "data"
+VECTORS = unpacked()
 PUBLISHED = [
     case for case in vectors.group("checkpoints")["cases"] if case["inputs"]["format"] == "shardvar"
 ]

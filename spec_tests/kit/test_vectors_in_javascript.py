@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spec_tests.vector_generators import make
+from spec_tests.helpers.published_vectors import unpacked
 
 NODE = shutil.which("node")
 
@@ -74,7 +74,7 @@ console.log(JSON.stringify(failed));
 def failures(find: str) -> Any:
     """The vectors that an implementation fails which finds shards in some way."""
     done = subprocess.run(
-        [str(NODE), "--input-type=module", "-", str(make.DATA), find],
+        [str(NODE), "--input-type=module", "-", str(unpacked()), find],
         input=PROGRAM,
         capture_output=True,
         text=True,

@@ -228,21 +228,27 @@ class FileWriter(Protocol):
         """Return the bytes around the payloads (headers, directories) by offset in the file."""
 
 
-class Sink(Protocol):
-    """A checkpoint that is being written."""
+class Sink(ABC):
+    """A checkpoint that is being written. ``formats.sinks`` has bases for most formats."""
+
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def asides(self) -> Sequence[str]:
         """The temporary name of each data file until the commit; no other generation has it."""
 
     @property
+    @abstractmethod
     def start(self) -> Ints:
         """[m] the first byte of each assigned slice's payload, in bytes of its file."""
 
     @property
+    @abstractmethod
     def writer(self) -> FileWriter:
         """The frame and the checksums of each file."""
 
+    @abstractmethod
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove the files that no index names
         any more.
@@ -251,6 +257,7 @@ class Sink(Protocol):
         (``formats.files``).
         """
 
+    @abstractmethod
     def withdraw(self) -> None:
         """Remove what was written, as far as the disk allows, unless the commit has put it in
         place.
@@ -262,9 +269,10 @@ class Sink(Protocol):
         """Return True if another process may have put the same files in place, so that they must
         stay.
 
-        It can where data files have their final names from the beginning, and the storage has no
-        lock.
+        It can if data files have their final names from the beginning, and the storage has no lock.
+        By default they have temporary names, which no other process puts in place.
         """
+        return False
 
 
 class Format(Protocol):

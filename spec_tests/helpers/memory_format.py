@@ -19,7 +19,7 @@ from shardvar.engine.arrays import array_source
 from shardvar.engine.read import read_arrays
 from shardvar.engine.write import WriteSummary, file_tasks, write_checkpoint
 from shardvar.errors import CorruptCheckpoint, IncompleteCheckpoint, MissingFile
-from shardvar.formats.protocol import FileChecksums, FileWriter, Source
+from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source
 from shardvar.layout.dtypes import dtype_name
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums, TableIndex
 from shardvar.planning.plan import Assignment, plan_copies
@@ -189,11 +189,11 @@ class MemoryWriter:
 
 
 @dataclass(slots=True)
-class MemorySink:
+class MemorySink(Sink):
     """Places with odd gaps between them, and the entries once they are committed."""
 
     assignment: Assignment
-    writer: MemoryWriter
+    writer: MemoryWriter = field()
     gap: int = 3
     committed: list[FileChecksums] | None = None
 
@@ -217,9 +217,6 @@ class MemorySink:
 
     def withdraw(self) -> None:
         """Nothing is in a place where it could be found."""
-
-    def is_in_place(self) -> bool:
-        return False
 
 
 def checkpoint_of(

@@ -12,7 +12,7 @@ before, by the next.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from shardvar.formats.native.names import (
     leftovers,
     native_index_name,
 )
-from shardvar.formats.protocol import FileChecksums, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_FILES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -101,10 +101,10 @@ class NativeWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NativeSink:
+class NativeSink(Sink):
     """A native checkpoint that is being written."""
 
-    storage: Storage
+    storage: Storage = field()
     """The directory for the files."""
     prefix: str
     """The prefix of the files."""
@@ -114,7 +114,7 @@ class NativeSink:
     """[n] the keys of the assignment's tensors, as they are stored."""
     overview: Overview
     """The metadata block."""
-    start: Ints
+    start: Ints = field()
     """[m] the first byte of each payload, in bytes of its file."""
     writer: NativeWriter = NativeWriter()
     """The checksums of each file."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from shardvar.formats.files import look_into
 from shardvar.formats.npz.contents import MEMBER_SUFFIX, read_archive
-from shardvar.formats.npz.sink import NpzSink, plan_archive, remove_archive
+from shardvar.formats.npz.sink import plan_archive
 from shardvar.formats.npz.source import NpzSource
+from shardvar.formats.sinks import OneFileSink, remove_one_file
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -55,13 +56,13 @@ class NpzFormat:
         assignment: Assignment,
         metadata: Metadata,
         generation: str,
-    ) -> NpzSink:
+    ) -> OneFileSink:
         """Lay out an archive. The metadata are dropped: NumPy's format cannot hold them."""
         return plan_archive(storage, _file_name(name), assignment, self.capabilities, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the archive."""
-        remove_archive(storage, _file_name(name))
+        remove_one_file(storage, _file_name(name))
 
 
 def _file_name(name: str) -> str:

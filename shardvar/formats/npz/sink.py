@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.npz.contents import MEMBER_SUFFIX
 from shardvar.formats.protocol import FileChecksums
-from shardvar.formats.unfinished import JOURNAL_ENDING
+from shardvar.formats.sinks import OneFileSink, check_uncut
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.plan import Assignment
@@ -80,42 +79,9 @@ class NpzWriter:
         return [*parts, (position, listed + build_end(position, len(listed), len(directory)))]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NpzSink:
-    """An npz archive that is being written."""
-
-    storage: Storage
-    """The directory for the file."""
-    name: str
-    """The final name of the file."""
-    asides: list[str]
-    """Its temporary name, as the only item."""
-    start: Ints
-    """[m] the first byte of each payload, in bytes of the file."""
-    writer: NpzWriter = NpzWriter()
-    """The frame and the checksums of the file."""
-
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished file in place."""
-        empty = None if checksums else build_end(0, 0, 0)  # without slices no file was written
-        # The rename is the commit. What earlier writers left is removed only after it.
-        put_in_place(self.storage, [], (self.asides[0], self.name), empty, tidy=self._tidy)
-
-    def withdraw(self) -> None:
-        """Remove the file if it has its temporary name; a commit leaves none."""
-        discard_files(self.storage, self.asides)
-
-    def is_in_place(self) -> bool:
-        """Return False: until the commit, no other process puts files under these names."""
-        return False
-
-    def _tidy(self) -> None:
-        remove_unnamed(self.storage, lambda names: _asides(self.name, names))
-
-
 def plan_archive(
     storage: Storage, name: str, assignment: Assignment, capabilities: Capabilities, generation: str
-) -> NpzSink:
+) -> OneFileSink:
     """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
     slices = assignment.slices
     check_holds(slices, capabilities, "npz")
@@ -123,13 +89,7 @@ def plan_archive(
         raise UnsupportedError(
             "An npz checkpoint is one file.", "Choose another format for several files."
         )
-    cut = np.flatnonzero(~slices.is_whole())
-    if len(cut):
-        cause = (
-            f"The format npz cannot hold the slice {slices.region(int(cut[0]))} of "
-            f"{slices.key(int(cut[0]))!r}."
-        )
-        raise UnsupportedError(cause, "Write the tensor whole.")
+    check_uncut(slices, "npz")
     leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
     if leading_out is not None:
         cause = (
@@ -146,18 +106,14 @@ def plan_archive(
         )
         starts.append(start)
         position = start + nbytes
-    return NpzSink(storage, name, [f"{name}.{generation}.tmp"], np.array(starts, dtype=np.int64))
-
-
-def remove_archive(storage: Storage, name: str) -> None:
-    """Remove the archive of that name."""
-    take_away(storage, [(name, f"{name}.removed.tmp")], lambda names: _asides(name, names))
-
-
-def _asides(name: str, names: list[str]) -> list[str]:
-    """Return the temporary files of that archive's writers, and their journals."""
-    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp" + JOURNAL_ENDING, re.DOTALL)
-    return list(filter(aside.fullmatch, names))
+    return OneFileSink(
+        storage,
+        name,
+        generation,
+        np.array(starts, np.int64),
+        NpzWriter(),
+        lambda: build_end(0, 0, 0),
+    )
 
 
 def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:

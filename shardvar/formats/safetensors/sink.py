@@ -13,14 +13,12 @@ that comes meanwhile gets the error that it is missing.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shardvar.errors import UnsupportedError
 from shardvar.formats.files import (
     check_written,
-    discard_files,
     put_in_place,
     remove_unnamed,
     take_away,
@@ -42,7 +40,7 @@ from shardvar.formats.safetensors.source import (
     WRITER_KEY,
 )
 from shardvar.formats.shares import share_files, share_prefix
-from shardvar.formats.unfinished import JOURNAL_ENDING
+from shardvar.formats.sinks import FileSink, check_uncut, temporary_files
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -77,10 +75,10 @@ class SafetensorsWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SafetensorsSink:
+class SafetensorsSink(FileSink):
     """A safetensors checkpoint that is being written."""
 
-    storage: Storage
+    storage: Storage = field()
     """The directory for the files."""
     prefix: str
     """The prefix of the files."""
@@ -88,13 +86,13 @@ class SafetensorsSink:
     """The name of the index that a set gets."""
     assignment: Assignment
     """The tensors, and the file of each."""
-    asides: Sequence[str]
+    asides: Sequence[str] = field()
     """The temporary name of each file."""
     index_aside: str
     """The temporary name of the index."""
-    start: Ints
+    start: Ints = field()
     """[m] the first byte of each payload, in bytes of its file."""
-    writer: SafetensorsWriter
+    writer: SafetensorsWriter = field()
     """The frame of each file."""
     generation: str = ""
     """The generation that the index of a set keeps."""
@@ -123,13 +121,10 @@ class SafetensorsSink:
                 lambda: self._tidy([final], owns_set),
             )
 
-    def withdraw(self) -> None:
-        """Remove the files that have temporary names; a commit leaves none."""
-        discard_files(self.storage, [*self.asides, self.index_aside])
-
-    def is_in_place(self) -> bool:
-        """Return False: until the commit, no other process puts files under these names."""
-        return False
+    @property
+    def temporary(self) -> Sequence[str]:
+        """The temporary names of all files, the index included."""
+        return [*self.asides, self.index_aside]
 
     def _tidy(self, kept: Sequence[str], owns_set: bool) -> None:
         # Twice: the first pass may remove an old index, and only then are the files that it named
@@ -175,13 +170,7 @@ def plan_safetensors(
     """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
     slices = assignment.slices
     check_holds(slices, capabilities, "safetensors")
-    cut = np.flatnonzero(~slices.is_whole())
-    if len(cut):
-        cause = (
-            f"The format safetensors cannot hold the slice {slices.region(int(cut[0]))} of "
-            f"{slices.key(int(cut[0]))!r}."
-        )
-        raise UnsupportedError(cause, "Write the tensor whole.")
+    check_uncut(slices, "safetensors")
     description = metadata.description or assignment.description
     own = {
         DESCRIPTION_KEY: description,
@@ -253,15 +242,7 @@ def _owns_set(index: str, names: Sequence[str]) -> bool:
 
     Without any index they may be a user's last copy, and are not this writer's to remove.
     """
-    return any(name == index or _is_aside(re.escape(index), name) for name in names)
-
-
-def _is_aside(pattern: str, name: str) -> bool:
-    """Return True for a temporary file of a name that the pattern matches, or its journal."""
-    return (
-        re.fullmatch(rf"({pattern})\.[A-Za-z0-9]+\.tmp{JOURNAL_ENDING}", name, re.DOTALL)
-        is not None
-    )
+    return index in names or bool(temporary_files(re.escape(index), names))
 
 
 def _unnamed(
@@ -280,4 +261,4 @@ def _unnamed(
     ]
     asides = rf"{re.escape(prefix)}-\d{{5,}}\.safetensors|{re.escape(index)}"
     shares = share_files(names, share_prefix(prefix, "safetensors"))
-    return [*old, *(name for name in names if _is_aside(asides, name)), *shares]
+    return [*old, *temporary_files(asides, names), *shares]

@@ -11,14 +11,15 @@ the old one.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed
+from shardvar.formats.files import check_written, put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.shares import share_files, share_prefix
+from shardvar.formats.sinks import FileSink, temporary_files
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import (
     bundle_index_name,
@@ -33,7 +34,6 @@ from shardvar.formats.tensorflow.protos import (
     encode_place,
     encode_slices,
 )
-from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -75,10 +75,10 @@ class BundleWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BundleSink:
+class BundleSink(FileSink):
     """A tensor bundle that is being written."""
 
-    storage: Storage
+    storage: Storage = field()
     """The directory for the files."""
     prefix: str
     """The prefix of the files."""
@@ -86,11 +86,11 @@ class BundleSink:
     """The slices, and the file of each."""
     keys: list[bytes]
     """[n] the tensors' names as they are stored."""
-    asides: Sequence[str]
+    asides: Sequence[str] = field()
     """The temporary name of each data file."""
     index_aside: str
     """The temporary name of the index."""
-    start: Ints
+    start: Ints = field()
     """[m] the first byte of each payload, in bytes of its file."""
     writer: BundleWriter = BundleWriter()
     """The checksums of each file."""
@@ -118,13 +118,10 @@ class BundleSink:
         last = self.index_aside, bundle_index_name(self.prefix)
         put_in_place(self.storage, renames, last, index, tidy=lambda: self._tidy(finals))
 
-    def withdraw(self) -> None:
-        """Remove the files that have temporary names; a commit leaves none."""
-        discard_files(self.storage, [*self.asides, self.index_aside])
-
-    def is_in_place(self) -> bool:
-        """Return False: until the commit, no other process puts files under these names."""
-        return False
+    @property
+    def temporary(self) -> Sequence[str]:
+        """The temporary names of all files, the index included."""
+        return [*self.asides, self.index_aside]
 
     def _tidy(self, finals: Sequence[str]) -> None:
         remove_unnamed(self.storage, lambda names: unnamed_files(self.prefix, names, finals))
@@ -274,9 +271,6 @@ def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
 
 def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
     """Return data files outside the index, and dead writers' temporary files."""
-    aside = re.compile(
-        re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp" + JOURNAL_ENDING, re.DOTALL
-    )
     old = {name for name, _ in data_files(prefix, names)}.difference(finals)
-    asides = [name for name in names if aside.fullmatch(name)]
+    asides = temporary_files(re.escape(prefix) + r"\.(?:data-\d{5,}|index)", names)
     return [*old, *asides, *share_files(names, share_prefix(prefix, "tensorflow"))]

@@ -6,16 +6,15 @@ contiguous, and has its own storage. Plain objects, such as steps and parameter 
 tensors in the dict. The same tensors make the same bytes. ``archive`` describes the file.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.sinks import OneFileSink, check_uncut, remove_one_file
 from shardvar.formats.torch.archive import (
     PackedRecord,
     build_frame,
@@ -34,7 +33,6 @@ from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.formats.torch.tensors import DTYPES, value_of
-from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -71,41 +69,6 @@ class SavedWriter:
         return [*build_frame(_records(slices, self.objects), checksums.payload.tolist())]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SavedSink:
-    """A file of ``torch.save`` that is being written."""
-
-    storage: Storage
-    """The directory for the file."""
-    name: str
-    """The final name of the file."""
-    asides: list[str]
-    """Its temporary name, as the only item."""
-    start: Ints
-    """[m] the first byte of each payload, in bytes of the file."""
-    writer: SavedWriter
-    """The frame and the checksums of the file."""
-
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished file in place."""
-        # Without slices no file was written: its bytes are only the frame.
-        records = records_of(build_pickle({**self.writer.objects}), [])
-        empty = None if checksums else _join(build_frame(records, []))
-        # The rename is the commit. What earlier writers left is removed only after it.
-        put_in_place(self.storage, [], (self.asides[0], self.name), empty, tidy=self._tidy)
-
-    def withdraw(self) -> None:
-        """Remove the file if it has its temporary name; a commit leaves none."""
-        discard_files(self.storage, self.asides)
-
-    def is_in_place(self) -> bool:
-        """Return False: until the commit, no other process puts files under these names."""
-        return False
-
-    def _tidy(self) -> None:
-        remove_unnamed(self.storage, lambda names: _asides(self.name, names))
-
-
 def plan_saved(
     storage: Storage,
     name: str,
@@ -113,7 +76,7 @@ def plan_saved(
     objects: Mapping[str, bytes],
     capabilities: Capabilities,
     generation: str,
-) -> SavedSink:
+) -> OneFileSink:
     """Lay the tensors out, and the objects with these literals; ``UnsupportedError`` if the format
     cannot hold them."""
     slices, file = assignment.slices, file_name(name)
@@ -122,13 +85,7 @@ def plan_saved(
         raise UnsupportedError(
             "A pt checkpoint is one file.", "Choose another format for several files."
         )
-    cut = np.flatnonzero(~slices.is_whole())
-    if len(cut):
-        cause = (
-            f"The format pt cannot hold the slice {slices.region(int(cut[0]))} of "
-            f"{slices.key(int(cut[0]))!r}."
-        )
-        raise UnsupportedError(cause, "Write the tensor whole.")
+    check_uncut(slices, "pt")
     if name not in storage.names() and find_ranks(storage.names(), name):
         cause = (
             f"{storage.path} has files of single ranks of {name}, which are read and not written."
@@ -149,15 +106,13 @@ def plan_saved(
         raise UnsupportedError(f"{cause} (MAX_PICKLE_NBYTES).", "Choose the format safetensors.")
     placed = zip(records, plan_starts(records), strict=True)
     starts = [start for record, start in placed if record.content is None]
-    return SavedSink(
-        storage, file, [f"{file}.{generation}.tmp"], np.array(starts, dtype=np.int64), writer
-    )
+    start = np.array(starts, dtype=np.int64)
+    return OneFileSink(storage, file, generation, start, writer, lambda: _empty(writer))
 
 
 def remove_saved(storage: Storage, name: str) -> None:
     """Remove the file of that name."""
-    file = file_name(name)
-    take_away(storage, [(file, f"{file}.removed.tmp")], lambda names: _asides(file, names))
+    remove_one_file(storage, file_name(name))
 
 
 def file_name(name: str) -> str:
@@ -185,15 +140,10 @@ def _records(slices: SliceTable, objects: Mapping[str, Any]) -> list[PackedRecor
     return records_of(build_pickle({**calls, **objects}), slices.nbytes.tolist())
 
 
-def _join(ranges: Iterator[tuple[int, bytes]]) -> bytes:
-    """Return an archive without storages, whose ranges follow one another."""
-    return b"".join(octets for _, octets in ranges)
-
-
-def _asides(name: str, names: list[str]) -> list[str]:
-    """Return the temporary files of that file's writers, and their journals."""
-    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp" + JOURNAL_ENDING, re.DOTALL)
-    return list(filter(aside.fullmatch, names))
+def _empty(writer: SavedWriter) -> bytes:
+    """Return a file without tensors, whose ranges follow one another: only the frame."""
+    records = records_of(build_pickle({**writer.objects}), [])
+    return b"".join(octets for _, octets in build_frame(records, []))
 
 
 CAPABILITIES = Capabilities(
@@ -228,7 +178,7 @@ class SavedFormat:
         assignment: Assignment,
         metadata: Metadata,
         generation: str,
-    ) -> SavedSink:
+    ) -> OneFileSink:
         """Lay out a file. Of the metadata only objects are kept: a state dict has no more room."""
         return plan_saved(
             storage, name, assignment, metadata.objects, self.capabilities, generation

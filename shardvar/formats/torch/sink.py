@@ -23,7 +23,7 @@ folder may have had before, written by shardvar or by torch.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import (
     check_written,
-    discard_files,
     put_in_place,
     remove_unnamed,
     take_away,
@@ -39,6 +38,7 @@ from shardvar.formats.files import (
 )
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.shares import share_files, share_prefix
+from shardvar.formats.sinks import FileSink
 from shardvar.formats.torch.archive import ItemFrame, frame_of
 from shardvar.formats.torch.metadata import ABOUT, DCP
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
@@ -206,10 +206,10 @@ class DcpWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DcpSink:
+class DcpSink(FileSink):
     """A distributed checkpoint that is being written."""
 
-    storage: Storage
+    storage: Storage = field()
     """The folder."""
     generation: str
     """The token in the temporary names."""
@@ -217,7 +217,7 @@ class DcpSink:
     """The slices, and the file of each."""
     about: Metadata
     """The metadata, with the objects that are carried."""
-    start: Ints
+    start: Ints = field()
     """[m] the first byte of each payload, in bytes of its file."""
     item: tuple[Ints, Ints]
     """[m] the first byte of each item in its file, and its size."""
@@ -254,13 +254,10 @@ class DcpSink:
         tidy = lambda: remove_unnamed(self.storage, lambda there: _others(there, names))  # noqa: E731
         put_in_place(self.storage, renames, (self._index_aside, METADATA), content, tidy=tidy)
 
-    def withdraw(self) -> None:
-        """Remove the files that have temporary names; a commit leaves none."""
-        discard_files(self.storage, [*self.asides, self._objects_aside, self._index_aside])
-
-    def is_in_place(self) -> bool:
-        """Return False: until the commit, no other process puts files under these names."""
-        return False
+    @property
+    def temporary(self) -> Sequence[str]:
+        """The temporary names of all files, the index included."""
+        return [*self.asides, self._objects_aside, self._index_aside]
 
     def _by_row(self, checksums: Sequence[FileChecksums]) -> Ints:
         """[m] the checksum of each payload, from the files', which have their slices in order."""

@@ -14,13 +14,14 @@ is written among them.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardvar.errors import MissingFile, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import discard_files, remove_unnamed, write_file
 from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.sinks import FileSink
 from shardvar.formats.zarr.build import chunk_name
 from shardvar.formats.zarr.names import CHUNK, asides_of, folders_above, is_interrupted
 from shardvar.layout.dtypes import Ints
@@ -78,10 +79,10 @@ class ChunkWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FolderSink:
+class FolderSink(FileSink):
     """A folder of arrays that is being written."""
 
-    storage: Storage
+    storage: Storage = field()
     """The folder."""
     index: str
     """The name of the index."""
@@ -95,7 +96,7 @@ class FolderSink:
     """[m] the place of each chunk; empty for arrays without elements, which have none."""
     generation: str
     """The token in the temporary names."""
-    writer: ChunkWriter
+    writer: ChunkWriter = field()
     """The frame of each chunk."""
     marker: str = ""
     """The name of the file that marks a complete checkpoint in a bucket, after the index."""
@@ -149,14 +150,6 @@ class FolderSink:
                         _clear(storage, self.index, self.sides)
                     storage.remove(self._index_aside)
             raise
-
-    def withdraw(self) -> None:
-        """Remove the files that have temporary names; a commit leaves none."""
-        discard_files(self.storage, self.asides)
-
-    def is_in_place(self) -> bool:
-        """Return False: until the commit, no other process puts files under these names."""
-        return False
 
     def _describe(self, path: str) -> None:
         """Write one description."""

@@ -10,7 +10,7 @@ has none: equal replicas are known by them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -58,14 +58,14 @@ class ShareWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShareSink:
+class ShareSink(Sink):
     """A share that is being written."""
 
     native: NativeSink
     """The sink of its index; it names the data file."""
-    start: Ints
+    start: Ints = field()
     """[m] the first byte of each payload, in bytes of the file."""
-    writer: ShareWriter
+    writer: ShareWriter = field()
     """The frame and the checksums of the file."""
 
     @property
@@ -90,10 +90,6 @@ class ShareSink:
     def withdraw(self) -> None:
         """Remove the files of the share."""
         self.native.withdraw()
-
-    def is_in_place(self) -> bool:
-        """Return False: no other process writes the share."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def test_a_key_that_is_not_the_path_of_a_folder_is_refused_by_name(
 def test_a_key_that_leads_through_another_is_refused(
     form: str, keys: list[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(UnsupportedError, match="'a' beside"):
+    with pytest.raises(UnsupportedError, match="'a' together"):
         sv.save(tmp_path / "ck", {key: np.arange(3) for key in keys}, format=form)
 
 

@@ -43,8 +43,7 @@ def _read_stub(text: str) -> dict[str, str]:
             case _:
                 raise ImportError(
                     f"Line {number} of shardvar/__init__.pyi is {line!r}. Expected one import of "
-                    "a new name: "
-                    "from MODULE import NAME as NAME."
+                    "a new name: from MODULE import NAME as NAME."
                 )
     return homes
 

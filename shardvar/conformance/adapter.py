@@ -120,13 +120,10 @@ from shardvar.errors import ArgumentError
 
 METHODS = frozenset(
     "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned "
-    "read shards index matmul "
-    "lookup sparse_read lookup_clipped lookup_bags assign assign_add assign_sub scatter "
-    "initialize initialize_whole "
-    "initialize_parts optimize optimize_uneven slots save restore restore_uneven list_tensors "
-    "read_rows save_parts "
-    "save_limited file_nbytes save_by_callback description mesh_parts mesh_slices mesh_gather "
-    "mesh_move "
+    "read shards index matmul lookup sparse_read lookup_clipped lookup_bags assign assign_add "
+    "assign_sub scatter initialize initialize_whole initialize_parts optimize optimize_uneven "
+    "slots save restore restore_uneven list_tensors read_rows save_parts save_limited file_nbytes "
+    "save_by_callback description mesh_parts mesh_slices mesh_gather mesh_move "
     "mesh_move_joined mesh_reduce spec_parts spec_constrained fsdp_parts fsdp_shapes".split()
 )
 """The names of the table above."""

@@ -70,8 +70,7 @@ def start(config: pytest.Config) -> None:
         if config.known_args_namespace.pyargs and not config.getoption("help"):
             raise pytest.UsageError(
                 f"{PACKAGE} judges an adapter, and none was given. Add --adapter "
-                "package.module:Name; "
-                f"{PACKAGE}.adapters.numpy:Adapter is one to look at."
+                f"package.module:Name; {PACKAGE}.adapters.numpy:Adapter is one to look at."
             )
         return
     try:

@@ -103,8 +103,7 @@ def _check_agree(tables: Sequence[EntryTable]) -> None:
             if first[1:] != mine[1:]:
                 raise InconsistentTensor(
                     f"{key!r} is {first[1]}{list(first[2])} in process {first[0]} and "
-                    f"{mine[1]}{list(mine[2])} in "
-                    f"process {process}.",
+                    f"{mine[1]}{list(mine[2])} in process {process}.",
                     "Give one dtype and one full shape in all processes.",
                 )
 
@@ -129,8 +128,7 @@ def _without_replicas(entries: EntryTable, process: Ints, replicas: str) -> tupl
             row, kept = int(order[place]), int(first[place])
             raise InconsistentTensor(
                 f"The slice {slices.region(row)} of {slices.key(row)!r} has other values in "
-                f"process {process[row]} "
-                f"than in process {process[kept]}.",
+                f"process {process[row]} than in process {process[kept]}.",
                 "Save it from one of them, or give replicas='first' to take the process of the "
                 "lowest number.",
             )

@@ -88,8 +88,7 @@ _FOLDERS = (
 ARRAYS_ALONE = FileKind(
     "a folder of Zarr arrays without a group",
     "If they are one checkpoint, copy the file of its group again: zarr.json, .zgroup, or "
-    "_METADATA of Orbax. "
-    "Else give the path of one of them.",
+    "_METADATA of Orbax. Else give the path of one of them.",
 )
 """The arrays of a checkpoint that lost that file; arrays saved one by one look the same."""
 _JSON_ITEM = FileKind(

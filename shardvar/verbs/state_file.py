@@ -175,8 +175,7 @@ def remedy_of(names: Sequence[str]) -> str:
         return "Remove it to start a new series."
     return (
         f'Write the line model_checkpoint_path: "{_escape(names[-1])}" into it, with the name of '
-        "the one to continue "
-        "from; to start a new series, choose another directory."
+        "the one to continue from; to start a new series, choose another directory."
     )
 
 

@@ -77,8 +77,7 @@ def make_page(
     filled = {
         "title": escape(title),
         "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri "
-        "'none'; "
-        f"form-action 'none'{SERVED_POLICY if served else ''}",
+        f"'none'; form-action 'none'{SERVED_POLICY if served else ''}",
         "style": style,
         "script": script,
         "data": data,

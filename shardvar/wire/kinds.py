@@ -33,8 +33,7 @@ _UNPACK = "Unpack it, and name the checkpoint that it holds."
 _PICKLE = FileKind(
     "a Python pickle, which is never loaded",
     "Convert it where it was written, if you trust it: load it there and save its arrays with "
-    "numpy.savez, or its "
-    "tensors with torch.save.",
+    "numpy.savez, or its tensors with torch.save.",
 )
 _PAGE = FileKind("a web page", "The download failed: fetch the file again.", True)
 _TAR = FileKind("a tar archive", _UNPACK)

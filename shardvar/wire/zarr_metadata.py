@@ -50,8 +50,7 @@ NATIVE = frozenset(
 """The dtypes of NumPy, which every reader of Zarr has."""
 _EXTENDED = (
     "bfloat16 float8_e3m4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
-    "float8_e5m2fnuz float8_e8m0fnu "
-    "float4_e2m1fn int4 int2"
+    "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn int4 int2"
 ).split()
 DTYPES_V3 = {name: name for name in (*sorted(NATIVE), *_EXTENDED)}
 """dtypes by their names in version 3, which shardvar uses as well."""

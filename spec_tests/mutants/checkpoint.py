@@ -126,7 +126,7 @@ MUTANTS = [
     mutant(
         "newest-removed",
         "Of the checkpoints that are one too many the second newest goes, not the oldest.",
-        "reference/objects/manager.py",
+        "reference/objects/rotation.py",
         "        name, saved = kept.pop(0)",
         "        name, saved = kept.pop(-2)",
         "manager",
@@ -134,7 +134,7 @@ MUTANTS = [
     mutant(
         "preserved-too-late",
         "A checkpoint that is exactly as many hours later as it must be is removed.",
-        "reference/objects/manager.py",
+        "reference/objects/rotation.py",
         "        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:",
         "        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR > preserved:",
         "existing_series::test_a_checkpoint_of_the_very_hour_is_preserved",

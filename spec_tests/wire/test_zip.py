@@ -23,20 +23,22 @@ from shardvar.wire.zip import (
     LOCAL,
     LOCATOR,
     LOCATOR_MAGIC,
-    MEMBER_ALIGNMENT,
     ONES_16,
     ONES_32,
     DirectoryPlace,
     Member,
-    build_central,
-    build_end,
-    build_local,
     check_local,
     check_member,
     check_supported,
     find_directory,
     local_nbytes,
     parse_directory,
+)
+from shardvar.wire.zip_writer import (
+    MEMBER_ALIGNMENT,
+    build_central,
+    build_end,
+    build_local,
     plan_local_nbytes,
 )
 

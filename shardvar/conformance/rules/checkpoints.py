@@ -28,14 +28,12 @@ ELASTIC = (
 )
 PRESENT = (
     "When loading a checkpoint, the general expectation is that all variables present before "
-    "saving will be available "
-    "for loading and restoration."
+    "saving will be available for loading and restoration."
 )
 SHAPES = "The user expects the tensor's shape to stay consistent between saving/loading."
 DTYPES = (
     "loading a tensor with an altered dtype, when expecting the original dtype, would result in "
-    "confusion and hard "
-    "debugging"
+    "confusion and hard debugging"
 )
 RESLICING = "Tensor re-slicing in the callback is totally fine, though."
 

@@ -15,8 +15,7 @@ from shardvar.testing import counting
 
 SEEDS = (
     "For seeded initializers, the seed must be changed deterministically for each shard, "
-    "otherwise each shard will use "
-    "the same values."
+    "otherwise each shard will use the same values."
 )
 FULL_SHAPE = "`shape` is the full combined shape"
 PARTITION = "`__call__(shape, dtype, partition)` returns the initial value of the partition."

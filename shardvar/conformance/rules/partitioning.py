@@ -12,8 +12,7 @@ from shardvar.conformance.rules.cases import pairs
 
 DIV = (
     "If the ids do not evenly divide the number of shards, each of the first several shards will "
-    "be assigned one more "
-    "id."
+    "be assigned one more id."
 )
 SIGNATURE = (
     "`num_partitions` is a list/tuple representing the number of partitions on each dimension"

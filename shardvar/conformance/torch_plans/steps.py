@@ -210,9 +210,8 @@ def _check_alone(source: Sequence[DTensorPlacement], target: Sequence[DTensorPla
         if isinstance(each, StridedShard) and others:
             raise UnsupportedError(
                 f"Mesh axis {axis} has {each}, and mesh axis {others[0]} cuts dimension "
-                f"{each.dim} too. A split_factor "
-                "here stands for no order of mesh axes, so DTensor can fail or leave wrong "
-                "values.",
+                f"{each.dim} too. A split_factor here stands for no order of mesh axes, so "
+                "DTensor can fail or leave wrong values.",
                 "`plan_redistribution` says what has to move between any two layouts.",
             )
 

@@ -404,8 +404,7 @@ class _Laws:
         table = self.table
         return OutOfBounds(
             f"{self._slice(row)} of {table.slices.nbytes[row]} bytes at offset {table.start[row]} "
-            "reaches out of data "
-            f"file {table.file[row]} of {len(self.overview.file_nbytes)}.",
+            f"reaches out of data file {table.file[row]} of {len(self.overview.file_nbytes)}.",
             WRITE_AGAIN,
         )
 

@@ -161,8 +161,7 @@ class NativeIndex:
             key = entries.slices.key(row)
             what = (
                 f"{self.name}: {key!r}: Its bytes at offset {entries.start[row]} also belong to "
-                "other slices, and the "
-                "payloads of the file are many times its size"
+                "other slices, and the payloads of the file are many times its size"
             )
             faults.setdefault(key, past_limit(what, "MAX_PAYLOAD_EXPANSION"))
         return faults

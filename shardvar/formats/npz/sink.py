@@ -22,7 +22,13 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.npy import build_preamble
-from shardvar.wire.zip import build_central, build_end, build_local, encode_name, plan_local_nbytes
+from shardvar.wire.zip_writer import (
+    build_central,
+    build_end,
+    build_local,
+    encode_name,
+    plan_local_nbytes,
+)
 
 _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
 """The beginning of a name that would be unpacked outside the directory of the archive."""

@@ -244,8 +244,7 @@ def _check_part(contents: BundleContents, row: int, part: _SlicePart) -> None:
     if entry.dtype != full.dtype or entry.shape != shape or entry.slices:
         raise InconsistentTensor(
             f"A slice of dtype number {full.dtype} and shape {shape} is listed, but its entry has "
-            f"{entry.dtype} and "
-            f"{entry.shape}.",
+            f"{entry.dtype} and {entry.shape}.",
             WRITE_AGAIN,
         )
 

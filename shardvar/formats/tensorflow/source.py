@@ -298,8 +298,7 @@ def _check_shared(faults: _FaultFinder, sizes: Ints) -> None:
         find_shared(faults.entries, sizes),
         lambda row: past_limit(
             f"Its bytes at offset {start[row]} also belong to other tensors, and the payloads of "
-            "the file are "
-            "many times its size",
+            "the file are many times its size",
             "MAX_PAYLOAD_EXPANSION",
         ),
     )
@@ -441,8 +440,7 @@ class BundleSource(FileSource):
             found = "no checksum" if actual is None else f"the checksum {actual:08x}"
             raise CorruptCheckpoint(
                 f"{self.data.open(file).name}: the {len(stored)} bytes at offset {start} have "
-                f"{found}, but the index "
-                f"gives {expected:08x}.",
+                f"{found}, but the index gives {expected:08x}.",
                 COPY_AGAIN,
             )
 

@@ -53,16 +53,18 @@ from shardvar.wire.zip import (
     STORED,
     TAIL_NBYTES,
     Member,
-    build_central,
-    build_end,
-    build_local,
     check_local,
     check_member,
     check_supported,
-    encode_name,
     find_directory,
     local_nbytes,
     parse_directory,
+)
+from shardvar.wire.zip_writer import (
+    build_central,
+    build_end,
+    build_local,
+    encode_name,
     plan_local_nbytes,
     plan_padding,
 )

@@ -44,9 +44,8 @@ from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file, past_l
 
 _UNEVEN = (
     "If FSDP2 over tensor parallelism saved it, torch recorded the places that the placements "
-    "say, which differ from "
-    "the shards where extents do not divide: save each rank's state with torch.save, or pad the "
-    "tensor."
+    "say, which differ from the shards where extents do not divide: save each rank's state with "
+    "torch.save, or pad the tensor."
 )
 """The other cause of an item that is cut otherwise than the index says: docs/layouts.md, two
 definitions of PyTorch."""

@@ -316,8 +316,7 @@ _CLASSES = frozenset(
         f"{DCP}metadata.{name}"
         for name in (
             "Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata "
-            "BytesStorageMetadata MetadataIndex "
-            "StorageMeta _MEM_FORMAT_ENCODING"
+            "BytesStorageMetadata MetadataIndex StorageMeta _MEM_FORMAT_ENCODING"
         ).split()
     ]
     + [f"{DCP}filesystem._StorageInfo"]

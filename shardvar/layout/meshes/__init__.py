@@ -19,18 +19,12 @@ from shardvar.layout.meshes.keras import (
     tensorflow_dtensor,
 )
 from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.megatron import (
-    from_rank_offsets,
-    megatron,
-    padded_vocabulary,
-    replica_id,
-    sharded_tensor,
-    vocabulary_range,
-)
+from shardvar.layout.meshes.megatron import from_rank_offsets, megatron, replica_id, sharded_tensor
 from shardvar.layout.meshes.named_sharding import UNCONSTRAINED, named_sharding
 from shardvar.layout.meshes.parameter_servers import parameter_servers
 from shardvar.layout.meshes.pipeline import pipeline_layers
 from shardvar.layout.meshes.redistribution import Redistribution, plan_redistribution
+from shardvar.layout.meshes.vocabulary import padded_vocabulary, vocabulary_range
 
 __all__ = [
     "UNCONSTRAINED",

@@ -203,8 +203,7 @@ def check_placements(
     if len(placements) != mesh.rank:
         raise ArgumentError(
             f"The mesh {mesh} and the placements {list(placements)} differ in number: {mesh.rank} "
-            "and "
-            f"{len(placements)}.",
+            f"and {len(placements)}.",
             "Give one for each axis of the mesh, not of the tensor.",
         )
     for placement in placements:

@@ -100,8 +100,7 @@ def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None
         length = lengths[np.argmax(lengths % count > 0)]
         raise LayoutError(
             f"Dimension {dim} of the shape {extents} has {length} indices on some device, which "
-            "FSDP does not cut into "
-            f"{count} uneven parts.",
+            f"FSDP does not cut into {count} uneven parts.",
             "Shard dimension 0, or pad the parameter.",
         )
     axes[dim] = axes[dim].cut(coordinates[:, shard_axis], count)

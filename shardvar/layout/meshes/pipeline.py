@@ -114,8 +114,7 @@ def check_stage_layers(layers: Sequence[Sequence[Interval]], num_layers: int, st
     ):
         raise LayoutError(
             f"The {len(layers)} pipeline stages {tuple(layers)} do not hold each of {num_layers} "
-            "layers once on a mesh "
-            f"of {stages} stages.",
+            f"layers once on a mesh of {stages} stages.",
             "Give ranges for each stage of the mesh, as pipeline_layers does.",
         )
 
@@ -190,8 +189,7 @@ def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> lis
     if len(places) % stages or virtual not in (1, len(places) // stages) or count != num_layers:
         raise LayoutError(
             f"The layout {text!r} has {len(places)} stages and {count} layers, for {stages} "
-            "pipeline stages of "
-            f"{virtual} virtual ones and {num_layers} layers.",
+            f"pipeline stages of {virtual} virtual ones and {num_layers} layers.",
             "Give a multiple of the stages, with a t for each layer.",
         )
     # "All of the MTP layers must be in the same one virtual pipeline stage", which is the last one

@@ -67,8 +67,7 @@ class Redistribution:
             region = Region(self.target.offset[row].tolist(), self.target.extent[row].tolist())
             raise LayoutError(
                 f"The source layout holds some elements of {region}, which device "
-                f"{self.target.device[row]} needs, "
-                "nowhere or more than once.",
+                f"{self.target.device[row]} needs, nowhere or more than once.",
                 "Give layouts whose devices together hold the whole tensor.",
             )
 
@@ -272,8 +271,7 @@ def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None
             there = f"pending as {before[axis]!r}" if axis in before else "a value"
             raise LayoutError(
                 f"The target is pending as {op!r} over mesh axis {axis} of {target.mesh.shape}, "
-                "where the source, on a "
-                f"mesh of {source.mesh.shape}, is {there}.",
+                f"where the source, on a mesh of {source.mesh.shape}, is {there}.",
                 "Redistribute to values; how they would become terms is not defined.",
             )
     ops = {before[axis] for axis in _reduced_axes(source, target)}

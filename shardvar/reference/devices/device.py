@@ -136,8 +136,7 @@ class Device:
         if not self._memory.reserve(nbytes, self.memory_limit):
             raise DeviceFull(
                 f"{self.name} has a memory limit of {self.memory_limit} bytes, {self.used} are "
-                "used "
-                f"and {nbytes} were requested.",
+                f"used and {nbytes} were requested.",
                 "Spread the variable over more shards, or give the device more memory.",
             )
 

@@ -189,8 +189,7 @@ def _read_parts(parts: Sequence[Sequence[npt.ArrayLike] | Array], source: Layout
         if [array.shape for array in arrays] != wanted:
             raise LayoutError(
                 f"Device {device} is given arrays of the shapes "
-                f"{[array.shape for array in arrays]}, and its regions "
-                f"have {wanted}.",
+                f"{[array.shape for array in arrays]}, and its regions have {wanted}.",
                 "Give an array for each region of `source.regions(device)`, in that order.",
             )
         held.append(arrays)

@@ -16,11 +16,8 @@ from shardvar.reference.nn.rebalance import (
     plan_balanced_rows,
     plan_shuffled_rows,
 )
-from shardvar.reference.nn.sparse import (
-    SparseTensor,
-    embedding_lookup_sparse,
-    safe_embedding_lookup_sparse,
-)
+from shardvar.reference.nn.sparse import embedding_lookup_sparse, safe_embedding_lookup_sparse
+from shardvar.reference.nn.sparse_tensor import SparseTensor
 
 __all__ = [
     "RebalancedEmbedding",

@@ -39,7 +39,6 @@ from shardvar.reference.nn.matmul import MatmulMode, matmul, matmul_transposed
 from shardvar.reference.nn.sparse import (
     Bags,
     EmptyRows,
-    SparseTensor,
     bag_gradients,
     check_combiner,
     distinct_ids,
@@ -49,6 +48,7 @@ from shardvar.reference.nn.sparse import (
     read_bags,
     safe_embedding_lookup_sparse,
 )
+from shardvar.reference.nn.sparse_tensor import SparseTensor
 from shardvar.reference.variables.indexed_slices import IndexedSlices
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.sharded import ShardedVariable

@@ -143,20 +143,11 @@ class VariableInterface(NumpyProtocol, Trackable):
     # Reading.
 
     def value(self) -> Array:
-        """Return a snapshot of the value, as ``read_value`` does.
-
-        Returns
-        -------
-        ndarray
-            A new array on the current device.
-        """
+        """Return a snapshot of the value on the current device, as ``read_value`` does."""
         return self.read_value()
 
     def numpy(self) -> Array:
-        """Return a copy of the value; changing the copy leaves the variable as it is.
-
-        Otherwise as ``value``.
-        """
+        """Return a copy of the value; changing the copy leaves the variable as it is."""
         return self.read_value()
 
     def sparse_read(self, indices: npt.ArrayLike, name: str | None = None) -> Array:

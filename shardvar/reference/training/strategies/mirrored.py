@@ -16,11 +16,10 @@ from shardvar.layout.cutting import plan_rows
 from shardvar.layout.dtypes import Array
 from shardvar.reference.devices import Cluster, Device, current_device, device_scope, make_cluster
 from shardvar.reference.training.serialization import check_config, serializable
+from shardvar.reference.training.strategies.arguments import check_devices, check_size_known
 from shardvar.reference.training.strategies.scope import Partitioning, Scope
 from shardvar.reference.training.strategies.strategy import (
     Strategy,
-    check_devices,
-    check_size_known,
     create_copies,
     create_spread,
     open_arguments,

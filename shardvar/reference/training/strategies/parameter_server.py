@@ -22,13 +22,9 @@ from shardvar.reference.training.serialization import (
     serializable,
     serialize,
 )
+from shardvar.reference.training.strategies.arguments import check_partitioner, check_size_known
 from shardvar.reference.training.strategies.scope import Partitioning, Scope
-from shardvar.reference.training.strategies.strategy import (
-    Strategy,
-    check_partitioner,
-    check_size_known,
-    create_cut,
-)
+from shardvar.reference.training.strategies.strategy import Strategy, create_cut
 from shardvar.reference.variables import AggregatingVariable, VariableAggregation
 from shardvar.reference.variables.scopes import NextCreator
 from shardvar.reference.variables.variable import parse_mode

@@ -26,7 +26,8 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.cutting import AnyPartitioner, Cut
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.region import read_declared_shape
-from shardvar.reference.devices import Device, device_scope, full_name, operation_scope
+from shardvar.reference.devices import Device, device_scope, operation_scope
+from shardvar.reference.training.strategies.arguments import check_devices, check_partitioner
 from shardvar.reference.training.strategies.hints import Hints
 from shardvar.reference.training.strategies.scope import Partitioning, Scope, current_scope
 from shardvar.reference.variables import (
@@ -92,13 +93,7 @@ class Strategy:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Return plain data, from which ``from_config`` makes an equal strategy.
-
-        Returns
-        -------
-        dict
-            The arguments of the constructor.
-        """
+        """Return the arguments as plain data, from which ``from_config`` makes an equal strategy."""
         raise NotImplementedError
 
     @classmethod
@@ -119,13 +114,7 @@ class Strategy:
 
     @contextmanager
     def scope(self) -> Iterator[Self]:
-        """Create variables by this strategy inside the ``with`` block.
-
-        Yields
-        ------
-        Strategy
-            The strategy itself.
-        """
+        """Create variables by this strategy inside the ``with`` block, which gets the strategy."""
         with self._scope_to_enter().enter():
             yield self
 
@@ -358,53 +347,6 @@ def _as_sharded(made: VariableInterface) -> VariableInterface:
     if isinstance(made, MirroredVariable):
         return type(made)([_as_sharded(copy) for copy in made.copies], made.aggregation, made.name)
     return ShardedVariable([made], name=made.name) if isinstance(made, Variable) else made
-
-
-# Checks of arguments.
-
-
-def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
-    """Return the partitioner, a callable or None."""
-    if partitioner is not None and not callable(partitioner):
-        raise ArgumentTypeError(
-            f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None."
-        )
-    checked: AnyPartitioner | None = partitioner
-    return checked
-
-
-def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
-    """Return the devices as a tuple; a name stands for the first known device of it."""
-    # A str is a sequence too: "GPU:0" would be five devices of one letter.
-    if isinstance(devices, Sequence) and not isinstance(devices, str):
-        devices = [
-            _named(device, known) if isinstance(device, str) else device for device in devices
-        ]
-    is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
-    if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
-        raise ArgumentTypeError(
-            f"{devices!r} is not a list of devices.",
-            "Give devices: a strategy's host_devices or replica_devices.",
-        )
-    return tuple(devices)
-
-
-def _named(name: str, known: Sequence[Device]) -> Device:
-    wanted = full_name(name)
-    found = next((device for device in known if device.name == wanted), None)
-    if found is None:
-        names = ", ".join(device.short_name for device in known)
-        raise ArgumentError(f"The strategy has no device {wanted}.", f"It has {names}.")
-    return found
-
-
-def check_size_known(shape: Any, cut: Any) -> None:
-    """Refuse to cut a variable that may change its size: its shards could not."""
-    if cut is not None and isinstance(shape, Sequence) and None in shape:
-        raise ArgumentTypeError(
-            f"A variable of the shape {tuple(shape)} cannot be cut, since its size is not known.",
-            "Give its full shape, or create it outside of the partitioner's scope.",
-        )
 
 
 # One variable on many devices.

@@ -360,8 +360,7 @@ def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
     if region.shape[1:] != shape[1:]:
         raise ArgumentError(
             f"The part {region} of the shape {shape} is cut along another axis than the first, "
-            "where RFC 000's seeds "
-            "are equal for different parts.",
+            "where RFC 000's seeds are equal for different parts.",
             'Use seed_mode="global", whose values do not depend on the partition.',
         )
     return seed + (region.offset[0] if region.offset else 0)

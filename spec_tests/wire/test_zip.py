@@ -14,6 +14,13 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnsupportedError,
 )
+from shardvar.wire.archive_writer import (
+    MEMBER_ALIGNMENT,
+    build_central,
+    build_end,
+    build_local,
+    plan_local_nbytes,
+)
 from shardvar.wire.zip import (
     CENTRAL,
     END,
@@ -33,13 +40,6 @@ from shardvar.wire.zip import (
     find_directory,
     local_nbytes,
     parse_directory,
-)
-from shardvar.wire.zip_writer import (
-    MEMBER_ALIGNMENT,
-    build_central,
-    build_end,
-    build_local,
-    plan_local_nbytes,
 )
 
 START, NBYTES, COUNT = 1000, 46, 1

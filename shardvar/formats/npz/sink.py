@@ -20,15 +20,15 @@ from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.npy import build_preamble
-from shardvar.wire.zip_writer import (
+from shardvar.wire.archive_writer import (
     build_central,
     build_end,
     build_local,
     encode_name,
     plan_local_nbytes,
 )
+from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.npy import build_preamble
 
 _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
 """The beginning of a name that would be unpacked outside the directory of the archive."""

@@ -43,6 +43,14 @@ from shardvar.formats.torch.tensors import STORAGES, UNTYPED_STORAGE, value_of
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
+from shardvar.wire.archive_writer import (
+    build_central,
+    build_end,
+    build_local,
+    encode_name,
+    plan_local_nbytes,
+    plan_padding,
+)
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, malformed, past_limit
 from shardvar.wire.inert import ORDERED_DICT, Global, Reference
@@ -59,14 +67,6 @@ from shardvar.wire.zip import (
     find_directory,
     local_nbytes,
     parse_directory,
-)
-from shardvar.wire.zip_writer import (
-    build_central,
-    build_end,
-    build_local,
-    encode_name,
-    plan_local_nbytes,
-    plan_padding,
 )
 
 PICKLE = "data.pkl"

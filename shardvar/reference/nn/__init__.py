@@ -1,5 +1,6 @@
 """Operations on variables: lookups, products, sampled losses, and their gradients."""
 
+from shardvar.reference.nn.bag_ids import SparseTensor
 from shardvar.reference.nn.gradients import gradient, vjp
 from shardvar.reference.nn.lookup import embedding_lookup
 from shardvar.reference.nn.losses import (
@@ -17,7 +18,6 @@ from shardvar.reference.nn.rebalance import (
     plan_shuffled_rows,
 )
 from shardvar.reference.nn.sparse import embedding_lookup_sparse, safe_embedding_lookup_sparse
-from shardvar.reference.nn.sparse_tensor import SparseTensor
 
 __all__ = [
     "RebalancedEmbedding",

@@ -25,6 +25,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array
 from shardvar.reference.nn import losses
+from shardvar.reference.nn.bag_ids import SparseTensor
 from shardvar.reference.nn.lookup import (
     as_integers,
     check_max_norm,
@@ -48,7 +49,6 @@ from shardvar.reference.nn.sparse import (
     read_bags,
     safe_embedding_lookup_sparse,
 )
-from shardvar.reference.nn.sparse_tensor import SparseTensor
 from shardvar.reference.variables.indexed_slices import IndexedSlices
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.sharded import ShardedVariable

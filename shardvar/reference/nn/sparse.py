@@ -26,6 +26,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.reference.nn.bag_ids import SparseTensor
 from shardvar.reference.nn.lookup import (
     as_integers,
     check_max_norm,
@@ -33,7 +34,6 @@ from shardvar.reference.nn.lookup import (
     clip_rows,
     exact_dtype,
 )
-from shardvar.reference.nn.sparse_tensor import SparseTensor
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.scatter import scatter_sorted, sort_rows
 from shardvar.reference.variables.updates import ADD

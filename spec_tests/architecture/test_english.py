@@ -7,6 +7,7 @@ fall and never rise. Lower the number with it.
 import ast
 import json
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -37,10 +38,10 @@ MOST_WORDS = 35
 @cache
 def specified() -> str:
     """Return the sentences that vectors and rules of the kit quote from pages, and the RFCs'."""
-    headers = [
-        json.loads(path.read_text(encoding="utf-8")).get("header", {})
-        for path in sorted((PACKAGE / "vectors" / "data").glob("*.json"))
-    ]
+    with zipfile.ZipFile(PACKAGE / "vectors" / "vectors.zip") as vectors:
+        files = [name for name in vectors.namelist() if re.fullmatch(r"[^/]+\.json", name)]
+        headers = [json.loads(vectors.read(name)).get("header", {}) for name in files]
+    assert headers
     quoted = [rule["sentence"] for header in headers for rule in header.get("rules", [])]
     rules = (PACKAGE / "conformance" / "rules").glob("*.py")
     quoted += [path.read_text(encoding="utf-8") for path in rules]

@@ -17,9 +17,10 @@ from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.newest import candidates_of
-from shardvar.verbs.parameters import count_parameters
+from shardvar.verbs.parameters import ParameterCount
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.scalars import read_scalars
 
 if TYPE_CHECKING:
     from shardvar.verbs.compare.stats import Statistics
@@ -83,8 +84,10 @@ def _print_json(
     reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace
 ) -> None:
     listed = []
+    scalars = read_scalars(reader, [each.key for each in tensors if each.shape == ()])
     for tensor in tensors:
-        row = tensor.to_json()
+        scalar = scalars.get(tensor.key)
+        row = tensor.to_json() | {"setting": tensor.is_setting, "value": scalar and scalar.value}
         if arguments.slices:
             layout = layout_of(reader, tensor)
             row["layout"] = layout and {"rule": layout.rule, "mesh": list(layout.mesh.shape)}
@@ -93,9 +96,10 @@ def _print_json(
             row |= _statistics_json(measured.get(tensor.key))
         listed.append(row)
     metadata = reader.metadata
-    parameters = count_parameters(
-        (each.key, each.dtype, each.shape, each.encoding) for each in tensors
-    )
+    counted = {
+        each.key: (each.counted_as, each.num_parameters) for each in tensors if each.counted_as
+    }
+    parameters = ParameterCount(counted)
     print_json(
         {
             "schema": SCHEMA,
@@ -110,6 +114,7 @@ def _print_json(
             "num_slices": sum(tensor.num_slices for tensor in tensors),
             "nbytes": sum(tensor.nbytes for tensor in tensors),
             "files": list(reader.index.files),
+            "num_settings": sum(each.is_setting for each in tensors),
             "tensors": listed,
         }
     )

@@ -47,6 +47,9 @@ _TENSORS = {
     ".tensors[].num_slices": "its stored shards",
     ".tensors[].files": "the data files that contain it",
     ".tensors[].fault": "null, or an object like an item of .damages of verify",
+    ".tensors[].setting": "true for a plain Python object, such as a learning rate",
+    ".tensors[].value": "the value of a scalar, a setting as text; null for others, if it was not "
+    "read, and in a bucket for numbers",
     ".tensors[].layout": "with --slices: null, or how the shards were cut",
     ".tensors[].layout.rule": "the rule, such as a named sharding",
     ".tensors[].layout.mesh": "the shape of the device mesh",
@@ -90,6 +93,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".num_slices": "their stored shards",
         ".nbytes": "their payload bytes",
         ".files": "the names of the data files",
+        ".num_settings": "the settings among the listed tensors",
         **_TENSORS,
     },
     "inspect, if PATH matches several checkpoints": {
@@ -101,6 +105,13 @@ KEYS: dict[str, dict[str, str]] = {
         ".checkpoints[].saved": "the time of its last change, in seconds since 1970",
         ".checkpoints[].num_tensors": "its tensors; null if it was not opened",
         ".checkpoints[].nbytes": "its payload bytes; null if it was not opened",
+        ".checkpoints[].opened": "true if its index was read",
+        ".checkpoints[].problem": "why it is not known to be sound; empty if its index is",
+    },
+    "show, without KEY": {
+        ".path": "the checkpoint",
+        ".format": "its format",
+        ".keys": "the names of all tensors and settings",
     },
     "show": {
         ".key": "the name of the tensor",

@@ -5,12 +5,14 @@ The list has the tensors and bytes of the last checkpoints. Their indexes are op
 no payload is read; those in buckets are not opened, since each would take requests.
 """
 
+import os
 import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from shutil import get_terminal_size
 from time import time
 
 from shardvar.cli.output import (
@@ -18,6 +20,7 @@ from shardvar.cli.output import (
     human_age,
     human_size,
     note,
+    path_on_a_line,
     print_json,
     print_table,
     printable,
@@ -26,17 +29,22 @@ from shardvar.cli.output import (
     warn,
 )
 from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.storage.links import inner_links
+from shardvar.storage.places import split_place
 from shardvar.verbs.locate import Location, arrays_alone, exact_path
 from shardvar.verbs.newest import Candidate, newest_among, newest_checkpoint, steps_of
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
 
 _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
+_SAVED, _REMARKS = 4, 5
 _MOST_LISTED = 20
 """The checkpoints that a terminal lists, and whose indexes are opened; both the last ones."""
-_MOST_TENSORS = 20_000
-"""After so many tensors in all, no further index is opened: they take some 0.2 s, and a larger
-index its own time."""
+_MOST_TENSORS = 100_000
+"""After so many tensors in all, no further index is opened: they take some 1 s, and a larger index
+its own time."""
+_LINES_AROUND = 7
+"""Lines of the terminal for what is printed above and below the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +100,62 @@ def print_choices(
                 "saved": each.saved,
                 "num_tensors": content and content.num_tensors,
                 "nbytes": content and content.nbytes,
+                "opened": content is not None,
+                "problem": _problem(each, content),
             }
             for each, content, name in zip(found, contents, _paths(found), strict=True)
         ]
         print_json({"schema": SCHEMA, "checkpoints": listed})
         return
+    links = _links(path, found)
     choose = "one of them, or the newest with --latest" if len(newest) == 1 else "one of them"
-    say(f"{short_path(path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
+    say(f"{path_on_a_line(path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
     if kind := arrays_alone([each.location for each in found]):
         warn(f"! This is {kind.what}. {kind.remedy}")
     rows = [
-        (short_path(name), *_cells(each, content, newest))
-        for each, content, name in zip(found, contents, _paths(found), strict=True)
+        (short_path(name), *_cells(each, content, newest, link))
+        for each, content, link, name in zip(found, contents, links, _paths(found), strict=True)
     ]
     if sys.stdout.isatty():
         print()
-    if sys.stdout.isatty() and not everything and len(rows) > _MOST_LISTED:
-        say(f"{len(rows) - _MOST_LISTED:,} before these, from {rows[0][0]} on (--all lists them)")
-        rows = rows[-_MOST_LISTED:]
-    # A terminal needs no column that is the same in all lines.
-    kept = [0, *(1,) * (not sys.stdout.isatty() or len({row[1] for row in rows}) > 1), 2, 3, 4, 5]
-    right, drop = [kept.index(column) for column in (2, 3)], range(1, len(kept) - 1)
+    most = min(_MOST_LISTED, max(get_terminal_size().lines - _LINES_AROUND, 1))
+    if sys.stdout.isatty() and not everything and len(rows) > most:
+        say(f"{len(rows) - most:,} before these, from {rows[0][0]} on (--all lists them)")
+        rows = rows[-most:]
+    # A terminal needs no column that is empty, and no format that is the same in all lines.
+    kept = [column for column in range(6) if any(row[column] for row in rows) or column == 0]
+    if len({row[1] for row in rows}) == 1:
+        kept.remove(1)
+    kept = kept if sys.stdout.isatty() else list(range(6))
+    places = {column: place for place, column in enumerate(kept)}
+    styles: dict[int | tuple[int, int], str] = {places.get(_SAVED, -1): "dim"}
+    styles |= {(n, places.get(_REMARKS, -1)): _style(row[_REMARKS]) for n, row in enumerate(rows)}
     print_table(
         [_HEADERS[each] for each in kept],
         [[row[each] for each in kept] for row in rows],
-        right,
-        drop,
+        [places[column] for column in (2, 3) if column in places],
+        [places[column] for column in (1, _SAVED, 2, 3) if column in places],
+        styles,
     )
+
+
+def _style(remarks: str) -> str:
+    """Return the style of the remarks about a checkpoint."""
+    if "unreadable" in remarks:
+        return "red"
+    return "green" if remarks.startswith("newest") else "dim"
+
+
+def _links(path: str, found: Sequence[Candidate]) -> list[str]:
+    """Return the name of a link in the folder that leads to each checkpoint, or to its folder;
+    empty without one."""
+    folder = split_place(path)[0].local_path
+    if folder is None:
+        return [""] * len(found)
+    names: dict[str, str] = {target: name for name, target in inner_links(folder, folder)}
+    real = [os.path.realpath(each.location.path) for each in found]
+    steps = [[path, os.path.dirname(path)] for path in real]
+    return [next((names[step] for step in some if step in names), "") for some in steps]
 
 
 def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
@@ -166,18 +203,23 @@ def _content(location: Location) -> _Content | None:
 
 
 def _cells(
-    each: Candidate, content: _Content | None, newest: Sequence[Candidate]
+    each: Candidate, content: _Content | None, newest: Sequence[Candidate], link: str
 ) -> tuple[str, ...]:
-    """Return the format, the tensors, their size, the time of a checkpoint, and remarks."""
+    """Return the format, the tensors, their size, the time, what a checkpoint is known as, and what
+    is wrong with it."""
     tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
     saved = "" if each.saved is None else _time(each.saved)
-    words = [
-        "newest" * ([each] == newest),
-        "not finished" * (not each.is_finished),
-        content.wrong if content else "",
-    ]
-    return each.location.format.name, tensors, size, saved, ", ".join(filter(None, words))
+    remarks = ["newest" * ([each] == newest), f"also {printable(link)}" * bool(link)]
+    remarks.append(_problem(each, content))
+    return each.location.format.name, tensors, size, saved, ", ".join(filter(None, remarks))
+
+
+def _problem(each: Candidate, content: _Content | None) -> str:
+    """Return why a checkpoint is not known to be sound; empty if its index is."""
+    if not each.is_finished:
+        return "not finished"
+    return "not opened" if content is None else content.wrong
 
 
 def _time(saved: float) -> str:

@@ -122,7 +122,12 @@ def _run(words: Sequence[str]) -> int:
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
-    return execute(arguments)
+    code = execute(arguments)
+    if not getattr(arguments, "latest", False):
+        from shardvar.cli.passed_over import note_passed_over
+
+        note_passed_over(arguments)
+    return code
 
 
 def execute(arguments: Namespace) -> int:

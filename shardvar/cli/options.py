@@ -79,7 +79,9 @@ def _add_show(commands: "Commands[Parser]") -> None:
         ["model dense/bias", "model embedding '3:7, 0'", "model embedding '-1' --verify full"],
     )
     add_path(parser)
-    parser.add_argument("key", metavar="KEY", help="the name of the tensor")
+    parser.add_argument(
+        "key", metavar="KEY", nargs="?", help="the name of the tensor; without it, list the keys"
+    )
     parser.add_argument(
         "index", metavar="INDEX", nargs="?", default="", help="a NumPy basic index: '3:7, 0'"
     )

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -65,22 +65,27 @@ def print_table(
     rows: Sequence[Sequence[str]],
     right: Sequence[int] = (),
     drop: Sequence[int] | None = None,
+    styles: Mapping[int | tuple[int, int], str] = MappingProxyType({}),
+    bold: Collection[int] = (),
 ) -> None:
     """Print rows of cells under headers; columns whose number is in ``right`` are set flush right.
 
-    Where a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then
-    names in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is
-    cut.
+    If a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names
+    in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
+    At a terminal with colours, columns and cells (row, column) have the ``styles``, the names of the
+    rows ``bold`` are so, and the branches of a tree are dim.
     """
     if sys.stdout.isatty():
         rows = [[_encodable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and len(rows) <= _MOST_PRETTY:
-        _print_rich(headers, rows, right, drop)
+        _print_rich(
+            headers, rows, right, drop, styles if is_styled() else {}, bold if is_styled() else ()
+        )
     else:
         _print_plain(headers, rows, right)
 
 
-_ASCII = str.maketrans("├└│─…→", "|`|-~>")
+_ASCII = str.maketrans("├└│─…→×", "|`|-~>x")
 """The characters for the symbols of tables where the encoding of a terminal lacks these."""
 
 
@@ -90,6 +95,28 @@ def _encodable(text: str) -> str:
         return text
     encoding = sys.stdout.encoding or "ascii"
     return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def is_styled() -> bool:
+    """Return True if standard output is a terminal that shows colours, and the user has not turned
+    them off."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
+
+
+_BAR = 10
+"""The cells of a bar that stands for all."""
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def share_bar(part: float) -> str:
+    """Return a bar for a part of the whole, from 0 to 1, in eighths of a cell; at least one eighth
+    for any part.
+
+    >>> share_bar(0.5), share_bar(0.01), share_bar(0.0)
+    ('█████', '▏', '')
+    """
+    eighths = max(round(8 * _BAR * part), 1) if part else 0
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
 def line_width() -> int:
@@ -124,7 +151,7 @@ def answer(mark: Mark, text: str, verdict: str = "") -> None:
     from rich.text import Text
 
     # The symbol stands for this word.
-    first, *others = _folded(f"{symbol} {seen_from_here(text).removeprefix('ok: ')}")
+    first, *others = folded(f"{symbol} {seen_from_here(text).removeprefix('ok: ')}")
     line = Text(first)
     line.stylize(style, 0, len(symbol))
     if verdict and (place := first.find(verdict, len(symbol))) >= 0:
@@ -141,15 +168,26 @@ def can_print(symbol: str) -> bool:
     return True
 
 
-def say(text: str) -> None:
+def say(text: str, bold: Sequence[str] = ()) -> None:
     """Print a line of a report, with files as seen from the working directory; a terminal's is
-    folded between words."""
+    folded between words.
+
+    A terminal with colours shows the words of ``bold`` so.
+    """
     text = seen_from_here(text)
     if not sys.stdout.isatty():
         print(text)
         return
-    for line in _folded(text):
-        print(line)
+    lines = folded(_encodable(text))
+    if not (bold and is_styled()):
+        print("\n".join(lines))
+        return
+    from rich.text import Text
+
+    styled = [Text(line) for line in lines]
+    for line in styled:
+        line.highlight_words(bold, "bold")
+    _print_styled(styled)
 
 
 def seen_from_here(text: str) -> str:
@@ -174,7 +212,7 @@ def _here() -> str:
         return os.sep
 
 
-def _folded(text: str, stream: TextIO | None = None) -> list[str]:
+def folded(text: str, stream: TextIO | None = None) -> list[str]:
     """Return a line for a terminal as lines that fit it, unless a word does not; they are indented
     by two more."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
@@ -202,11 +240,14 @@ def warn(text: str) -> None:
         return
     from rich.text import Text
 
-    _print_styled([Text(line, style="yellow") for line in _folded(text)])
+    _print_styled([Text(line, style="yellow") for line in folded(text)])
 
 
 def print_bold(line: str, word: str) -> None:
     """Print a line of a terminal in which the first place of a word is bold."""
+    if not is_styled():
+        print(line)
+        return
     from rich.text import Text
 
     text, place = Text(line), line.find(word)
@@ -233,7 +274,7 @@ def note(text: str) -> None:
     full, it is lost."""
     with suppress(OSError):
         if sys.stderr.isatty():
-            text = "\n".join(_folded(text, sys.stderr))
+            text = "\n".join(folded(text, sys.stderr))
             word, colon, rest = text.partition(":")
             if word in _COLOURS and not os.environ.get("NO_COLOR") and not _is_dumb():
                 text = f"\x1b[{_COLOURS[word]}m{word}{colon}\x1b[0m{rest}"
@@ -364,6 +405,8 @@ def _print_rich(
     rows: Sequence[Sequence[str]],
     right: Sequence[int],
     drop: Sequence[int] | None,
+    styles: Mapping[int | tuple[int, int], str],
+    bold: Collection[int],
 ) -> None:
     from rich.cells import cell_len
     from rich.console import Console
@@ -388,19 +431,34 @@ def _print_rich(
     for column in kept:
         side: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(justify=side, no_wrap=True)
-    table.add_row(*(Text(headers[column], style="dim") for column in kept))
-    for row in rows:
+    table.add_row(*(Text(headers[column], style="dim" if is_styled() else "") for column in kept))
+    for number, row in enumerate(rows):
         name, *others = row[0], *(row[column] for column in kept[1:])
         if others and _is_right_to_left(name):
             others[0] = _LEFT_TO_RIGHT + others[0]
-        table.add_row(Text(_cut(name, left)), *map(Text, others))
+        label = Text(_cut(name, left), style="bold" if number in bold else "")
+        if is_styled() and (found := _GUIDE.match(name)):
+            label.stylize("not bold dim", 0, found.end())
+        table.add_row(
+            label,
+            *(
+                Text(text, styles.get((number, column), styles.get(column, "")))
+                for column, text in zip(kept[1:], others, strict=True)
+            ),
+        )
     console.print(table)
     # Of other names that are cut, a wider terminal shows the whole.
     if any(cell_len(row[0]) > width for row in rows):
         console.print(
-            Text("A pipe has names whole that no terminal of this width can show.", style="dim")
+            Text(
+                "A pipe has names whole that no terminal of this width can show.",
+                style="dim" if is_styled() else "",
+            )
         )
 
+
+_GUIDE = re.compile(r"[│├└─|`\- ]*(?=[^ ])")
+"""The branches of a tree before a name."""
 
 _LEFT_TO_RIGHT = "\u200e"
 """An invisible letter after which a terminal goes on from the left."""
@@ -455,9 +513,9 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
         if first.strip("│| "):  # not only branches
             print(first)
         named = zip(headers[1:], others, strict=True)
-        cells = [f"{header} {cell}" for header, cell in named if cell]
-        # NULs replace the spaces inside a cell, so that a cell stays on one line if a line can hold
-        # it.
+        cells = [f"{header} {cell}".strip() for header, cell in named if cell]
+        # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can
+        # hold it.
         cells = [cell.replace(" ", "\0") if len(cell) <= width - 4 else cell for cell in cells]
         for line in wrap(
             "  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False
@@ -466,11 +524,28 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
 
 
 __all__ = [
-    "count", "human_age", "human_count", "human_shape", "human_size", "human_tensors", "human_time",
-    "one_line", "printable", "short_name", "short_path",
+    "count",
+    "human_age",
+    "human_count",
+    "human_shape",
+    "human_size",
+    "human_tensors",
+    "human_time",
+    "one_line",
+    "path_on_a_line",
+    "printable",
+    "short_name",
+    "short_path",
 ]  # fmt: skip
 
 
 def short_path(path: str) -> str:
     """Return a path as a person in the working directory would type it."""
     return printable(path.removeprefix(_here()))
+
+
+def path_on_a_line(path: str) -> str:
+    """Return ``short_path``; at a terminal without the middle of one that is longer than a line."""
+    shown = short_path(path)
+    width = max(_columns(None), _NARROWEST) - 1  # for the colon after it
+    return _cut(shown, width) if sys.stdout.isatty() and len(shown) > width else shown

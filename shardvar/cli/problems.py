@@ -13,6 +13,7 @@ from textwrap import wrap
 
 from shardvar.cli.output import (
     count,
+    folded,
     one_line,
     print_bold,
     printable,
@@ -33,9 +34,16 @@ _BETWEEN = 2
 
 
 def print_problems(
-    problems: Sequence[Damage], everything: bool = False, indent: str = "", *, pipe: str
+    problems: Sequence[Damage],
+    everything: bool = False,
+    indent: str = "",
+    *,
+    pipe: str,
+    most: int | None = None,
 ) -> bool:
     """Print problems; in a pipe, and with ``everything``, as sentences that begin with ``pipe``.
+
+    A terminal gets at most ``most`` causes, and the number of the others.
 
     Return True if each tensor was named.
     """
@@ -43,11 +51,25 @@ def print_problems(
         for line in lines_of_problems(indent + pipe, problems, everything):
             say(line)
         return True
-    # What file and word say is not said for each tensor.
-    told = main_causes_of(
-        replace(each, cause="") if each.is_told_by_file else each for each in problems
+    causes = _causes(problems)
+    for line, word in problem_lines(problems, indent, most):
+        if word:
+            print_bold(line, word)
+        else:
+            print(line)
+    return len(causes) <= (most or len(causes)) and all(
+        len(list(fold_keys(each.keys))) <= _MOST_LABELS for each in causes
     )
-    causes = sorted(told, key=lambda each: (each.file is None, natural_key(each.file or "")))
+
+
+def problem_lines(
+    problems: Sequence[Damage], indent: str = "", most: int | None = None
+) -> list[tuple[str, str]]:
+    """Return the lines of problems for a terminal, each with its bold word: one or more for each
+    file or cause, then what to do."""
+    causes = _causes(problems)
+    more = len(causes[most:]) if most else 0
+    causes = causes[:most]
     rows = [(_place(each), each.word, list(_details(each))) for each in causes]
     places = max((len(place) for place, _, _ in rows), default=0)
     words = max((len(word) for _, word, _ in rows), default=0)
@@ -56,18 +78,27 @@ def print_problems(
         default=0,
     )
     width = get_terminal_size().columns - len(indent)
+    lines = []
     for place, word, details in rows:
         head = "  ".join(filter(None, (place.ljust(places), word.ljust(words))))
         first, *others = _lines(head, details, width, max(longest, _LEAST_WIDE))
-        print_bold(indent + first, word)
-        for line in others:
-            print(indent + line)
-    remedies = dict.fromkeys(each.remedy for each in causes if each.remedy)
+        lines += [(indent + first, word), *((indent + line, "") for line in others)]
+    if more:
+        lines.append((f"{indent}and {count(more, 'other cause')}", ""))
+    remedies = dict.fromkeys(one_line(each.remedy) for each in causes if each.remedy)
     if remedies:
-        print()
-    for remedy in remedies:
-        say(indent + one_line(remedy))
-    return all(len(list(fold_keys(each.keys))) <= _MOST_LABELS for each in causes)
+        lines.append(("", ""))
+    lines += [(line, "") for remedy in remedies for line in folded(indent + remedy)]
+    return lines
+
+
+def _causes(problems: Sequence[Damage]) -> list[Cause]:
+    """Return the causes of problems, causes with a file first, in natural order."""
+    # What file and word say is not said for each tensor.
+    told = main_causes_of(
+        replace(each, cause="") if each.is_told_by_file else each for each in problems
+    )
+    return sorted(told, key=lambda each: (each.file is None, natural_key(each.file or "")))
 
 
 def _place(cause: Cause) -> str:
@@ -103,7 +134,7 @@ def _lines(head: str, details: Sequence[str], width: int, least: int) -> Iterato
     beside = len(head) + _BETWEEN
     if width - beside < least:
         yield head.rstrip()
-        beside, head = 2, ""
+        beside, head = _BETWEEN, ""
     for detail in details:
         for line in wrap(
             detail, max(width - beside, 1), break_long_words=False, break_on_hyphens=False

@@ -6,14 +6,29 @@ printed. A tensor that fits in an I/O block is verified whole, whatever is selec
 larger one a note says where no checksum was compared.
 """
 
+import sys
 from argparse import Namespace
 from itertools import product
 from math import prod
+from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
 
-from shardvar.cli.output import human_shape, line_width, note, print_json, printable
+from shardvar.cli.output import (
+    count,
+    human_shape,
+    line_width,
+    note,
+    one_line,
+    path_on_a_line,
+    print_json,
+    printable,
+    say,
+    short_path,
+)
+from shardvar.cli.rows import Table, print_keys
+from shardvar.cli.tensors import list_tensors
 from shardvar.cli.usage import parse_index_text
 from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES
@@ -23,6 +38,8 @@ from shardvar.planning.index import NO_CHECKSUM, unknown_key
 from shardvar.verbs.numbers import json_number, widen_numbers
 from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.scalars import is_setting, read_scalars
+from shardvar.verbs.steps import natural_key
 from shardvar.verbs.storages import check_storages
 
 _PRINTED = 1000
@@ -40,13 +57,19 @@ _MOST_JSON = 1_000_000
 _MOST_BYTES = 200
 """Bytes of one string that are printed."""
 
+_LINES_AROUND = 7
+"""Lines of the terminal around a list of keys."""
+
 Axes = list[int | range]
 
 
 def execute(arguments: Namespace) -> int:
-    """Print a selection of one tensor."""
+    """Print a selection of one tensor, or without a KEY of several the keys."""
     with open_checkpoint(arguments.path, dequantize=arguments.dequantize) as reader:
-        key = _find_key(reader, arguments.key)
+        if arguments.key is None and len(reader) != 1:
+            _print_keys(reader, arguments.json)
+            return 0
+        key = reader.keys()[0] if arguments.key is None else _find_key(reader, arguments.key)
         if arguments.json:
             axes = parse_index_text(arguments.index, reader[key].shape)
             is_checked = _check(reader, key, arguments.verify)
@@ -62,6 +85,35 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
+def _print_keys(reader: Reader, as_json: bool) -> None:
+    """Print the keys that a selection can be of; a terminal gets as many as it has lines for."""
+    tensors = sorted(list_tensors(reader), key=lambda each: natural_key(each.key))
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "path": reader.path,
+                "format": reader.format,
+                "keys": [each.key for each in tensors],
+            }
+        )
+        return
+    say(
+        f"{path_on_a_line(reader.path)} ({reader.format}): {count(len(tensors), 'key')}; give the KEY of one:"
+    )
+    most = (
+        max(get_terminal_size().lines - _LINES_AROUND, 1) if sys.stdout.isatty() else len(tensors)
+    )
+    shown = tensors[:most]
+    scalars = read_scalars(reader, [each.key for each in shown if each.shape == ()])
+    table = Table(reader, shown, scalars, with_slices=False, nbytes=0, numbers={})
+    print_keys([row for each in shown for row in table.of_tensors(printable(each.key), [each])])
+    if len(shown) < len(tensors):
+        say(
+            f"{len(tensors) - most:,} more: `shardvar inspect {short_path(reader.path)}` shows them folded."
+        )
+
+
 def describe_selection(
     reader: Reader, key: str, index: str, width: int, verify: str = "auto"
 ) -> tuple[str, str, str]:
@@ -72,6 +124,9 @@ def describe_selection(
     index = index.strip().removeprefix("[").removesuffix("]")
     selected = f"[{printable(index)}]" if index else ""
     whole = f", of {human_shape(tensor.shape)}" if index else ""
+    if is_setting(reader, tensor.dtype, tensor.shape) and not index:
+        text = bytes(reader.read(key)[()]).decode("utf-8", "surrogateescape")
+        return f"{printable(key)} setting", one_line(text), ""
     dtype = f"{tensor.dtype} {reader.encodings.get(key, '')}".strip()
     heading = f"{printable(key)}{selected} {dtype} {human_shape(_shape_of(axes))}{whole}"
     return heading, _as_text(reader, tensor, axes, width), _caution(reader, is_checked)

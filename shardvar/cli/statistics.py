@@ -8,14 +8,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 
-from shardvar.cli.output import count, print_table, printable, say, short_name, warn
+from shardvar.cli.fitting import Shown, fit, line_weights, positions_of
+from shardvar.cli.output import count, folded, print_table, printable, say, short_name, warn
+from shardvar.cli.state import fold_state, slot_name, slot_names
 from shardvar.cli.tensors import Tensor
-from shardvar.cli.tree import Line, fold_keys, tree_lines
+from shardvar.cli.tree import fold_keys, tree_lines
 from shardvar.errors import ReadError
 from shardvar.pictures.words import named
 from shardvar.verbs.compare.stats import Statistics
 from shardvar.verbs.numbers import Number
 
+_TOGETHER = "Tensors that share a line are measured together; --all lists each of them."
 _MOST_NAMED = 3
 """Tensors that a line of findings names; it counts the others."""
 _HEADERS = ("tensor", "min", "max", "mean", "std", "NaN", "inf", "zero")
@@ -39,43 +42,72 @@ ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
 """Kinds of values worth a line: the name for ``--fail-on``, the words, the test."""
 
 
-def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: bool) -> None:
-    """Print what is remarkable, then a table of the values of tensors; with ``folded``, equal
-    layers share a line."""
+def print_statistics(tensors: Sequence[Tensor], measured: _Measured, room: int | None) -> None:
+    """Print what is remarkable, then a table of the values of tensors.
+
+    With ``room``, equal layers share a line, and the tree of lines is folded to so many lines of
+    the terminal.
+    """
     found = list(findings(measured))
     for text in found:
         warn(text)
     if found:
         print()
-    if not folded:
+    if room is None:
         digits = 3 if sys.stdout.isatty() else 6
         rows = [_statistics_row(printable(key), each, digits) for key, each in measured.items()]
         print_table(_HEADERS, rows, range(1, 8), [7, 4])
-        return
+    else:
+        _print_folded(
+            tensors, measured, room - sum(len(folded(text)) for text in found) - bool(found)
+        )
+
+
+def _print_folded(tensors: Sequence[Tensor], measured: _Measured, room: int) -> None:
+    tensors, slots, _ = fold_state(tensors)
     # Strings have no statistics, and neither have tensors whose faults are listed below the table.
-    others = [each.key for each in tensors if each.key not in measured and each.fault is None]
+    others = [
+        each.key
+        for each in tensors
+        if each.key not in measured and each.fault is None and not each.is_setting
+    ]
     tensors = [each for each in tensors if each.key in measured]
-    rows, several = [], False
     # Matrices with other parts in a model are not measured together.
     kinds = [(each.kind, each.shape) for each in tensors]
-    for line in tree_lines([each.key for each in tensors], kinds, by_words=False):
-        several |= len(line.alike) > 1 and line.leaf is not None
-        rows.append(_folded_row(line, [measured[tensors[leaf].key] for leaf in line.alike]))
+    lines = list(tree_lines([each.key for each in tensors], kinds, by_words=False))
+    several = any(len(line.alike) > 1 and line.leaf is not None for line in lines)
+    below = [f"without numbers: {named([label for label, _ in fold_keys(others)])}"] * bool(others)
+    below += [_TOGETHER] * (several or len(lines) > room)
+    by_name = {
+        name: [each for each in slots if slot_name(each.key) == name] for name in slot_names(slots)
+    }
+    room -= len(by_name) + sum(len(folded(text)) for text in below) + bool(below)
+    kept = fit(lines, line_weights(lines, tensors), max(room, 1))
+    rows = [
+        _folded_row(each, [measured[tensors[leaf].key] for leaf in positions_of(each)])
+        for each in kept
+    ]
+    for name, some in by_name.items():
+        found = [measured[each.key] for each in some if each.key in measured]
+        rows.append(_merged_row(f"optimizer slots {printable(name)}", found))
     # A column of counts that are all 0 says nothing; the lines above say what is remarkable.
-    kept = [
+    columns = [
         column
         for column in range(8)
         if column < 5 or any(row[column] not in ("", "0") for row in rows)
     ]
-    taken = [tuple(row[column] for column in kept) for row in rows]
-    drop = [kept.index(column) for column in (7, 5, 6, 4, 3) if column in kept]
-    print_table([_HEADERS[column] for column in kept], taken, range(1, len(kept)), drop)
-    if several or others:
+    drop = [columns.index(column) for column in (7, 5, 6, 4, 3) if column in columns]
+    print_table(
+        [_HEADERS[column] for column in columns],
+        [tuple(row[column] for column in columns) for row in rows],
+        range(1, len(columns)),
+        drop,
+        bold=[number for number, each in enumerate(kept) if each.line.leaf is None],
+    )
+    if below:
         print()
-    if others:
-        say(f"without numbers: {named([label for label, _ in fold_keys(others)])}")
-    if several:
-        say("Tensors that share a line are measured together; --all lists each of them.")
+    for text in below:
+        say(text)
 
 
 def findings(measured: _Measured) -> Iterator[str]:
@@ -104,16 +136,27 @@ def findings(measured: _Measured) -> Iterator[str]:
             yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(names)}"
 
 
-def _folded_row(line: Line, found: Sequence[Statistics | ReadError]) -> _Row:
-    """Return the row of the tensors that share a line; a branch has only its label."""
-    label = (
-        line.guide + printable(line.label) + (f" (x{line.num_alike})" if line.num_alike > 1 else "")
-    )
-    if line.leaf is None:
+def _folded_row(shown: Shown, found: Sequence[Statistics | ReadError]) -> _Row:
+    """Return the row of the tensors that share a line, or are below a folded branch; an open one
+    has only its label."""
+    line = shown.line
+    times = f" (x{line.num_alike})" if line.num_alike > 1 else ""
+    label = f"{line.guide}{printable(line.label)}{'…' * shown.is_folded}{times}"
+    if shown.others:
+        label = f"{line.guide}… {len(shown.others):,} more"
+    elif line.leaf is None and not shown.is_folded:
         return label, *[""] * 7
+    return _merged_row(label, found)
+
+
+def _merged_row(label: str, found: Sequence[Statistics | ReadError]) -> _Row:
+    """Return the row of the values of several tensors together, or of the error of the first that
+    cannot be read."""
     known = [each for each in found if isinstance(each, Statistics)]
     broken = [each for each in found if isinstance(each, ReadError)]
-    return _statistics_row(label, broken[0] if broken else reduce(Statistics.merge, known), 3)
+    return _statistics_row(
+        label, broken[0] if broken else reduce(Statistics.merge, known, Statistics()), 3
+    )
 
 
 def _statistics_row(label: str, found: Statistics | ReadError, digits: int) -> _Row:

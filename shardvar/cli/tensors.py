@@ -6,10 +6,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from shardvar.errors import ArgumentError, ReadError
+from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
-from shardvar.verbs.parameters import num_parameters
+from shardvar.verbs.parameters import count_in
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.scalars import has_settings
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout
@@ -64,11 +66,16 @@ class Tensor:
     """Its rows in the reader's table of entries."""
     encoding: str | None = None
     """The encoding of its bytes, such as Q8_0; None for a tensor whose elements are its values."""
-
-    @property
-    def num_parameters(self) -> int:
-        """The elements that are parameters of a model."""
-        return num_parameters(self.key, self.dtype, self.shape, self.encoding)
+    num_parameters: int = 0
+    """The parameters of a model that it holds."""
+    counted_as: str = ""
+    """The dtype, the encoding or the scheme of packed weights by which they are counted; empty
+    without any."""
+    may_be_packed: bool = False
+    """True for a matrix of small integers, which may be weights that are packed by an unknown
+    scheme."""
+    is_setting: bool = False
+    """True for a plain object of a program, such as a learning rate."""
 
     @property
     def kind(self) -> str:
@@ -105,6 +112,10 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
     nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
     row_of, encodings = tensors.rows(), reader.encodings
+    # Of all tensors, since packed weights are known by their neighbors.
+    parameters = count_in(tensors, encodings)
+    left_out = set(parameters.left_out)
+    has_any = has_settings(reader)
     listed = []
     for key in reader:
         if globs and not any(fnmatchcase(key, glob) for glob in globs):
@@ -119,7 +130,24 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
         total = sum(nbytes[entry] for entry in rows)
         dtype, shape = tensors.dtype(row), tensors.shape(row)
         fault, encoding = faults.get(key), encodings.get(key)
-        listed.append(Tensor(key, dtype, shape, total, len(rows), names, fault, rows, encoding))
+        counted_as, number = parameters.counted.get(key, ("", 0))
+        listed.append(
+            Tensor(
+                key,
+                dtype,
+                shape,
+                total,
+                len(rows),
+                names,
+                fault,
+                rows,
+                encoding,
+                number,
+                counted_as,
+                key in left_out,
+                has_any and dtype == STRING and shape == (),
+            )
+        )
     # In a checkpoint without tensors no pattern matches, which is not the user's mistake.
     if globs and not listed and reader.keys():
         raise ArgumentError(

@@ -54,6 +54,8 @@ class Line:
     """The positions of ``leaves``, and of their counterparts below shared lines above."""
     num_alike: int = 1
     """The siblings that share the line by a range of numbers."""
+    num_shared: int = 1
+    """All siblings that share the line, also those by a list of words."""
     gaps: tuple[int, ...] = ()
     """The numbers between the first and the last of these siblings that no sibling has."""
 
@@ -141,7 +143,12 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
     groups = fold(above[0])
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
-        label, gaps, num_alike = group.label, group.gaps, group.num_alike
+        label, gaps, num_alike, num_shared = (
+            group.label,
+            group.gaps,
+            group.num_alike,
+            len(group.names),
+        )
         nodes = [above[0].children[name] for name in group.names]
         every = [node.children[name] for node in above for name in group.names]
         # A chain of single lines is one line: ``a/`` above only ``b/`` becomes ``a/b/``, and
@@ -152,6 +159,7 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
                 gaps + inner[0].gaps,
                 num_alike * inner[0].num_alike,
             )
+            num_shared *= len(inner[0].names)
             nodes = [each.children[name] for each in nodes for name in inner[0].names]
             every = [each.children[name] for each in every for name in inner[0].names]
         leaves = tuple(leaf for each in nodes for leaf in _leaves(each))
@@ -160,15 +168,8 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
             if len(every) == len(nodes)
             else tuple(leaf for each in every for leaf in _leaves(each))
         )
-        yield Line(
-            label,
-            guide + ("└─ " if is_last else "├─ "),
-            nodes[0].leaf,
-            leaves,
-            alike,
-            num_alike,
-            gaps,
-        )
+        branch = guide + ("└─ " if is_last else "├─ ")
+        yield Line(label, branch, nodes[0].leaf, leaves, alike, num_alike, num_shared, gaps)
         yield from _lines(every, guide + ("   " if is_last else "│  "), fold)
 
 

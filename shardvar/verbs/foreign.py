@@ -24,6 +24,7 @@ from shardvar.formats.shares import finished_shares
 from shardvar.formats.table import format_names, format_of_name, stem_of_name
 from shardvar.formats.unfinished import cause_of_unfinished, remedy_of_unfinished, unfinished_files
 from shardvar.pictures.words import count, named
+from shardvar.storage.links import outer_links
 from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
@@ -208,6 +209,9 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     if kind:
         error = IncompleteCheckpoint if kind.is_lost else UnsupportedError
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
+    links = [] if storage.local_path is None else outer_links(storage.local_path)
+    if links and not files and not folders:
+        return _links_error(shown, links)
     if not files and not folders:
         return CheckpointNotFound(
             f"The folder {shown} is empty.", "Give the folder of a checkpoint."
@@ -215,6 +219,8 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     if uncommitted := _shares_error(shown, files) or _unfinished_error(shown, storage, "", files):
         return uncommitted
     kinds = _kinds_in(storage, files)
+    if links and not kinds:
+        return _links_error(shown, links)
     details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named(
         [*files, *folders]
     )
@@ -225,6 +231,16 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     remedy = kinds[0][1].remedy if kinds else f"The formats are {', '.join(format_names())}."
     lost = any(kind.is_lost for _, kind in kinds)
     return MalformedCheckpoint(cause, remedy) if lost else CheckpointNotFound(cause, remedy)
+
+
+def _links_error(shown: str, links: Sequence[str]) -> ShardvarError:
+    """Return the error of a folder without a checkpoint, but with links out of it."""
+    which = f"a link that leads out of it, {named(links)}"
+    if len(links) > 1:
+        which = f"links that lead out of it, {named(links)}"
+    cause = f"The folder {shown} has no checkpoint, but {which}. Such links are not followed."
+    remedy = f"Give the path of the link: `shardvar inspect {os.path.join(shown, links[0])}`."
+    return CheckpointNotFound(cause, remedy)
 
 
 def _kinds_in(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKind]]:

@@ -44,6 +44,7 @@ from shardvar.formats.table import (
 )
 from shardvar.formats.unfinished import name_unfinished, remedy_of_unfinished, unfinished_files
 from shardvar.pictures.words import similar
+from shardvar.storage.links import inner_links
 from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.foreign import ARRAYS_ALONE, explain, kind_of_folder
@@ -194,16 +195,24 @@ def find_below(path: Path) -> list[Location]:
     return sorted(found, key=lambda each: natural_key(each.path)) if len(found) > 1 else found
 
 
-def below(path: Path) -> list[Location]:
-    """Return the checkpoints in the folders below a folder, in natural order."""
-    level, left, found = [split_place(path)[0]], _MAX_FOLDERS, list[Location]()
+def below(path: Path, most: int | None = None) -> list[Location]:
+    """Return the checkpoints in the folders below a folder, also if it has one itself, in natural
+    order.
+
+    Links to folders below are followed, if the search does not come to these by itself; links to
+    others are not. ``AmbiguousPath`` if there are more than ``most`` folders; None stands for
+    10,000.
+    """
+    most = _MAX_FOLDERS if most is None else most
+    root = split_place(path)[0]
+    level, searched, found = [root], [root], list[Location]()
     for _ in range(_DEPTH):
         level = [folder for each in level for folder in _folders_in(each)]
-        left -= len(level)
-        if left < 0:
+        searched += level
+        if len(searched) > most:
             cause = (
-                f"{os.fspath(path)} has no checkpoint itself, and more than {_MAX_FOLDERS:,} "
-                "folders below it."
+                f"{os.fspath(path)} has no checkpoint itself, and more than {most:,} folders "
+                "below it."
             )
             raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
         here = [(folder, _found_at(folder, "")) for folder in level]
@@ -213,8 +222,25 @@ def below(path: Path) -> list[Location]:
             for folder, locations in here
             if all(is_companion(each.name) for each in locations)
         ]
+    known = [*searched, *(location.storage for location in found)]
+    found += [location for folder in _linked(root, known) for location in _found_at(folder, "")]
     found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path))
+
+
+def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
+    """Return the folders that links in some folders lead to, if they are inside the root and not
+    among these."""
+    if root.local_path is None:
+        return []
+    links = [(folder, *link) for folder in searched for link in inner_links(folder.path, root.path)]
+    known = {os.path.realpath(folder.path) for folder in searched} if links else set()
+    linked = []
+    for folder, name, target in links:
+        if target not in known:
+            known.add(target)
+            linked.append(folder.folder(name))
+    return linked
 
 
 def _folders_in(storage: Storage) -> list[Storage]:

@@ -1,8 +1,9 @@
 """Parameters: the elements of a model, which is what people call the size of a checkpoint.
 
 Every element of a tensor of floating-point or complex numbers is a parameter, and so is every
-element of a quantised tensor, unless the tensor belongs to an optimizer. Counters, masks, strings
-and objects are left out.
+number of a quantised tensor, unless the tensor belongs to an optimizer. Counters, masks, strings
+and objects are left out, and so are the scales of packed weights (``packed``). Integers that may be
+weights of an unknown scheme are not counted; they are named.
 
 Slots are recognised by their keys, since few formats mark them: by a path component such as
 ``optimizer``, which PyTorch, Keras and JAX trainers write, TensorFlow's ``.OPTIMIZER_SLOT``, and
@@ -11,29 +12,60 @@ optimizer, in ``_trainable_variables``; they count.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+
+from shardvar.planning.slices import TensorTable
+from shardvar.verbs.packed import find_packed
 
 _NUMERIC = ("float", "bfloat", "complex", "qint", "quint", "int4", "int2", "uint4", "uint2")
 """Beginnings of the names of dtypes that hold weights; nothing but weights is kept in integers of
 two or four bits."""
 
 _OPTIMIZER = re.compile(
-    r"(?:^|[./])(?:optimizers?|opt|optim|optimizer_states?|opt_states?|\.OPTIMIZER_SLOT)(?:[./](?!_trainable_variables/)|$)"
+    r"(?:^|[./])(?:optimizers?|optimizer_(?:states?|weights)|opt|optim|opt_states?|"
+    r"\.OPTIMIZER_SLOT)(?:[./](?!_trainable_variables/)|$)"
     r"|[./](?:exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer)$"
     r"|/(?:Adam|Adam_1|Adagrad|Adadelta|Adadelta_1|Momentum|RMSProp|RMSProp_1|Ftrl|Ftrl_1)$"
 )
+
+
+_SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+"""Integers that packed weights are held in; integers of 64 bits are ids and counters."""
+
+_Row = tuple[str, str | None, tuple[int, ...] | None, str | None]
+"""The key, the dtype, the shape and the encoding of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
     """The parameters of some tensors."""
 
-    total: int
-    """Their number."""
-    by_dtype: dict[str, int]
-    """Their number for each dtype, or for each encoding of quantised tensors; the largest first."""
+    counted: Mapping[str, tuple[str, int]]
+    """The number of each tensor that has any, with its dtype, its encoding, or the scheme by which
+    it is packed."""
+    left_out: tuple[str, ...] = ()
+    """The keys of matrices of small integers, which may be weights that are packed by an unknown
+    scheme."""
+
+    @property
+    def total(self) -> int:
+        """Their number."""
+        return sum(number for _, number in self.counted.values())
+
+    @property
+    def by_dtype(self) -> dict[str, int]:
+        """Their number for each dtype, encoding and scheme; the largest first."""
+        found: dict[str, int] = {}
+        for kind, number in self.counted.values():
+            found[kind] = found.get(kind, 0) + number
+        return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+
+    def among(self, keys: Collection[str]) -> "ParameterCount":
+        """Return the count of some of the tensors."""
+        counted = {key: found for key, found in self.counted.items() if key in keys}
+        return ParameterCount(counted, tuple(key for key in self.left_out if key in keys))
 
 
 def is_optimizer_state(key: str) -> bool:
@@ -45,20 +77,49 @@ def is_optimizer_state(key: str) -> bool:
     return _OPTIMIZER.search(key) is not None
 
 
-def num_parameters(
-    key: str, dtype: str | None, shape: tuple[int, ...] | None, encoding: str | None = None
-) -> int:
-    """Return the number of parameters of one tensor; 0 for a tensor that is not of the model.
+def count_parameters(tensors: Iterable[_Row]) -> ParameterCount:
+    """Count the parameters of the tensors of a checkpoint, each given by its key, dtype, shape and
+    encoding.
 
-    ``encoding`` names the blocks of a quantised tensor, whose shape counts bytes.
+    An encoding is the name of the blocks of a quantised tensor, whose shape counts bytes. The
+    tensors of a packed layer are known only together, so ``tensors`` are all of the checkpoint;
+    ``among`` takes some of them.
 
-    >>> num_parameters("w", "float32", (3, 4)), num_parameters("step", "int64", ())
-    (12, 0)
-    >>> num_parameters("w", "uint8", (2, 34), "Q8_0")
-    64
+    >>> count = count_parameters([("w", "float32", (3, 4), None), ("b", "bfloat16", (4,), None)])
+    >>> count.total, count.by_dtype
+    (16, {'float32': 12, 'bfloat16': 4})
+    >>> count_parameters([("w", "uint8", (2, 34), "Q8_0"), ("step", "int64", (), None)]).counted
+    {'w': ('Q8_0', 64)}
     """
-    if shape is None or dtype is None or is_optimizer_state(key):
-        return 0
+    rows = [row for row in tensors if not is_optimizer_state(row[0])]
+    packed, scaling = find_packed({key: (dtype, shape) for key, dtype, shape, _ in rows})
+    counted: dict[str, tuple[str, int]] = {}
+    left_out = []
+    for key, dtype, shape, encoding in rows:
+        if dtype is None or shape is None or key in scaling:
+            continue
+        kind, number = packed.get(key) or (
+            encoding or dtype,
+            _num_parameters(dtype, shape, encoding),
+        )
+        if number:
+            counted[key] = kind, number
+        elif dtype in _SMALL_INTEGERS and len(shape) > 1 and 0 not in shape:
+            left_out.append(key)
+    return ParameterCount(counted, tuple(left_out))
+
+
+def count_in(tensors: TensorTable, encodings: Mapping[str, str]) -> ParameterCount:
+    """Count the parameters of the tensors of an index; ``encodings`` has the names of quantised
+    blocks."""
+    rows = enumerate(tensors.keys)
+    return count_parameters(
+        (key, tensors.dtype(row), tensors.shape(row), encodings.get(key)) for row, key in rows
+    )
+
+
+def _num_parameters(dtype: str, shape: tuple[int, ...], encoding: str | None) -> int:
+    """Return the number of parameters of a tensor that is judged by itself."""
     if encoding is not None:
         from shardvar.wire.ggml import BLOCKS  # not above: few checkpoints have such blocks
 
@@ -66,20 +127,3 @@ def num_parameters(
             if block.name == encoding:
                 return prod(shape) // block.nbytes * block.length
     return prod(shape) if dtype.startswith(_NUMERIC) else 0
-
-
-def count_parameters(
-    tensors: Iterable[tuple[str, str | None, tuple[int, ...] | None, str | None]],
-) -> ParameterCount:
-    """Count the parameters of tensors, each given by its key, dtype, shape and encoding.
-
-    >>> count_parameters([("w", "float32", (3, 4), None), ("b", "bfloat16", (4,), None)])
-    ParameterCount(total=16, by_dtype={'float32': 12, 'bfloat16': 4})
-    """
-    counts: dict[str, int] = {}
-    for key, dtype, shape, encoding in tensors:
-        if number := num_parameters(key, dtype, shape, encoding):
-            kind = encoding or dtype or ""
-            counts[kind] = counts.get(kind, 0) + number
-    ordered = dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
-    return ParameterCount(sum(counts.values()), ordered)

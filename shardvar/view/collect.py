@@ -22,7 +22,7 @@ from shardvar.verbs.compare.comparison import DiffReport, ValueDifference
 from shardvar.verbs.compare.stats import NUM_BINS, Statistics
 from shardvar.verbs.holders import holders_of
 from shardvar.verbs.numbers import Number, json_number
-from shardvar.verbs.parameters import is_optimizer_state, num_parameters
+from shardvar.verbs.parameters import count_in, is_optimizer_state
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reading_order import reading_key
 from shardvar.verbs.reports import WriteReport
@@ -325,12 +325,7 @@ def _size(storage: Storage, name: str) -> int | None:
 
 
 def _num_parameters(entries: EntryTable, keys: Sequence[str], encodings: Mapping[str, str]) -> int:
-    tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
-    found = [(key, row_of[key]) for key in keys if key in row_of]
-    return sum(
-        num_parameters(key, tensors.dtype(row), tensors.shape(row), encodings.get(key))
-        for key, row in found
-    )
+    return count_in(entries.slices.tensors, encodings).among(set(keys)).total
 
 
 def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:

@@ -61,6 +61,7 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
         ],
         "inspect, if PATH matches several checkpoints": [["inspect", tmp_path / "several"]],
         "show": [["show", whole, "w"]],
+        "show, without KEY": [["show", whole]],
         "view": [["view", whole, "-o", tmp_path / "page.html"]],
         "verify": [["verify", damaged], ["verify", plain]],
         "diff": [["diff", whole, changed], ["diff", whole, damaged]],

@@ -58,10 +58,16 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @contextmanager
-def terminal(columns: int, kind: str = "dumb") -> Iterator[None]:
-    """Let the standard output be a terminal so many columns wide, whatever the tests themselves
-    write to."""
-    environment = {"COLUMNS": str(columns), "LINES": "50", "NO_COLOR": "1", "TERM": kind}
+def terminal(
+    columns: int, kind: str = "dumb", lines: int = 50, no_color: str = "1"
+) -> Iterator[None]:
+    """Let the standard output be a terminal of a size, whatever the tests themselves write to."""
+    environment = {
+        "COLUMNS": str(columns),
+        "LINES": str(lines),
+        "NO_COLOR": no_color,
+        "TERM": kind,
+    }
     with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
         yield
 

@@ -1,0 +1,59 @@
+"""Checkpoints in a folder that the path of the folder does not mean.
+
+The path of a folder means the checkpoints in it. It does not mean files of torch.save, Keras, GGUF
+and NumPy next to them, nor checkpoints in folders below (``locate``), and links out of the folder
+are not followed. People must know about what they do not see.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from shardvar.errors import ShardvarError
+from shardvar.formats.table import formats_of, is_side
+from shardvar.storage.links import outer_links
+from shardvar.storage.places import split_place
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.locate import Location, Path, below, find_below
+
+_MAX_FOLDERS = 100
+"""The folders that are searched; the note must not take longer than the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """The checkpoints of a folder that its path does not mean."""
+
+    files: Sequence[str] = ()
+    """The names of files next to the checkpoints."""
+    folders: Sequence[str] = ()
+    """The paths of checkpoints in folders."""
+    links: Sequence[str] = ()
+    """The names of links that lead out of the folder."""
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.folders or self.links)
+
+
+def find_passed_over(path: Path) -> PassedOver:
+    """Return what a path of a local folder passes over; nothing for any other path, and for one
+    without a checkpoint."""
+    storage, name = split_place(path)
+    folder = storage.local_path
+    found = find_below(path) if folder is not None and not name else []
+    if folder is None or not found:
+        return PassedOver()
+    here = [each for each in found if each.storage == storage]
+    files = sorted({each.name for each in _side_files(storage)} - {each.name for each in here})
+    folders: list[Location] = []
+    # The folders in a checkpoint that is a folder itself are its own.
+    if here and not any(each.is_folder for each in here):
+        with suppress(ShardvarError):  # too many to search, or one that may not be read
+            folders = below(path, _MAX_FOLDERS)
+    return PassedOver(files, [each.path for each in folders], outer_links(folder))
+
+
+def _side_files(storage: Storage) -> list[Location]:
+    """Return the checkpoints of formats that a folder means only if it means no others."""
+    sides = [form for form in formats_of(storage.names(), "") if is_side(form.name)]
+    return [Location(form, storage, name) for form in sides for name in form.locate(storage, "")]

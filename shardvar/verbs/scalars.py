@@ -1,0 +1,90 @@
+"""Scalars and settings of a checkpoint, as values: ``lr 0.001`` says more than a tensor without a
+shape.
+
+A *setting* is a number, a text or another plain object that a program kept with its tensors, such
+as a learning rate. The formats of PyTorch and Orbax have them. They are listed as strings without a
+shape, and they are not tensors.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import ShardvarError
+from shardvar.layout.dtypes import STRING
+from shardvar.verbs.numbers import json_number, widen_numbers
+from shardvar.verbs.reader import Reader
+
+_MOST_READ = 1000
+"""The scalars of a checkpoint that are read; they take some 0.1 s."""
+_MOST_NBYTES = 1000
+"""The bytes of the longest text that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarValue:
+    """The value of a scalar."""
+
+    text: str
+    """The value as a person writes it: ``0.001``, ``True``, ``'adamw'``."""
+    value: bool | int | float | str
+    """The value for JSON; a text for a setting, and for a number that JSON lacks."""
+
+
+def has_settings(reader: Reader) -> bool:
+    """Return True if the format keeps plain objects, which are listed as strings without a
+    shape."""
+    # No keys and no format are asked about, so that nothing is read.
+    return reader.source.objects((), "") is not None
+
+
+def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None) -> bool:
+    """Return True if what is listed with this dtype and shape is a setting, and not a tensor."""
+    return dtype == STRING and shape == () and has_settings(reader)
+
+
+def read_scalars(reader: Reader, keys: Iterable[str]) -> dict[str, ScalarValue]:
+    """Return the values of the scalars among some keys: all settings, then numbers, at most 1,000
+    together.
+
+    A scalar that is damaged, or longer than 1,000 bytes, is left out. In a bucket each number would
+    take a request, so only settings are read, which are in the index.
+    """
+    tensors = reader.entries().slices.tensors
+    row_of, nbytes = tensors.rows(), reader.entries().slices.nbytes_of_tensors()
+    is_local = reader.source.traits is None
+    settings: list[str] = []
+    numbers: list[str] = []
+    has_any = has_settings(reader)
+    for key in keys:
+        row = row_of.get(key, -1)
+        if row < 0 or tensors.ranks[row] or nbytes[row] > _MOST_NBYTES or key in reader.faults:
+            continue
+        if has_any and tensors.dtype(row) == STRING:
+            settings.append(key)
+        elif is_local:
+            numbers.append(key)
+    found = {}
+    for number, key in enumerate((settings + numbers)[:_MOST_READ]):
+        # A value that cannot be read is shown as a shape; ``verify`` says why.
+        with suppress(ShardvarError):
+            found[key] = _scalar(reader.read(key)[()], number < len(settings))
+    return found
+
+
+def _scalar(value: Any, is_setting: bool) -> ScalarValue:
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "surrogateescape")
+        # A setting is kept as a literal of Python, whose texts have quotes.
+        return ScalarValue(text if is_setting else repr(text), text)
+    if isinstance(value, np.bool):
+        return ScalarValue(str(value), bool(value))
+    (wide,) = widen_numbers(np.reshape(value, 1)).tolist()
+    if isinstance(wide, complex):
+        return ScalarValue(str(value), str(value))
+    if isinstance(wide, float):
+        return ScalarValue(str(value), json_number(wide) or 0.0)
+    return ScalarValue(str(wide), wide)

@@ -1,0 +1,515 @@
+"""The first answer about a checkpoint: it is on the screen, its numbers add up, and it says what it
+leaves out."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.cli.fitting import fit, positions_of
+from shardvar.cli.tree import tree_lines
+from shardvar.verbs.parameters import count_parameters
+from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.paths import GOLDEN
+
+__all__ = ["run"]
+
+TRAINING_STATE = GOLDEN / "torch_pt" / "training_checkpoint" / "x.pt"
+SIZES = [(80, 24), (60, 24), (120, 40)]
+_PROMPTS = 2
+
+
+def llama(layers: int = 32) -> dict[str, np.ndarray]:
+    """Nine tensors a layer and three more: 291 tensors, as many as Llama 2 has."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (50, 8),
+        "model.norm.weight": (8,),
+        "lm_head.weight": (50, 8),
+    }
+    for layer in range(layers):
+        place = f"model.layers.{layer}."
+        shapes |= {f"{place}self_attn.{word}_proj.weight": (8, 8) for word in "qkvo"}
+        shapes |= {f"{place}mlp.{word}_proj.weight": (20, 8) for word in ("gate", "up")}
+        shapes |= {f"{place}mlp.down_proj.weight": (8, 20)}
+        shapes |= {f"{place}{word}_layernorm.weight": (8,) for word in ("input", "post_attention")}
+    rng = np.random.default_rng(0)
+    return {key: rng.normal(size=shape).astype(ml_dtypes.bfloat16) for key, shape in shapes.items()}
+
+
+def mixture() -> dict[str, np.ndarray]:
+    """A mixture of experts: 1,585 tensors."""
+    words = ("w1", "w2", "w3")
+    experts = {
+        f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{word}.weight": np.ones(
+            (4, 8), "f2"
+        )
+        for layer in range(8)
+        for expert in range(64)
+        for word in words
+    }
+    return experts | {
+        f"model.layers.{layer}.self_attn.{word}_proj.weight": np.ones((8, 8), "f2")
+        for layer in range(8)
+        for word in "qkvo"
+    }
+
+
+def with_adam() -> dict[str, np.ndarray]:
+    """A model, and the slots of an optimizer of each of its tensors."""
+    model = {f"model.{key}": value.astype("f4") for key, value in llama(4).items()}
+    slots = {
+        f"optim.state.{key}.{slot}": value
+        for key, value in model.items()
+        for slot in ("exp_avg", "exp_avg_sq")
+    }
+    return model | slots | {f"optim.state.{key}.step": np.float32(100) for key in model}
+
+
+def saved(path: Path, kind: str) -> tuple[Path, list[str]]:
+    """A checkpoint of a kind, and the options to inspect it with."""
+    options: list[str] = []
+    match kind:
+        case "model" | "values" | "damaged":
+            tensors = llama()
+            tensors["model.layers.7.mlp.up_proj.weight"][0, 0] = np.nan
+            sv.save(path, tensors, policy=sv.MaxShardSizePolicy(20_000))
+            if kind == "damaged":
+                _, gone, cut, *_ = sorted(path.parent.glob("*.svdata*"))
+                gone.unlink()
+                cut.write_bytes(cut.read_bytes()[:100])
+            options = ["--stats"] * (kind == "values")
+        case "experts":
+            sv.save(path, mixture())
+        case "many":
+            sv.save(
+                path,
+                {
+                    f"block{n // 100:03}/unit_{n % 100:02}/w": np.ones(8, "f4")
+                    for n in range(20_000)
+                },
+            )
+        case "adam" | "values of adam":
+            sv.save(path, with_adam(), format="torch")
+            options = ["--stats"] * (kind == "values of adam")
+        case "state":
+            path = TRAINING_STATE
+        case "flat":
+            sv.save(
+                path, {f"{a}{b}": np.ones(ord(a) * ord(b)) for a in "abcdefgh" for b in "ijklmnop"}
+            )
+        case "wide":
+            sv.save(
+                path,
+                {f"model/{a}{b}": np.ones(ord(a) * ord(b)) for a in "abcdefgh" for b in "ijklmnop"},
+            )
+    return path, options
+
+
+KINDS = [
+    "model",
+    "values",
+    "damaged",
+    "experts",
+    "many",
+    "adam",
+    "values of adam",
+    "state",
+    "flat",
+    "wide",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_name_totals_and_tree_are_on_one_screen(
+    kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command above them and the prompt below; no line is longer than the screen, and all
+    lines are used."""
+    monkeypatch.chdir(tmp_path)
+    path, options = saved(tmp_path / "model", kind)
+    for columns, height in SIZES:
+        with terminal(columns, lines=height):
+            lines = run("inspect", path, *options).out.splitlines()
+        assert len(lines) <= height - _PROMPTS, lines
+        assert max(map(len, lines)) <= columns
+        assert str(path).split("/")[-1] in " ".join(lines[:2])
+        assert any(re.search(r"\bparameters?,", line) for line in lines[:5])
+        assert sum("─ " in line for line in lines) >= 1
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[abc]\.([xyz]\.){0,3}[pqrs]", fullmatch=True),
+        unique=True,
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(1, 30),
+)
+def test_lines_that_fit_stand_for_every_tensor_once(keys: list[str], most: int) -> None:
+    """However few lines there are: no tensor is lost, and none is counted twice."""
+    lines = list(tree_lines(keys))
+    kept = fit(lines, [len(line.alike) for line in lines], most)
+    assert len(kept) <= max(most, 1)
+    closed = [each for each in kept if each.is_folded or each.others or each.line.leaf is not None]
+    found = [leaf for each in closed for leaf in positions_of(each)]
+    assert sorted(found) == list(range(len(keys)))
+    assert len(kept) == len(lines) or len(lines) > most
+
+
+NUMBER = {"": 1, "K": 1e3, "M": 1e6, "k": 1e3}
+
+
+def number(text: str) -> float:
+    """A number as people read it, such as 1.59M or 3.17 MB, without its unit."""
+    found = re.fullmatch(r"([0-9.,]+) ?([KMk]?)B?", text)
+    assert found, text
+    return float(found[1].replace(",", "")) * NUMBER[found[2]]
+
+
+@pytest.mark.parametrize("kind", ["model", "experts", "adam", "wide"])
+def test_the_lines_below_a_branch_add_up_to_it(kind: str, tmp_path: Path, run: Run) -> None:
+    """Bytes and numbers of parameters, whether or not lines stand for several tensors."""
+    path, _ = saved(tmp_path / "model", kind)
+    with terminal(120, lines=40):
+        out = run("inspect", path).out
+    rows = re.findall(
+        r"^([│ ]*)[├└]─ .*?  .*?([\d.,]+[KM]?)  +([\d.,]+ [kM]?B)  ", out, flags=re.MULTILINE
+    )
+    levels = [len(guide) // 3 for guide, _, _ in rows]
+    assert rows
+    for place, (level, row) in enumerate(zip(levels, rows, strict=True)):
+        end = next((n for n in range(place + 1, len(rows)) if levels[n] <= level), len(rows))
+        below = [rows[n] for n in range(place + 1, end) if levels[n] == level + 1]
+        for column in (1, 2) if below else ():
+            assert sum(number(each[column]) for each in below) == pytest.approx(
+                number(row[column]), rel=0.01
+            )
+
+
+def test_a_line_of_equal_layers_says_how_many_there_are(tmp_path: Path, run: Run) -> None:
+    """A branch with the tensors of each, a tensor with the shape of each; numbers are of all
+    together."""
+    path, _ = saved(tmp_path / "model", "model")
+    with terminal(80):
+        rows = [
+            re.split("  +", line.strip("│├└─ ")) for line in run("inspect", path).out.splitlines()
+        ]
+    cells = {row[0]: row[1:] for row in rows}
+    assert cells["layers.{0..31}."][0] == "32 × 9 tensors"
+    assert cells["{gate,up}_proj.weight"] == [
+        "64 × [20, 8]",
+        "20.5 kB",
+        "1..2 each",
+    ]
+    assert cells["self_attn.{q,k,v,o}_proj.weight"][0] == "128 × [8, 8]"
+    many, _ = saved(tmp_path / "many", "many")
+    with terminal(80):
+        assert re.search(r"/w  20000 × \[8\] .* 640 kB", run("inspect", many).out)
+
+
+def test_a_folded_line_says_what_is_folded_and_how_to_see_it(tmp_path: Path, run: Run) -> None:
+    sv.save(
+        tmp_path / "wide",
+        {f"model/{a}{b}": np.ones(ord(a) * ord(b)) for a in "abcdefgh" for b in "ijklmnop"},
+    )
+    with terminal(80, lines=24):
+        out = run("inspect", tmp_path / "wide").out
+        assert re.search(r"└─ … 51 more +51 tensors +\d", out)
+        assert "64 tensors in 15 lines; --depth 2 opens the next level, --all lists them all" in out
+        assert re.search(
+            r"─ model/… +64 tensors", run("inspect", tmp_path / "wide", "--depth", "1").out
+        )
+        assert run("inspect", tmp_path / "wide", "--all").out.count("─ ") == 65
+
+
+def test_scalars_and_settings_show_their_values(tmp_path: Path, run: Run) -> None:
+    """In the tree, in a pipe, in JSON and by ``show``; no setting counts as a tensor."""
+    out = run("inspect", TRAINING_STATE).out
+    assert "45 tensors and 17 settings" in out
+    assert re.search(r"^epoch += 3$", out, flags=re.MULTILINE)
+    assert re.search(r"^ +optimizer\.param_groups\.0\.lr += 0\.001$", out, flags=re.MULTILINE)
+    told = run("inspect", TRAINING_STATE, "--json").json
+    values = {each["key"]: each["value"] for each in told["tensors"]}
+    assert (told["num_tensors"], told["num_settings"]) == (62, 17)
+    assert (values["epoch"], values["args.name"], values["optimizer.state.0.step"]) == (
+        "3",
+        "'run'",
+        2.0,
+    )
+    assert values["model.embed.weight"] is None
+    assert (
+        run("show", TRAINING_STATE, "optimizer.param_groups.0.lr").out
+        == "optimizer.param_groups.0.lr setting\n0.001\n"
+    )
+    sv.save(
+        tmp_path / "numbers",
+        {"lr": np.float32(0.001), "step": np.int64(7), "on": np.bool(True), "w": np.ones(2)},
+    )
+    with terminal(80):
+        out = run("inspect", tmp_path / "numbers").out
+    assert re.findall("= (.+?) ", out) == ["0.001", "True", "7"]
+
+
+def test_settings_share_lines_where_the_tree_is_too_long(run: Run) -> None:
+    """The values that people look for come first."""
+    with terminal(80, lines=24):
+        out = run("inspect", TRAINING_STATE).out
+    assert "17 settings (--all lists each):\n" in out and "\n  epoch 3, best 0.25\n" in out
+    assert "\n  optimizer.param_groups.0: lr 0.001, betas (0.9, 0.999), eps 1e-08, 9 more\n" in out
+    with terminal(80, lines=60):
+        assert re.search("─ lr +.*= 0.001", run("inspect", TRAINING_STATE).out)
+
+
+def packed_layers() -> dict[str, tuple[int, dict[str, tuple[str, tuple[int, ...]]]]]:
+    """By scheme: the weights of a layer of 64 by 128 numbers, and its tensors."""
+    return {
+        "GPTQ 4-bit": (8192, {
+            "q.qweight": ("int32", (8, 128)), "q.qzeros": ("int32", (2, 16)), "q.scales": ("float16", (2, 128)),
+            "q.g_idx": ("int32", (64,))}),
+        "GPTQ 3-bit": (8192, {
+            "q.qweight": ("int32", (6, 128)), "q.qzeros": ("int32", (2, 12)), "q.scales": ("float16", (2, 128))}),
+        "GPTQ 8-bit": (8192, {
+            "q.qweight": ("int32", (16, 128)), "q.scales": ("float16", (2, 128)), "q.g_idx": ("int32", (64,))}),
+        "AWQ 4-bit": (8192, {
+            "q.qweight": ("int32", (64, 16)), "q.qzeros": ("int32", (2, 16)), "q.scales": ("float16", (2, 128))}),
+        "NF4": (8192, {
+            "q.weight": ("uint8", (4096, 1)), "q.weight.absmax": ("uint8", (128,)),
+            "q.weight.quant_map": ("float32", (16,)), "q.weight.nested_absmax": ("float32", (1,)),
+            "q.weight.nested_quant_map": ("float32", (256,)),
+            "q.weight.quant_state.bitsandbytes__nf4": ("uint8", (80,))}),
+        "int8": (8192, {
+            "q.weight": ("int8", (64, 128)), "q.SCB": ("float32", (64,)), "q.weight_format": ("uint8", ())}),
+        "MXFP4": (8192, {"e.up_blocks": ("uint8", (2, 64, 2, 16)), "e.up_scales": ("uint8", (2, 64, 2))}),
+        "NVFP4": (8192, {
+            "q.weight": ("uint8", (64, 64)), "q.weight_scale": ("float8_e4m3fn", (64, 8)),
+            "q.weight_scale_2": ("float32", ())}),
+        "float8_e4m3fn": (8192, {
+            "q.weight": ("float8_e4m3fn", (64, 128)), "q.weight_scale_inv": ("float32", (1, 1))}),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", packed_layers())
+def test_packed_weights_are_counted_by_the_numbers_in_them(scheme: str) -> None:
+    """Scales, zero points and tables are not parameters; a bias next to them is."""
+    expected, layer = packed_layers()[scheme]
+    rows = [(key, dtype, shape, None) for key, (dtype, shape) in layer.items()]
+    found = count_parameters([*rows, ("q.bias", "float32", (128,), None)])
+    assert (found.total, found.by_dtype) == (expected + 128, {scheme: expected, "float32": 128})
+    assert found.left_out == ()
+
+
+@pytest.mark.parametrize("scheme", packed_layers())
+def test_packed_weights_whose_shapes_do_not_agree_are_not_guessed(scheme: str) -> None:
+    """They are judged one by one, and small integers are named as left out."""
+    _, layer = packed_layers()[scheme]
+    key, *_ = layer
+    alone = count_parameters([(key, *layer[key], None)])
+    is_packed = layer[key][0] in ("int32", "uint8", "int8")
+    assert alone.left_out == ((key,) if is_packed else ())
+
+
+def test_integers_of_an_unknown_scheme_are_said_to_be_left_out(tmp_path: Path, run: Run) -> None:
+    """If they are a part of the bytes that matters; ids of positions are not."""
+    sv.save(
+        tmp_path / "odd", {"q.weight_packed": np.ones((8, 64), "i4"), "norm": np.ones(64, "f4")}
+    )
+    assert (
+        "64 parameters, all float32; not counted: 1 tensor of int32, 2.05 kB\n"
+        in run("inspect", tmp_path / "odd").out
+    )
+    sv.save(tmp_path / "plain", {"w": np.ones((64, 64), "f4"), "ids": np.ones((1, 16), "i4")})
+    assert "not counted" not in run("inspect", tmp_path / "plain").out
+    assert "not counted: 1 tensor of int32" in run("inspect", tmp_path / "plain", "-v").out
+
+
+def test_slots_of_a_keras_file_are_no_parameters() -> None:
+    slots = [
+        (f"optimizer_weights/Adam/{slot}/dense/kernel", "float32", (5, 7), None) for slot in "mv"
+    ]
+    assert (
+        count_parameters([("model_weights/dense/kernel", "float32", (5, 7), None), *slots]).total
+        == 35
+    )
+
+
+def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every command that opens the folder, on standard error; not if its path means everything."""
+    monkeypatch.chdir(tmp_path)
+    sv.save("final/model.safetensors", {"w": np.ones(3)})
+    for command in ("inspect", "verify", "show"):
+        assert run(command, "final").err.count("also has") == 0
+    shutil.copy(TRAINING_STATE, "final/train.pt")
+    for step in (5, 6):
+        sv.save(f"final/checkpoint-{step}/model.safetensors", {"w": np.ones(3)})
+    sv.save("other/m", {"w": np.ones(3)})
+    os.symlink("../other", "final/best")
+    told = (
+        "note: final also has train.pt and 2 checkpoints in folders (checkpoint-5/model.safetensors, "
+        "checkpoint-6/model.safetensors) and links out of it, which are not followed (best): "
+        "`shardvar inspect final/train.pt`\n"
+    )
+    commands = [("inspect",), ("inspect", "--json"), ("verify",), ("digest",), ("show",)]
+    for command, *options in commands:
+        assert told in run(command, "final", *options).err
+    assert told in run("diff", "final", "other").err
+    assert told in run("reshard", "final", "copy.npz").err
+    assert run("inspect", "final/train.pt").code == 0
+    assert run("inspect", "final", "--json").json["num_tensors"] == 1
+
+
+def test_a_folder_of_links_is_not_called_empty(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint is a command that works; a link to a checkpoint in the folder is followed."""
+    monkeypatch.chdir(tmp_path)
+    sv.save("runs/step-5/model", {"w": np.ones(3)})
+    os.mkdir("best")
+    os.symlink("../runs/step-5", "best/one")
+    found = run("inspect", "best")
+    assert found.code == 3
+    assert (
+        "error: The folder best has no checkpoint, but a link that leads out of it, 'one'."
+        in found.err
+    )
+    assert "hint: Give the path of the link: `shardvar inspect best/one`." in found.err
+    assert run("inspect", "best/one").code == 0
+    os.makedirs("store/.kept")
+    shutil.copytree("runs/step-5", "store/.kept/v1")
+    os.symlink(".kept/v1", "store/current")
+    assert run("inspect", "store", "--json").json["path"].endswith("store/current/model")
+    os.symlink("..", "store/above")
+    assert run("verify", "store").code == 0
+
+
+def test_a_list_shows_links_to_its_checkpoints(tmp_path: Path, run: Run) -> None:
+    for step in (1, 2):
+        sv.save(tmp_path / f"step-{step}" / "model", {"w": np.ones(3)})
+    os.symlink("step-2", tmp_path / "latest")
+    lines = run("inspect", tmp_path).out.splitlines()
+    assert lines[0].endswith(": 2 checkpoints; inspect one of them, or the newest with --latest:")
+    assert [line.endswith("newest, also latest") for line in lines[2:]] == [False, True]
+
+
+def test_a_list_shows_what_is_damaged_and_what_was_not_opened(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of many tensors hides nothing about the others."""
+    sv.save(tmp_path / "a.safetensors", {"w": np.ones(3)})
+    data = (tmp_path / "a.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(data[:-8])
+    (tmp_path / "head.safetensors").write_bytes(data[:20])
+    sv.save(tmp_path / "many", {f"w{number}": np.ones(1) for number in range(20_000)})
+    sv.save(tmp_path / "z.npz", {"w": np.ones(3)})
+    (tmp_path / "z.npz").write_bytes((tmp_path / "z.npz").read_bytes()[:-30])
+    remarks = {
+        Path(line.split()[0]).name: line.split()[-1]
+        for line in run("inspect", tmp_path).out.splitlines()[2:]
+    }
+    assert [remarks[name] for name in ("cut.safetensors", "head.safetensors", "z.npz")] == [
+        "unreadable"
+    ] * 3
+    assert {
+        each["num_tensors"] for each in run("inspect", tmp_path, "--json").json["checkpoints"]
+    } == {1, 20_000, None}
+    monkeypatch.setattr("shardvar.cli.listing._MOST_TENSORS", 20_000)
+    told = {
+        Path(each["path"]).name: each
+        for each in run("inspect", tmp_path, "--json").json["checkpoints"]
+    }
+    assert (told["a.safetensors"]["opened"], told["a.safetensors"]["problem"]) == (
+        False,
+        "not opened",
+    )
+    assert (told["many"]["opened"], told["many"]["problem"]) == (True, "")
+    out = run("inspect", tmp_path).out
+    assert re.search(r"a\.safetensors .* not opened$", out, flags=re.MULTILINE)
+
+
+def test_a_list_fits_the_screen(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for step in range(30):
+        sv.save(f"runs/step-{step}", {"w": np.ones(3)})
+    for columns, height in SIZES:
+        with terminal(columns, lines=height):
+            lines = run("inspect", "runs").out.splitlines()
+        assert len(lines) <= height - _PROMPTS and max(map(len, lines)) <= columns
+        assert lines[0].startswith("runs: 30 checkpoints") and "step-29" in lines[-1]
+
+
+def test_lost_files_leave_the_exit_code_of_inspect_at_0(tmp_path: Path, run: Run) -> None:
+    """It describes what is there; `verify` is the check."""
+    path, _ = saved(tmp_path / "model", "damaged")
+    assert (run("inspect", path).code, run("verify", path).code) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["damaged", "adam", "state"])
+def test_no_name_is_broken_at_60_columns(
+    kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file or key is whole on a line, or its middle is left out."""
+    monkeypatch.chdir(tmp_path)
+    path, _ = saved(Path("model"), kind)
+    shown = str(path)
+    files = ["model.svdata-" + each.name.split("-", 1)[1] for each in tmp_path.glob("*.svdata*")]
+    files += [re.sub("-00000-", "-00001-", name) for name in files]  # it is lost
+    with terminal(60, lines=24):
+        outs = [run("inspect", shown).out, run("show", shown).out, run("inspect", ".").out]
+    for line in "\n".join(outs).splitlines():
+        assert len(line) <= 60 or "`shardvar" in line  # a command is copied
+        assert not re.search("svdata", line) or any(name in line for name in files)
+
+
+def test_a_terminal_has_colours_and_bars_and_a_pipe_has_none(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names, shapes and shares look different; NO_COLOR, a dumb terminal and a pipe are plain."""
+    monkeypatch.chdir(tmp_path)
+    path, _ = saved(Path("model"), "model")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLORTERM", "")
+    with terminal(120, "xterm-256color", no_color=""):
+        out = run("inspect", path).out
+    plain = re.sub("\x1b\\[[0-9;]*m", "", out)
+    assert "\x1b[1mmodel\x1b[0m (shardvar)" in out
+    assert re.search("\x1b\\[36m128 × \\[8, 8\\] *\x1b\\[0m", out)
+    assert re.search("\x1b\\[34m█+[▏▎▍▌▋▊▉]? *\x1b\\[0m", out)
+    assert re.search("\x1b\\[1mlayers\\.{0\\.\\.31}\\. *\x1b\\[0m", out)
+    with terminal(120, "xterm-256color", no_color="1"):
+        without = run("inspect", path).out
+    with terminal(120, "dumb", no_color=""):
+        dumb = run("inspect", path).out
+    for each in (without, dumb, run("inspect", path).out):
+        assert "\x1b" not in each and "█" not in each
+    assert [line.split()[:3] for line in plain.splitlines()] == [
+        line.split()[:3] for line in without.splitlines()
+    ]
+
+
+def test_show_without_a_key_lists_the_keys(tmp_path: Path, run: Run) -> None:
+    """With dtypes, shapes and values; the one tensor of a checkpoint is shown at once."""
+    out = run("show", TRAINING_STATE).out
+    assert out.startswith(
+        f"{TRAINING_STATE} (pt): 62 keys; give the KEY of one:\n".replace(f"{Path.cwd()}/", "")
+    )
+    assert re.search(r"^epoch += 3$", out, flags=re.MULTILINE)
+    assert len(out.splitlines()) == 64
+    told = run("show", TRAINING_STATE, "--json").json
+    assert list(told) == ["schema", "path", "format", "keys"] and len(told["keys"]) == 62
+    with terminal(80, lines=24):
+        lines = run("show", TRAINING_STATE).out.splitlines()
+    assert len(lines) <= 24 - _PROMPTS and lines[-1].lstrip().startswith(
+        ("45 more", "`shardvar", "shows")
+    )
+    sv.save(tmp_path / "one.npz", {"w": np.arange(3)})
+    assert run("show", tmp_path / "one.npz").out == "w int64 [3]\n[0, 1, 2]\n"
+    assert "Did you mean" in run("show", TRAINING_STATE, "epoc").err

@@ -45,6 +45,7 @@ SUBJECTS = (
         "orbax_checkpoints",
         "objects",
         "policies",
+        "formats",
         "conversions",
         "sharded",
         "training",

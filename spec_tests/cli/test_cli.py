@@ -59,6 +59,7 @@ def flip_payload(path: Path, key: str) -> None:
         ("inspect", "a", "s3://bucket/m?X-Amz-Signature=SECRET"),
         ("reshard", "a", "b", "--max-file-size", "https://user:SECRET/x@host/m"),
         ("verify", "a", "--dask", "tcp://user:SECRET@host:1"),
+        ("diff", "a", "b", "--dask", "tcp://user:SECRET@host:1"),
         ("inspect", "s3:/KEY:SECRET@bucket/m", "--json"),
         ("vectors", "--out", "https://user:SECRET@host/m"),
         ("digest", "--bogus", "https://SECRET@host/m"),
@@ -71,6 +72,23 @@ def test_no_error_repeats_the_secret_of_a_url(
     monkeypatch.chdir(tmp_path)
     done = run(*words)
     assert done.code == 2 and "SECRET" not in done.out + done.err and os.listdir(tmp_path) == []
+
+
+def test_a_difference_of_at_most_a_distance_is_none(tmp_path: Path, run: Run) -> None:
+    for name, value in (("a", 1.0), ("b", 1.25)):
+        sv.save(tmp_path / name, {"w": np.array([value])})
+    words = ("diff", tmp_path / "a", tmp_path / "b")
+    codes = [run(*words, *more).code for more in ((), ("--atol", "0.1"), ("--atol", "0.5"))]
+    assert codes == [1, 1, 0]
+
+
+def test_a_page_of_a_folder_of_steps_is_of_the_newest(tmp_path: Path, run: Run) -> None:
+    for step in (9, 10):
+        sv.save(tmp_path / "run" / f"step-{step}", {f"of_step_{step}": np.ones(3)})
+    page = tmp_path / "page.html"
+    assert run("view", tmp_path / "run", "--latest", "-o", page).code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "of_step_10" in text and "of_step_9" not in text
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -37,7 +37,8 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.sstable import TABLE_MAGIC
-from spec_tests.helpers.format_protocol import read_payload
+from spec_tests.helpers.format_evidence import EVIDENCE
+from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of, cut, whole
 
 Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
@@ -238,6 +239,28 @@ def test_a_format_that_is_only_read_refuses_to_write_and_to_remove(
     with pytest.raises(UnsupportedError, match=name):
         form.remove(storage, "ck")
     assert storage.names() == []
+
+
+@pytest.mark.parametrize("name", format_names())
+def test_what_another_program_wrote_is_found_by_key_and_read_in_parts(name: str) -> None:
+    """The golden checkpoint of each format, also of those that are only read."""
+    assert name in EVIDENCE, "add a row to spec_tests/helpers/format_evidence.py"
+    source = open_path(format_named(name), GOLDEN / EVIDENCE[name].golden)
+    keys: set[str] = set()
+    for entries in source.index.scan():
+        for row in range(len(entries)):
+            key, payload = entries.slices.key(row), read_payload(source, entries, row)
+            found = source.index.find(key)
+            assert entries.slices[row] in [found.slices[other] for other in range(len(found))]
+            keys.add(key)
+            for start, stop in ((len(payload) // 2, len(payload)), (0, 1)):
+                part = bytearray(len(payload[start:stop]))
+                source.read_into(entries, row, start, memoryview(part))
+                assert part == payload[start:stop]
+    assert keys and dict(source.index.faults) == {}
+    with pytest.raises(UnknownKey, match="no such key"):
+        source.index.find("no such key")
+    source.close()
 
 
 def test_what_is_written_is_read(form: Format, storage: LocalStorage) -> None:

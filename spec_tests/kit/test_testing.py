@@ -63,6 +63,7 @@ def test_ids_are_rows(length: int, data: st.DataObject) -> None:
     rows = data.draw(t.ids(length, max_rank=2))
     assert rows.dtype == np.int64 and ((rows >= 0) & (rows < length)).all()
     bags = data.draw(t.sparse_ids(length))
+    assert isinstance(bags, t.SparseIds)
     assert bags.weights is None or list(map(len, bags.bags)) == list(map(len, bags.weights))
 
 

@@ -11,6 +11,8 @@ from shardvar.layout.meshes import copies as device_copies
 from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layouts import (
+    DeviceCopies,
+    DTensorStep,
     Layout,
     Partial,
     Redistribution,
@@ -106,6 +108,7 @@ def test_steps_are_those_of_torch(case: Case) -> None:
     steps = dtensor_steps(
         case["shape"], Mesh(case["mesh"]["shape"]), *sides(case), itemsize=8, devices_per_host=1
     )
+    assert all(isinstance(step, DTensorStep) for step in steps)
     gathers = {True: "all_gather", False: None}
     assert [
         ([step.axis], word(step.source), word(step.target), step.collective) for step in steps
@@ -190,6 +193,7 @@ def test_holders_share_the_work_and_each_pair_has_one_message() -> None:
             *np.repeat([rows], holders, 0).swapaxes(0, 1),
         )
         plan = plan_redistribution(source, dtensor((8, 3), mesh, [R]))
+        assert isinstance(plan.moves, DeviceCopies) and isinstance(plan.kept, DeviceCopies)
         assert plan.messages.sum() == receivers
         assert np.ptp(plan.messages[:holders]) <= 1
         assert plan.messages[holders:].sum() == 0

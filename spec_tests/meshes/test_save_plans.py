@@ -11,10 +11,12 @@ from shardvar.errors import ArgumentError, OutOfRange
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layout.region import Region
 from shardvar.layouts import (
+    ReadItem,
     Replicate,
     SavedTensor,
     Shard,
     StridedShard,
+    WriteItem,
     dcp_load_plan,
     dcp_save_plan,
     dtensor,
@@ -58,6 +60,7 @@ def test_every_element_is_written_once_and_read_where_it_is_held(lowest: bool) -
             stored = np.zeros(shape, np.int64)
             for rank, items in enumerate(plan):
                 for item in items:
+                    assert isinstance(item, WriteItem)
                     stored[item.region.slices] += 1
                     assert not item.region.size or item.region in layout.regions(rank)
             assert (stored == 1).all()
@@ -67,6 +70,7 @@ def test_every_element_is_written_once_and_read_where_it_is_held(lowest: bool) -
                 region = Region(offsets[rank].tolist(), shapes[rank].tolist())
                 got = np.zeros(region.shape, np.int64)
                 for item in dcp_load_plan(saved, region):
+                    assert isinstance(item, ReadItem)
                     part = Region(item.dest_offsets, item.lengths)
                     got[part.slices] += 1
                     inside = Region(item.storage_offsets, item.lengths)

@@ -11,6 +11,7 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.shard_counts import FixedShardsPartitioner
 from shardvar.reference.devices import track_transfers
 from shardvar.reference.training.strategies import (
+    Choice,
     CollectiveAllReduceStrategy,
     Hints,
     MirroredStrategy,
@@ -170,6 +171,7 @@ def test_each_heuristic_says_what_and_why() -> None:
     assert choose_sparse_or_dense(Workload((1000, 16), "float32", None, 4)).decision == "dense"
     assert hints_for(large, 16 << 30) == Hints(mirror_on_host=True, cast_updates_to_dense=False)
     for choice in (choose_mirror_or_shard(small, **memory), choose_sparse_or_dense(small)):
+        assert isinstance(choice, Choice)
         assert str(small.nbytes) in choice.reason or "bytes" in choice.reason
 
 

@@ -1,0 +1,59 @@
+"""Every public name is used by a test or shown on a page."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from spec_tests.helpers.api_reference import PAGES, names_of
+from spec_tests.helpers.documents import blocks
+from spec_tests.helpers.paths import DOCS, ROOT, SPEC_TESTS
+
+NOT_USERS = ("architecture", "rules")
+"""Folders of tests that look at the text of the package, and call nothing."""
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """Yield what code names: variables, attributes and what it imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name.rpartition(".")[2]
+
+
+@cache
+def used_names() -> frozenset[str]:
+    """Return the names in the code of tests, examples, notebooks, and pages but for the reference, which lists all."""
+    found: set[str] = set()
+    for folder in (SPEC_TESTS, ROOT / "examples"):
+        for path in folder.rglob("*.py"):
+            if path.relative_to(folder).parts[0] not in NOT_USERS:
+                found.update(names_in(ast.parse(path.read_text(encoding="utf-8"))))
+    for page in {*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - {*PAGES}:
+        for block in blocks(page.read_text(encoding="utf-8"), "python"):
+            found.update(re.findall(r"\w+", block.body))
+    return frozenset(found)
+
+
+def find_unused_names() -> list[str]:
+    public = sorted({name for page in PAGES for name in names_of(page)})
+    return [
+        f"{name}: no test and no page uses it; add a test to spec_tests/, or take the name from its "
+        "`__all__` and docs/api"
+        for name in public
+        if name.rpartition(".")[2] not in used_names()
+    ]
+
+
+def test_every_public_name_is_used_by_a_test_or_a_page() -> None:
+    unused = find_unused_names()
+    assert not unused, "\n".join(["", *unused])
+
+
+def test_only_code_counts() -> None:
+    """The test above is worth what `names_in` sees."""
+    source = "from a.b import c as d\ne.f(g)\n'''h'''  # i"
+    assert set(names_in(ast.parse(source))) == {"c", "e", "f", "g"}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from shardvar.cli.output import can_print, count, human_shape, print_table, printable, say
 from shardvar.cli.problems import print_problems
 from shardvar.cli.tree import fold_keys, fold_words
-from shardvar.verbs.compare.comparison import DiffReport, TensorDifference, only_dtypes
+from shardvar.verbs.compare.comparison import DiffReport, TensorDifference, agreement, only_dtypes
 from shardvar.verbs.numbers import is_number
 
 _MOST_ROWS = 40
@@ -115,7 +115,7 @@ def _structure(report: DiffReport) -> Iterator[_Row]:
     for kind in ("shape", "shape and dtype", "dtype"):
         for each in report.differences:
             if each.kind == kind:
-                groups.setdefault((kind, _both(each)), []).append(each.key)
+                groups.setdefault((kind, _both(each, report.tolerance)), []).append(each.key)
     groups["only in A", ""], groups["only in B", ""] = (
         list(report.only_in_a),
         list(report.only_in_b),
@@ -127,7 +127,7 @@ def _structure(report: DiffReport) -> Iterator[_Row]:
             yield printable(label), f"{number:,}", text or kind
 
 
-def _both(each: TensorDifference) -> str:
+def _both(each: TensorDifference, tolerance: str | None) -> str:
     """Return the shapes and dtypes of both sides, as far as they differ."""
     arrow = _arrow()
     sides = [(each.dtype_a, each.dtype_b)] if each.dtype_a != each.dtype_b else []
@@ -135,7 +135,7 @@ def _both(each: TensorDifference) -> str:
         sides.append((human_shape(each.shape_a), human_shape(each.shape_b)))
         return arrow.join(" ".join(side) for side in zip(*sides, strict=True))
     both = "".join(arrow.join(side) for side in sides)
-    return f"{both}, {each.only_dtype}" if each.only_dtype else both
+    return f"{both}, {agreement(each.only_dtype, tolerance)}" if each.only_dtype else both
 
 
 class _Line(NamedTuple):
@@ -157,7 +157,9 @@ def _values(report: DiffReport, by_change: bool) -> Iterator[_Row]:
     groups: dict[tuple[str, str], dict[str, TensorDifference]] = {}
     for each in report.differences:
         if each.values is not None:
-            groups.setdefault((_kind_of_change(each), _both(each)), {})[each.key] = each
+            groups.setdefault((_kind_of_change(each), _both(each, report.tolerance)), {})[
+                each.key
+            ] = each
     lines: list[_Line] = []
     for (kind, dtypes), members in groups.items():
         lines += _siblings(

@@ -275,7 +275,7 @@ def verdict_of_diff(report: DiffReport) -> str:
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
         return f"equal: {count(report.num_equal, 'tensor')} in both{within}"
-    kinds = Counter(map(_kind, report.differences))
+    kinds = Counter(_kind(each, report.tolerance) for each in report.differences)
     counts = {kind: kinds[kind] for kind in (*_KINDS, *sorted(kinds.keys() - {*_KINDS}, key=len))}
     counts |= {"only in A": len(report.only_in_a), "only in B": len(report.only_in_b)}
     differ = sum(counts.values())
@@ -291,9 +291,16 @@ def verdict_of_diff(report: DiffReport) -> str:
     return f"{text}; {unreadable:,} unreadable" if unreadable else text
 
 
-def _kind(each: TensorDifference) -> str:
+def _kind(each: TensorDifference, tolerance: str | None) -> str:
     """Return what differs, for the verdict."""
-    return f"only in dtype ({each.only_dtype})" if each.only_dtype else f"in {each.kind}"
+    how = each.only_dtype
+    return f"only in dtype ({agreement(how, tolerance)})" if how else f"in {each.kind}"
+
+
+def agreement(only_dtype: str, tolerance: str | None) -> str:
+    """Return how values agree: with a tolerance, equal ones are not told from close ones."""
+    is_close = only_dtype == "same values" and tolerance is not None
+    return f"values within {tolerance}" if is_close else only_dtype
 
 
 def only_dtypes(report: DiffReport) -> str | None:
@@ -308,7 +315,8 @@ def only_dtypes(report: DiffReport) -> str | None:
         return None
     pairs = {(each.dtype_a, each.dtype_b) for each in report.differences}
     between = "".join(f", {a} to {b}" for a, b in pairs) if len(pairs) == 1 else ""
-    return f"only in dtype{between}, {max(filter(None, how), key=len)}"
+    how_close = agreement(max(filter(None, how), key=len), report.tolerance)
+    return f"only in dtype{between}, {how_close}"
 
 
 def _reasons(each: TensorDifference) -> Iterator[str]:

@@ -95,7 +95,7 @@ def dense_gradients(table: VariableInterface, value: Array) -> ShardGradients:
 def gradient(
     contributions: Iterable[tuple[Gradient | None, Variable]], sources: Sequence[Any]
 ) -> list[Gradient | None]:
-    """Return the sum of the contributions to each source.
+    """Return the sum of the contributions to each source: sparse if all of them are, or None.
 
     R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient
     APIs": it is refused.
@@ -106,12 +106,6 @@ def gradient(
         Pairs (gradient, variable), as pullbacks return them; a variable may come several times.
     sources : Variable or sequence of Variable
         The variables to differentiate by, none of them sharded.
-
-    Returns
-    -------
-    list of ndarray, IndexedSlices or None
-        The gradient of each source: sparse where all its contributions are, and None without a
-        contribution.
 
     Raises
     ------

@@ -94,8 +94,7 @@ class Checkpoint(Trackable):
             self.__dict__["_held_root"] = None if root is None else self._node("root", root)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a checkpoint of copies of the objects; one with a weak reference to its root
-        refers to the same."""
+        """Return a checkpoint of copies of the objects; a weak root stays the same."""
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         held = self._held_root
@@ -129,8 +128,7 @@ class Checkpoint(Trackable):
 
     @property
     def save_counter(self) -> Variable:
-        """The number of numbered checkpoints that were saved: an int64 variable, created when it is
-        first needed."""
+        """The number of saved numbered checkpoints: an int64 variable, created on demand."""
         counter: Any = super().children.get(SAVE_COUNTER)
         return self._new_counter() if counter is None else counter
 
@@ -293,27 +291,22 @@ class Checkpoint(Trackable):
     ) -> WriteReport | PendingSave:
         """Take the values and write them, for ``save`` and ``CheckpointManager.save``.
 
+        ``choose`` returns, for the counter's value, the value that it gets and the checkpoint to
+        write. ``steps(target, plan)`` calls ``plan()`` and its result, and does the work around.
+
         Parameters
         ----------
-        choose : callable
-            Returns, for the counter's value, the value that it gets, and the checkpoint to write.
-        steps : callable
-            Called as ``steps(target, plan)``; calls ``plan()`` and what that returns, and does the
-            work around it.
+        choose, steps : callable
+            As above.
         save_options : SaveOptions
             The policy, the metadata, and what may be replaced.
         background : bool
-            Write in another thread.
+            As in ``save``.
 
         Returns
         -------
         WriteReport or PendingSave
-            The report, or with ``background`` the save in progress.
-
-        Raises
-        ------
-        LockHeld
-            If this thread is saving or restoring the checkpoint already.
+            As ``save`` returns it.
         """
 
         def plan(image: Image, counter: Variable, number: int) -> Callable[[], WriteReport]:
@@ -392,18 +385,6 @@ class Checkpoint(Trackable):
         after it.
 
         Otherwise as ``read``.
-
-        Parameters
-        ----------
-        path : path_like or None
-            The checkpoint, as in ``read``.
-        options : CheckpointOptions, optional
-            Not used, as in ``read``.
-
-        Returns
-        -------
-        RestoreStatus
-            The parts that did not match, as ``read`` returns them.
         """
         policy_of(None, options)
         return self._read(path, is_numbered=True)

@@ -90,8 +90,7 @@ class VariableInterface(NumpyProtocol, Trackable):
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes that combine all elements with a value.
 
-        Law: after ``commit(variable.plan_writes(update, value))`` the value is
-        ``update.combine(old, value)``.
+        Law: after ``commit(plan_writes(update, value))`` it is ``update.combine(old, value)``.
 
         Parameters
         ----------
@@ -115,8 +114,7 @@ class VariableInterface(NumpyProtocol, Trackable):
     def plan_row_writes(
         self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
     ) -> list[Write]:
-        """Return the writes that combine rows with values, one after another where a row occurs
-        several times.
+        """Return the writes that combine rows with values, repeated rows one after another.
 
         The caller of a write of strings holds the mutexes of ``resources`` until it is committed,
         because strings are combined with the old ones while the write is planned.

@@ -177,8 +177,7 @@ class _Descriptor:
 
 @dataclass(slots=True)
 class LocalReadableFile:
-    """A file open for reading. Maps stay valid after ``close``; a file that shrinks under its map
-    ends the process."""
+    """A file open for reading. Maps survive ``close``; if the file shrinks, the process ends."""
 
     name: str
     """The full path, for messages."""
@@ -367,8 +366,7 @@ _lock_files: set[int] = set()
 
 @contextmanager
 def locked(path: str, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; ``LockHeld``, which names ``what`` is guarded, at once if
-    another writer does."""
+    """Hold the lock file ``path``; ``LockHeld``, with ``what``, at once if another writer does."""
     held: list[int] = []
     is_locked, process = False, os.getpid()
     try:

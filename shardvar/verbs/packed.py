@@ -91,9 +91,7 @@ def _of_columns(
     ]
     if scales is None or len(scales) != 2:
         return
-    is_by_rows = (
-        scales[1] == shape[1]
-    )  # GPTQ packs columns, AWQ rows
+    is_by_rows = scales[1] == shape[1]  # GPTQ packs columns, AWQ rows
     if zeros is not None and len(zeros) == 2 and zeros[1]:
         # The zero points of a group are as many as its scales, packed as the weights are.
         number, bits = (

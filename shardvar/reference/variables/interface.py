@@ -114,12 +114,11 @@ class VariableInterface(NumpyProtocol, Trackable):
     def plan_row_writes(
         self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
     ) -> list[Write]:
-        """Return the writes that combine rows with values, repeated rows one after another.
+        """Return the writes that combine rows with values; otherwise as ``plan_writes``.
 
-        The caller of a write of strings holds the mutexes of ``resources`` until it is committed,
-        because strings are combined with the old ones while the write is planned.
-
-        Otherwise as ``plan_writes``.
+        A row that occurs several times is combined again each time. The caller of a write of
+        strings holds the mutexes of ``resources`` until it is committed, because strings are
+        combined with the old ones while the write is planned.
 
         Parameters
         ----------

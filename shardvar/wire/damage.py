@@ -8,9 +8,15 @@ A file that has the wrong name altogether is refused by ``foreign_file``, whose 
 file is instead (``kinds``); a zip archive by ``foreign_archive``, which knows the names of members.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from shardvar.errors import COPY_AGAIN, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.errors import (
+    COPY_AGAIN,
+    CorruptCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    ShardvarError,
+)
 from shardvar.limits import LIMITS, MAX_KEY_NBYTES
 from shardvar.wire import kinds
 
@@ -31,6 +37,32 @@ _KNOWN_MEMBERS = (
     ),
 )
 """Names of members by which other programs' zip archives are known."""
+
+
+class decoding:  # noqa: N801  # used as a function is
+    """Within, raise what a decoder raises as an error of ours, and let those pass.
+
+    Our errors derive from the builtins that a caller expects, so ``except ValueError`` around a
+    decoder would also catch what one of its hooks has refused, and call it something else.
+
+    >>> with decoding(lambda error: malformed(f"The number is wrong ({error})."), ValueError):
+    ...     int("x")
+    Traceback (most recent call last):
+    shardvar.errors.MalformedCheckpoint: The number is wrong (invalid literal ...
+    """
+
+    __slots__ = ("_kinds", "_make")
+
+    def __init__(self, make: Callable[[Exception], Exception], *kinds: type[Exception]) -> None:
+        self._make = make
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, self._kinds) and not isinstance(error, ShardvarError):
+            raise self._make(error) from error
 
 
 def malformed(cause: str) -> MalformedCheckpoint:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import ArgumentError
 from shardvar.wire.crc import CRC32C, Readable, mask
-from shardvar.wire.damage import corrupt, invalid, malformed
+from shardvar.wire.damage import corrupt, decoding, invalid, malformed
 from shardvar.wire.varint import decode_varint, decode_varints, encode_varints
 
 WORD_NBYTES = 4
@@ -54,10 +54,9 @@ def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
     strings[:] = [
         octets[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)
     ]
-    try:
+    cause = f"No array can have the shape {shape}"
+    with decoding(lambda error: invalid(f"{cause} ({error})."), ValueError):
         return strings.reshape(shape)
-    except ValueError as error:
-        raise invalid(f"No array can have the shape {shape} ({error}).") from error
 
 
 def bundle_checksum(payload: Readable, count: int, byteorder: str = "<") -> int:

@@ -37,7 +37,7 @@ from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.damage import corrupt, malformed
+from shardvar.wire.damage import corrupt, decoding, malformed
 from shardvar.wire.zip import STORED
 
 _STREAM_NBYTES = 1 << 18
@@ -194,13 +194,11 @@ def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
     """Return the whole payload of an array in Fortran order; takes twice its size."""
     check_transposable(array)
     header = array.header
-    try:
+    with decoding(lambda _: transpose_error(array), MemoryError):
         stored = bytearray(header.nbytes)
         PayloadStream.of(file, array).read_into(memoryview(stored))
         elements = np.frombuffer(stored, numpy_dtype(header.dtype)).reshape(header.shape, order="F")
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
-    except MemoryError:
-        raise transpose_error(array) from None
 
 
 @dataclass(frozen=True, slots=True)

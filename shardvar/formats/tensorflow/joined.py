@@ -23,7 +23,7 @@ from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable
 from shardvar.planning.slices import SliceTable
 from shardvar.wire import strings
-from shardvar.wire.damage import WRITE_AGAIN, invalid
+from shardvar.wire.damage import WRITE_AGAIN, decoding, invalid
 
 _Place = tuple[int, int, int]
 """The file, start and size of an entry."""
@@ -105,10 +105,9 @@ def join_payloads(
     parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...], nbytes: int
 ) -> bytes:
     """Return the payload of a string tensor from the payloads of its slices, which tile it."""
-    try:
+    cause = f"No array can have the shape {shape}"
+    with decoding(lambda error: invalid(f"{cause} ({error})."), ValueError):
         whole = np.empty(shape, object)
-    except ValueError as error:
-        raise invalid(f"No array can have the shape {shape} ({error}).") from error
     for region, payload in parts:
         whole[region.slices] = strings.decode(payload, region.shape)
     payload = strings.encode(whole)

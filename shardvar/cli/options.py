@@ -44,6 +44,7 @@ def _add_inspect(commands: "Commands[Parser]") -> None:
     group = parser.add_argument_group("tensors")
     add_latest(group)
     add_filter(group)
+    add_exclude(group)
     group = parser.add_argument_group("values")
     group.add_argument(
         "--stats", action="store_true", help="min, max, mean, std and NaNs of all values"
@@ -110,6 +111,7 @@ def _add_view(commands: "Commands[Parser]") -> None:
     group = parser.add_argument_group("tensors")
     add_latest(group)
     add_filter(group)
+    add_exclude(group)
     group.add_argument(
         "--stats", action="store_true", help="add statistics and histograms of all values"
     )

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from shardvar.errors import ArgumentError, ReadError
+from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.verbs.parameters import count_in
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.scalars import has_settings
 
 if TYPE_CHECKING:
@@ -103,8 +103,11 @@ class Tensor:
         }
 
 
-def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Tensor]:
-    """Return the tensors whose keys match one of the globs, in the order of the index."""
+def list_tensors(
+    reader: Reader, filter: Sequence[str] | None = None, exclude: Sequence[str] | None = None
+) -> list[Tensor]:
+    """Return the tensors that ``select_keys`` chooses, in the order of the index."""
+    chosen = select_keys(list(reader), filter, exclude)
     entries, faults = reader.entries(), reader.faults
     tensors, files = entries.slices.tensors, reader.index.files
     # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5
@@ -118,7 +121,7 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     has_any = has_settings(reader)
     listed = []
     for key in reader:
-        if globs and not any(fnmatchcase(key, glob) for glob in globs):
+        if key not in chosen:
             continue
         row = row_of.get(key)
         # A key whose entries could not be decoded is listed all the same, with its fault.
@@ -147,12 +150,6 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
                 key in left_out,
                 has_any and dtype == STRING and shape == (),
             )
-        )
-    # In a checkpoint without tensors no pattern matches, which is not the user's mistake.
-    if globs and not listed and reader.keys():
-        raise ArgumentError(
-            f"No tensor matches {' or '.join(globs)}.",
-            "`shardvar inspect` without --filter lists all.",
         )
     return listed
 

@@ -194,7 +194,11 @@ def _serve(found: Location, arguments: Namespace) -> int:
     with Reader(found.path, found.format.name, found.open()) as reader:
         page = make_page([_columns(found, reader, arguments)], served=True)
         serve_page(
-            page, reader, choose_keys(reader, arguments.filter), arguments.json, arguments.open
+            page,
+            reader,
+            choose_keys(reader, arguments.filter, arguments.exclude),
+            arguments.json,
+            arguments.open,
         )
     return 0
 
@@ -207,7 +211,7 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
     """
     (name,) = names_of((found, arguments.path))
     keys, sizes = (
-        choose_keys(reader, arguments.filter),
+        choose_keys(reader, arguments.filter, arguments.exclude),
         file_sizes(found.storage, reader.index.files),
     )
 

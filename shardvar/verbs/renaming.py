@@ -39,7 +39,9 @@ def select_keys(
     """
     wanted = ["*"] if filter is None else strings_of(filter, "globs")
     unwanted = [] if exclude is None else strings_of(exclude, "globs")
-    kept = {key for key in keys if any(fnmatchcase(key, glob) for glob in wanted)}
+    kept = set(keys)
+    if filter is not None:
+        kept = {key for key in keys if any(fnmatchcase(key, glob) for glob in wanted)}
     if not wanted:
         raise ArgumentError(
             "No tensor matches a filter without globs.", "Give some, or leave it out."

@@ -7,7 +7,6 @@ tensor thus takes some thirty bytes, and the part of its key that is new.
 
 import json
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import groupby
 from os.path import basename, commonprefix
 from typing import Any
@@ -25,6 +24,7 @@ from shardvar.verbs.numbers import Number, json_number
 from shardvar.verbs.parameters import count_in, is_optimizer_state
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reading_order import reading_key
+from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.verify import guarded_keys
 
@@ -65,17 +65,12 @@ _EXACT = 2**53
 text."""
 
 
-def choose_keys(reader: Reader, globs: Sequence[str] | None = None) -> list[str]:
-    """Return the keys that match one of the globs, as a model is read; ``ArgumentError`` where none
-    matches."""
-    chosen = (key for key in reader if not globs or any(fnmatchcase(key, glob) for glob in globs))
-    keys = sorted(chosen, key=reading_key)
-    if globs and not keys and len(reader):
-        raise ArgumentError(
-            f"No tensor matches {' or '.join(globs)}.",
-            "`shardvar inspect` without --filter lists all.",
-        )
-    return keys
+def choose_keys(
+    reader: Reader, filter: Sequence[str] | None = None, exclude: Sequence[str] | None = None
+) -> list[str]:
+    """Return the keys that ``select_keys`` chooses, as a model is read."""
+    chosen = select_keys(list(reader), filter, exclude)
+    return sorted((key for key in reader if key in chosen), key=reading_key)
 
 
 def file_sizes(storage: Storage, files: Sequence[str]) -> list[int | None]:

@@ -649,6 +649,20 @@ def test_unknown_keys_filters_and_formats_are_wrong_usage(tmp_path: Path, run: R
     assert run("reshard", path, path, "--force").code == 2
 
 
+def test_exclude_skips_keys_of_inspect_and_of_view(tmp_path: Path, run: Run) -> None:
+    """After --filter; a glob that excludes nothing is a mistake."""
+    path, page = saved(tmp_path), tmp_path / "page.html"
+    chosen = ("--filter", "dense/*", "--exclude", "*/bias")
+    for words in (("inspect", path), ("view", path, "-o", page)):
+        told = run(*words, *chosen, "--json").json
+        assert told["num_tensors"] == 1
+        wrong = run(*words, "--exclude", "nothing/*")
+        assert wrong.code == 2 and "No tensor matches 'nothing/*'" in wrong.err
+    assert [each["key"] for each in run("inspect", path, *chosen, "--json").json["tensors"]] == [
+        "dense/kernel"
+    ]
+
+
 def test_an_error_is_json_too_where_json_was_asked_for(tmp_path: Path, run: Run) -> None:
     outcome = run("inspect", tmp_path / "nothing", "--json")
     assert outcome.code == 3 and outcome.json["error"]["kind"] == "CheckpointNotFound"

@@ -18,7 +18,7 @@ from shardvar.cli.json_keys import INTRODUCTION, KEYS
 from shardvar.cli.parser import make_parser
 from spec_tests.helpers.paths import ROOT
 
-WIDTH = 88
+WIDTH = 76
 """The columns of a block in a page: a wider one would be cut off on the site."""
 
 FOLDER = ROOT / "docs" / "cli"

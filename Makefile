@@ -130,7 +130,7 @@ browser: .venv-browser/installed ## open the pages of shardvar view in headless 
 
 .PHONY: cloud
 cloud: .venv-cloud/installed build/azurite/installed ## write and read buckets of S3, Google and Azure, as emulators on this machine have them
-	$(CLOUD) -m pytest -q -rs -p no:cacheprovider $(SLOWEST) spec_tests/cloud spec_tests/storage/test_remote.py
+	$(CLOUD) -m pytest -q -rs -p no:cacheprovider -n $(JOBS) --dist worksteal $(SLOWEST) spec_tests/cloud spec_tests/storage/test_remote.py
 
 bench: .venv-peers/installed ## measure beside the peers, and write docs/performance.md (half an hour); SUBJECTS="table tiny": these alone
 	$(PEERS) -m benchmarks --write $(SUBJECTS)

@@ -1,11 +1,34 @@
-"""A file is read at one sitting, a function on one screen; docstrings do not count."""
+"""A file is read at one sitting, a function on one screen; docstrings count in a file only."""
 
 import ast
 
 from spec_tests.helpers.source_code import MODULES, module_name, tree_of
 
-MOST_LINES_OF_A_FILE = 560
+MOST_LINES_OF_A_FILE = 450
 MOST_LINES_OF_A_FUNCTION = 60
+
+LONG = {
+    "cli.output",
+    "engine.regions",
+    "formats.tensorflow.source",
+    "formats.torch.shares",
+    "reference.nn.gradients",
+    "reference.objects.checkpoint",
+    "reference.training.layers",
+    "reference.variables.interface",
+    "storage.objects",
+    "storage.posix",
+    "storage.remote",
+    "storage.uploads",
+    "verbs.locate",
+    "verbs.reader",
+    "verbs.together.shares",
+    "verbs.verify",
+    "wire.zarr_metadata",
+}
+"""Files that wait to be shortened: they may have ``MOST_LINES_OF_A_LONG_FILE``. Take a name from
+here when its file is short enough, and add none."""
+MOST_LINES_OF_A_LONG_FILE = 600
 
 
 def lines_of_docstrings(tree: ast.AST) -> int:
@@ -21,16 +44,24 @@ def lines_of_docstrings(tree: ast.AST) -> int:
 
 
 def find_long_files() -> set[str]:
-    lengths = {
-        path: len(path.read_text(encoding="utf-8").splitlines())
-        - lines_of_docstrings(tree_of(path))
-        for path in MODULES
-    }
-    return {module_name(path) for path, length in lengths.items() if length > MOST_LINES_OF_A_FILE}
+    """Return "module: lines, of at most so many" of each file that is too long."""
+    found = set()
+    for path in MODULES:
+        name = module_name(path)
+        count = len(path.read_text(encoding="utf-8").splitlines())
+        is_listed = name.removeprefix("shardvar.") in LONG
+        most = MOST_LINES_OF_A_LONG_FILE if is_listed else MOST_LINES_OF_A_FILE
+        if count > most:
+            found.add(f"{name}: {count} lines with docstrings, of at most {most}")
+    return found
 
 
 def test_no_file_is_longer_than_a_sitting() -> None:
     assert find_long_files() == set()
+
+
+def test_files_that_wait_to_be_shortened_are_there() -> None:
+    assert {f"shardvar.{name}" for name in LONG} <= {module_name(path) for path in MODULES}
 
 
 def find_long_functions() -> set[str]:

@@ -1,6 +1,7 @@
 """Tables of layouts that the real frameworks made, from ``spec_tests/golden/layouts``."""
 
 import json
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,28 @@ def cases(name: str, *groups: str, refused: bool = False) -> list[Case]:
         for case in table(name)
         if ("refused" in case) == refused and (not groups or case["group"] in groups)
     ]
+
+
+def each_row(rows: Sequence[Case]) -> Callable[[Callable[[Case], None]], Callable[[], None]]:
+    """Make the test of a row the test of a whole table; where it fails, the error names the row.
+
+    A test by itself for each of thousands of rows costs more than the rows.
+    """
+
+    def of_the_table(test: Callable[[Case], None]) -> Callable[[], None]:
+        def run() -> None:
+            assert rows, "The table is empty."
+            for row in rows:
+                try:
+                    test(row)
+                except BaseException as error:
+                    error.add_note(f"This was the row {row['id']}.")
+                    raise
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return of_the_table
 
 
 def held(layout: Layout) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:

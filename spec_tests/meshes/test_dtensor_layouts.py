@@ -12,7 +12,7 @@ from shardvar.layout import chunk
 from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard, dtensor
 from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.mesh import Mesh
-from spec_tests.helpers.layout_tables import Case, cases, held, local_positions, recorded
+from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
 
 KINDS: dict[str, Any] = {
     "shard": Shard,
@@ -34,7 +34,7 @@ def layout_of(case: Case) -> Layout:
     return dtensor(case["shape"], Mesh(case["mesh"]["shape"]), placements_of(case))
 
 
-@pytest.mark.parametrize("case", cases("dtensor"), ids=lambda case: case["id"])
+@each_row(cases("dtensor"))
 def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
     """Regions in the order of the device, groups of equal devices, and pending reductions."""
     layout = layout_of(case)
@@ -43,9 +43,7 @@ def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
     assert list(layout.pending) == [(each["axis"], each["op"]) for each in case["pending"]]
 
 
-@pytest.mark.parametrize(
-    "case", cases("dtensor", refused=True), ids=lambda case: case["refused"]["message"][:40]
-)
+@each_row(cases("dtensor", refused=True))
 def test_what_torch_refuses_is_refused(case: Case) -> None:
     with pytest.raises(ArgumentError) as caught:
         layout_of(case)
@@ -201,3 +199,12 @@ def test_an_extent_that_no_tensor_has_is_refused() -> None:
     assert held(dtensor((2**62,), Mesh((2,)), [Shard(0)]))[1] == [((2**61,), (2**61,))]
     with pytest.raises(ArgumentError, match="At most"):
         dtensor((2**62 + 1,), Mesh((2,)), [Shard(0)])
+
+
+def test_the_failure_of_a_table_names_the_row() -> None:
+    def fails_in_the_second(case: Case) -> None:
+        assert case["id"] == "first"
+
+    with pytest.raises(AssertionError) as caught:
+        each_row([{"id": "first"}, {"id": "second"}])(fails_in_the_second)()
+    assert caught.value.__notes__[0] == "This was the row second."

@@ -22,7 +22,7 @@ from shardvar.layout.meshes import (
     fsdp_placements,
 )
 from shardvar.layout.meshes.mesh import Mesh
-from spec_tests.helpers.layout_tables import Case, cases, held, local_positions, recorded
+from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
 
 PER_PARAMETER = ("fsdp2", "hsdp", "fsdp2_tp", "hsdp_tp")
 FLAT = ("fsdp1", "fsdp1_no_shard")
@@ -43,14 +43,14 @@ def by_placements(case: Case) -> Layout:
     return dtensor(case["shape"], mesh_of(case), given)
 
 
-@pytest.mark.parametrize("case", cases("fsdp", *PER_PARAMETER), ids=lambda case: case["id"])
+@each_row(cases("fsdp", *PER_PARAMETER))
 def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
     layout = fsdp(case["shape"], mesh_of(case), **asked(case))
     assert held(layout) == recorded(case)
     assert [list(group) for group in layout.replicas] == case["replicas"]
 
 
-@pytest.mark.parametrize("case", cases("fsdp", *PER_PARAMETER), ids=lambda case: case["id"])
+@each_row(cases("fsdp", *PER_PARAMETER))
 def test_a_parameter_has_the_placements_that_torch_gives_it(case: Case) -> None:
     """And the two definitions differ exactly where the table says so, by the regions that it
     lists."""
@@ -66,9 +66,7 @@ def test_a_parameter_has_the_placements_that_torch_gives_it(case: Case) -> None:
         assert held(by_placements(case))[device] == expected
 
 
-@pytest.mark.parametrize(
-    "case", cases("fsdp", *PER_PARAMETER, refused=True), ids=lambda case: case["id"]
-)
+@each_row(cases("fsdp", *PER_PARAMETER, refused=True))
 def test_what_fully_shard_refuses_is_refused(case: Case) -> None:
     with pytest.raises(LayoutError) as caught:
         fsdp(case["shape"], mesh_of(case), **asked(case))
@@ -105,7 +103,7 @@ def test_the_definitions_agree_where_tensor_parallelism_divides_and_for_two_devi
     assert differ == {(dp, tp) for dp in range(3, 6) for tp in range(2, 6)}
 
 
-@pytest.mark.parametrize("case", cases("fsdp", *FLAT), ids=lambda case: case["id"])
+@each_row(cases("fsdp", *FLAT))
 def test_a_device_holds_the_ranges_of_a_flat_parameter(case: Case) -> None:
     """The elements of each parameter that a device holds are the range that torch recorded, in
     order."""
@@ -121,7 +119,7 @@ def test_a_device_holds_the_ranges_of_a_flat_parameter(case: Case) -> None:
             assert local_positions(layout, device["device"]) == list(range(start, stop))
 
 
-@pytest.mark.parametrize("case", cases("fsdp", *FLAT, refused=True), ids=lambda case: case["id"])
+@each_row(cases("fsdp", *FLAT, refused=True))
 def test_a_scalar_in_a_flat_parameter_is_refused(case: Case) -> None:
     with pytest.raises(ArgumentError, match="scalar"):
         fsdp_flat(case["tensors"], mesh_of(case), use_orig_params=case["layout"]["use_orig_params"])

@@ -17,7 +17,7 @@ from shardvar.layout.meshes import (
     vocabulary_range,
 )
 from shardvar.layout.meshes.mesh import Mesh
-from spec_tests.helpers.layout_tables import Case, cases, held, recorded
+from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
 
 KINDS: dict[str, dict[str, Any]] = {
     "embedding.word_embeddings.weight": {"parallel": "vocabulary", "stage": 0},
@@ -53,7 +53,7 @@ def layout_of(case: Case) -> Layout:
     return megatron(case["shape"], mesh_of(case), **arguments_of(case))
 
 
-@pytest.mark.parametrize("case", cases("megatron", "model"), ids=lambda case: case["id"])
+@each_row(cases("megatron", "model"))
 def test_a_rank_saves_what_it_saves_in_megatron(case: Case) -> None:
     """Regions in the order of layers, experts and halves; and the groups of ranks that hold the
     same."""
@@ -64,7 +64,7 @@ def test_a_rank_saves_what_it_saves_in_megatron(case: Case) -> None:
     ]
 
 
-@pytest.mark.parametrize("case", cases("megatron", "model"), ids=lambda case: case["id"])
+@each_row(cases("megatron", "model"))
 def test_a_rank_has_the_replica_id_that_megatron_gives_it(case: Case) -> None:
     """And in each group of equal ranks, one has numbers that are all 0."""
     mesh, parallel = mesh_of(case), arguments_of(case).get("parallel")
@@ -80,9 +80,7 @@ def offsets_of(case: Case) -> dict[str, Any]:
     return {name: case[name] for name in ("prepend_axis_num", "flattened_range") if name in case}
 
 
-@pytest.mark.parametrize(
-    "case", cases("megatron", "from_rank_offsets"), ids=lambda case: case["id"]
-)
+@each_row(cases("megatron", "from_rank_offsets"))
 def test_rank_offsets_mean_what_they_mean_in_megatron(case: Case) -> None:
     shape, region = from_rank_offsets(
         case["local_shape"], *case["rank_offsets"], **offsets_of(case)
@@ -92,9 +90,7 @@ def test_rank_offsets_mean_what_they_mean_in_megatron(case: Case) -> None:
     assert region.shape == tuple(case["region"]["shape"])
 
 
-@pytest.mark.parametrize(
-    "case", cases("megatron", "from_rank_offsets", refused=True), ids=lambda case: case["id"]
-)
+@each_row(cases("megatron", "from_rank_offsets", refused=True))
 def test_rank_offsets_that_megatron_refuses_are_refused(case: Case) -> None:
     with pytest.raises(ArgumentError) as caught:
         from_rank_offsets(case["local_shape"], *case["rank_offsets"], **offsets_of(case))
@@ -104,7 +100,7 @@ def test_rank_offsets_that_megatron_refuses_are_refused(case: Case) -> None:
 FIELDS = ("local_shape", "global_shape", "global_offset", "axis_fragmentations")
 
 
-@pytest.mark.parametrize("case", cases("megatron", "constructor"), ids=lambda case: case["id"])
+@each_row(cases("megatron", "constructor"))
 def test_fields_that_megatron_accepts_are_a_region(case: Case) -> None:
     assert case["accepted"]
     region = sharded_tensor(*(case[name] for name in FIELDS))
@@ -114,9 +110,7 @@ def test_fields_that_megatron_accepts_are_a_region(case: Case) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "case", cases("megatron", "constructor", refused=True), ids=lambda case: case["id"]
-)
+@each_row(cases("megatron", "constructor", refused=True))
 def test_fields_that_megatron_refuses_are_refused(case: Case) -> None:
     """Offsets off the grid, where the local tensors are said to be one; without that they are a
     region."""
@@ -230,7 +224,7 @@ def test_layers_that_the_stages_do_not_hold_once_are_refused() -> None:
     assert megatron((0, 2), mesh, layers=[[], []]).replicas == ((0, 1),)
 
 
-@pytest.mark.parametrize("case", cases("megatron", "vocabulary"), ids=lambda case: case["id"])
+@each_row(cases("megatron", "vocabulary"))
 def test_a_rank_has_the_words_that_megatron_gives_it(case: Case) -> None:
     world = case["world"]
     ranges = [vocabulary_range(case["vocab"], rank, world) for rank in range(world)]
@@ -243,9 +237,7 @@ def test_a_rank_has_the_words_that_megatron_gives_it(case: Case) -> None:
     ] == ranges
 
 
-@pytest.mark.parametrize(
-    "case", cases("megatron", "vocabulary", refused=True), ids=lambda case: case["id"]
-)
+@each_row(cases("megatron", "vocabulary", refused=True))
 def test_a_vocabulary_that_does_not_divide_is_refused(case: Case) -> None:
     with pytest.raises(LayoutError, match="padded_vocabulary"):
         vocabulary_range(case["vocab"], 0, case["world"])

@@ -9,7 +9,7 @@ import pytest
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.meshes import Layout, Partial, Shard, dtensor, named_sharding
 from shardvar.layout.meshes.mesh import Mesh
-from spec_tests.helpers.layout_tables import Case, cases, held, recorded
+from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
 
 MESH = Mesh((2, 2), ("x", "y"))
 
@@ -22,7 +22,7 @@ def layout_of(case: Case) -> Layout:
     )
 
 
-@pytest.mark.parametrize("case", cases("jax"), ids=lambda case: case["id"])
+@each_row(cases("jax"))
 def test_a_device_holds_what_it_holds_in_jax(case: Case) -> None:
     """Regions, groups of equal devices, and the number of a device within its group."""
     layout = layout_of(case)
@@ -46,7 +46,7 @@ REFUSED = [
 AXIS_TYPES = "Unreduced axes can only refer to mesh axes that is of type"
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["id"])
+@each_row(REFUSED)
 def test_what_jax_refuses_is_refused(case: Case) -> None:
     """All but the type of a mesh axis, which is not geometry."""
     if case["refused"]["message"].startswith(AXIS_TYPES):
@@ -62,7 +62,7 @@ UNREDUCED = [
 ]
 
 
-@pytest.mark.parametrize("case", UNREDUCED, ids=lambda case: case["id"])
+@each_row(UNREDUCED)
 def test_unreduced_axes_are_pending_sums(case: Case) -> None:
     """JAX has such arrays and does not say which devices hold what; each device of the axis holds a
     term."""

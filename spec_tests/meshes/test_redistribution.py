@@ -24,7 +24,7 @@ from shardvar.layouts import (
     parameter_servers,
     plan_redistribution,
 )  # fmt: skip
-from spec_tests.helpers.layout_tables import Case, cases
+from spec_tests.helpers.layout_tables import Case, cases, each_row
 from spec_tests.meshes.test_dtensor_layouts import KINDS
 
 R = Replicate()
@@ -79,9 +79,7 @@ def elements(layout: Layout, device: int) -> set[int]:
     return {int(number) for region in regions for number in whole[region.slices].ravel()}
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in RECORDED if "must_receive" in case], ids=lambda case: case["id"]
-)
+@each_row([case for case in RECORDED if "must_receive" in case])
 def test_a_device_receives_what_it_lacks_and_no_more(case: Case) -> None:
     """The recorded lower bound of each device, which torch's own moves exceed, is what the plan
     sends to it."""
@@ -89,7 +87,7 @@ def test_a_device_receives_what_it_lacks_and_no_more(case: Case) -> None:
     assert plan.must_receive().tolist() == plan.received().tolist() == case["must_receive"]
 
 
-@pytest.mark.parametrize("case", STEPPED, ids=lambda case: case["id"])
+@each_row(STEPPED)
 def test_steps_are_those_of_torch(case: Case) -> None:
     """The same mesh axes, placements and collectives in the same order, with the same padded sizes.
 
@@ -136,9 +134,7 @@ def test_steps_are_those_of_torch(case: Case) -> None:
         np.testing.assert_allclose(step.sent(8), issued["ring_bytes_sent"])
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in PLAIN if len(case["planned"]) <= 1], ids=lambda case: case["id"]
-)
+@each_row([case for case in PLAIN if len(case["planned"]) <= 1])
 def test_what_torch_does_in_one_step_has_the_name_of_that_step(case: Case) -> None:
     named = [each["collective"] or "local_slice" for each in case["planned"]] or ["identity"]
     assert [plan_of(case).collective] == named

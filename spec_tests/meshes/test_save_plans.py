@@ -24,13 +24,13 @@ from shardvar.layouts import (
     torchsnapshot_shards,
     torchsnapshot_tensor,
 )
-from spec_tests.helpers.layout_tables import Case, cases
+from spec_tests.helpers.layout_tables import Case, cases, each_row
 from spec_tests.meshes.test_dtensor_layouts import KINDS
 
 KEEPS = [case for case in cases("dtensor") if "compute_local_shape_and_global_offset" in case]
 
 
-@pytest.mark.parametrize("case", KEEPS, ids=lambda case: case["id"])
+@each_row(KEEPS)
 def test_shapes_and_offsets_are_those_that_torch_said(case: Case) -> None:
     """Of empty and strided shards too."""
     placements = [

@@ -203,7 +203,9 @@ def _table(
     reader: Reader, tensors: Sequence[Tensor], arguments: Namespace, nbytes: int = 0
 ) -> Table:
     scalars = read_scalars(reader, [each.key for each in tensors if each.shape == ()])
-    numbers = file_numbers(reader.index.files) if sys.stdout.isatty() else {}
+    if not sys.stdout.isatty():
+        return Table(reader, tensors, scalars, arguments.slices, nbytes=0, numbers={})
+    numbers = file_numbers(reader.index.files)
     nbytes = nbytes or sum(each.nbytes for each in tensors if not each.is_setting)
     return Table(reader, tensors, scalars, arguments.slices, nbytes, numbers)
 

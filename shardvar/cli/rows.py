@@ -82,7 +82,7 @@ class Table:
     with_slices: bool
     """True if the slices of each tensor are shown below it."""
     nbytes: int
-    """The bytes that shares are parts of."""
+    """The bytes that shares are parts of; 0 in a pipe, which has no shares."""
     numbers: Mapping[str, int]
     """The numbers in the names of the files; empty if they have none, or share them."""
 
@@ -160,7 +160,8 @@ class Table:
         """Return the row of some tensors, with all their parameters and bytes."""
         parameters = sum(each.num_parameters for each in tensors)
         sizes = [each.nbytes for each in tensors if not each.is_setting]
-        part = sum(sizes) / self.nbytes if self.nbytes and sizes else 0.0
+        has_share = bool(self.nbytes and sizes)
+        part = sum(sizes) / self.nbytes if has_share else 0.0
         return TableRow(
             (
                 label,
@@ -168,8 +169,8 @@ class Table:
                 shape,
                 human_count(parameters) if parameters else "",
                 human_size(sum(sizes)) if sizes else "",
-                share_bar(part) if sizes else "",
-                f"{100 * part:.1f} %" if sizes else "",
+                share_bar(part) if has_share else "",
+                f"{100 * part:.1f} %" if has_share else "",
                 slices,
                 files,
                 _marks(tensors),
@@ -285,8 +286,10 @@ def _amount(tensors: Sequence[Tensor], times: int = 1) -> str:
 
 def _least_to_most(numbers: Iterable[int]) -> str:
     """Return a number, or the least and the largest of several: ``3..4``."""
-    found = sorted(set(numbers))
-    return "" if not found else str(found[0]) if len(found) == 1 else f"{found[0]}..{found[-1]}"
+    found = set(numbers)
+    if len(found) > 1:
+        return f"{min(found)}..{max(found)}"
+    return str(*found)
 
 
 def _marks(tensors: Sequence[Tensor]) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.errors import ShardvarError
-from shardvar.layout.dtypes import STRING
+from shardvar.errors import ReadError, StorageError
+from shardvar.layout.dtypes import STRING, Array
+from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.numbers import json_number, widen_numbers
 from shardvar.verbs.reader import Reader
 
@@ -53,26 +54,30 @@ def read_scalars(reader: Reader, keys: Iterable[str]) -> dict[str, ScalarValue]:
     A scalar that is damaged, or longer than 1,000 bytes, is left out. In a bucket each number would
     take a request, so only settings are read, which are in the index.
     """
-    tensors = reader.entries().slices.tensors
-    row_of, nbytes = tensors.rows(), reader.entries().slices.nbytes_of_tensors()
-    is_local = reader.source.traits is None
-    settings: list[str] = []
-    numbers: list[str] = []
-    has_any = has_settings(reader)
+    blocks = Blocks.of(reader)
+    row_of, ranks = blocks.tensors.rows(), blocks.tensors.ranks
+    is_local, has_any = reader.source.traits is None, has_settings(reader)
+    settings: list[int] = []
+    numbers: list[int] = []
     for key in keys:
         row = row_of.get(key, -1)
-        if row < 0 or tensors.ranks[row] or nbytes[row] > _MOST_NBYTES or key in reader.faults:
+        if row < 0 or ranks[row] or blocks.nbytes[row] > _MOST_NBYTES or key in reader.faults:
             continue
-        if has_any and tensors.dtype(row) == STRING:
-            settings.append(key)
-        elif is_local:
-            numbers.append(key)
-    found = {}
-    for number, key in enumerate((settings + numbers)[:_MOST_READ]):
-        # A value that cannot be read is shown as a shape; ``verify`` says why.
-        with suppress(ShardvarError):
-            found[key] = _scalar(reader.read(key)[()], number < len(settings))
-    return found
+        if has_any and blocks.tensors.dtype(row) == STRING:
+            settings.append(row)
+        elif is_local and blocks.is_small(row):
+            numbers.append(row)
+    rows = (settings + numbers)[:_MOST_READ]
+    # A value that cannot be read is shown as a shape; ``verify`` says why. So is every value if the
+    # files of the checkpoint may not be read.
+    values: list[Array | ReadError] = []
+    with suppress(StorageError):
+        values = blocks.read(rows)
+    return {
+        blocks.tensors.keys[row]: _scalar(found[()], number < len(settings))
+        for number, (row, found) in enumerate(zip(rows, values, strict=False))
+        if not isinstance(found, ReadError)
+    }
 
 
 def _scalar(value: Any, is_setting: bool) -> ScalarValue:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.cli.fitting import fit, positions_of
 from shardvar.cli.tree import tree_lines
+from shardvar.errors import StorageError
 from shardvar.verbs.parameters import count_parameters
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.paths import GOLDEN
@@ -513,3 +514,22 @@ def test_show_without_a_key_lists_the_keys(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "one.npz", {"w": np.arange(3)})
     assert run("show", tmp_path / "one.npz").out == "w int64 [3]\n[0, 1, 2]\n"
     assert "Did you mean" in run("show", TRAINING_STATE, "epoc").err
+
+
+def test_values_that_may_not_be_read_leave_a_shape(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`inspect` needs only the index, so neither damage nor a lack of permission ends it."""
+
+    def refuse(*_: object) -> None:
+        raise StorageError("data cannot be read: permission denied.", "Ask for it.")
+
+    sv.save(tmp_path / "model", {"step": np.int64(7), "w": np.ones(2)})
+    monkeypatch.setattr("shardvar.verbs.scalars.Blocks.read", refuse)
+    found = run("inspect", tmp_path / "model")
+    assert found.code == 0 and re.search(r"step +int64 +\[\] ", found.out)
+    monkeypatch.undo()
+    (data,) = tmp_path.glob("*.svdata*")
+    data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
+    found = run("inspect", tmp_path / "model")
+    assert found.code == 0 and re.search(r"step +int64 +\[\] ", found.out)

@@ -23,6 +23,7 @@ from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import new_names
+from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
     Columns,
     StatisticsByKey,
@@ -33,6 +34,7 @@ from shardvar.view.collect import (
     statistics_that_fit,
 )
 from shardvar.view.page import make_page, room_left
+from shardvar.view.scalars import scalar_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class _Side:
     name: str
     """Its name on the page."""
     reader: Reader
+    scalars: Columns
+    """Its settings, and the values of its scalars."""
     names: Mapping[str, str]
     """The keys that are compared, each with the name under which it is."""
 
@@ -54,7 +58,7 @@ class _Side:
         """Return what the page has of it."""
         sizes = file_sizes(self.found.storage, self.reader.index.files)
         about = describe(self.reader, list(self.names), sizes, measured, counts)
-        about |= {"keys": front_coded(list(self.names.values()))}
+        about |= {"keys": front_coded(list(self.names.values()))} | self.scalars
         return as_typed(about, self.found, self.path, self.name)
 
 
@@ -88,7 +92,9 @@ def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str
         checkpoints, names_of(*checkpoints), (rename, {}), strict=True
     ):
         reader = stack.enter_context(Reader(found.path, found.format.name, found.open()))
-        sides.append(_Side(path, found, name, reader, _compared(reader, renamed, arguments)))
+        keys = _compared(reader, renamed, arguments)
+        scalars = scalar_columns(reader, list(keys), read_scalars(reader, keys))
+        sides.append(_Side(path, found, name, reader, scalars, keys))
     return sides
 
 
@@ -143,7 +149,7 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
     if len(shown) < len(names):
         note(
             f"note: the page has room for the histograms of {len(shown):,} of {len(names):,} "
-            "tensors; --filter chooses."
+            "tensors. Choose tensors with `--filter`."
         )
     return columns
 

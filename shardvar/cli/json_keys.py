@@ -123,10 +123,11 @@ KEYS: dict[str, dict[str, str]] = {
     },
     "view": {
         ".path": "the page",
-        ".num_tensors": "the tensors that it shows",
+        ".num_tensors": "the tensors and settings that it shows",
         ".num_slices": "their stored shards",
         ".nbytes": "their payload bytes",
         ".num_files": "the data files",
+        ".num_settings": "the settings among them",
     },
     "view --serve": {".url": "the address of the page"},
     "verify": {

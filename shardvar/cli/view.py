@@ -35,6 +35,7 @@ from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA, WriteReport
+from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
     Columns,
     StatisticsByKey,
@@ -46,6 +47,7 @@ from shardvar.view.collect import (
     unpacked,
 )
 from shardvar.view.page import MARK, make_page, room_left
+from shardvar.view.scalars import scalar_columns
 
 _ENDINGS = (".html", ".htm")
 
@@ -61,18 +63,22 @@ def execute(arguments: Namespace) -> int:
         columns = _columns(found, reader, arguments)
     write_page(target, make_page([columns]))
     num_slices, nbytes = unpacked(columns["num_slices"]), sum(unpacked(columns["nbytes"]))
+    num_settings = sum(stop - start for start, stop in columns["settings"])
     if arguments.json:
         report = {
             "path": target,
             "num_tensors": len(num_slices),
             "num_slices": sum(num_slices),
             "nbytes": nbytes,
+            "num_files": len(columns["files"]),
+            "num_settings": num_settings,
         }
-        print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
+        print_json({"schema": SCHEMA, **report})
     else:
         num_files = count(len(columns["files"]), "file")
-        tensors = human_tensors(len(num_slices), sum(num_slices))
-        print(f"wrote {short_path(target)}: {tensors}, {num_files}, {human_size(nbytes)}")
+        tensors = human_tensors(len(num_slices) - num_settings, sum(num_slices) - num_settings)
+        settings = f" and {count(num_settings, 'setting')}" if num_settings else ""
+        print(f"wrote {short_path(target)}: {tensors}{settings}, {num_files}, {human_size(nbytes)}")
         if not arguments.open:
             show_link(target)
     if arguments.open:
@@ -89,9 +95,8 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
     if len(sources) == 1:
         ((found, path),) = found_sources
         with Reader(found.path, found.format.name, found.open()) as reader:
-            source = describe(
-                reader, choose_keys(reader), file_sizes(found.storage, reader.index.files)
-            )
+            keys = choose_keys(reader)
+            source = describe(reader, keys, file_sizes(found.storage, reader.index.files))
         columns = [as_typed(source, found, path, names[0]), *columns]
     write_page(target, make_page(columns, plan=plan | {"command": command}))
 
@@ -210,15 +215,14 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
     A page that is too large without statistics is refused before a value is read.
     """
     (name,) = names_of((found, arguments.path))
-    keys, sizes = (
-        choose_keys(reader, arguments.filter, arguments.exclude),
-        file_sizes(found.storage, reader.index.files),
-    )
+    keys = choose_keys(reader, arguments.filter, arguments.exclude)
+    sizes = file_sizes(found.storage, reader.index.files)
+    scalars = scalar_columns(reader, keys, read_scalars(reader, keys))
 
     def described(
         measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
     ) -> Columns:
-        columns = describe(reader, keys, sizes, measured, counts)
+        columns = describe(reader, keys, sizes, measured, counts) | scalars
         return as_typed(columns, found, arguments.path, name)
 
     columns = described()
@@ -241,7 +245,7 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
     if len(kept) < len(measured):
         note(
             f"note: the page has room for the statistics of {len(kept):,} of {len(measured):,} "
-            "tensors: those with NaN,"
-            " infinity or one value, and the largest. --serve shows those of any tensor."
+            "tensors: first tensors with NaN, infinity or one value, then the largest. "
+            "`--serve` shows statistics of any tensor."
         )
     return columns

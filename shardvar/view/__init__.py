@@ -1,8 +1,8 @@
 """One page that shows a checkpoint, or two side by side: ``shardvar view`` and ``shardvar diff
 --html``.
 
-1. ``collect`` turns the index into columns of numbers and texts. They are all that the page has: it
-   holds no payload.
+1. ``collect`` turns the index into columns of numbers and texts. They are all that the page has. Of
+   the payload, it has only the values of scalars and the statistics that were asked for.
 2. ``page`` puts the columns, a style and a script into one HTML file that requests nothing over a
    network.
 3. The script, in ``assets``, draws. It is plain JavaScript that a browser runs as it is; there is

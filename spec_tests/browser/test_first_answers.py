@@ -10,6 +10,7 @@ from selenium.webdriver import Chrome
 import shardvar as sv
 from shardvar.cli import main
 from spec_tests.browser.looking import Page, show, view
+from spec_tests.helpers.paths import GOLDEN
 
 Arrays = dict[str, np.ndarray]
 
@@ -132,7 +133,7 @@ def test_layers_of_one_shape_are_not_called_identical(chromium: Chrome, tmp_path
     one = whole_layers()
     two = one | {"layers.2.q": one["layers.2.q"] + 1}
     page = show(chromium, compared(tmp_path, one, two))
-    told = "4 layers have the same shapes: 2 tensors and 512 B each · 1 have values that differ"
+    told = "4 layers have the same shapes: 2 tensors and 512 B each · 1 has values that differ"
     assert page.text("#layers .note") == told
 
 
@@ -207,3 +208,39 @@ def test_low_folders_have_their_numbers(chromium: Chrome, tmp_path: Path) -> Non
     assert [
         f"{n:03}" in text for n in range(200) for text in written if text.endswith(f"{n:03}")
     ] == [True] * 200
+
+
+def test_settings_and_scalars_have_their_values_and_are_not_counted_as_tensors(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    path = GOLDEN / "torch_pt" / "training_checkpoint" / "x.pt"
+    assert main(["view", str(path), "--stats", "-o", str(tmp_path / "p.html")]) == 0
+    page = show(chromium, tmp_path / "p.html")
+    with sv.open_checkpoint(path) as reader:
+        keys = list(reader)
+        settings = [key for key in keys if reader[key].dtype == "string"]
+    told = {
+        each.text.splitlines()[0]: each.text.splitlines()[1:] for each in page.all(".cards > div")
+    }
+    number = len(keys) - len(settings)
+    assert told["Tensors"][:2] == [str(number), f"and {len(settings)} settings"]
+    assert told["Dtypes"] == ["float32"]
+    rows = dict(page.browser.execute_script(CELLS, ".scalars tr"))
+    assert rows["epoch"] == "3" and rows["args.lr"] == "0.001"
+    page.search("epoch")
+    cells = page.run(
+        "return [...document.querySelectorAll('#table .row > *')].map((c) => c.textContent)"
+    )
+    assert cells[:3] == ["epoch", "setting", "= 3"] and "1 of 62 keys" in page.text("#found")
+    page.run("actions.choose(shown[0])")
+    assert "= 3" in page.text("#detail .facts")
+
+
+def test_settings_of_two_have_a_column_for_each(chromium: Chrome, tmp_path: Path) -> None:
+    for name, epoch in (("a", 3), ("b", 4)):
+        sv.save(tmp_path / name, {"w": np.ones(2), "epoch": np.array(epoch)})
+    words = [str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")]
+    assert main(["diff", *words]) == 1
+    page = show(chromium, tmp_path / "d.html")
+    rows = page.browser.execute_script(CELLS, ".scalars tr")
+    assert rows == [["", "A", "B"], ["epoch", "3", "4"]]

@@ -463,7 +463,7 @@ def test_view_tells_people_how_many_tensors_it_wrote(tmp_path: Path, run: Run) -
 
 def test_view_tells_programs_what_it_wrote(tmp_path: Path, run: Run) -> None:
     told = run("view", saved(tmp_path), "--json").json
-    assert list(told) == "schema path num_tensors num_slices nbytes num_files".split()
+    assert list(told) == "schema path num_tensors num_slices nbytes num_files num_settings".split()
     assert (told["path"], told["num_tensors"], told["num_files"]) == (
         str(tmp_path / "model.html"),
         4,

@@ -84,7 +84,7 @@ function tableColumns() {
   const slices = (item) => side(item).num_slices[row(item)];
   const columns = [
     { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
-    { name: "dtype", least: dtypeWidth(), width: `${dtypeWidth()}px`, value: (item) => dtypeOf(side(item), row(item)), group: (group) => dtypesText(new Set(itemsOf(group).map((item) => dtypeOf(side(item), row(item))))) },
+    { name: "dtype", least: dtypeWidth(), width: `${dtypeWidth()}px`, value: dtypeCell, group: (group) => dtypesText(new Set(itemsOf(group).map(dtypeCell))) },
     { name: "shape", least: shapeWidth(), width: `${shapeWidth()}px`, value: (item) => elements(shapeOf(side(item), row(item))), text: shapeCell, group: groupText },
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)), group: (group) => humanSize(sumOf(group, nbytesOf)) },
     ...(HAS_SLICES ? [{ name: "slices", least: 84, width: "84px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) }] : []),
@@ -99,6 +99,10 @@ function tableColumns() {
     columns.push({ name: "NaN", least: 58, width: "58px", right: true, value: stat("nan"), group: (group) => grouped(sumOf(group, (item) => stat("nan")(item) ?? 0)) });
   }
   return columns;
+}
+
+function dtypeCell(item) {
+  return isSetting(item) ? "setting" : dtypeOf(SIDES[sideOf(item)], item.rows[sideOf(item)]);
 }
 
 // The shape of a tensor, or the value of a scalar.
@@ -476,8 +480,8 @@ function tensorsAbout(side) {
 // The totals of the only checkpoint: a name, a large figure, and what it is made of.
 function totalsRow(side) {
   const dtypes = side.dtypes.map((name) => ({ name, count: 0, nbytes: 0 }));
-  side.dtype.forEach((dtype, row) => dtype >= 0 && ((dtypes[dtype].count += 1), (dtypes[dtype].nbytes += side.nbytes[row])));
-  const [most, ...others] = dtypes.sort((a, b) => b.nbytes - a.nbytes);
+  side.dtype.forEach((dtype, row) => dtype >= 0 && !side.isSetting(row) && ((dtypes[dtype].count += 1), (dtypes[dtype].nbytes += side.nbytes[row])));
+  const [most, ...others] = dtypes.filter((each) => each.count).sort((a, b) => b.nbytes - a.nbytes);
   const figures = [
     ["Parameters", humanCount(side.num_parameters), side.num_parameters < 10000 ? "" : grouped(side.num_parameters)],
     ["Size", humanSize(side.total), side.total < 1000 ? "" : `${grouped(side.total)} bytes`],
@@ -557,7 +561,9 @@ function diffSentence() {
   const { differences, unreadable, num_equal: equal } = DATA.diff;
   const [onlyA, onlyB] = ["a", "b"].map((side) => ITEMS.filter((item) => item.status === side).length);
   const failed = new Set(unreadable.map(([row]) => row)).size;
-  if (!differences.length && !onlyA && !onlyB && !failed) return `Equal: ${count(equal, "tensor")} in both`;
+  const numSettings = ITEMS.filter(isSetting).length;
+  const settings = numSettings ? ` and ${count(numSettings, "setting")}` : "";
+  if (!differences.length && !onlyA && !onlyB && !failed) return `Equal: ${count(equal - numSettings, "tensor")}${settings} in both`;
   return [[equal, "equal"], [differences.length, "changed"], [onlyA, "only in A"], [onlyB, "only in B"], [failed, "unreadable"]]
     .filter(([number]) => number).map(([number, what]) => `${grouped(number)} ${what}`).join(", ");
 }

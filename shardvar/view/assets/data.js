@@ -87,6 +87,11 @@ function numTensors(side) {
   return side.keys.length - side.numSettings;
 }
 
+// Whether an item is a setting of the program that wrote it, and not a tensor.
+function isSetting(item) {
+  return HAS_SETTINGS && SIDES[sideOf(item)].isSetting(item.rows[sideOf(item)]);
+}
+
 // The value of a scalar or a setting as text; undefined for any other tensor.
 function valueText(item, side = sideOf(item)) {
   return SIDES[side].values.get(item.rows[side]);

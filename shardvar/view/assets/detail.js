@@ -125,20 +125,22 @@ function globOf(pattern) {
   return pattern.replace(/[?[]/g, "[$&]");
 }
 
-const MOST_SCALARS = 12;
+const MOST_SCALARS = 10;
+const SOUGHT = /(^|[./_])(lr|learning_rate|epochs?|global_step|step|loss|seed|best\w*)$/;
 
 // Scalars and settings, such as a learning rate, with their values.
 function scalarParts(actions) {
   const found = ITEMS.filter((item) => SIDES.some((_, side) => item.rows[side] >= 0 && valueText(item, side) !== undefined));
   if (!found.length) return [];
-  const isSetting = (item) => SIDES[sideOf(item)].isSetting(item.rows[sideOf(item)]);
-  const shown = [...found.filter(isSetting), ...found.filter((item) => !isSetting(item))].slice(0, MOST_SCALARS);
+  // The values that people look for come first, then other settings, then counters of an optimizer and the like.
+  const rank = (item) => (SOUGHT.test(item.name) && !isOfOptimizer(item) ? 0 : SOUGHT.test(item.name) && isSetting(item) ? 1 : isSetting(item) ? 2 : 3);
+  const shown = found.map((item) => [rank(item), item]).sort(([a, x], [b, y]) => a - b || x.number - y.number).slice(0, MOST_SCALARS).map(([, item]) => item);
   const valueOf = (item, side) => (item.rows[side] < 0 ? "—" : printable(valueText(item, side) ?? "—"));
   const rows = shown.map((item) => element("tr", {},
     element("td", {}, element("button", { class: "link mono", type: "button", onclick: () => actions.choose(item) }, ...breakable(ends(shownKey(item.name))))),
     ...SIDES.map((_, side) => element("td", { class: "right mono", text: shortened(valueOf(item, side), 40) }))));
   const more = found.length > shown.length ? element("p", { class: "note", text: `and ${grouped(found.length - shown.length)} more in the table` }) : "";
-  return [element("h3", { text: HAS_SETTINGS ? "Settings and scalars" : "Scalars" }), element("table", { class: "plain" }, sidesHead(), element("tbody", {}, ...rows)), more];
+  return [element("h3", { text: HAS_SETTINGS ? "Settings and scalars" : "Scalars" }), element("table", { class: "plain scalars" }, sidesHead(), element("tbody", {}, ...rows)), more];
 }
 
 // What a writer noted: a column for each side.

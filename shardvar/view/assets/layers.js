@@ -134,7 +134,7 @@ function layerSentence(stack) {
   if (groups[0].length > 1 && groups.length > 4) words.push(`and ${count(groups.length - 4, "more kind")}`);
   for (const [what, is] of [["cannot be read completely", isFaulty], ["have values that differ", ({ kind }) => IS_COMPARED && kind === "values"]]) {
     const number = stack.layers.filter(([, there]) => there.some(({ item }) => is(item))).length;
-    if (number) words.push(`${grouped(number)} ${what}`);
+    if (number) words.push(`${grouped(number)} ${number === 1 ? what.replace(/^have/, "has") : what}`);
   }
   const there = new Set(stack.layers.map(([digits]) => Number(digits)));
   const [low, high] = [Number(stack.layers[0][0]), Number(stack.layers[stack.layers.length - 1][0])];
@@ -262,7 +262,7 @@ class LayerMap {
   }
 
   measure() {
-    return MEASURES.find((measure) => measure.name === state.measure) ?? MEASURES[0];
+    return MEASURES.find((measure) => measure.name === state.measure) ?? defaultMeasure();
   }
 
   // The ends of the scale, of the tensors of this stack: others would make all of them look alike.

@@ -37,6 +37,11 @@ const ALL_MEASURES = [
 ];
 const MEASURES = ALL_MEASURES.filter((measure) => measure.is).map(withRange);
 
+// The first measure with anything to show: the spread of constants is zero.
+function defaultMeasure() {
+  return IS_COMPARED ? MEASURES[0] : MEASURES.find(({ high }) => high) ?? MEASURES[0];
+}
+
 function finite(value) {
   return value === null || value === undefined || value === "" || !Number.isFinite(Number(value)) ? null : Number(value);
 }
@@ -159,7 +164,7 @@ function defaultColouring() {
   if (IS_DIFF) return "Change";
   if (SIDES[0].files.length > 1) return "File";
   if (SIDES[0].holder) return "Device";
-  return MEASURES.some(({ name }) => name === "Spread") ? "Spread" : "Dtype";
+  return SIDES[0].stats && defaultMeasure().name !== "Bytes" ? defaultMeasure().name : "Dtype";
 }
 
 function itemColour(item, side = sideOf(item)) {
@@ -191,7 +196,8 @@ function legendEntry(colour, text, title) {
 
 function showScale(legend, measure, range = measure) {
   const { low, high } = range;
-  if (!high) return legend.replaceChildren(...(IS_COMPARED ? ["no values that differ", ...kindEntries()] : ["no values"]));
+  if (!high && IS_COMPARED) return legend.replaceChildren("no values that differ", ...kindEntries());
+  if (!high) return legend.replaceChildren(legendEntry(theme.same, "0"), element("span", { text: measure.hint }));
   const [least, most] = [low, high].map((value) => measure.text(value));
   const others = IS_COMPARED ? kindEntries() : [];
   if (isOneColour(range)) {

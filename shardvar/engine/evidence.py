@@ -26,6 +26,7 @@ returned.
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any, Self
 
@@ -88,9 +89,9 @@ class Evidence:
     """False if reads take no checksums: the caller adds them, or wants no comparison."""
     errors: dict[int, ReadError] | None = None
     """The first error of each row, where errors are kept; None where they are raised."""
-    _noted: "array[int]" = field(default_factory=lambda: array("q"))
+    _noted: "array[int]" = field(default_factory=partial(array, "q"))
     """Reads that are not compared yet, four integers each, to be compared together."""
-    _parts: "array[int]" = field(default_factory=lambda: array("q"))
+    _parts: "array[int]" = field(default_factory=partial(array, "q"))
     """The reads of parts of payloads, likewise: a hundred thousand take a few MiB."""
     _lock: RLock = field(default_factory=new_lock)
 
@@ -251,6 +252,8 @@ class Evidence:
     def check(self) -> None:
         """Raise unless all that was read is as the index promises; reads again what is open."""
         parts = self.parts
+        if not len(parts):
+            return
         # A run that was compared is settled. If a payload has an open part, all its parts are
         # looked at again, because together they may tile it: [0, 16) is a run that was compared,
         # [16, 45) is not a run, and together they are a payload of 45 bytes.

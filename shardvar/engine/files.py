@@ -24,7 +24,8 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
+    SMALL_NBYTES,
     Progress,
     block_ranges,
     map_ahead,
@@ -126,21 +128,11 @@ class FileWork:
     is_beside: bool
     """True where other files are written meanwhile."""
 
-    @property
-    def write_nbytes(self) -> int:
-        """The most bytes of a write."""
-        is_small = self.is_beside and not isinstance(self.reading.evidence.source, ArraySource)
-        return _WRITE_NBYTES if is_small else BLOCK_NBYTES
-
-    @property
-    def threads(self) -> int:
-        """The number of batches that memory has room for. In addition to its batch, a thread holds
-        the block that it reads."""
-        most = max(
-            (sum(self.units[number].nbytes for number in batch) for batch in self.batches),
-            default=0,
-        )
-        return self.reading.threads(most + BLOCK_NBYTES)
+    threads: int
+    """Batches that are worked at together, as many as memory has room for; 0 for a file whose batch
+    is written sooner than a thread begins."""
+    write_nbytes: int
+    """The most bytes of a write."""
 
 
 def run_task(
@@ -161,23 +153,20 @@ def run_each(
     """
     begun: list[FileWork] = []
     try:
-        alike = groupby(
-            _begin(tasks, source, progress, begun), lambda work: (work.threads, work.is_beside)
-        )
-        for (threads, is_beside), works in alike:
-            batches = _in_turn(works, threads if is_beside else 1)
+        works = _begin(tasks, source, progress, begun)
+        alike = groupby(works, attrgetter("threads", "is_beside"))
+        for (threads, is_beside), group in alike:
+            batches = _in_turn(group, threads if is_beside else 1)
             # Closed here whatever happens, so that no thread writes into a file that is closed
             # below.
             with closing(
-                map_ahead(lambda each: (*each, _write_batch(*each)), batches, threads, 4 * threads)
+                map_ahead(_write_batch, batches, threads, 4 * threads)
+                if threads
+                else (_write_batch(each) for each in batches)
             ) as written:
                 for work, batch, sums in written:
                     # What is best read in order is read here, between the others' results.
-                    found = (
-                        sums
-                        if sums is not None
-                        else _write_units(work, [work.units[number] for number in batch])
-                    )
+                    found = _write_units(work, batch) if sums is None else sums
                     work.sums.update(zip(batch, found, strict=True))
                     if len(work.sums) == len(work.units):
                         begun.remove(work)
@@ -190,13 +179,15 @@ def run_each(
 def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, list[int]]]:
     """Yield the batches of ``count`` files, one of each in turn; where a file has no more, the next
     one begins."""
-    under_way = deque((work, iter(work.batches or [[]])) for work in islice(works, count))
-    while under_way:
+    under_way: deque[tuple[FileWork, Iterator[list[int]]]] = deque()
+    while True:
+        while len(under_way) < count and (new := next(works, None)) is not None:
+            under_way.append((new, iter(new.batches or [[]])))
+        if not under_way:
+            return
         work, batches = under_way.popleft()
         batch = next(batches, None)
-        if batch is None:
-            under_way.extend((work, iter(work.batches or [[]])) for work in islice(works, 1))
-        else:
+        if batch is not None:
             yield work, batch
             under_way.append((work, batches))
 
@@ -206,29 +197,43 @@ def _begin(
 ) -> Iterator[FileWork]:
     """Yield each task with its file open and its units planned, after adding it to ``begun``."""
     for task in tasks:
+        # Plan: what fills the targets, and the ranges that are written.
         moves, is_range = lower(task.plan)
         targets = task.plan.targets
         units = list(plan_units(targets, task.start, is_range, task.writer.run_nbytes))
         batches = list(batch_units(targets, units, is_range))
-        ordered, copies = _in_order(task, moves, source), task.plan.bounds()
-        reading = Reading(Evidence(source, task.entries), in_threads=False)
+        ordered = np.zeros(len(targets), dtype=np.bool)
+        if not task.entries.plain.all():  # plain payloads are read in any order
+            for parts in (task.plan.copies, moves):
+                ordered[parts.target[source.in_order(task.entries, parts.source)]] = True
         # What is read in order would be read elsewhere for each file, and an upload sends many
         # parts at once anyway.
-        is_beside = len(tasks) > 1 and task.storage.traits is None and not ordered.any()
-        file = task.storage.create(task.name)
+        is_local = task.storage.traits is None
+        is_beside = len(tasks) > 1 and is_local and not ordered.any()
+        # Threads: as many as there is memory for a batch and the block that is read meanwhile.
+        reading = Reading(Evidence(source, task.entries), in_threads=False)
+        largest = max(
+            map(sum, ([units[each].nbytes for each in batch] for batch in batches)), default=0
+        )
+        is_quick = len(tasks) == 1 and len(batches) <= 1 and largest <= SMALL_NBYTES
+        threads = 0 if is_quick and is_local else reading.threads(largest + BLOCK_NBYTES)
+        is_small = is_beside and not isinstance(source, ArraySource)
+        # Open.
         work = FileWork(
             task,
             moves,
             is_range,
             ordered,
-            copies,
-            file,
+            task.plan.bounds(),
+            task.storage.create(task.name),
             reading,
             progress,
             units,
             batches,
             {},
             is_beside,
+            threads,
+            _WRITE_NBYTES if is_small else BLOCK_NBYTES,
         )
         begun.append(work)
         yield work
@@ -249,32 +254,30 @@ def _finish_file(work: FileWork) -> FileReport:
     return FileReport(checksums, work.reading.evidence.parts, int(targets.nbytes.sum()))
 
 
-def _write_batch(work: FileWork, batch: list[int]) -> list[Sums] | None:
-    """Write units that are read at once; None, without a write, if best read in order."""
-    units = [work.units[number] for number in batch]
-    if any(work.ordered[unit.first : unit.last].any() for unit in units):
-        return None
-    return _write_units(work, units) if units else []
+def _write_batch(
+    each: tuple[FileWork, list[int]],
+) -> tuple[FileWork, list[int], list[Sums] | None]:
+    """Write units that are read at once. Where they are best read in order, nothing is written, and
+    there are no checksums."""
+    work, batch = each
+    if work.ordered.any():
+        units = [work.units[number] for number in batch]
+        if any(work.ordered[unit.first : unit.last].any() for unit in units):
+            return work, batch, None
+    return work, batch, _write_units(work, batch)
 
 
-def _in_order(task: FileTask, moves: MoveTable, source: Source) -> Bools:
-    """[k] True for targets filled from payloads that are best read from beginning to end."""
-    ordered = np.zeros(len(task.plan.targets), dtype=np.bool)
-    for parts in (task.plan.copies, moves):
-        ordered[parts.target[source.in_order(task.entries, parts.source)]] = True
-    return ordered
-
-
-def _write_units(work: FileWork, units: Sequence[Unit]) -> list[Sums]:
+def _write_units(work: FileWork, batch: list[int]) -> list[Sums]:
     """Read several units at once, so that what more than one of them needs is read once; take
     checksums and write."""
+    units = [work.units[number] for number in batch]
     if len(units) == 1:
         block = _payload_in_memory(work, units[0])
         if block is not None:
             return [_finish(work, units[0], block, None)]
     # Plan: the units one after the other in one buffer.
-    stops = np.cumsum([unit.nbytes for unit in units]).tolist()
-    buffer = thread_buffer(stops[-1])
+    stops = np.cumsum([unit.nbytes for unit in units], dtype=np.int64).tolist()
+    buffer = thread_buffer(stops[-1] if stops else 0)
     blocks = [buffer[stop - unit.nbytes : stop] for unit, stop in zip(units, stops, strict=True)]
     # Move: byte ranges unit by unit, and the regions of all units together.
     moves: list[MoveTable | None] = []
@@ -332,51 +335,37 @@ def _payload_in_memory(work: FileWork, unit: Unit) -> memoryview | None:
 def _moves(work: FileWork, unit: Unit) -> MoveTable:
     """The moves that fill a unit's targets."""
     first, last = np.searchsorted(work.moves.target, [unit.first, unit.last])
-    return work.moves.slice(int(first), int(last))
+    return work.moves.take(slice(int(first), int(last)))
 
 
 def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
     """Fill the block but for regions. Returns the moves whose checksums were left to the caller,
     None for none."""
-    task, moves = work.task, _moves(work, unit)
+    # Plan: the moves cut to the unit, each with its place in the block.
+    task, reading, moves = work.task, work.reading, _moves(work, unit)
+    source, targets = reading.evidence.source, task.plan.targets
     places = (
         task.start[moves.target] + moves.target_start - (int(task.start[unit.first]) + unit.start)
     )
     clipped = moves.clip(places, unit.nbytes)
-    is_shared = _are_checksums_shared(work, unit, moves, len(clipped))
-    reading = work.reading
+    # The checksums that are written are those of the moves, and taken once for both, where each
+    # target's bytes in the unit come from one plain move, under the same kind of checksum. A target
+    # of many moves may have only one of them in this unit.
+    some, count = slice(unit.first, unit.last), unit.last - unit.first
+    is_shared = (
+        source.crc is not None
+        and source.crc == task.writer.crc
+        and len(clipped) == count
+        and (count == 1 or np.array_equal(moves.target, np.arange(unit.first, unit.last)))
+        and bool(task.entries.plain[moves.source].all())
+        and bool((ITEMSIZES[targets.codes()[some]] > 0).all())
+    )
+    # Move.
     if is_shared:
-        reading = Reading(
-            Evidence(reading.evidence.source, task.entries, takes_checksums=False), in_threads=False
-        )
+        evidence = Evidence(source, task.entries, takes_checksums=False)
+        reading = Reading(evidence, in_threads=False)
     read_moves(reading, clipped, {0: block})
     return clipped if is_shared else None
-
-
-def _are_checksums_shared(work: FileWork, unit: Unit, moves: MoveTable, num_met: int) -> bool:
-    """Return True if the written checksums equal the moves' checksums, so that they are taken once
-    for both.
-
-    That is so if each target's bytes in the unit come from one plain move, under the same kind of
-    checksum. ``num_met`` is the number of moves that have bytes in the unit, which may be one block
-    of a target of many moves.
-    """
-    source, targets, count = (
-        work.reading.evidence.source,
-        work.task.plan.targets,
-        unit.last - unit.first,
-    )
-    if (
-        source.crc is None
-        or source.crc != work.task.writer.crc
-        or not work.task.entries.plain[moves.source].all()
-    ):
-        return False
-    if num_met != count or (
-        count > 1 and not np.array_equal(moves.target, np.arange(unit.first, unit.last))
-    ):
-        return False
-    return bool((ITEMSIZES[targets.codes()[unit.first : unit.last]] > 0).all())
 
 
 def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:

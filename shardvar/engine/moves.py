@@ -45,17 +45,19 @@ class MoveTable:
         """The columns, in the order of the fields."""
         return self.source, self.source_start, self.target, self.target_start, self.nbytes
 
-    def take(self, rows: Ints) -> Self:
-        """The table of some of the rows, in the given order."""
-        return type(self)(*(column[rows] for column in self.columns()))
+    def take(self, rows: Ints | slice) -> Self:
+        """The table of some of the rows, in the given order; a range of them as views."""
+        return type(self)(
+            self.source[rows],
+            self.source_start[rows],
+            self.target[rows],
+            self.target_start[rows],
+            self.nbytes[rows],
+        )
 
     def where(self, mask: Bools) -> Self:
         """The table of the rows at which the mask [k] is True, in order."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
-
-    def slice(self, first: int, last: int) -> Self:
-        """The table of the rows ``[first, last)``, as views."""
-        return type(self)(*(column[first:last] for column in self.columns()))
 
     def clip(self, places: Ints, nbytes: int) -> Self:
         """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``;

@@ -167,7 +167,7 @@ def read_small(
     moves, file, start = moves.take(order), file[order], start[order]
 
     def read(first: list[int], last: int) -> None:
-        some = moves.slice(first[0], last)
+        some = moves.take(slice(first[0], last))
         firsts = np.array(first) - first[0]
         span, begins = reading.evidence.read_spans(
             some.source, some.source_start, some.nbytes, firsts, reading.scratch

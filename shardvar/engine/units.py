@@ -76,8 +76,11 @@ def plan_units(
     for none.
     """
     nbytes, stop = targets.nbytes, start + targets.nbytes
-    steps = _steps(targets, is_range, run_nbytes or SMALL_NBYTES)
-    bands, ends = _bands(targets, is_range, steps)
+    # Only what regions fill has blocks of other sizes, and bands.
+    steps, bands, ends = np.full_like(nbytes, BLOCK_NBYTES), np.zeros_like(nbytes), nbytes
+    if not is_range.all():
+        steps = _steps(targets, is_range, run_nbytes or SMALL_NBYTES)
+        bands, ends = _bands(targets, is_range, steps)
     large = (nbytes > steps) & (ITEMSIZES[targets.codes()] > 0)
     next_large = np.append(np.flatnonzero(large | (bands > 0)), len(nbytes))
     row, count = 0, len(nbytes)
@@ -110,8 +113,6 @@ def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
     others need. So blocks get smaller as fellows get more: 16 columns of a table share a batch of
     28 MiB, and their blocks are of 1.75 MiB.
     """
-    if is_range.all():
-        return np.full(len(targets), BLOCK_NBYTES)
     fellows = _of_fellows(targets, is_range, np.ones(len(targets), dtype=np.int64))
     share = np.clip(BATCH_NBYTES // np.maximum(fellows, 1) // grain * grain, grain, BLOCK_NBYTES)
     return np.where(is_range, BLOCK_NBYTES, share)
@@ -125,9 +126,6 @@ def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Int
     band holds the same rows of every target of a group.
     """
     count, shape = len(targets), targets.shape
-    if is_range.all():
-        return np.zeros(count, dtype=np.int64), np.arange(count)
-
     # Rows. A row is one index of the first axis with several indices, and all of the axes after it.
     # In a target of shape (1, 256, 4) it is [0:1, i:i+1, 0:4]: 256 rows of 4 elements.
     axis = (shape > 1).argmax(axis=1)
@@ -178,10 +176,12 @@ def _band_units(first: int, last: int, nbytes: int, band: int) -> Iterator[Unit]
 
 def batch_units(targets: SliceTable, units: Sequence[Unit], is_range: Bools) -> Iterator[list[int]]:
     """Yield the numbers of units to read at once: one by one, or by place with regions."""
-    has_regions = [
-        number for number, unit in enumerate(units) if not is_range[unit.first : unit.last].all()
-    ]
-    yield from ([number] for number in sorted(set(range(len(units))).difference(has_regions)))
+    has_regions = []
+    for number, unit in enumerate(units):
+        if is_range[unit.first : unit.last].all():
+            yield [number]
+        else:
+            has_regions.append(number)
     batch: list[int] = []
     nbytes = 0
     for number in sorted(has_regions, key=lambda number: place_of_unit(targets, units[number])):

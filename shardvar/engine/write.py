@@ -27,7 +27,7 @@ from shardvar.formats.protocol import Sink, Source
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.concurrency import as_answered, do_all
-from shardvar.storage.protocol import Storage, Traits
+from shardvar.storage.protocol import Storage
 
 FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport]]]
 """Runs tasks and yields each with its report once its file is finished, in any order."""
@@ -108,10 +108,11 @@ def write_checkpoint(
         reports = _write_files(tasks, runner, resume, progress, begun)
         # Check: a payload may be in several files, a part in each; only together can the parts be
         # compared.
-        if tasks:
+        parts = [report.parts for report in reports if len(report.parts)]
+        if parts:
             evidence = Evidence(source, tasks[0].entries)
-            for report in reports:
-                evidence.add(report.parts)
+            for each in parts:
+                evidence.add(each)
             evidence.check()
         # Commit: from here on, only the sink can tell which files are in place.
         is_written = True
@@ -126,7 +127,8 @@ def write_checkpoint(
             # only the ones of this run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)
         raise
-    _remove_journals(tasks)
+    if resume:
+        _remove_journals(tasks)
     return WriteSummary(
         len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports)
     )
@@ -151,13 +153,18 @@ def _write_files(
     an error. Files are finished while the next ones are written, where that means to wait for a
     bucket.
     """
-    traits = _traits(tasks)
-    there = set(tasks[0].storage.names()) if resume and tasks else set()
-    journaled = [task for task in tasks if task.name + JOURNAL in there]
-    known = as_answered(
-        lambda task: (task.name, read_journal(task)), journaled, traits, _payload_nbytes
-    )
-    reports = {name: report for name, report in known if report is not None}
+    if not tasks:
+        return []
+    storage = tasks[0].storage
+    # Take up: files that are what their journals say are not written again.
+    reports: dict[str, FileReport] = {}
+    if resume:
+        there = set(storage.names())
+        journaled = [task for task in tasks if task.name + JOURNAL in there]
+        known = as_answered(
+            lambda task: (task.name, read_journal(task)), journaled, storage.traits, _payload_nbytes
+        )
+        reports = {name: report for name, report in known if report is not None}
     begun += [task for task in tasks if task.name not in reports]
     for report in reports.values():
         progress(report.nbytes)
@@ -170,18 +177,14 @@ def _write_files(
             task.storage.finish(task.name + JOURNAL)
         reports[task.name] = report
 
+    # Move.
     with closing(runner(begun)) as done:
-        do_all(finish, done, traits, lambda each: _payload_nbytes(each[0]))
+        do_all(finish, done, storage.traits, lambda each: _payload_nbytes(each[0]))
     return [reports[task.name] for task in tasks]
 
 
 def _payload_nbytes(task: FileTask) -> int:
     return int(task.plan.targets.nbytes.sum())
-
-
-def _traits(tasks: Sequence[FileTask]) -> Traits | None:
-    """The cost of a request to the storage that the tasks write into."""
-    return tasks[0].storage.traits if tasks else None
 
 
 # The journal next to a finished file records what a second run needs to keep the file instead of
@@ -268,7 +271,7 @@ def _remove(tasks: Sequence[FileTask], ending: str) -> None:
         with suppress(StorageError):
             task.storage.remove(task.name + ending)
 
-    do_all(remove, tasks, _traits(tasks))
+    do_all(remove, tasks, tasks[0].storage.traits if tasks else None)
 
 
 def _stamp(task: FileTask) -> str:

@@ -147,6 +147,10 @@ def do_all(
     nbytes: Callable[[Item], int] = lambda _: 0,
 ) -> None:
     """Call ``function`` of every item: in order on a disk, else with many requests under way."""
+    if traits is None:
+        for item in items:
+            function(item)
+        return
     # Closed here: an interrupt between two answers leaves the generator to its traceback, and its
     # threads at work.
     with closing(as_answered(function, items, traits, nbytes)) as answers:

@@ -202,7 +202,7 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
         if is_range[target]:
             read_moves(
                 reading,
-                moves.slice(int(first[target]), int(first[target + 1])),
+                moves.take(slice(int(first[target]), int(first[target + 1]))),
                 {target: bytes_of(array)},
             )
         else:

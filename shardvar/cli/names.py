@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.table import stem_of_name
-from shardvar.storage.places import is_url
+from shardvar.storage.local import is_url
 from shardvar.verbs.locate import Location
 
 _SET = ".index.json"

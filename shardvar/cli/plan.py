@@ -8,7 +8,7 @@ import numpy as np
 from shardvar.cli.output import count, human_size, print_table, say
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import EntryTable
-from shardvar.storage.places import is_url
+from shardvar.storage.local import is_url
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import WriteReport
 

@@ -40,7 +40,6 @@ from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.verbs.reports import SCHEMA
 from shardvar.verbs.scalars import is_setting, read_scalars
 from shardvar.verbs.steps import natural_key
-from shardvar.verbs.storages import check_storages
 
 _PRINTED = 1000
 """Elements up to which a selection is printed in full."""
@@ -146,7 +145,8 @@ def _check(reader: Reader, key: str, verify: str) -> bool:
     if is_checked:
         for row in range(len(entries)):
             check_entry(reader.source, entries, row)
-        check_storages(reader.source, [key])
+        for error in reader.source.storage_errors([key]).values():
+            raise error
     return is_checked
 
 

@@ -49,8 +49,14 @@ from shardvar.engine.regions import (
     read_regions,
     wanted_regions,
 )
-from shardvar.engine.sums import Sums, join_sums, take_checksums
-from shardvar.engine.units import Unit, batch_units, plan_units
+from shardvar.engine.units import (
+    Sums,
+    Unit,
+    batch_units,
+    join_sums,
+    plan_units,
+    take_checksums,
+)
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable

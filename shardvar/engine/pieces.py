@@ -179,17 +179,19 @@ def read_small(
     gap_nbytes = _GAP_NBYTES if gap_nbytes is None else gap_nbytes
     if reading.traits is not None:
         gap_nbytes = max(gap_nbytes, affordable_gap(file, start, moves.nbytes, reading.traits))
-    # Threads wait for one span each. A task that only reads handles many small ones in the steps
-    # that it needs for one.
-    found = spans(file, start, moves.nbytes, gap_nbytes)
-    groups = (
-        [[rows] for rows in found]
-        if reading.in_threads
-        else list(_grouped(found, start, moves.nbytes))
-    )
-    stop = start + moves.nbytes
-    most = max(int(stop[last - 1] - start[first]) for group in groups for first, last in group)
-    reading.run(lambda group: read([first for first, _ in group], group[-1][1]), groups, most)
+    found = list(spans(file, start, moves.nbytes, gap_nbytes))
+    first, last = np.array(found).T
+    most = int((start[last - 1] + moves.nbytes[last - 1] - start[first]).max())
+    if len(found) == 1 and most <= SMALL_NBYTES and reading.traits is None:
+        # A disk sends so few bytes sooner than a thread begins.
+        read([0], len(moves))
+    elif reading.in_threads:
+        # Threads wait for one span each.
+        reading.run(lambda rows: read([rows[0]], rows[1]), found, most)
+    else:
+        # A task that only reads handles many small ones in the steps that it needs for one.
+        for group in _grouped(found, start, moves.nbytes):
+            read([first for first, _ in group], group[-1][1])
 
 
 def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
@@ -208,7 +210,7 @@ def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int
 
 
 def _grouped(
-    found: Iterator[tuple[int, int]], start: Ints, nbytes: Ints
+    found: Iterable[tuple[int, int]], start: Ints, nbytes: Ints
 ) -> Iterator[list[tuple[int, int]]]:
     """Spans that follow each other, as many as a block holds together."""
     group: list[tuple[int, int]] = []

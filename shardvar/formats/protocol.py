@@ -165,8 +165,14 @@ class Source(ABC):
     ) -> Mapping[str, ReadError]:
         """Return the errors of those keys whose tensors are parts of damaged storages.
 
-        A storage has one checksum, which may cover bytes of several tensors or of none. With
-        ``only_read``, only the storages are compared that are read whole if all keys are read.
+        A storage of PyTorch has one checksum, and may hold several tensors, or a tensor and padding.
+        No read of a tensor that is a part of it compares that checksum, so the verbs ask:
+
+            verify, reshard       always: a copy would give damaged values checksums that fit them
+            load                  with ``only_read``: only storages are compared of which ``keys``
+                                  have every byte between them
+            verify="full"         always
+            otherwise             not, and ``Reader.unverified`` has the key
         """
         return {}
 

@@ -140,7 +140,7 @@ transformers and torchtune."""
 
 def format_names() -> list[str]:
     """Return the names of all formats."""
-    return [*_BUILT_IN, *(point.name for point in _added())]
+    return [*_BUILT_IN, *_added()]
 
 
 def format_named(name: str) -> Format:
@@ -153,10 +153,10 @@ def format_named(name: str) -> Format:
         built_in: Format = import_module(_BUILT_IN[name].module).FORMAT
         return built_in
     # Looked up only for other names, since this searches every installed package.
-    for point in _added():
-        if point.name == name:
-            added: Format = point.load()
-            return added
+    point = _added().get(name)
+    if point is not None:
+        added: Format = point.load()
+        return added
     raise ArgumentError(
         f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}."
     )
@@ -191,8 +191,20 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     # offered to all formats.
     if not name or name in names:
         return all_formats()
-    built_in = [form for form, known in _BUILT_IN.items() if _has_mark(names, name, known.mark)]
-    return map(format_named, [*built_in, *(point.name for point in _added())])
+    # ``name`` may have a mark itself. The prefix ends before its first one:
+    # "ck.svdata-1f-00000-of-00002" stands for a checkpoint "ck", whose index is "ck.svindex". A
+    # prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut too early by this; then
+    # every file of the checkpoint has that same mark at that place, and the answer is right.
+    built_in = []
+    for form, known in _BUILT_IN.items():
+        first = known.mark.search(name)
+        prefix = name[: first.start()] if first else name
+        for file in names:
+            # The mark must follow the prefix directly: "ck-2.svindex" is not a file of "ck".
+            if file.startswith(prefix) and known.mark.match(file, len(prefix)):
+                built_in.append(form)
+                break
+    return map(format_named, [*built_in, *_added()])
 
 
 def formats_marked(names: Sequence[str]) -> Iterator[Format]:
@@ -205,21 +217,7 @@ def formats_marked(names: Sequence[str]) -> Iterator[Format]:
     """
     marks = {form: known.mark for form, known in _BUILT_IN.items()}
     built_in = [form for form, mark in marks.items() if any(map(mark.search, names))]
-    return map(format_named, [*built_in, *(point.name for point in _added())])
-
-
-def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
-    """Return True if a file is named by the prefix that ``name`` may have, and then by the mark.
-
-    ``name`` may have a mark itself. The prefix ends before its first one:
-    "ck.svdata-1f-00000-of-00002" stands for a checkpoint "ck", whose index is "ck.svindex". A
-    prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut too early by this; then
-    every file of the checkpoint has that same mark at that place, and the answer is right.
-    """
-    # The mark must follow the prefix directly: "ck-2.svindex" is not a file of "ck".
-    first = mark.search(name)
-    prefix = name[: first.start()] if first else name
-    return any(file.startswith(prefix) and mark.match(file, len(prefix)) for file in names)
+    return map(format_named, [*built_in, *_added()])
 
 
 def usual_name(name: str) -> str:
@@ -259,7 +257,10 @@ def format_of_name(name: str) -> str | None:
     >>> format_of_name("model.safetensors"), format_of_name("model")
     ('safetensors', None)
     """
-    return next((form for form, known in _BUILT_IN.items() if name.endswith(known.suffixes)), None)
+    for form, known in _BUILT_IN.items():
+        if name.endswith(known.suffixes):
+            return form
+    return None
 
 
 def ending_of_other_files(name: str) -> str | None:
@@ -268,7 +269,9 @@ def ending_of_other_files(name: str) -> str | None:
     >>> ending_of_other_files("model.onnx"), ending_of_other_files("model-v1.2")
     ('.onnx', None)
     """
-    return next((each for each in _OTHER_FILES if name.lower().endswith(each)), None)
+    if not name.lower().endswith(_OTHER_FILES):
+        return None
+    return next(each for each in _OTHER_FILES if name.lower().endswith(each))
 
 
 def stem_of_name(name: str, format_name: str) -> str:
@@ -278,9 +281,11 @@ def stem_of_name(name: str, format_name: str) -> str:
     >>> stem_of_name("model.safetensors.index.json", "safetensors"), stem_of_name("model", "safetensors")
     ('model', 'model')
     """
-    endings = [suffix for suffix in _suffixes(format_name) if name.endswith(suffix)]
-    # A name that is nothing but an ending, such as ".npz", stays as it is.
-    return name.removesuffix(max(endings, key=len, default="")) or name
+    for suffix in sorted(_suffixes(format_name), key=len, reverse=True):
+        if name.endswith(suffix):
+            # A name that is nothing but an ending, such as ".npz", stays as it is.
+            return name.removesuffix(suffix) or name
+    return name
 
 
 def name_of_target(name: str, format_name: str) -> str:
@@ -295,7 +300,7 @@ def name_of_target(name: str, format_name: str) -> str:
 
 def names_of_target(name: str, format_name: str) -> list[str]:
     """Return the names under which a person may know a checkpoint, ``name`` itself first."""
-    return [name, *(name + suffix for suffix in _suffixes(format_name))]
+    return [name, *map(name.__add__, _suffixes(format_name))]
 
 
 def _suffixes(format_name: str) -> tuple[str, ...]:
@@ -303,7 +308,11 @@ def _suffixes(format_name: str) -> tuple[str, ...]:
     return _BUILT_IN[format_name].suffixes if format_name in _BUILT_IN else ()
 
 
-def _added() -> list["EntryPoint"]:
-    """The entry points of other packages' formats."""
-    # A package must not replace a built-in format, so those names are left out.
-    return [point for point in entry_points_of("shardvar.formats") if point.name not in _BUILT_IN]
+def _added() -> dict[str, "EntryPoint"]:
+    """The entry points of other packages' formats, by name; of one name, the first that is found."""
+    added: dict[str, EntryPoint] = {}
+    for point in entry_points_of("shardvar.formats"):
+        # A package must not replace a built-in format, so those names are left out.
+        if point.name not in _BUILT_IN:
+            added.setdefault(point.name, point)
+    return added

@@ -26,23 +26,21 @@ _ENDINGS = (".dist-info", ".egg-info")
 
 def entry_points_of(group: str) -> "list[EntryPoint]":
     """Return the entry points of a group, of all packages."""
-    if not _may_have(group):
+    # 1. Only folders are looked into: other places have finders, such as archives of packages.
+    may_have = False
+    for finder in sys.meta_path:
+        may_have |= hasattr(finder, "find_distributions") and finder is not PathFinder
+    try:
+        for place in sys.path:
+            may_have = may_have or _names_group(place or os.curdir, group.encode())
+    except OSError:
+        may_have = True
+    if not may_have:
         return []
+    # 2.
     from importlib.metadata import entry_points
 
     return list(entry_points(group=group))
-
-
-def _may_have(group: str) -> bool:
-    """Return False only if the files of all installed packages lack the group."""
-    if any(
-        hasattr(each, "find_distributions") and each is not PathFinder for each in sys.meta_path
-    ):
-        return True
-    try:
-        return any(_names_group(place or os.curdir, group.encode()) for place in sys.path)
-    except OSError:  # such as an archive of packages
-        return True
 
 
 def _names_group(folder: str, group: bytes) -> bool:

@@ -1,5 +1,10 @@
-"""A directory of the local disk as a ``Storage``, and the conversion of a path to a directory and a
-bare name.
+"""A directory of the local disk as a ``Storage``, and the directory and bare name that a path or a
+URL means.
+
+    /data/run/model           LocalStorage /data/run, "model"
+    s3://bucket/run/model     RemoteStorage s3://bucket/run, "model"             (``storage.urls``)
+
+Nothing of the remote side is loaded before a URL asks for it.
 
 A bare name has no separators and is neither ``.`` nor ``..``, so that an index cannot lead out of
 the directory. A path of a file in a folder of the directory consists of bare names, joined by "/".
@@ -33,7 +38,7 @@ from shardvar.storage.posix import (
     sync,
     writing,
 )
-from shardvar.storage.protocol import FileStatus
+from shardvar.storage.protocol import FileStatus, Storage
 
 _NAME_NBYTES = 255
 """The longest name that the usual file systems take."""
@@ -72,14 +77,14 @@ class LocalStorage:
 
     def create(self, name: str) -> LocalWritableFile:
         """Open a new file for writing, in place of an old one; folders of a path are made."""
-        return create_local(self._place(name))
+        return create_local(self._inside(name, with_folders=True))
 
     def names(self) -> list[str]:
         """Return the sorted names of the files in the directory; empty if it does not exist."""
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
-                    return sorted(entry.name for entry in entries if not _is_directory(entry))
+                    return sorted([entry.name for entry in entries if not _is_directory(entry)])
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -151,7 +156,7 @@ class LocalStorage:
 
     def move(self, old: str, new: str) -> None:
         """Rename ``old`` to the name or path ``new`` in one step, forced by the next ``sync``."""
-        source, target = self._join(old), self._place(new)
+        source, target = self._join(old), self._inside(new, with_folders=True)
         with writing(target):
             os.replace(source, target)
 
@@ -250,17 +255,11 @@ class LocalStorage:
             disk = os.statvfs(path or os.curdir)
         return disk.f_bavail * disk.f_frsize
 
-    def _place(self, name: str) -> str:
-        """Return the path at which a file is made, with its folders made."""
-        path = self._inside(name)
-        if "/" in name:
-            with writing(path):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-        return path
-
-    def _inside(self, name: str) -> str:
-        """Return the path of a file in the directory or its folders; ``ArgumentError`` if the name
-        leads elsewhere."""
+    def _inside(self, name: str, *, with_folders: bool = False) -> str:
+        """Return the path of a file in the directory or its folders, which are made on request;
+        ``ArgumentError`` if the name leads elsewhere."""
+        if "/" not in name:
+            return self._join(name)
         *folders, last = name.split("/")
         storage = self
         for folder in folders:
@@ -270,7 +269,11 @@ class LocalStorage:
                     f"{storage.path} is a symbolic link, behind which nothing is written.",
                     "Remove it.",
                 )
-        return storage._join(last)
+        path = storage._join(last)
+        if with_folders:
+            with writing(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
 
     def _join(self, name: str, error: type[ShardvarError] = ArgumentError) -> str:
         """Return the path of a file; raise ``error`` if the name is not bare."""
@@ -317,7 +320,7 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
         raise ArgumentError(
             "A URL was given where a path is needed.", "Give the path of something on a local disk."
         )
-    if not os.path.lexists(text):
+    if ("://" in text or _LOST_SLASH.match(text)) and not os.path.lexists(text):
         _check_almost_url(text)
     try:
         full = os.path.join(os.getcwd(), text)
@@ -336,6 +339,24 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
             f"Invalid checkpoint name {steps[-1]!r}: {complaint}.", "Choose another name."
         )
     return LocalStorage(os.sep + os.sep.join(steps[:-1])), steps[-1]
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Return True if a path is a URL: a scheme and "://".
+
+    >>> is_url("s3://bucket/model"), is_url("/data/model")
+    (True, False)
+    """
+    return isinstance(path, str) and URL.match(path) is not None
+
+
+def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:
+    """Return the storage and the bare name that a path or URL means; empty for a folder."""
+    if isinstance(path, str) and URL.match(path):
+        from shardvar.storage.urls import split_url
+
+        return split_url(path)
+    return split_path(path)
 
 
 def _check_almost_url(text: str) -> None:
@@ -358,7 +379,7 @@ def _complaint(name: str) -> str:
     """Return why a name is not a bare name of a file; empty if it is one."""
     if name in ("", os.curdir, os.pardir):
         return "it does not name a file"
-    if any(character in name for character in ("\0", os.sep, os.altsep) if character):
+    if "\0" in name or os.sep in name:
         return "it contains a separator or a NUL"
     try:
         nbytes = len(os.fsencode(name))

@@ -271,7 +271,9 @@ class LocalWritableFile:
         view = memoryview(buffer)
         if not view.nbytes:
             return
-        octets, descriptor, done = view.cast("B"), self._open_descriptor(), 0
+        if self._descriptor is None:
+            raise ArgumentError(f"{self.name} was closed.", "Write before you close.")
+        octets, descriptor, done = view.cast("B"), self._descriptor, 0
         with writing(self.name):
             while done < len(octets):
                 count = os.pwrite(
@@ -283,7 +285,12 @@ class LocalWritableFile:
                         "Check the disk.",
                     )
                 done += count
-        _begin_sync(descriptor.number, start, done)
+        # Start sending the bytes to the disk, so that the final sync has little left to wait for.
+        # Linux begins to write pages out when it is advised that they are not needed, and returns
+        # at once. Pages that are not written yet stay in memory.
+        if done >= _EARLY_NBYTES and hasattr(os, "posix_fadvise"):
+            with suppress(OSError):  # only a hint: without it, the sync writes all bytes
+                os.posix_fadvise(descriptor.number, start, done, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Force the bytes to the disk and close the file; closing it again does nothing."""
@@ -296,11 +303,6 @@ class LocalWritableFile:
                 # exists. A sync that failed is not tried again, because the next one may report
                 # success for bytes that the system has given up; the file is written again.
                 sync(descriptor.number)
-
-    def _open_descriptor(self) -> _Descriptor:
-        if self._descriptor is None:
-            raise ArgumentError(f"{self.name} was closed.", "Write before you close.")
-        return self._descriptor
 
 
 def open_local(path: str) -> LocalReadableFile:
@@ -330,18 +332,6 @@ def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
             os.unlink(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return LocalWritableFile(path, _Descriptor(os.open(path, flags, 0o666)), is_forced)
-
-
-def _begin_sync(descriptor: int, start: int, nbytes: int) -> None:
-    """Start sending the bytes just written to the disk, so that the final sync has little left to
-    wait for.
-
-    Linux begins to write pages out when it is advised that they are not needed, and returns at
-    once. Pages that are not written yet stay in memory.
-    """
-    if nbytes >= _EARLY_NBYTES and hasattr(os, "posix_fadvise"):
-        with suppress(OSError):  # only a hint: without it, the sync writes all bytes
-            os.posix_fadvise(descriptor, start, nbytes, os.POSIX_FADV_DONTNEED)
 
 
 def sync(descriptor: int) -> None:

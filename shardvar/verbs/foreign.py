@@ -20,12 +20,16 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.shares import finished_shares
 from shardvar.formats.table import format_names, format_of_name, stem_of_name
-from shardvar.formats.unfinished import cause_of_unfinished, remedy_of_unfinished, unfinished_files
+from shardvar.formats.unfinished import (
+    cause_of_unfinished,
+    finished_shares,
+    remedy_of_unfinished,
+    unfinished_files,
+)
 from shardvar.pictures.words import count, named
 from shardvar.storage.links import outer_links
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
 

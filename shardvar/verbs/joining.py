@@ -38,7 +38,7 @@ from shardvar.planning.index import (
     concatenate_entries,
     take_tensors,
 )
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.compare.diff import compare_readers
 from shardvar.verbs.joined_source import JoinedSource
@@ -70,15 +70,12 @@ def open_sources(
     *,
     dequantize: bool,
 ) -> Reader:
-    """Open checkpoints as one, with the keys that ``filter`` and ``exclude`` take; a single one is
-    opened as it is."""
+    """Open several checkpoints as one, with the keys that ``filter`` and ``exclude`` take."""
     if len(found) == 1:
-        if concat:
-            raise ArgumentError(
-                "There is one source, so nothing is concatenated.",
-                "Give several, or leave out concat.",
-            )
-        return Reader(found[0].path, found[0].format.name, found[0].open(dequantize=dequantize))
+        raise ArgumentError(
+            "There is one source, so nothing is concatenated.",
+            "Give several, or leave out concat.",
+        )
     check_globs(concat, "globs to axes")
     _check_apart(found)
     _check_set([each.path for each in found])

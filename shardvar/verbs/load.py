@@ -21,7 +21,6 @@ from shardvar.planning.slices import SliceTable
 from shardvar.verbs.arguments import strings_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
-from shardvar.verbs.storages import check_storages
 
 _READ = (STRING, "bool")
 """Dtypes that are never mapped: strings must be decoded, and a bool of a byte other than 0 and 1
@@ -99,20 +98,15 @@ def load(
         # Plan.
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors
-        rows = np.array(
-            [row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64
-        )
+        wanted = [key for key in tensors.keys if key not in mapped]
+        rows = np.array(list(map(tensors.rows().__getitem__, wanted)), dtype=np.int64)
         plan = plan_copies(entries.slices, tensors.take(rows).whole())
         # Move.
-        check_storages(
-            reader.source, [tensors.keys[row] for row in rows.tolist()], only_read=verify == "auto"
-        )
-        arrays = read_arrays(plan, reader.source, entries)
-        loaded = mapped | {
-            tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)
-        }
+        for error in reader.source.storage_errors(wanted, only_read=verify == "auto").values():
+            raise error
+        loaded = mapped | dict(zip(wanted, read_arrays(plan, reader.source, entries), strict=True))
         # In the order of the keys, whichever way each value came.
-        return {key: loaded[key] for key in tensors.keys}
+        return dict(zip(tensors.keys, map(loaded.__getitem__, tensors.keys), strict=True))
 
 
 def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:

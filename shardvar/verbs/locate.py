@@ -45,7 +45,7 @@ from shardvar.formats.table import (
 from shardvar.formats.unfinished import name_unfinished, remedy_of_unfinished, unfinished_files
 from shardvar.pictures.words import similar
 from shardvar.storage.links import inner_links
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.foreign import ARRAYS_ALONE, explain, kind_of_folder
 from shardvar.verbs.steps import differing, in_series, natural_key
@@ -436,11 +436,10 @@ def find_in_other_formats(target: Location) -> Location | None:
     if target.is_folder:
         found = _locate(storage, "", formats_marked(storage.names()))
         return next((each for each in found if each.format.name != target.format.name), None)
-    others = (form for form in formats_of(storage.names(), name) if form.name != target.format.name)
-    return next(
-        (Location(form, storage, name) for form in others if name in form.locate(storage, name)),
-        None,
-    )
+    for form in formats_of(storage.names(), name):
+        if form.name != target.format.name and name in form.locate(storage, name):
+            return Location(form, storage, name)
+    return None
 
 
 def exact_path(found: Location) -> str:

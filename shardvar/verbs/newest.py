@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from shardvar.errors import AmbiguousPath
 from shardvar.formats.table import format_of_name, names_of_target
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.foreign import kind_of_folder
 from shardvar.verbs.locate import Location, Path, below, find_below, find_checkpoint, parts, several

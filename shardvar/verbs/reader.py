@@ -29,8 +29,7 @@ from shardvar.pictures.words import count, human_shape, human_size
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
 from shardvar.planning.plan import find_faults
 from shardvar.verbs.arguments import check_string
-from shardvar.verbs.locate import Path, find_checkpoint
-from shardvar.verbs.storages import check_storages
+from shardvar.verbs.locate import Location, Path, find_checkpoint
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
@@ -240,7 +239,8 @@ class Reader:
         )
         is_part = self.source.is_part(key)
         if is_part and verify == "full":
-            check_storages(self.source, [key])
+            for error in self.source.storage_errors([key]).values():
+                raise error
         if not is_verified or (is_part and verify == "auto"):
             self.unverified.append((key, wanted))
         return is_verified
@@ -387,7 +387,11 @@ def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
     UnsupportedError
         If this release does not read the file that is there.
     """
-    found = find_checkpoint(path)
+    return open_found(find_checkpoint(path), dequantize=dequantize)
+
+
+def open_found(found: Location, *, dequantize: bool) -> Reader:
+    """Open the checkpoint of a location."""
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
 
 

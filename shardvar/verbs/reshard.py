@@ -31,12 +31,11 @@ from shardvar.verbs.joining import open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
 from shardvar.verbs.part_places import Join
 from shardvar.verbs.problems import Damage
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import new_names, select_keys
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.rescue import find_lost, note_of, without_lost
 from shardvar.verbs.save import WRITER, check_keys
-from shardvar.verbs.storages import check_storages
 from shardvar.verbs.together.executors import Opening, check_executor, runner_of
 from shardvar.verbs.writing import (
     Partitions,
@@ -156,11 +155,19 @@ def reshard(
     changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
     plan = partial(plan_checkpoint, policy=policy, force=force)
     found, goal = _find(source, target, format, keep_going)
-    with open_sources(found, concat or {}, filter, exclude, dequantize=dequantize) as reader:
+    if len(found) > 1 or concat:
+        opened = open_sources(found, concat or {}, filter, exclude, dequantize=dequantize)
+    else:
+        opened = open_found(found[0], dequantize=dequantize)
+    with opened as reader:
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
         return _reshard(found, goal, reader, changes, plan, None if dry_run else move)
+
+
+_UNCHANGED = Conversions(None, None)
+"""No tensor gets another dtype, and none is transposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +224,9 @@ def _reshard(
     chosen = _select(reader, kept, objects, texts, changes, gone)
     texts = [key for key in texts if key not in gone]
     metadata = _metadata(reader, chosen, objects, texts, lost)
-    partition = without_lost(changes.partition, chosen.entries.slices.tensors.keys, chosen.lost)
+    partition = changes.partition
+    if lost:
+        partition = without_lost(partition, chosen.entries.slices.tensors.keys, chosen.lost)
     payloads = chosen.source
     work = plan(goal, chosen.entries, partition=partition, metadata=metadata, source=payloads)
     generation = _generation(found, reader, payloads, work)
@@ -225,7 +234,8 @@ def _reshard(
         return replace(preview(work, generation), num_texts=len(texts), lost=lost)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
-    check_storages(reader.source, kept - gone)
+    for error in reader.source.storage_errors(kept - gone).values():
+        raise error
     return replace(move(work, payloads, generation), num_texts=len(texts), lost=lost)
 
 
@@ -240,9 +250,9 @@ def _move(
     progress: Progress,
 ) -> WriteReport:
     """Write the files, here or by the workers of an executor, and commit."""
-    check_executor(executor)
     if executor is None:
         return carry_out(work, source, generation, progress)
+    check_executor(executor)
     if work.substitutes is not None:
         cause = "The policy changed values, which only this process has."
         raise UnsupportedError(
@@ -326,10 +336,10 @@ def _select(
     )
     # Under their new names, by which ``cast`` knows them.
     encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
-    converted = changes.conversions.of(
-        reader.source, replace(entries, slices=slices), encodings, lost
-    )
-    return _Chosen(*converted, new, encodings, lost)
+    entries, source = replace(entries, slices=slices), reader.source
+    if changes.conversions != _UNCHANGED:
+        entries, source = changes.conversions.of(source, entries, encodings, lost)
+    return _Chosen(entries, source, new, encodings, lost)
 
 
 def _metadata(
@@ -341,7 +351,9 @@ def _metadata(
 ) -> Metadata:
     """The metadata that are kept with the tensors."""
     new = chosen.names
-    user = {**read_texts(reader, texts), **note_of(lost)}
+    user = read_texts(reader, texts)
+    if lost:
+        user |= note_of(lost)
     if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
         user["encodings"] = json.dumps(chosen.encodings)
     paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
@@ -371,7 +383,9 @@ def _generation(
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
-    stored, transposed = stored_entries(payloads, work.entries)
+    stored, transposed = work.entries, list[int]()
+    if payloads is not reader.source:
+        stored, transposed = stored_entries(payloads, work.entries)
     named = " ".join(f"{each.path} {each.format.name}" for each in found)
     digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
     digest.update(

@@ -11,7 +11,7 @@ index last.
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -34,7 +34,6 @@ from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
 from shardvar.layout.cutting import Cut
-from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import human_size, message
 from shardvar.planning.capabilities import are_grids, check_holds, join_whole
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
@@ -212,22 +211,18 @@ def carry_out(
         summary = write_checkpoint(
             tasks, source, sink, resume=resume, progress=progress, runner=runner
         )
-        _warn_of_unfinished(target)
+        # Name what an earlier write has left under the target's name, and the commit of this format
+        # does not remove. The new checkpoint is in place, so nothing is raised.
+        left: list[str] = []
+        with suppress(StorageError):
+            left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
+        if left:
+            cause = (
+                f"{target.path}: an earlier write was not finished, and has left "
+                f"{name_unfinished(left)}."
+            )
+            _LOG.warning("%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}"))
     return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
-
-
-def _warn_of_unfinished(target: Location) -> None:
-    """Name what an earlier write has left under the target's name, and the commit of this format
-    does not remove."""
-    left: list[str] = []
-    with suppress(StorageError):  # the new checkpoint is in place
-        left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
-    if left:
-        cause = (
-            f"{target.path}: an earlier write was not finished, and has left "
-            f"{name_unfinished(left)}."
-        )
-        _LOG.warning("%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}"))
 
 
 def check_new_folder(work: WritePlan, generation: str | None = None) -> None:
@@ -266,7 +261,9 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     Returns the sink, and the token in the names of the files.
     """
     target, storage = work.target, work.target.storage
+    # Check.
     check_may_write(work)
+    # Plan.
     # Without a digest of what is written, the token is random, and no file of an earlier run has
     # it.
     token = generation or secrets.token_hex(8)
@@ -275,30 +272,21 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     indexes = [] if target.is_folder else names_of_target(target.stem, target.format.name)[1:]
     last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
     storage.check_names([last, *(name + JOURNAL for name in sink.asides)])
-    _check_room(target, sink.asides, work.assignment.nbytes_of_files(), free)
-    return sink, token
-
-
-def _check_room(target: Location, names: Sequence[str], nbytes: Ints, free: int) -> None:
-    """Raise ``StorageError`` before anything is written that the disk has no room for; finished
-    files have theirs."""
-    finished = {
-        name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)
-    }
-    needed = sum(
-        size for name, size in zip(names, nbytes.tolist(), strict=True) if name not in finished
-    )
+    # Room: finished files of an earlier run have theirs.
+    nbytes = dict(zip(sink.asides, work.assignment.nbytes_of_files().tolist(), strict=True))
+    for name in storage.names() if generation else ():
+        if name.endswith(JOURNAL):
+            nbytes.pop(name.removesuffix(JOURNAL), None)
+    needed = sum(nbytes.values())
     # The index and the frames around the payloads take some bytes more, so a full disk has no room
-    # for nothing either.
-    is_local = (
-        target.storage.local_path is not None
-    )  # before an upload, only the files that are not finished need room
-    if is_local and (needed > free or not free):
-        cause = (
-            f"{target.path} needs {human_size(needed)}, and {target.storage.path} has "
-            f"{human_size(free)} free."
+    # for nothing either. Before an upload, only the files that are not finished need room.
+    if storage.local_path is not None and (needed > free or not free):
+        raise StorageError(
+            f"{target.path} needs {human_size(needed)}, and {storage.path} has "
+            f"{human_size(free)} free.",
+            f"Free {human_size(max(needed - free, 1))} there.",
         )
-        raise StorageError(cause, f"Free {human_size(max(needed - free, 1))} there.")
+    return sink, token
 
 
 def check_may_write(work: WritePlan) -> None:

@@ -46,7 +46,7 @@ MUTANTS = [
         "bands-in-the-wrong-run",
         "The checksum of a part of a band is added to the first run of its payload, whichever it "
         "lies in.",
-        "engine/sums.py",
+        "engine/units.py",
         "            at = first_run[rows] + begin // run\n",
         "            at = first_run[rows]\n",
         "engine",

@@ -43,9 +43,8 @@ MUTANTS = [
         "A write takes the names of the files that are there, and overwrites what the old index "
         "names.",
         "formats/native/sink.py",
-        "    return generation + _OTHER if generation_of(storage, prefix) == generation else "
-        "generation",
-        "    return generation",
+        "        generation += _OTHER\n",
+        "        pass\n",
         "native::test_the_generation_that_is_there_is_not_written_again "
         "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
@@ -180,15 +179,15 @@ MUTANTS = [
         "short-writes-lost",
         "A system call that writes fewer bytes than it was given is taken for all of them.",
         "storage/posix.py",
-        "                done += count\n        _begin_sync",
-        "                done = len(octets)\n        _begin_sync",
+        "                done += count\n        # Start sending",
+        "                done = len(octets)\n        # Start sending",
         "storage::test_bytes_are_read_where_they_were_written",
     ),
     mutant(
         "leads-out",
         "The name of a file in an index may lead to another directory.",
         "storage/local.py",
-        '    if any(character in name for character in ("\\0", os.sep, os.altsep) if character):',
+        '    if "\\0" in name or os.sep in name:',
         '    if "\\0" in name:',
         "storage::test_only_bare_names_are_opened",
     ),

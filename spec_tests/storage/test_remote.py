@@ -29,8 +29,8 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.storage import filesystems, objects
+from shardvar.storage.local import split_place
 from shardvar.storage.objects import ObjectClient
-from shardvar.storage.places import split_place
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
 from shardvar.storage.requests import FolderListing, Head

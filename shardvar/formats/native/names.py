@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterable
 
 from shardvar.errors import ArgumentError
-from shardvar.formats.shares import is_share_file, share_files
-from shardvar.formats.unfinished import JOURNAL_ENDING
+from shardvar.formats.unfinished import JOURNAL_ENDING, is_share_file, share_files
 
 _INDEX_SUFFIX = ".svindex"
 

@@ -116,15 +116,14 @@ class NativeSink(Sink):
     """The metadata block."""
     start: Ints = field()
     """[m] the first byte of each payload, in bytes of its file."""
+    names: Sequence[str]
+    """[files] the final names of the data files."""
+    asides: Sequence[str] = field()
+    """[files] the names under which the data files are written: final unless shares are merged."""
+    is_shared: bool = False
+    """True where other processes have written the data files, so that they stay after an error."""
     writer: NativeWriter = NativeWriter()
     """The checksums of each file."""
-    written: Sequence[str] = ()
-    """[files] the names of the written data files, if not yet the final ones."""
-
-    @property
-    def asides(self) -> Sequence[str]:
-        """The data files' names, which are final unless shares are merged."""
-        return self.written or self._data_names
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Write the index under a temporary name, rename it over the old one, and remove what it
@@ -132,17 +131,23 @@ class NativeSink(Sink):
         # Plan: the index, whole, in memory.
         rows = _sort_rows(self.assignment, self.keys, self.start, checksums)
         octets = b"".join(encode_block_file(_encode_rows(rows), self.overview.encode()))
-        last = self._index_aside, native_index_name(self.prefix)
-        data = list(zip(self.asides, self._data_names, strict=True))
+        aside = aside_name(self.prefix, self.overview.generation)
+        data = list(zip(self.asides, self.names, strict=True))
         # Commit, then remove: before the rename, the old index still names the old files.
         put_in_place(
-            self.storage, data, last, octets, tidy=self._tidy, is_shared=bool(self.written)
+            self.storage,
+            data,
+            (aside, native_index_name(self.prefix)),
+            octets,
+            tidy=self._tidy,
+            is_shared=self.is_shared,
         )
 
     def withdraw(self) -> None:
         """Remove the files, unless the index in place names them or cannot be read."""
         if not self.is_in_place():
-            discard_files(self.storage, [*self.asides, self._index_aside])
+            aside = aside_name(self.prefix, self.overview.generation)
+            discard_files(self.storage, [*self.asides, aside])
 
     def is_in_place(self) -> bool:
         """Return True if the index in place names the files, or may do so, since the storage does
@@ -156,16 +161,8 @@ class NativeSink(Sink):
         except StorageError:
             return True
 
-    @property
-    def _data_names(self) -> list[str]:
-        return data_names(self.prefix, self.overview.generation, self.assignment.num_files)
-
-    @property
-    def _index_aside(self) -> str:
-        return aside_name(self.prefix, self.overview.generation)
-
     def _tidy(self) -> None:
-        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self._data_names))
+        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.names))
 
 
 def create_native(
@@ -175,14 +172,19 @@ def create_native(
     for name in (generation, generation + _OTHER):
         check_generation(name)
     _check_assignment(assignment)
-    keys = [encode_text(key) for key in assignment.slices.tensors.keys]
+    keys = list(map(encode_text, assignment.slices.tensors.keys))
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
     metadata = Metadata(description, metadata.writer, metadata.user)
-    fresh = _fresh(storage, prefix, generation)
-    sink = NativeSink(storage, prefix, assignment, keys, Overview(metadata, fresh, sizes), start)
-    storage.announce(sink.asides)
-    return sink
+    # The files of the existing index may have the names of this generation, and then another one is
+    # taken: writing these files again would break the old checkpoint before the new one is there.
+    is_there = native_index_name(prefix) in storage.names()
+    if is_there and generation_of(storage, prefix) == generation:
+        generation += _OTHER
+    names = data_names(prefix, generation, assignment.num_files)
+    storage.announce(names)
+    about = Overview(metadata, generation, sizes)
+    return NativeSink(storage, prefix, assignment, keys, about, start, names, names)
 
 
 def adopt_native(
@@ -196,14 +198,17 @@ def adopt_native(
     generation = metadata.generation
     check_generation(generation)
     _check_assignment(assignment)
-    keys = [encode_text(key) for key in assignment.slices.tensors.keys]
+    keys = list(map(encode_text, assignment.slices.tensors.keys))
     # A file has the name that it was written under or, after a commit that was killed, the final
     # one.
-    pairs = list(zip(files.names, data_names(prefix, generation, len(files.names)), strict=True))
+    names = data_names(prefix, generation, len(files.names))
+    pairs = list(zip(files.names, names, strict=True))
     written = check_written(storage, pairs, files.nbytes)
-    storage.announce([final for _, final in pairs])
+    storage.announce(names)
     about = Overview(metadata, generation, files.nbytes)
-    return NativeSink(storage, prefix, assignment, keys, about, files.start, written=written)
+    return NativeSink(
+        storage, prefix, assignment, keys, about, files.start, names, written, is_shared=True
+    )
 
 
 def _check_assignment(assignment: Assignment) -> None:
@@ -226,14 +231,6 @@ def _check_assignment(assignment: Assignment) -> None:
     if cut.any():
         cause = f"{slices.key(int(cut.argmax()))!r} is cut, but its payload cannot be divided."
         raise UnsupportedError(cause, "Write it whole.")
-
-
-def _fresh(storage: Storage, prefix: str, generation: str) -> str:
-    """Return the generation, or another one if the files of the existing index have that name.
-
-    Writing these files again would break the old checkpoint before the new one is there.
-    """
-    return generation + _OTHER if generation_of(storage, prefix) == generation else generation
 
 
 def generation_of(storage: Storage, prefix: str) -> str | None:
@@ -300,7 +297,24 @@ def _sort_rows(
     """Return the entries in the order of the index; ``keys`` are the keys of the assignment's
     tensors, as stored."""
     slices = assignment.slices
-    payload, runs = _by_row(assignment, checksums)
+    # Checksums come file by file, and within a file in the order of the assignment: the order of a
+    # stable sort by file.
+    order = np.argsort(assignment.file, kind="stable")
+    given = [(found.payload, found.runs) for found in checksums]
+    none = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    of_payloads, of_runs = map(np.concatenate, zip(none, *given, strict=True))
+    payload = np.zeros(len(order), np.int64)
+    payload[order] = of_payloads
+    # Only a payload of several runs has checksums of runs in the index.
+    counts = -(-slices.nbytes[order] // RUN_NBYTES)
+    if len(of_runs) != counts.sum() and (counts > 1).any():
+        raise ArgumentError(f"{len(of_runs)} checksums of runs were given for {counts.sum()} runs.")
+    stored, first = of_runs.astype("<u4"), np.cumsum(counts) - counts
+    runs = [b""] * len(order)
+    for position in np.flatnonzero(counts > 1).tolist():
+        mine = slice(first[position], first[position] + counts[position])
+        runs[order[position]] = stored[mine].tobytes()
+    # The tensors that have slices, in the order of their keys.
     used = np.unique(slices.tensor).tolist()
     tensors = np.array(sorted(used, key=keys.__getitem__), np.int64)
     rank_of = np.zeros(len(keys), np.int64)
@@ -312,11 +326,11 @@ def _sort_rows(
     columns = (slices.offset[order], slices.shape[order], slices.nbytes[order])
     return _Rows(
         SliceTable(slices.tensors.take(tensors), tensor[order], *columns),
-        [keys[row] for row in tensors.tolist()],
+        list(map(keys.__getitem__, tensors.tolist())),
         assignment.file[order],
         start[order],
         payload[order],
-        [runs[row] for row in order.tolist()],
+        list(map(runs.__getitem__, order.tolist())),
     )
 
 
@@ -357,9 +371,8 @@ def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
     # Rows are padded to the highest rank in memory and not on disk: these masks select the numbers
     # of real axes.
     axes = np.arange(tensors.shapes.shape[1])
-    is_axis, is_axis_of_entry = (
-        axes < column[:, None] for column in (ranks, tensors.ranks[tensor])
-    )
+    is_axis = axes < ranks[:, None]
+    is_axis_of_entry = axes < tensors.ranks[tensor][:, None]
     values: dict[str, IndexValue] = {
         **pack_strings("key", rows.keys[some]),
         **pack_strings("dtype_name", [NAMES[code].encode() for code in codes.tolist()]),
@@ -376,28 +389,3 @@ def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
         "run_crc": b"".join(rows.runs[first:last]),
     }
     return encode_index_block(values)
-
-
-def _by_row(assignment: Assignment, checksums: Sequence[FileChecksums]) -> tuple[Ints, list[bytes]]:
-    """Return [m] each payload's checksum, and the checksums of its runs if it has several, from the
-    checksums of the files."""
-    # Checksums come file by file, and within a file in the order of the assignment: the order of a
-    # stable sort by file.
-    order = np.argsort(assignment.file, kind="stable")
-    payload = np.zeros(len(order), np.int64)
-    payload[order] = np.concatenate(
-        [np.zeros(0, np.int64), *(found.payload for found in checksums)]
-    )
-    stored = np.concatenate([np.zeros(0, np.uint32), *(found.runs for found in checksums)]).astype(
-        "<u4"
-    )
-    counts = -(-assignment.slices.nbytes[order] // RUN_NBYTES)
-    if len(stored) != counts.sum() and (counts > 1).any():
-        raise ArgumentError(f"{len(stored)} checksums of runs were given for {counts.sum()} runs.")
-    first = np.cumsum(counts) - counts
-    runs = [b""] * len(order)
-    for position in np.flatnonzero(counts > 1).tolist():
-        runs[order[position]] = stored[
-            first[position] : first[position] + counts[position]
-        ].tobytes()
-    return payload, runs

@@ -39,8 +39,8 @@ from shardvar.formats.safetensors.source import (
     TOTALS,
     WRITER_KEY,
 )
-from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.sinks import FileSink, check_uncut, temporary_files
+from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata

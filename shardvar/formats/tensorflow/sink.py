@@ -18,7 +18,6 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import check_written, put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
-from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.sinks import FileSink, temporary_files
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import (
@@ -34,6 +33,7 @@ from shardvar.formats.tensorflow.protos import (
     encode_place,
     encode_slices,
 )
+from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata

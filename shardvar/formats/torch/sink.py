@@ -37,12 +37,11 @@ from shardvar.formats.files import (
     write_file,
 )
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
-from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.sinks import FileSink
 from shardvar.formats.torch.archive import ItemFrame, frame_of
 from shardvar.formats.torch.metadata import ABOUT, DCP
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
-from shardvar.formats.unfinished import JOURNAL_ENDING
+from shardvar.formats.unfinished import JOURNAL_ENDING, share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata

@@ -24,7 +24,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
 from shardvar.pictures.words import message
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, Path, find_checkpoints, find_target
 from shardvar.verbs.reports import WriteReport

@@ -33,7 +33,7 @@ from shardvar.formats.files import write_file
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
 from shardvar.limits import MAX_MANIFEST_NBYTES
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_of_all, digest_reader
 from shardvar.verbs.locate import Location, Path, find_checkpoint

@@ -3,7 +3,7 @@
 import re
 
 from shardvar.errors import ArgumentError, CheckpointNotFound
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.storage.remote import RemoteStorage
 
 _CLAIM = re.compile(r"\..+\.claim", re.DOTALL)

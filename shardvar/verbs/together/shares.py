@@ -36,8 +36,8 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.protocol import Format, SharedFormat
-from shardvar.formats.shares import parse_share_name, share_name, share_prefix
 from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
+from shardvar.formats.unfinished import parse_share_name, share_name, share_prefix
 from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES

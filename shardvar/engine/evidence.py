@@ -164,9 +164,7 @@ class Evidence:
         buffer = new_buffer(int(sizes.sum()))
         columns = (self.entries.file[rows[first]], places[first], into, into + sizes)
         try:
-            for file, place, start, stop in zip(
-                *(column.tolist() for column in columns), strict=True
-            ):
+            for file, place, start, stop in np.column_stack(columns).tolist():
                 self.source.read_span(file, place, buffer[start:stop])
         except READ_ERRORS:
             if self.errors is None:

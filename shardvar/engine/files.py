@@ -218,9 +218,9 @@ def _begin(
         is_beside = len(tasks) > 1 and is_local and not ordered.any()
         # Threads: as many as there is memory for a batch and the block that is read meanwhile.
         reading = Reading(Evidence(source, task.entries), in_threads=False)
-        largest = max(
-            map(sum, ([units[each].nbytes for each in batch] for batch in batches)), default=0
-        )
+        largest = 0
+        for batch in batches:
+            largest = max(largest, sum([units[number].nbytes for number in batch]))
         is_quick = len(tasks) == 1 and len(batches) <= 1 and largest <= SMALL_NBYTES
         threads = 0 if is_quick and is_local else reading.threads(largest + BLOCK_NBYTES)
         is_small = is_beside and not isinstance(source, ArraySource)

@@ -139,13 +139,14 @@ def read_moves(
     )
     is_small = plain & ~in_runs & (moves.nbytes <= reading.small_nbytes)
     read_small(reading, moves.where(is_small), None if buffers is None else _put_into(buffers))
-    _read_long(
-        reading,
-        moves.where(plain & ~in_runs & ~is_small),
-        buffers,
-        partial(reading.run, nbytes=BLOCK_NBYTES),
-    )
-    _read_runs(reading, moves.where(in_runs), buffers or {})
+    is_long = plain & ~in_runs & ~is_small
+    if is_long.any():
+        run = partial(reading.run, nbytes=BLOCK_NBYTES)
+        _read_long(reading, moves.where(is_long), buffers, run)
+    if in_runs.any():
+        _read_runs(reading, moves.where(in_runs), buffers or {})
+    if plain.all():
+        return
     # Most codings can only be read from their beginning, so each thread would have to start from
     # the beginning.
     reading.evidence.expect(moves.source[~plain])

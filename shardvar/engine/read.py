@@ -49,15 +49,26 @@ def read_arrays(
     moves, is_range = lower(plan)
     targets = plan.targets
     reading = Reading(Evidence(source, entries, takes_checksums=is_verified), progress)
-    is_string = (targets.codes() == code(STRING))[moves.target]
-    is_cut_out = _can_be_cut_out(moves, targets, entries, reading.small_nbytes) & ~is_string
+    is_string = (targets.codes() == _STRING)[moves.target]
+    plain = entries.plain[moves.source]
+    # A whole small payload that is a whole target: its array is one copy from a span. Equal sizes
+    # suffice: a move as long as its payload begins at byte 0.
+    is_whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (
+        moves.nbytes == targets.nbytes[moves.target]
+    )
+    is_cut_out = plain & is_whole & (moves.nbytes <= reading.small_nbytes) & ~is_string
+    is_decoded = ~plain & is_whole & (moves.nbytes > 0) & ~is_string
 
     # Move: small arrays out of spans, before the others take their memory; then bytes, regions and
     # strings.
     arrays: _Arrays = {}
     read_small(reading, moves.where(is_cut_out), _cut_out(targets, arrays))
-    is_decoded = _decode(reading, moves, targets, arrays)
-    _allocate(targets, arrays)
+    if is_decoded.any():
+        is_decoded[is_decoded] = _decode(reading, moves.where(is_decoded), targets, arrays)
+    for row in range(len(targets)):
+        # The decoding of strings makes their arrays.
+        if row not in arrays and targets.dtype(row) != STRING:
+            arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
     rest = moves.where(~(is_cut_out | is_decoded | is_string))
     regions = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
     buffers = {
@@ -66,14 +77,15 @@ def read_arrays(
     read_moves(reading, rest, buffers, by_runs=True)
     if len(regions):
         read_regions(reading, wanted_regions(entries, targets, regions), buffers, by_runs=True)
-    _read_strings(reading, moves.where(is_string), targets, arrays)
+    if is_string.any():
+        _read_strings(reading, moves.where(is_string), targets, arrays)
 
     # Commit: what was read is as the index promises, and what NumPy can hold.
     if is_verified:
         reading.evidence.check()
     for row in np.flatnonzero(targets.codes() == _BOOL).tolist():
         check_bool(arrays[row], targets.key(row), source, entries)
-    return [arrays[row] for row in range(len(targets))]
+    return list(map(arrays.__getitem__, range(len(targets))))
 
 
 def read_region(
@@ -104,19 +116,6 @@ def check_bool(array: Array, key: str, source: Source, entries: EntryTable) -> N
         )
 
 
-def _can_be_cut_out(
-    moves: MoveTable, targets: SliceTable, entries: EntryTable, small_nbytes: int
-) -> Bools:
-    """[k] True for moves that are a whole small payload and a whole target: their array is one copy
-    from a span."""
-    # Equal sizes suffice: a move as long as its payload begins at byte 0.
-    whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (
-        moves.nbytes == targets.nbytes[moves.target]
-    )
-    can: Bools = entries.plain[moves.source] & whole & (moves.nbytes <= small_nbytes)
-    return can
-
-
 def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
     """Make arrays of small targets, copied out of the span that holds them."""
 
@@ -138,40 +137,22 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
 def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> Bools:
     """Make arrays of payloads that the source decodes into fresh memory, which is not copied.
 
-    Returns [k] True for these moves, each of which is a whole payload and a whole target.
+    Each move is a whole payload and a whole target. Returns [k] True for the moves that are done.
     """
     entries, source = reading.entries, reading.evidence.source
-    whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (
-        moves.nbytes == targets.nbytes[moves.target]
-    )
-    is_string = (targets.codes() == code(STRING))[moves.target]
-    may_be = ~entries.plain[moves.source] & whole & (moves.nbytes > 0) & ~is_string
-    is_decoded = np.zeros(len(moves), np.bool)
-    mine = moves.where(may_be)
-    reading.evidence.expect(mine.source)
-    for number, row, target, nbytes in zip(
-        np.flatnonzero(may_be).tolist(),
-        mine.source.tolist(),
-        mine.target.tolist(),
-        mine.nbytes.tolist(),
-        strict=True,
-    ):
+    is_done = np.zeros(len(moves), np.bool)
+    reading.evidence.expect(moves.source)
+    columns = moves.source.tolist(), moves.target.tolist(), moves.nbytes.tolist()
+    for number, (row, target, nbytes) in enumerate(zip(*columns, strict=True)):
         payload = source.decode(entries, row)
         if payload is None:
             continue
         arrays[target] = np.ndarray(
             targets.region(target).shape, numpy_dtype(targets.dtype(target)), payload
         )
-        is_decoded[number] = True
+        is_done[number] = True
         reading.progress(nbytes)
-    return is_decoded
-
-
-def _allocate(targets: SliceTable, arrays: _Arrays) -> None:
-    """Make arrays for all targets without one, except strings, whose decoding makes them."""
-    for row in range(len(targets)):
-        if row not in arrays and targets.dtype(row) != STRING:
-            arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
+    return is_done
 
 
 def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> None:
@@ -187,4 +168,4 @@ def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, array
         reading.progress(nbytes)
 
 
-_BOOL = code("bool")
+_BOOL, _STRING = code("bool"), code(STRING)

@@ -193,8 +193,10 @@ class DataFiles:
         An open file keeps its bytes when a new commit removes its name, so a reader that holds all
         files of a checkpoint keeps that checkpoint.
         """
-        held = range(min(len(self.names), OPEN_FILES))
-        return not any(isinstance(self.fault(number), MissingFile) for number in held)
+        for number in range(min(len(self.names), OPEN_FILES)):
+            if isinstance(self.fault(number), MissingFile):
+                return False
+        return True
 
     def close(self) -> None:
         """Close all files. Maps that were handed out stay valid."""

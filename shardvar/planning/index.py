@@ -247,6 +247,8 @@ def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
     """Return the entries of some keys, over a table of only these tensors, in order."""
     tensors = entries.slices.tensors
     rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], dtype=np.int64)
+    if len(rows) == len(tensors):
+        return entries
     # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0,
     # -1, 1.
     position = np.full(len(tensors), -1, dtype=np.int64)

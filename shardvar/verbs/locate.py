@@ -143,21 +143,20 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
             sides.append(form)
         else:
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
-    companions = (
-        []
-        if found
-        else [
-            _location(form, storage, each) for form in sides for each in form.locate(storage, name)
-        ]
-    )
-    found = found or [each for each in companions if not is_companion(each.name)] or companions
+    if not found:
+        for form in sides:
+            found += [_location(form, storage, each) for each in form.locate(storage, name)]
+        found = [each for each in found if not is_companion(each.name)] or found
     # The ending is believed: another format may know the same file by its bytes, and yields, unless
     # it has an index.
-    own = next(
-        (each for each in found if each.name == name and each.format.name == format_of_name(name)),
-        None,
-    )
-    return [each for each in found if own in (None, each) or each.name != name or _has_index(each)]
+    believed = format_of_name(name)
+    if (name, believed) in [(each.name, each.format.name) for each in found]:
+        return [
+            each
+            for each in found
+            if each.name != name or each.format.name == believed or _has_index(each)
+        ]
+    return found
 
 
 def _location(form: Format, storage: Storage, name: str) -> Location:

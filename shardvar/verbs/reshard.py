@@ -20,10 +20,10 @@ import numpy as np
 
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
 from shardvar.planning.index import EntryTable, Metadata, take_tensors
 from shardvar.planning.policies import Policy
-from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.carried import find_objects, read_texts
 from shardvar.verbs.conversions import Conversions, stored_entries
@@ -326,8 +326,9 @@ def _select(
     tensors = entries.slices.tensors
     lost = [key for key in reader if key in gone and key not in texts]
     keys = [*tensors.keys, *objects, *lost]
-    renamed = new_names(keys, changes.rename, changes.strip_prefix, changes.add_prefix)
-    if renamed != keys:
+    renamed = keys
+    if changes.rename or changes.strip_prefix or changes.add_prefix:
+        renamed = new_names(keys, changes.rename, changes.strip_prefix, changes.add_prefix)
         check_keys(renamed)
     new = dict(zip(keys, renamed, strict=True))
     lost = [new.pop(key) for key in lost]
@@ -396,7 +397,7 @@ def _generation(
     joined, files = reader.source.places, reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
         storage, name = joined[number] if joined else (found[0].storage, files[number])
-        file = _open_inside(storage, name)
+        file = open_below(storage, name)
         try:
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
         finally:
@@ -421,11 +422,3 @@ def _generation(
     # 64 bits keep names short, and two writes into one directory do not get the same ones by
     # chance.
     return digest.hexdigest()[:16]
-
-
-def _open_inside(storage: Storage, name: str) -> ReadableFile:
-    """Open a data file by its name or path."""
-    *folders, last = name.split("/")
-    for folder in folders:
-        storage = storage.folder(folder)
-    return storage.open(last)

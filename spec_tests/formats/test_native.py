@@ -366,9 +366,9 @@ def test_many_files_are_read_with_few_open(tmp_path: Path) -> None:
     for number in [*range(149, -1, -1), 7, 140]:
         (piece,) = pieces_of(source, source.index.find(f"{number:03d}"))
         assert np.frombuffer(piece.payload, np.int64) == number
-        assert len(source.files._open) <= 64
+        assert len(source.data._open) <= 64
     source.close()
-    assert not source.files._open
+    assert not source.data._open
 
 
 def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -> None:

@@ -78,9 +78,8 @@ class Overview:
 
     def encode(self) -> bytes:
         """Return the metadata block."""
-        user = sorted(
-            (encode_text(name), encode_text(value)) for name, value in self.metadata.user.items()
-        )
+        texts = self.metadata.user
+        user = sorted(zip(map(encode_text, texts), map(encode_text, texts.values()), strict=True))
         return encode_index_block(
             {
                 "description": self.metadata.description,
@@ -106,9 +105,7 @@ class Overview:
             )
         names = block.strings("user_name")
         values = block.strings("user_value", len(names))
-        user = {
-            decode_text(name): decode_text(value) for name, value in zip(names, values, strict=True)
-        }
+        user = dict(zip(map(decode_text, names), map(decode_text, values), strict=True))
         metadata = Metadata(
             block.text("description"), block.text("writer"), user, generation=generation
         )
@@ -213,10 +210,11 @@ def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entrie
         np.ones(len(file), np.bool),
         _read_runs(block, slices.nbytes, overview.run_nbytes),
     )
+    errors: dict[str, CheckpointError] = {}
     broken = _find_broken(table, unknown, overview)
     if broken:
         table = _without(table, np.array(list(broken), np.int64))
-    errors = {keys[tensor]: error for tensor, error in broken.items()}
+        errors = {keys[tensor]: error for tensor, error in broken.items()}
     return Entries(first_key, last_key, table, errors, table.slices.tensors.rows())
 
 
@@ -269,10 +267,8 @@ def _read_slices(block: IndexBlock, keys: list[str], m: int) -> tuple[SliceTable
     unknown = {tensor: names[which[tensor]] for tensor in np.flatnonzero(codes < 0).tolist()}
     tensors = TensorTable(keys, np.maximum(codes, 0), ranks, _read_matrix(block, "shape", ranks, 1))
     tensor = np.repeat(np.arange(n), count)
-    offset, shape = (
-        _read_matrix(block, name, ranks[tensor], fill)
-        for name, fill in (("offset", 0), ("extent", 1))
-    )
+    offset = _read_matrix(block, "offset", ranks[tensor], 0)
+    shape = _read_matrix(block, "extent", ranks[tensor], 1)
     return SliceTable(tensors, tensor, offset, shape, _read_wide(block, "nbytes", m)), unknown
 
 
@@ -342,13 +338,12 @@ def _find_broken(
     table: EntryTable, unknown: dict[int, str], overview: Overview
 ) -> dict[int, CheckpointError]:
     """Return the tensors that break a law, each with its error; ``unknown`` dtypes included."""
-    broken: dict[int, CheckpointError] = {
-        tensor: InvalidCheckpoint(
+    broken: dict[int, CheckpointError] = {}
+    for tensor, name in unknown.items():
+        broken[tensor] = InvalidCheckpoint(
             f"The dtype {name!r} of {table.slices.tensors.keys[tensor]!r} is unknown.",
             "Install a newer release.",
         )
-        for tensor, name in unknown.items()
-    }
     for is_wrong, error in _Laws(table, overview).violations():
         for row in np.flatnonzero(is_wrong).tolist():
             broken.setdefault(int(table.slices.tensor[row]), error(row))

@@ -30,7 +30,7 @@ from shardvar.cli.output import (
 )
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.storage.links import inner_links
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.verbs.locate import Location, arrays_alone, exact_path
 from shardvar.verbs.newest import Candidate, newest_among, newest_checkpoint, steps_of
 from shardvar.verbs.reader import Reader

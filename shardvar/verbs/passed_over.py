@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardvar.errors import ShardvarError
 from shardvar.formats.table import formats_of, is_side
 from shardvar.storage.links import outer_links
-from shardvar.storage.places import split_place
+from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, Path, below, find_below
 

@@ -5,8 +5,8 @@ locked in the child for ever, and what they were writing stays half written. Dat
 shardvar keeps this contract:
 
     locks       A lock from here that another thread held at the fork is free in the child.
-    sections    A fork waits until no other thread is inside ``unforked``: a child sees what is done there whole, or not
-                at all. No fork waits for longer than ``_PATIENCE_SECONDS``.
+    sections    A fork waits until no other thread is inside ``unforked``: a child sees what is done
+                there whole, or not at all. No fork waits for longer than ``_PATIENCE_SECONDS``.
     processes   What belongs only to a thread of the parent, such as a save in the background,
                 compares ``os.getpid()`` with the process that began it, and says so in its error.
 

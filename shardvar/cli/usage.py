@@ -93,9 +93,8 @@ def _read_renames(path: str) -> dict[str, str]:
 
     try:
         with open(path, "rb") as file:
-            table = tomllib.loads(
-                file.read().decode("utf-8-sig")
-            )  # editors of Windows begin with that mark
+            # Editors of Windows begin with that mark.
+            table = tomllib.loads(file.read().decode("utf-8-sig"))
     except OSError as error:
         raise ArgumentError(
             f"Cannot read {path}: {error.strerror}.", "Give a file of lines 'old' = 'new'."

@@ -1,6 +1,7 @@
 """``shardvar verify``: check every checksum, region and file of a checkpoint.
 
-0  everything was read, and compared if its format has a checksum of it; ``--strict`` makes it 1 where one is missing
+0  everything was read, and compared if its format has a checksum of it; ``--strict`` makes it 1
+   where one is missing
 1  something is damaged
 3  nothing is damaged, and something could not be read or compared
 """

@@ -35,80 +35,113 @@ axes that cut it.
 
 ==========================================================  ==========================================================
 1 partitioning
-``div(length, num_shards)``                                 the (start, stop) of each shard: ``num_shards`` pairs
-``owner(ids, length, num_shards)``                          two arrays like ``ids``: the shard of each, its row there
-``regions(shape, counts)``                                  the (offset, shape) of each part of a grid, in C order
-``fixed_shards(shape, dtype, num_shards)``                  a partitioner: how many parts along each axis
-``min_size(shape, dtype, min_shard_bytes, max_shards)``     a partitioner: as many parts as can hold that much each
-``max_size(shape, dtype, max_shard_bytes, max_shards)``     a partitioner: as few parts as exceed it nowhere
-2 variables and indexing
-``create(value, num_shards)``                               a handle of a sharded variable that holds ``value``
-``create_uneven(value, sizes)``                             the same, in shards of ``sizes`` rows
-``create_partitioned(value, counts)``                       the same, for a partitioner that answered ``counts`` per
+``div(length, num_shards)``                                 the (start, stop) of each shard:
+                                                            ``num_shards`` pairs
+``owner(ids, length, num_shards)``                          two arrays like ``ids``: the shard of
+                                                            each, its row there
+``regions(shape, counts)``                                  the (offset, shape) of each part of a
+                                                            grid, in C order
+``fixed_shards(shape, dtype, num_shards)``                  a partitioner: how many parts along each
                                                             axis
+``min_size(shape, dtype, min_shard_bytes, max_shards)``     a partitioner: as many parts as can hold
+                                                            that much each
+``max_size(shape, dtype, max_shard_bytes, max_shards)``     a partitioner: as few parts as exceed it
+                                                            nowhere
+2 variables and indexing
+``create(value, num_shards)``                               a handle of a sharded variable that
+                                                            holds ``value``
+``create_uneven(value, sizes)``                             the same, in shards of ``sizes`` rows
+``create_partitioned(value, counts)``                       the same, for a partitioner that
+                                                            answered ``counts`` per axis
 ``read(handle)``                                            the whole value
 ``shards(handle)``                                          the value of each shard, in order
-``index(handle, key)``                                      ``variable[key]``: a tuple of integers, slices, ``...``,
-                                                            None
+``index(handle, key)``                                      ``variable[key]``: a tuple of integers,
+                                                            slices, ``...``, None
 ``matmul(left, handle)``                                    the product of an array and the variable
 3 lookup and updates
-``lookup(handle, ids)``                                     the rows of the ids, by the embedding lookup
-``sparse_read(handle, ids)``                                the same by the variable's own method, or gather
+``lookup(handle, ids)``                                     the rows of the ids, by the embedding
+                                                            lookup
+``sparse_read(handle, ids)``                                the same by the variable's own method,
+                                                            or gather
 ``lookup_clipped(handle, ids, max_norm)``                   the rows, each clipped to an l2 norm
-``lookup_bags(handle, bags, weights, combiner)``            a row a bag of ids, combined by sum, mean or sqrtn; weights
-                                                            are lists like the bags, or None
+``lookup_bags(handle, bags, weights, combiner)``            a row a bag of ids, combined by sum,
+                                                            mean or sqrtn; weights are lists like
+                                                            the bags, or None
 ``assign(handle, value)``                                   the variable holds ``value``
-``assign_add(handle, value)``, ``assign_sub(…)``            the variable holds the sum, the difference
-``scatter(handle, op, ids, rows)``                          op: add, sub, mul, div, min, max, update; operands of one
-                                                            row are applied in the order of the ids
+``assign_add(handle, value)``, ``assign_sub(…)``            the variable holds the sum, the
+                                                            difference
+``scatter(handle, op, ids, rows)``                          op: add, sub, mul, div, min, max,
+                                                            update; operands of one row are applied
+                                                            in the order of the ids
 4 initialization
-``initialize(kind, shape, dtype, num_shards, seed)``        the values of the shards; kind: zeros, ones, random_uniform,
-                                                            random_normal, truncated_normal, glorot_uniform
-``initialize_whole(function, shape, dtype, num_shards)``    the same by a callable ``function(shape, dtype)``
+``initialize(kind, shape, dtype, num_shards, seed)``        the values of the shards; kind: zeros,
+                                                            ones, random_uniform, random_normal,
+                                                            truncated_normal, glorot_uniform
+``initialize_whole(function, shape, dtype, num_shards)``    the same by a callable ``function(shape,
+                                                            dtype)``
 ``initialize_parts(function, shape, dtype, num_shards)``    the same by a partition-aware callable
                                                             ``function(shape, dtype, part_shape, part_offset)``
 5 optimizers
-``optimize(kind, value, num_shards, gradients)``            the value after a step a gradient: an array, or (ids, rows);
-                                                            kind: sgd, momentum (0.9), adagrad, adam; the rate is 0.1
-                                                            without Nesterov's momentum, Adam's betas 0.9 and 0.999,
-                                                            any epsilon of at most 1e-7
+``optimize(kind, value, num_shards, gradients)``            the value after a step a gradient: an
+                                                            array, or (ids, rows); kind: sgd,
+                                                            momentum (0.9), adagrad, adam; the rate
+                                                            is 0.1 without Nesterov's momentum,
+                                                            Adam's betas 0.9 and 0.999, any epsilon
+                                                            of at most 1e-7
 ``optimize_uneven(kind, value, sizes, gradients)``          the same, in shards of ``sizes`` rows
-``slots(kind, value, num_shards, gradients)``               after them: {slot: the values of its shards}
+``slots(kind, value, num_shards, gradients)``               after them: {slot: the values of its
+                                                            shards}
 6 checkpoint save and elastic restore
-``save(path, tensors, num_shards)``                         write {key: array}, each in so many slices, under a new
-                                                            path;
-                                                            a file, a directory or a prefix, but
-                                                            nothing next to it
-``restore(path, templates, num_shards)``                    {key: array} into variables of so many shards; templates are
-                                                            arrays of the right shape and dtype, filled with junk
-``restore_uneven(path, templates, sizes)``                  the same, into variables in shards of ``sizes`` rows
+``save(path, tensors, num_shards)``                         write {key: array}, each in so many
+                                                            slices, under a new path; a file, a
+                                                            directory or a prefix, but nothing next
+                                                            to it
+``restore(path, templates, num_shards)``                    {key: array} into variables of so many
+                                                            shards; templates are arrays of the
+                                                            right shape and dtype, filled with junk
+``restore_uneven(path, templates, sizes)``                  the same, into variables in shards of
+                                                            ``sizes`` rows
 ``list_tensors(path)``                                      {key: (shape, dtype's name)}
 ``read_rows(path, key, start, stop)``                       some rows of a tensor
-``save_parts(path, key, shape, dtype, parts)``              write one tensor from parts: (offset, array) pairs
+``save_parts(path, key, shape, dtype, parts)``              write one tensor from parts: (offset,
+                                                            array) pairs
 7 policies
-``save_limited(path, tensors, num_shards, max_nbytes)``     as save; no file holds more bytes of payload
-``file_nbytes(path)``                                       the bytes of payload that each file holds
-``save_by_callback(path, tensors, callback, description)``  as save; ``callback(tensors)`` gives for each file a list of
-                                                            (key, first row, rows); scalars have first row 0
+``save_limited(path, tensors, num_shards, max_nbytes)``     as save; no file holds more bytes of
+                                                            payload
+``file_nbytes(path)``                                       the bytes of payload that each file
+                                                            holds
+``save_by_callback(path, tensors, callback, description)``  as save; ``callback(tensors)`` gives for
+                                                            each file a list of (key, first row,
+                                                            rows); scalars have first row 0
 ``description(path)``                                       the description that was saved
 8 robustness against damaged checkpoints
-(``save`` and ``restore``)                                  the kit damages what ``save`` wrote; ``restore``, called in
-                                                            another process, must raise or give the right values
+(``save`` and ``restore``)                                  the kit damages what ``save`` wrote;
+                                                            ``restore``, called in another process,
+                                                            must raise or give the right values
 9 meshes and placements
-``mesh_parts(value, mesh, placements)``                     the array that each device of a mesh holds
-``mesh_slices(shape, mesh, placements)``                    the (offset, shape) that is stated for each device
-``mesh_gather(parts, shape, mesh, placements)``             the whole value, from the array of each device
-``mesh_move(value, mesh, source, target)``                  the array of each device, after ``value`` was placed by
-                                                            ``source`` and redistributed to ``target``
-``mesh_move_joined(value, mesh, source, target)``           the same, on a mesh whose axes were joined into one before
-``mesh_reduce(terms, mesh, axis, op, placements)``          the array of each device; ``axis`` of the mesh was pending,
-                                                            its devices held ``terms``; op: sum, avg, min, max
-``spec_parts(value, mesh, names, spec)``                    the array of each device, by names for each tensor axis
-``spec_constrained(value, mesh, names, spec)``              the same, constrained within a compiled function
+``mesh_parts(value, mesh, placements)``                     the array that each device of a mesh
+                                                            holds
+``mesh_slices(shape, mesh, placements)``                    the (offset, shape) that is stated for
+                                                            each device
+``mesh_gather(parts, shape, mesh, placements)``             the whole value, from the array of each
+                                                            device
+``mesh_move(value, mesh, source, target)``                  the array of each device, after
+                                                            ``value`` was placed by ``source`` and
+                                                            redistributed to ``target``
+``mesh_move_joined(value, mesh, source, target)``           the same, on a mesh whose axes were
+                                                            joined into one before
+``mesh_reduce(terms, mesh, axis, op, placements)``          the array of each device; ``axis`` of
+                                                            the mesh was pending, its devices held
+                                                            ``terms``; op: sum, avg, min, max
+``spec_parts(value, mesh, names, spec)``                    the array of each device, by names for
+                                                            each tensor axis
+``spec_constrained(value, mesh, names, spec)``              the same, constrained within a compiled
+                                                            function
 ``fsdp_parts(value, mesh)``                                 the array of each device: FSDP over
                                                             tensor parallelism on a mesh (dp, tp);
                                                             both cut axis 0
-``fsdp_shapes(shape, mesh)``                                the shape that is stated for each device then
+``fsdp_shapes(shape, mesh)``                                the shape that is stated for each device
+                                                            then
 ==========================================================  ==========================================================
 """
 

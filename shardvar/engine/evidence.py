@@ -7,9 +7,9 @@ whenever the bytes that it covers are read", is ``Evidence.add``.
 
     range that was read            what happens
     a whole payload, or one run    compared at once, or with the next few reads
-    another part of a payload      kept until ``check``: parts that tile their payload are combined and compared, others
-                                   are read again, by the runs that they touch where the format has checksums of runs,
-                                   else the whole payload
+    another part of a payload      kept until ``check``: parts that tile their payload are combined
+                                   and compared, others are read again, by the runs that they touch
+                                   where the format has checksums of runs, else the whole payload
 
 Before ``check`` has returned, nothing is committed and nothing is given to the caller. Payloads
 that the source decodes are checked by the source when their last byte is read; of these, one that

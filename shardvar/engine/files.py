@@ -3,7 +3,8 @@
 A ``FileTask`` is a value. It holds the part of a plan that fills one file, and may be carried to
 another process: running it twice writes the same bytes.
 
-    file     | frame | payload 0 | payload 1 | gap | payload 2 ............................................. | frame |
+    file     | frame | payload 0 | payload 1 | gap | payload 2
+             ............................................. | frame |
     units            [ unit 0: whole small payloads  ] [ unit 1: one block ][ unit 2: one block ][ unit 3    ]
 
 The file is cut into units of a few MiB, each some whole small payloads or one block of a large one.
@@ -16,7 +17,8 @@ Files side by side. The system lets one thread at a time write into a file, so t
 file wait for each other. On a local disk the threads therefore work at as many files as they are,
 at a batch of each in turn:
 
-    files              0 ========  2 ===========        each thread has a file for itself, most of the time
+    files              0 ========  2 ===========        each thread has a file for itself, most of
+                                                        the time
                        1 ============  3 =======
 """
 

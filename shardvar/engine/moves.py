@@ -155,9 +155,8 @@ def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tupl
     single = np.logical_and.accumulate(shape == 1, axis=1)
     entire = np.logical_and.accumulate((shape == outer)[:, ::-1], axis=1)[:, ::-1]
     yes = np.ones((len(rows), 1), dtype=np.bool)
-    before = np.concatenate(
-        [yes, single], axis=1
-    )  # before[:, d]: only single indices on the axes before d
+    # before[:, d]: only single indices on the axes before d.
+    before = np.concatenate([yes, single], axis=1)
     after = np.concatenate([entire, yes], axis=1)  # after[:, d]: only whole extents from axis d on
     contiguous = after[:, 0].copy()
     for axis in range(rank):

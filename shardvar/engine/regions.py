@@ -10,9 +10,11 @@ regions that are wanted at the same time are read together:
 
     the regions of a payload              how they are read
     all within a small span               by that span, with its neighbours in the file
-    several                               in one walk over the payload, block by block; each region takes its part
+    several                               in one walk over the payload, block by block; each region
+                                          takes its part
     one                                   in spans
-    any, to be compared at once           by the units that checksums cover, side by side; by threads
+    any, to be compared at once           by the units that checksums cover, side by side; by
+                                          threads
 
 Spans are parts of what a checksum covers, so most would be read again to be compared. Where nothing
 else reads the other parts (``by_runs``), whole runs are read instead, or whole payloads, and each
@@ -437,9 +439,8 @@ def _blocks(wanted: RegionTable, stride: int) -> Iterator[tuple[int, int]]:
     itemsize = int(wanted.itemsize[0])
     first, stop = int(wanted.starts().min()), int(wanted.stops().max())
     step, stride = BLOCK_NBYTES // itemsize * itemsize, stride * itemsize
-    if (
-        stride <= step
-    ):  # then a block is one region, and blocks read by others meet these without a gap
+    # Then a block is one region, and blocks read by others meet these without a gap.
+    if stride <= step:
         step -= step % stride
         first, stop = first - first % stride, -(-stop // stride) * stride
     for begin in range(first, stop, step):

@@ -1,7 +1,8 @@
 """Payloads as they are stored, for sources that convert them. Each is compared whole before the
 first of its bytes is used.
 
-    on a disk     a payload is read whole to be compared, and again, from the cache, where it is used
+    on a disk     a payload is read whole to be compared, and again, from the cache, where it is
+                  used
     in a bucket   small payloads that are expected together are read together, compared, and held in
                   memory until the thread asks for others: each is read once
 """

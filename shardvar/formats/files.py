@@ -316,9 +316,8 @@ def _give_up(
 ) -> None:
     """Remove what was written, or, if the last rename has succeeded and only what follows failed,
     what it replaced."""
-    with suppress(
-        StorageError
-    ):  # all files stay as long as it is unknown which checkpoint is in place
+    # All files stay as long as it is unknown which checkpoint is in place.
+    with suppress(StorageError):
         if is_committing and aside not in storage.names():
             tidy()
         else:

@@ -7,10 +7,12 @@ Reading. ``Format.locate`` finds the checkpoints that a name may mean, and ``For
 ``Source``. The engine reads payloads through it, by rows of the entry tables that the source's own
 index handed out:
 
-    plain entries      lie in a file byte for byte: the engine reads them in ranges of the file, several payloads at a
-                       time, or maps them, and compares their checksums with ``Source.crc``
-    all other entries  (deflated, byte-swapped, encoded strings) are decoded by ``Source.read_into``, which compares
-                       their checksums itself, at the latest when the payload's last byte is read
+    plain entries      lie in a file byte for byte: the engine reads them in ranges of the file,
+                       several payloads at a time, or maps them, and compares their checksums with
+                       ``Source.crc``
+    all other entries  (deflated, byte-swapped, encoded strings) are decoded by
+                       ``Source.read_into``, which compares their checksums itself, at the latest
+                       when the payload's last byte is read
 
 A source may do more: hold encoded numbers, decode ahead, compare checksums that cover more than a
 tensor. ``Source`` declares all of that, with defaults for a source that does not. A source that reads
@@ -60,9 +62,8 @@ class Finding:
     """True if ``verify`` counts it as a problem, False if it is only worth knowing."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "message", message(self.message)
-        )  # as of an error: it may name keys of the file
+        # As of an error: it may name keys of the file.
+        object.__setattr__(self, "message", message(self.message))
 
 
 class Source(ABC):

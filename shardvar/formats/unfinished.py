@@ -2,10 +2,14 @@
 
 Both are known only by their names. Of every format that shardvar writes:
 
-    NAME.GENERATION.tmp                         a file under its temporary name, which the commit replaces by NAME
-    NAME.GENERATION.tmp.done                    its journal; also ``.done`` after a data file of the native format
-    NAME.GENERATION.tmp.TOKEN.tmp               a worker's attempt at it; also after a data file of the native format
-    PREFIX.svdata-GENERATION-00000-of-00003     a data file of the native format, as long as no PREFIX.svindex is there
+    NAME.GENERATION.tmp                         a file under its temporary name, which the commit
+                                                replaces by NAME
+    NAME.GENERATION.tmp.done                    its journal; also ``.done`` after a data file of the
+                                                native format
+    NAME.GENERATION.tmp.TOKEN.tmp               a worker's attempt at it; also after a data file of
+                                                the native format
+    PREFIX.svdata-GENERATION-00000-of-00003     a data file of the native format, as long as no
+                                                PREFIX.svindex is there
     .PREFIX.claim                               a claim, in a bucket (``storage.claims``)
 
 Each format removes what dead writers of its kind have left. These names serve what no format can

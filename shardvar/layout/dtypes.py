@@ -7,7 +7,8 @@ NumPy. Three kinds differ in what may be done with them:
 
     plain      has a NumPy dtype; elements have a fixed size; slices may be cut anywhere
     string     a NumPy object array of ``bytes``; the payload tells its own size; never cut
-    opaque     ``variant`` and the quantized types of TensorFlow: listed and carried, their values refused
+    opaque     ``variant`` and the quantized types of TensorFlow: listed and carried, their values
+               refused
 
 ``slice_nbytes`` is the one function of shardvar that computes the bytes of a slice.
 """
@@ -113,9 +114,8 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     ('float32', 'string')
     """
     name = _NAME_OF.get(dtype)
-    if (
-        name is None and dtype.kind != "T"
-    ):  # NumPy's variable-width text has no byte order to ask for
+    # NumPy's variable-width text has no byte order to ask for.
+    if name is None and dtype.kind != "T":
         name = _NAME_OF.get(dtype.newbyteorder("="))
     if name is not None:
         return name

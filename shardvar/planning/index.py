@@ -224,9 +224,8 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
     ``MAX_PAYLOAD_EXPANSION`` times its bytes, or ``_FREE_NBYTES``: otherwise a small file could
     become many large arrays.
     """
-    total = np.bincount(
-        entries.file, entries.slices.nbytes, len(file_nbytes)
-    )  # floats, which do not overflow
+    # Floats, which do not overflow.
+    total = np.bincount(entries.file, entries.slices.nbytes, len(file_nbytes))
     allowed = np.maximum(MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), _FREE_NBYTES)
     is_suspect = (total > allowed)[entries.file] & (entries.slices.nbytes > 0)
     # Sorted by file and start, a payload that shares bytes with any later one shares some with the

@@ -1,6 +1,7 @@
 """Claims: the objects by which one writer at a time has the names of a checkpoint in a bucket.
 
-    .NAME.claim    a line of JSON: who has made it (machine, process, release), and the time by that machine's clock
+    .NAME.claim    a line of JSON: who has made it (machine, process, release), and the time by that
+                   machine's clock
 
 Only one writer can create it, and it is removed at the end of the write. A writer that was killed
 leaves it. Nothing but the object's being there is believed: neither its age nor a clock decides,

@@ -128,9 +128,8 @@ def as_answered(
                 except RuntimeError:
                     if pending:
                         raise
-                    yield function(
-                        item
-                    )  # at the interpreter's exit, when no threads are started any more
+                    # At the interpreter's exit, when no threads are started any more.
+                    yield function(item)
                 while len(pending) >= traits.requests or sum(pending.values()) > IN_FLIGHT_NBYTES:
                     yield from _answers(pending)
             while pending:

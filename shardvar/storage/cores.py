@@ -5,8 +5,8 @@ A container on a machine of 64 cores may be bound to some of them (affinity), or
 of some of them (a quota of its control group, on Linux). More threads than that wait for each
 other.
 
-    version 2   /sys/fs/cgroup/GROUP/cpu.max holds "QUOTA PERIOD", or "max PERIOD" for none; the least of a group and
-                of those above it counts
+    version 2   /sys/fs/cgroup/GROUP/cpu.max holds "QUOTA PERIOD", or "max PERIOD" for none; the
+                least of a group and of those above it counts
     version 1   /sys/fs/cgroup/cpu/GROUP/cpu.cfs_quota_us and cpu.cfs_period_us, -1 for none
 
 A container often sees its own group as the root. Files that are missing, or hold something else,

@@ -49,9 +49,8 @@ def _names_group(folder: str, group: bytes) -> bool:
         names = os.listdir(folder)
     except FileNotFoundError:
         return False
-    if (
-        folder.rstrip("/\\").lower().endswith(".egg")
-    ):  # what it keeps of its package has another name
+    # What it keeps of its package has another name.
+    if folder.rstrip("/\\").lower().endswith(".egg"):
         return True
     for name in names:
         if name.lower().endswith(_ENDINGS):

@@ -365,9 +365,8 @@ def locked(path: str, what: str) -> Iterator[None]:
         is_locked = True
         yield
     finally:
-        if (
-            os.getpid() == process
-        ):  # and not in a child that was forked meanwhile, whose lock it is not
+        # And not in a child that was forked meanwhile, whose lock it is not.
+        if os.getpid() == process:
             # Delete first, release then: a writer that has opened this file sees that it is gone
             # and opens the next.
             if is_locked:

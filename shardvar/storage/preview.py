@@ -38,9 +38,8 @@ def check_unlocked(path: str, what: str) -> None:
         try:
             # Shared, and released at once: two previews do not see each other.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.flock(
-                descriptor, fcntl.LOCK_UN
-            )  # by name: a child that is forked now has the descriptor too
+            # By name: a child that is forked now has the descriptor too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         except BlockingIOError:
             raise held_error(path, what) from None
         finally:

@@ -226,10 +226,11 @@ class RemoteStorage:
     """The writes under way, each within the one before: a manager's, its checkpoint's."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Client, str]]:
+        # Another process lists again, and has no part in a write.
         return type(self), (
             self.client,
             self.key,
-        )  # another process lists again, and has no part in a write
+        )
 
     @property
     def path(self) -> str:
@@ -339,9 +340,8 @@ class RemoteStorage:
             try:
                 do_all(upload.send, names, self.traits)
             finally:
-                upload.forget(
-                    names
-                )  # after an error: what follows removes files, and must not upload these
+                # After an error: what follows removes files, and must not upload these.
+                upload.forget(names)
 
     def announce(self, names: Iterable[str]) -> None:
         """Upload these files as soon as they are finished; their names are final."""

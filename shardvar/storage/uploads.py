@@ -4,12 +4,15 @@ request.
 A bucket has neither random writes nor renames nor locks, so a write is another than on a disk:
 
     create, write    in a folder of temporary files on this machine
-    finish           uploads a closed file that was announced, in parts: no index names it before the commit
+    finish           uploads a closed file that was announced, in parts: no index names it before
+                     the commit
     move             uploads a file under its final name
-    rename           the commit: it uploads the last file (the index, or the only file) in one request, which succeeds
-                     only if the bucket still has what it had when the write began
-    lend             the files that other processes write, who upload them under their temporary names: ``move`` copies
-                     them within the bucket, and ``rename`` reads the one that is the commit back
+    rename           the commit: it uploads the last file (the index, or the only file) in one
+                     request, which succeeds only if the bucket still has what it had when the write
+                     began
+    lend             the files that other processes write, who upload them under their temporary
+                     names: ``move`` copies them within the bucket, and ``rename`` reads the one
+                     that is the commit back
 
 A writer that loses the race against another gets ``LockHeld``, and nothing of its checkpoint is in
 place. A request whose answer is lost may have taken effect, so after any error the file is read
@@ -262,9 +265,8 @@ class Upload:
             try:
                 self._put(name, name)
             finally:
-                self._drop(
-                    name
-                )  # after an error too: what follows removes files, and must not upload this one again
+                # After an error too: what follows removes files, and must not upload this one again.
+                self._drop(name)
 
     def end(self) -> None:
         """Remove the temporary files and the claim, and log what could not be removed."""

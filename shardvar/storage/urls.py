@@ -1,6 +1,7 @@
 """URLs: the bucket prefix or the remote folder that a URL means, and a bare name in it.
 
-    s3://bucket/run/model     RemoteStorage s3://bucket/run, "model", or s3://bucket/run/model, "" if that is a folder
+    s3://bucket/run/model     RemoteStorage s3://bucket/run, "model", or s3://bucket/run/model, ""
+                              if that is a folder
     https://host/model.npz only the file: web servers list nothing
     hf://user/model/x.gguf    any scheme that fsspec knows
 

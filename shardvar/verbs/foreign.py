@@ -1,6 +1,7 @@
 """The things that are at a path where no checkpoint was found, and the way to one.
 
-    nothing             CheckpointNotFound, the only case in which it says that there is no checkpoint
+    nothing             CheckpointNotFound, the only case in which it says that there is no
+                        checkpoint
     a file              the kind shown by its first bytes (``wire.kinds``), else by its name
     a folder            the kind shown by the names in it, else the kinds of the files that look
                         like models

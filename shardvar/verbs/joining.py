@@ -3,8 +3,8 @@ program saved.
 
     names a set whose names show that some are missing is refused, and so is one in another order
     keys      every checkpoint has every key that is taken
-    rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an axis, or lie where a
-              mesh has the devices that the checkpoints are of
+    rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an
+              axis, or lie where a mesh has the devices that the checkpoints are of
     copies    all else is the same in several checkpoints: it is compared, and kept once
     objects   so are values that are not tensors, such as the arguments of a training program
 

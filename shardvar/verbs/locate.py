@@ -7,7 +7,8 @@ its path:
 
     checkpoints     a folder means them, all of them
     side files      of torch.save, Keras, GGUF and NumPy: only where there are no checkpoints
-    companions      the state of a run, such as optimizer.pt: only where there is nothing else, in folders below either
+    companions      the state of a run, such as optimizer.pt: only where there is nothing else, in
+                    folders below either
 
 ``find_checkpoint`` serves verbs that read: one location, or an error that lists several, names the
 nearest one, or says what is there instead (``foreign``). ``find_below`` also looks into the folders
@@ -418,9 +419,8 @@ def is_inside(target: Location, source: Location) -> bool:
     if not (source.is_folder and target.is_folder):
         return False
     if None in (target.storage.local_path, source.storage.local_path):
-        return target.path.startswith(
-            f"{source.path}/"
-        )  # of a path and a URL, neither begins with the other
+        # Of a path and a URL, neither begins with the other.
+        return target.path.startswith(f"{source.path}/")
     folder = os.path.join(os.path.realpath(source.storage.path), "")
     return os.path.realpath(target.storage.path).startswith(folder)
 

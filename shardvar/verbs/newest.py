@@ -89,9 +89,8 @@ def newest_checkpoint(path: Path) -> str:
 def candidates_of(path: Path) -> list[Candidate]:
     """Return the checkpoints that a path may mean, in natural order."""
     found = find_below(path)
-    return _candidates(
-        split_place(path)[0].path if len(found) > 1 else os.curdir, found
-    )  # of one, the last part counts
+    # Of one, the last part counts.
+    return _candidates(split_place(path)[0].path if len(found) > 1 else os.curdir, found)
 
 
 def _candidates(folder: str, found: Sequence[Location]) -> list[Candidate]:

@@ -1,7 +1,8 @@
 """Places: where, in a joined tensor, the parts lie that several checkpoints hold of it.
 
     an axis            source ``i`` has part ``i`` along it
-    a mesh and a spec  source ``i`` has what device ``i`` of the mesh holds, by ``layouts.named_sharding``
+    a mesh and a spec  source ``i`` has what device ``i`` of the mesh holds, by
+                       ``layouts.named_sharding``
 
 A place has a number for each axis of the tensor. Sources with one number along an axis have the
 same extent there, and sources in one place have copies. Nothing here reads a checkpoint.

@@ -56,9 +56,8 @@ class LazyTensor:
     """Its full shape."""
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        return self.reader.read(
-            self.key, (None,) if index is None else index
-        )  # to NumPy, None is a new axis
+        # To NumPy, None is a new axis.
+        return self.reader.read(self.key, (None,) if index is None else index)
 
     def __len__(self) -> int:
         if not self.shape:

@@ -9,7 +9,8 @@ wrong is noticed before anything is read. These are forms of a name to rename, a
     layers.3.w      w               "w": only that key
     layers.*.*      h.*.ln_*        "h.3.ln_w": each * takes the text of the same * of the old name;
                                     the first ones are as short as possible
-    re:layers\\.(?P<n>\\d+)\\.(\\w+)   \\2_\\g<n>     "w_3": a regular expression of Python, which matches whole keys
+    re:layers\\.(?P<n>\\d+)\\.(\\w+)   \\2_\\g<n>     "w_3": a regular expression of Python, which
+                                                      matches whole keys
 """
 
 import re

@@ -3,8 +3,10 @@ tensor whole.
 
 find     the source, and the location of the target
 plan     which tensors, under which keys and dtypes, in which slices and files
-move     through ``checkpoint.writing``, as a save does; the source is a checkpoint instead of arrays
-commit   the index last; a run that was killed is taken up by its generation, a digest of all that it would write
+move     through ``checkpoint.writing``, as a save does; the source is a checkpoint instead of
+         arrays
+commit   the index last; a run that was killed is taken up by its generation, a digest of all that
+         it would write
 """
 
 import hashlib

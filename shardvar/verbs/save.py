@@ -1,7 +1,8 @@
 """Save: arrays as a checkpoint.
 
 find    the location of the target
-plan    the arrays as a source with one entry each; slices, files and copies through ``checkpoint.writing``
+plan    the arrays as a source with one entry each; slices, files and copies through
+        ``checkpoint.writing``
 move    arrays to files; one that lies in memory as its payload does is written from there
 commit  the index last
 """

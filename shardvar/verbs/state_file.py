@@ -6,9 +6,11 @@ that either library finds the checkpoints of the other, whatever their format:
     model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
     all_model_checkpoint_paths: "ckpt-11"                the kept ones, oldest first
     all_model_checkpoint_paths: "ckpt-12"
-    all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; optional
+    all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the
+                                                         Epoch; optional
     all_model_checkpoint_timestamps: 1700000060.5
-    last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
+    last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept
+                                                         for good
 
 The file may come from an untrusted program. It is read with bounds, and no name in it leads out of
 its directory.

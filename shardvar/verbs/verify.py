@@ -15,7 +15,8 @@ three outcomes:
 
     ok               every byte was compared with a checksum, and is right
     damaged          a checksum, a law of the format or the values are wrong
-    not verifiable   it was read and the format has no checksum of it; or it could not be read, though it may be whole
+    not verifiable   it was read and the format has no checksum of it; or it could not be read,
+                     though it may be whole
 
 The format says which keys its checksums cover (``formats.protocol``). A tensor that could not be
 read keeps the report from being ``ok``, covered or not; one that was read and that nothing covers
@@ -176,9 +177,8 @@ def _confirmed(
     place = manifest_path(found) if manifest is None else manifest.place
     try:
         manifest = manifest or manifest_beside(found)
-        if (
-            choose is not None and not report.outcomes
-        ):  # the index cannot be read as far as the chosen keys
+        # The index cannot be read as far as the chosen keys.
+        if choose is not None and not report.outcomes:
             return report
         if manifest is not None and choose is not None:
             check_lists_some(

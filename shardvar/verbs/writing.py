@@ -328,9 +328,8 @@ def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
     target = work.target
     named = names_of_target(target.stem, target.format.name)[1:]
     file = min(named, key=len, default=target.name)  # the longer ending belongs to a set's index
-    others = set(there).intersection(target.storage.names()) - {
-        file
-    }  # a set may be there that has lost its index
+    # A set may be there that has lost its index.
+    others = set(there).intersection(target.storage.names()) - {file}
     capabilities = target.format.capabilities
     is_single = work.assignment.num_files <= 1 and not others and not capabilities.is_grid
     return capabilities.atomic_overwrite or is_single

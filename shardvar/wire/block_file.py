@@ -2,7 +2,8 @@ r"""A file of guarded index blocks sorted by key; finding one key reads only a f
 native index's container.
 
     file     := header block* metadata table footer
-    header   := 89 "SVX" 0D 0A 1A 0A                      the kind of file; shows whether newlines were converted
+    header   := 89 "SVX" 0D 0A 1A 0A                      the kind of file; shows whether newlines
+                                                          were converted
     table    := an index block with a row for each block of entries: first_key, nbytes, crc
     footer   := metadata nbytes u64 | table nbytes u64 | metadata CRC32C u32 | table CRC32C u32
               | version u32 | CRC32C of the 28 bytes before u32 | "SVX" 0D 0A 1A 0A 89        40 bytes, little-endian
@@ -17,8 +18,8 @@ names; long columns are packed into byte strings, so that any language that has 
 at the speed of memory:
 
     numbers    a byte string of little-endian numbers of a fixed width
-    strings    two byte strings: under ``name`` the strings one after the other, under ``name_nbytes`` their lengths
-               as 32-bit numbers
+    strings    two byte strings: under ``name`` the strings one after the other, under
+               ``name_nbytes`` their lengths as 32-bit numbers
 
 Keys are byte strings in the order of their bytes. The entries of one key may continue over several
 blocks, whose first keys are then equal.
@@ -101,9 +102,8 @@ class IndexBlock:
         the last one ends."""
         nbytes = self.numbers(f"{name}_nbytes", "<u4", count)
         bounds = np.zeros(len(nbytes) + 1, np.int64)
-        np.cumsum(
-            nbytes, out=bounds[1:]
-        )  # lengths of 32 bits: no sum of sizes that fit in a file overflows 64 bits
+        # Lengths of 32 bits: no sum of sizes that fit in a file overflows 64 bits.
+        np.cumsum(nbytes, out=bounds[1:])
         if bounds[-1] != len(self.octets(name)):
             raise invalid(
                 f"{name!r} has {len(self.octets(name))} bytes; its strings have {bounds[-1]}."

@@ -118,9 +118,8 @@ def mask(crc: _Word) -> _Word:
     >>> hex(mask(0x00008001))  # 0x00020001 + 0xa282ead8: bit 15 has become bit 0, and bit 0 bit 17
     '0xa284ead9'
     """
-    turned: Any = (crc >> 15) | (
-        crc << 17
-    )  # an integer keeps the bits above 31; the sum is cut to 32 bits below
+    # An integer keeps the bits above 31; the sum is cut to 32 bits below.
+    turned: Any = (crc >> 15) | (crc << 17)
     return cast(_Word, (turned + MASK_DELTA) & 0xFFFFFFFF)
 
 
@@ -138,9 +137,8 @@ def _times_x(power: int, polynomial: int) -> int:
 def _multiply(factor: int, word: int, polynomial: int) -> int:
     """Return ``factor * word`` modulo the generator."""
     product, power = 0, word
-    for bit in range(
-        31, -1, -1
-    ):  # bit 31 of the factor is x**0: ``power`` is ``word * x**(31 - bit)``
+    # Bit 31 of the factor is x**0: ``power`` is ``word * x**(31 - bit)``.
+    for bit in range(31, -1, -1):
         if factor >> bit & 1:
             product ^= power
         power = _times_x(power, polynomial)

@@ -148,9 +148,8 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
     fields = (
         np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
     )
-    with np.errstate(
-        all="ignore"
-    ):  # a scale may be infinite, or NaN: the numbers are what the file says
+    # A scale may be infinite, or NaN: the numbers are what the file says.
+    with np.errstate(all="ignore"):
         return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
 
 

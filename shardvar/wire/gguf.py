@@ -6,7 +6,8 @@ r"""The header of a GGUF file: metadata, and a list of tensors.
     8       number of tensors
     8       number of metadata
     …       each metadatum: its name, the type of its value (4), the value
-    …       each tensor: its name, number of axes (4), extents (8 each, the last axis first), type (4), offset (8)
+    …       each tensor: its name, number of axes (4), extents (8 each, the last axis first), type
+            (4), offset (8)
     …       zeros up to a multiple of the alignment; then the data, from which offsets count
 
 A name is its size (8) and its bytes, and so is a string. An array is the type of its elements (4),

@@ -12,18 +12,21 @@ at most twice the size of the file: headers, values and texts have their bytes t
     object header, version 2, and each of its messages:
     6           OHDR, version (1), flags (1); then times (16) and limits (4), if the flags say so
     1, 2, 4, 8  size of the messages
-    4           type (1), size (2), flags (1); then its number (2), if the header's flags say so, and the message
+    4           type (1), size (2), flags (1); then its number (2), if the header's flags say so,
+                and the message
     message of type 16: more messages; version 2's between OCHK and a checksum (4)
     8, 8        the place of the first byte; size
     message of type 12: an attribute
     8           version (1), flags (1), sizes of the name (2), of the dtype (2) and of the shape (2)
     1           the encoding of the name, in version 3
-    …           name, dtype, shape, in version 1 each with zeros up to a multiple of 8; then the values
+    …           name, dtype, shape, in version 1 each with zeros up to a multiple of 8; then the
+                values
     value that is a text
     16          its size (4), the place of a collection (8), the number of an object in it (4)
     collection
     16          GCOL, version (1), zeros (3), size (8)
-    16          each object: number (2), other numbers (6), size (8); then its bytes, with zeros up to a multiple of 8
+    16          each object: number (2), other numbers (6), size (8); then its bytes, with zeros up
+                to a multiple of 8
 
 Attributes of one object that are many, or of more than 64 KiB, lie elsewhere, and are not found
 here.

@@ -5,8 +5,8 @@ an npz archive.
     0        6        \x93NUMPY
     6        2        version: 1.0, 2.0 or 3.0
     8        2 or 4   n, the size of the header, little-endian; 2 bytes in version 1.0
-    …        n        a Python dictionary {'descr': …, 'fortran_order': …, 'shape': …, }, spaces, a newline;
-                      Latin-1, in version 3.0 UTF-8
+    …        n        a Python dictionary {'descr': …, 'fortran_order': …, 'shape': …, }, spaces, a
+                      newline; Latin-1, in version 3.0 UTF-8
 
 The dictionary is a literal with three fields, in any order. Nothing is evaluated: one regular
 expression matches each field. It accepts strings, True, False and tuples of integers, the only

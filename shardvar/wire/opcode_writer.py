@@ -7,7 +7,8 @@ same value.
     tuple, list, dict                   the items, then the opcode that collects them
     ``Global(name)``                    GLOBAL: the name is imported
     ``Call(name, args)``                GLOBAL, the arguments, REDUCE: the name is called
-    ``Instance(name, state)``           GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD: an instance with that state
+    ``Instance(name, state)``           GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD: an instance
+                                        with that state
     ``Reference(value)``                the value, BINPERSID: an object outside of the pickle
 
 Texts and names that come again are references to the first ones. In protocol 4, calls that come

@@ -24,9 +24,8 @@ _ESCAPES = {b"\x00": b"\x00\xff", b"\xff": b"\xff\x00"}
 
 _SPECIAL = re.compile(rb"[\x00\xff]")
 _ESCAPED = re.compile(rb"([\x00\xff])[\x00\xff]")
-_STRING = re.compile(
-    rb"((?:[^\x00\xff]++|\x00\xff|\xff\x00)*+)\x00\x01"
-)  # possessive: one pass over any bytes
+# Possessive: one pass over any bytes.
+_STRING = re.compile(rb"((?:[^\x00\xff]++|\x00\xff|\xff\x00)*+)\x00\x01")
 
 
 def encode_num(value: int) -> bytes:
@@ -37,9 +36,8 @@ def encode_num(value: int) -> bytes:
 
 def decode_num(data: bytes, start: int) -> tuple[int, int]:
     """Return the unsigned integer at ``start``, and the offset after it."""
-    nbytes = (
-        data[start] if start < len(data) else 9
-    )  # 9 is one byte more than a number can have, and refused below
+    # 9 is one byte more than a number can have, and refused below.
+    nbytes = data[start] if start < len(data) else 9
     stop = start + 1 + nbytes
     digits = data[start + 1 : stop]
     if nbytes > 8 or len(digits) < nbytes or digits[:1] == b"\x00":

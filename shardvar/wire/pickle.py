@@ -189,9 +189,8 @@ class _Machine:
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) is Node and target.state is None:
             target.state = state
-        elif (
-            type(target) is not dict
-        ):  # the attributes of an OrderedDict are not its items, and are dropped
+        # The attributes of an OrderedDict are not its items, and are dropped.
+        elif type(target) is not dict:
             raise malformed(
                 f"The pickle sets a state at offset {self.position} that its object cannot have."
             )

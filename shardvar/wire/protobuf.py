@@ -117,9 +117,8 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
         else:
             tag, start = decode_varint(message, start, stop)
         number, wire_type = tag >> 3, tag & 7
-        value = (
-            message[start] if start < stop else 0x80
-        )  # 0x80 goes the long way, which raises at the end of the bytes
+        # 0x80 goes the long way, which raises at the end of the bytes.
+        value = message[start] if start < stop else 0x80
         if value < 0x80 and wire_type in (VARINT, BYTES) and 0 < number < 1 << 29:
             start += 1
         else:

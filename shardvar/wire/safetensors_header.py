@@ -2,7 +2,8 @@
 
     offset   size   content
     0        8      n, the size of the header, unsigned, little-endian; at most 100,000,000
-    8        n      JSON: {NAME: {"dtype": D, "shape": [int, ...], "data_offsets": [BEGIN, END]}, ...,
+    8        n      JSON: {NAME: {"dtype": D, "shape": [int, ...], "data_offsets": [BEGIN, END]},
+                    ...,
                            "__metadata__": {text: text, ...}}
     8 + n           the tensors' bytes: C order, little-endian; BEGIN and END count from here
 

@@ -44,9 +44,8 @@ def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
     weight_map = index.get("weight_map") if type(index) is dict else None
     if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
         raise invalid("The index lacks a weight_map from names of tensors to names of files.")
-    if (
-        not weight_map
-    ):  # no library writes it, and the contents of the files next to it would be passed over
+    # No library writes it, and the contents of the files next to it would be passed over.
+    if not weight_map:
         remedy = (
             "Fetch it again from the source of the set. Without it, each file can be opened by its "
             "own path."

@@ -417,9 +417,8 @@ def decompress_snappy(data: bytes) -> bytes:
 def _decode_literal(data: bytes, position: int) -> tuple[int, int]:
     """Return the size of a literal and the offset of its bytes."""
     length = data[position] >> 2
-    width = max(
-        length - 59, 0
-    )  # lengths 60 to 63 mean that the length follows in one to four bytes
+    # Lengths 60 to 63 mean that the length follows in one to four bytes.
+    width = max(length - 59, 0)
     start = position + 1 + width
     return (int.from_bytes(data[position + 1 : start], "little") if width else length) + 1, start
 

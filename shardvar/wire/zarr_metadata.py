@@ -1,8 +1,10 @@
 """The description of an array in Zarr: ``.zarray`` of version 2, and ``zarr.json`` of version 3.
 
-    version 2   {"zarr_format": 2, "shape": [9, 7], "chunks": [4, 4], "dtype": "<f4", "order": "C", "fill_value": 0.0,
+    version 2   {"zarr_format": 2, "shape": [9, 7], "chunks": [4, 4], "dtype": "<f4", "order": "C",
+                "fill_value": 0.0,
                  "compressor": {"id": "zstd", ...} or null, "filters": null, "dimension_separator": "."}
-    version 3   {"zarr_format": 3, "node_type": "array", "shape": [9, 7], "data_type": "float32", "fill_value": 0.0,
+    version 3   {"zarr_format": 3, "node_type": "array", "shape": [9, 7], "data_type": "float32",
+                "fill_value": 0.0,
                  "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 4]}},
                  "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
                  "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, ...]}
@@ -231,9 +233,8 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
     if order not in ("C", "F") or separator not in (".", "/"):
         raise invalid(f"Its order is {order!r} and its dimension_separator {separator!r}.")
     sent = {field: document.get(field) for field in CORE_V2} | {"zarr_format": 2, "filters": None}
-    sent["order"] = (
-        "C" if len(shape) < 2 else order
-    )  # both are the same then, and TensorStore takes only this one
+    # Both are the same then, and TensorStore takes only this one.
+    sent["order"] = "C" if len(shape) < 2 else order
     return _metadata(
         version=2,
         dtype=dtype,

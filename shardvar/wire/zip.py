@@ -39,13 +39,11 @@ _Ints = NDArray[np.int64]
 STORED = 0
 DEFLATED = 8
 
-LOCAL = struct.Struct(
-    "<4s5HLLLHH"
-)  # signature, version, flags, method, time, date, crc, stored, size, name, extra
+# Signature, version, flags, method, time, date, crc, stored, size, name, extra.
+LOCAL = struct.Struct("<4s5HLLLHH")
 CENTRAL = struct.Struct("<4s6HLLL5HLL")
-END = struct.Struct(
-    "<4s4HLLH"
-)  # signature, disk, first disk, count here, count, size, start, comment
+# Signature, disk, first disk, count here, count, size, start, comment.
+END = struct.Struct("<4s4HLLH")
 END64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR = struct.Struct("<4sLQL")
 
@@ -300,9 +298,8 @@ def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
         kind, nbytes = struct.unpack_from("<2H", extra, position)
         position += 4
         if kind == ZIP64_EXTRA:
-            there = min(
-                nbytes, len(extra) - position
-            )  # the field may claim more bytes than the extra has
+            # The field may claim more bytes than the extra has.
+            there = min(nbytes, len(extra) - position)
             wide = iter(struct.iter_unpack("<Q", extra[position : position + there // 8 * 8]))
             return tuple(next(wide, (value,))[0] if value == ONES_32 else value for value in values)
         position += nbytes
@@ -316,9 +313,8 @@ def _read_end64(tail: bytes, locator: int, file_nbytes: int) -> tuple[int, int, 
     ``locator`` is the offset of the locator in ``tail``, the last bytes of the archive.
     """
     _, disk, record, num_disks = LOCATOR.unpack_from(tail, locator)
-    position = record - (
-        file_nbytes - len(tail)
-    )  # from an offset in the archive to one in ``tail``
+    # From an offset in the archive to one in ``tail``.
+    position = record - (file_nbytes - len(tail))
     if (
         position < 0
         or position + END64.size > locator
@@ -328,9 +324,8 @@ def _read_end64(tail: bytes, locator: int, file_nbytes: int) -> tuple[int, int, 
     _, nbytes, _, _, this_disk, first_disk, count_here, count, size, start = END64.unpack_from(
         tail, position
     )
-    if (
-        position + 12 + nbytes != locator
-    ):  # its size does not count its magic and the size itself, 12 bytes
+    # Its size does not count its magic and the size itself, 12 bytes.
+    if position + 12 + nbytes != locator:
         raise invalid(
             f"The zip64 end record at offset {record} does not end where its locator begins."
         )

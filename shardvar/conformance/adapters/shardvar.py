@@ -313,9 +313,8 @@ class Adapter:
     def mesh_move_joined(
         self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
     ) -> list[Array]:
-        return self.mesh_move(
-            value, mesh, source, target
-        )  # a plan does not depend on which axes were joined
+        # A plan does not depend on which axes were joined.
+        return self.mesh_move(value, mesh, source, target)
 
     def mesh_reduce(
         self,

@@ -170,9 +170,8 @@ class Adapter(SimulatedRanks):
     def initialize(
         self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
     ) -> list[Array]:
-        if (
-            kind == "truncated_normal" and shape[0] % num_shards
-        ):  # a limit of the simulation, not of DTensor
+        # A limit of the simulation, not of DTensor.
+        if kind == "truncated_normal" and shape[0] % num_shards:
             raise NotImplementedError(
                 "truncated_normal in shards of several sizes, on simulated ranks"
             )

@@ -4,7 +4,8 @@ once.
 docs/format.md describes a checkpoint on disk byte by byte. The modules:
 
     names     file names, and what a person may type for them
-    entries   the metadata block and blocks of entries -> values in memory; what is hostile is refused
+    entries   the metadata block and blocks of entries -> values in memory; what is hostile is
+              refused
     source    an open checkpoint: keys -> index blocks -> entries -> payloads
     sink      a checkpoint being written: places of payloads, blocks of entries, commit
 

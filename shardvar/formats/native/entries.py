@@ -13,10 +13,12 @@ A block of entries describes n tensors and their m entries, at least one each, i
 keys (``Entries``):
 
     key                 packed strings [n], strictly rising as byte strings
-    dtype_name, dtype   packed strings: the names in use; u8 [n]: the number of each tensor's name among them
+    dtype_name, dtype   packed strings: the names in use; u8 [n]: the number of each tensor's name
+                        among them
     rank, shape         u8 [n]; u64: the extents of every full shape, one shape after the other
     count               u32 [n]: the number of entries of each tensor
-    offset, extent      u64: the region of every entry, one after the other, as many numbers each as its tensor has axes
+    offset, extent      u64: the region of every entry, one after the other, as many numbers each as
+                        its tensor has axes
     file, start, nbytes u32, u64, u64 [m]: the place of the payload
     crc                 u32 [m]: the CRC32C of the payload
     run_crc             u32: the CRC32C of every run of every payload that is longer than one run
@@ -235,9 +237,8 @@ def _read_keys(block: IndexBlock) -> tuple[list[str], bytes, bytes]:
     else:
         stored = block.strings("key")
         keys = list(map(decode_text, stored))
-        is_rising = all(
-            map(lt, stored, stored[1:])
-        )  # keys rise as bytes, which is not the order of texts
+        # Keys rise as bytes, which is not the order of texts.
+        is_rising = all(map(lt, stored, stored[1:]))
     if not is_rising:
         raise invalid("The keys of a block do not rise.")
     return keys, first, last

@@ -67,9 +67,8 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
     # An interpretation counts only if its index exists: data files without an index are not a
     # checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
-    indexes = [
-        file for file in indexes if not is_share_file(file)
-    ]  # what one process wrote is not a checkpoint
+    # What one process wrote is not a checkpoint.
+    indexes = [file for file in indexes if not is_share_file(file)]
     if not name:
         return [file.removesuffix(_INDEX_SUFFIX) for file in indexes]
     if native_index_name(name) in indexes:

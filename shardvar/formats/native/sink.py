@@ -267,9 +267,8 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     filled = nbytes > 0
     np.maximum.at(sizes, file[filled], (start + nbytes)[filled])
     places = np.empty_like(start)
-    places[order] = np.minimum(
-        start, sizes[file]
-    )  # a last payload of 0 bytes must not lie beyond the end of the file
+    # A last payload of 0 bytes must not lie beyond the end of the file.
+    places[order] = np.minimum(start, sizes[file])
     return places, sizes
 
 

@@ -131,9 +131,8 @@ class NativeIndex:
                 table, held = concatenate_entries(held), []
                 count = len(table.slices.tensors)
             if goes_on and count:
-                cut = int(
-                    np.searchsorted(table.slices.tensor, count - 1)
-                )  # the first entry of the last key
+                # The first entry of the last key.
+                cut = int(np.searchsorted(table.slices.tensor, count - 1))
                 held.append(select_entries(table, count - 1, count, cut, len(table)))
                 table = select_entries(table, 0, count - 1, 0, cut)
             if len(table):
@@ -191,9 +190,8 @@ class NativeIndex:
             with prefix_errors(self.name):
                 entries = self._decode(number)
             with self._lock:
-                self._broken.update(
-                    entries.broken
-                )  # once for each decoding: a block may have very many of them
+                # Once for each decoding: a block may have very many of them.
+                self._broken.update(entries.broken)
         with self._lock:
             self._kept[number] = entries
             self._kept.move_to_end(number)

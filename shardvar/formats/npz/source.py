@@ -3,10 +3,13 @@
 Plain arrays, which are stored as they are in memory, are read like any file. The others, which are
 deflated, big-endian or in Fortran order, are streams:
 
-    _Inflater       inflated bytes of a member, never more than was asked for, however large the stream is
-    MemberStream    the bytes of a member from the first to the last, and their CRC; never more than a block in memory.
-                    Once the last byte was given, the CRC has been compared, and the compressed bytes end there too
-    PayloadStream   the array's payload in order, with the bytes of each element reversed if they have to be
+    _Inflater       inflated bytes of a member, never more than was asked for, however large the
+                    stream is
+    MemberStream    the bytes of a member from the first to the last, and their CRC; never more than
+                    a block in memory. Once the last byte was given, the CRC has been compared, and
+                    the compressed bytes end there too
+    PayloadStream   the array's payload in order, with the bytes of each element reversed if they
+                    have to be
 
 A stream that was read up to some byte is kept, so that reading on is cheap; going back begins a new
 stream. Arrays in Fortran order have no payload until all their elements are there. They are the

@@ -1,13 +1,15 @@
 """The file names of a safetensors checkpoint, and the names that a person may type for one.
 
     one file    PREFIX.safetensors
-    a set       PREFIX-00001-of-00003.safetensors, …, and PREFIX.safetensors.index.json, which lists the file of each
-                key
-    a variant   the same with PREFIX.VARIANT for PREFIX, whose index may also be PREFIX.safetensors.index.VARIANT.json
-                or, as older programs wrote it, PREFIX.safetensors.VARIANT.index.json, with files named
+    a set       PREFIX-00001-of-00003.safetensors, …, and PREFIX.safetensors.index.json, which lists
+                the file of each key
+    a variant   the same with PREFIX.VARIANT for PREFIX, whose index may also be
+                PREFIX.safetensors.index.VARIANT.json or, as older programs wrote it,
+                PREFIX.safetensors.VARIANT.index.json, with files named
                 PREFIX-00001-of-00003.VARIANT.safetensors
-    shards      shard-00002-PREFIX-00001-of-00003.safetensors: the slices that rank 2, of ranks from 1 on, had of the
-                tensors of file 1 of 3, as PyTorch's distributed checkpoints write them; no index lists them
+    shards      shard-00002-PREFIX-00001-of-00003.safetensors: the slices that rank 2, of ranks from
+                1 on, had of the tensors of file 1 of 3, as PyTorch's distributed checkpoints write
+                them; no index lists them
 
 PREFIX is often ``model`` or ``diffusion_pytorch_model``, VARIANT ``fp16``, and files of a set may
 have any other names. A set is named by its index, shards by the first of their files.

@@ -1,7 +1,8 @@
 """The file names of a tensor bundle, and the names that a person may type for one.
 
     PREFIX.index                    the table of contents
-    PREFIX.data-00002-of-00005      data file 2 of 5; numbers above 99999 are written with the digits they need
+    PREFIX.data-00002-of-00005      data file 2 of 5; numbers above 99999 are written with the
+                                    digits they need
 
 The count is part of every data file's name, and the index gives the right count. A prefix may
 itself end in ``.index`` or look like a data file, so each interpretation of a name is compared with
@@ -102,9 +103,8 @@ def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
     # One file of each set is looked at: other formats may have thousands, and in a bucket each is a
     # request.
     firsts: dict[str, str] = {}
-    unfinished = unfinished_files(
-        names, ""
-    )  # an index under its temporary name ends as a table too
+    # An index under its temporary name ends as a table too.
+    unfinished = unfinished_files(names, "")
     for name in sorted(
         name for name in set(names).difference(unfinished) if not name.endswith(_INDEX_SUFFIX)
     ):

@@ -2,9 +2,11 @@
 
     BundleHeaderProto   1 num_shards, 2 endianness (1: big), 3 version            under the key ""
     VersionDef          1 producer, 2 min_consumer, 3 bad_consumers (repeated)
-    BundleEntryProto    1 dtype, 2 shape, 3 shard_id, 4 offset, 5 size, 6 crc32c (fixed32, masked), 7 slices (repeated)
+    BundleEntryProto    1 dtype, 2 shape, 3 shard_id, 4 offset, 5 size, 6 crc32c (fixed32, masked),
+                        7 slices (repeated)
     TensorShapeProto    2 dim (repeated: 1 size), 3 unknown_rank
-    TensorSliceProto    1 extent (repeated: 1 start, 2 length; without a length, or with -1, the whole axis)
+    TensorSliceProto    1 extent (repeated: 1 start, 2 length; without a length, or with -1, the
+                        whole axis)
 
 The header may have one more field, 1000, which TensorFlow passes over: the generation
 (``Metadata.generation``), up to 64 letters and digits.

@@ -1,7 +1,8 @@
 """Stored items: where the bytes of a tensor lie in a file, or the text of an object.
 
     plain       the elements lie in the file byte for byte, in C order: read in place, or mapped
-    decoded     strides, lazy signs or another byte order: elements are picked from the mapped record, in C order
+    decoded     strides, lazy signs or another byte order: elements are picked from the mapped
+                record, in C order
     an object   its Python literal, as a string tensor without axes
 
 The CRC-32 of a record is compared when a tensor that spans the record was read to its last byte. A

@@ -1,9 +1,10 @@
 """``.metadata``, the index of a distributed checkpoint: a pickle of one ``Metadata``, read as
 columns.
 
-    state_dict_metadata   key -> TensorStorageMetadata: dtype, full shape, and the region of each slice ("chunk"),
-                          or BytesStorageMetadata: an object
-    storage_data          MetadataIndex (key, offset of the slice) -> _StorageInfo: file, offset, length
+    state_dict_metadata   key -> TensorStorageMetadata: dtype, full shape, and the region of each
+                          slice ("chunk"), or BytesStorageMetadata: an object
+    storage_data          MetadataIndex (key, offset of the slice) -> _StorageInfo: file, offset,
+                          length
     planner_data          key -> the path of its value in the nested value that was saved
     shardvar what shardvar adds (``formats.torch.sink``) storage_meta, version and unknown
     attributes say nothing about bytes

@@ -1,11 +1,15 @@
 """The file names of torch's checkpoints, and the names that a person may type for one.
 
-    a distributed checkpoint   a folder with .metadata, and __0_0.distcp, __1_0.distcp, … or files of other names
-    of single ranks            the same with __0.metadata, __1.metadata, … instead: nothing joins them
+    a distributed checkpoint   a folder with .metadata, and __0_0.distcp, __1_0.distcp, … or files
+                               of other names
+    of single ranks            the same with __0.metadata, __1.metadata, … instead: nothing joins
+                               them
     a file of torch.save       model.pt, model.pth, model.bin, model.ckpt, or any other name
-    a set of such files        pytorch_model.bin.index.json, and pytorch_model-00001-of-00002.bin, …; a variant of it is
-                               pytorch_model.bin.index.fp16.json, and pytorch_model.fp16-00001-of-00002.bin, …
-    files of single ranks      model_world_size_4_rank_0.pt, …: together they are the checkpoint model_world_size_4
+    a set of such files        pytorch_model.bin.index.json, and pytorch_model-00001-of-00002.bin,
+                               …; a variant of it is pytorch_model.bin.index.fp16.json, and
+                               pytorch_model.fp16-00001-of-00002.bin, …
+    files of single ranks      model_world_size_4_rank_0.pt, …: together they are the checkpoint
+                               model_world_size_4
 
 Other files also end in .bin and .ckpt, so the first bytes of such a file decide.
 """

@@ -6,7 +6,8 @@ ShardedTensor or a plain tensor (``shares``). Here the parts of all ranks become
 tensor.
 
     check     all ranks are there, and each file says itself that it is of the rank in its name
-    join      dtypes, shapes and kinds agree; the parts that several ranks hold are read from the first one
+    join      dtypes, shapes and kinds agree; the parts that several ranks hold are read from the
+              first one
     compare   copies agree: at once where their checksums tell, else when the checkpoint is verified
 
 Plain tensors and objects that differ from rank to rank, such as the states of random generators,

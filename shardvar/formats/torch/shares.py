@@ -4,9 +4,10 @@ Placements follow the rules of ``torch.distributed.tensor``. A mesh is a grid of
 has one placement for each axis of the mesh: along that axis of the mesh, the tensor is replicated,
 or one axis of the tensor is cut.
 
-    Shard(dim)                 the indices that earlier axes of the mesh left are cut as ``torch.chunk`` does
-    _StridedShard(dim, f)      they are cut into f intervals, and each of those into one a device; a device holds
-                               one range of each of the f, one after the other
+    Shard(dim)                 the indices that earlier axes of the mesh left are cut as
+                               ``torch.chunk`` does
+    _StridedShard(dim, f)      they are cut into f intervals, and each of those into one a device; a
+                               device holds one range of each of the f, one after the other
 
 7 rows on 4 devices by Shard(0) are 2 2 2 1, and 2 rows 1 1 0 0. 8 rows on 2 devices by
 _StridedShard(0, 2) are the rows 0 1 4 5 and 2 3 6 7.

@@ -6,9 +6,10 @@ torch does not look at, is a dict of what torch has no place for:
 
     description, writer, user   the policy's description, the program, the user's metadata
     generation                  the run of the processes that wrote it, if there were several
-    crc32                       the CRC-32 of the elements of each item, in the order of ``storage_data``, as 32-bit
-                                numbers: items say nothing about the tensor that they belong to, and one file could
-                                take the place of another
+    crc32                       the CRC-32 of the elements of each item, in the order of
+                                ``storage_data``, as 32-bit numbers: items say nothing about the
+                                tensor that they belong to, and one file could take the place of
+                                another
 
 Within a file, items keep the order of the assignment and follow each other without gaps, as torch's
 do. Objects that are carried over from another distributed checkpoint have a file of their own, the

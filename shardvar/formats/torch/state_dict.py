@@ -1,7 +1,8 @@
 """Files that ``torch.save`` wrote, opened: one file, or a set with an index.
 
     model.pt, model.pth, model.bin, model.ckpt    an archive with one pickle
-    pytorch_model.bin.index.json                  {"weight_map": {key: file}}, of a set of such archives
+    pytorch_model.bin.index.json                  {"weight_map": {key: file}}, of a set of such
+                                                  archives
 
 The keys are the paths of the leaves of the saved value, tensors and objects, joined by dots. Dicts
 are entered, and lists that hold a tensor or a dict at any depth; a list of numbers or names is one

@@ -315,9 +315,8 @@ def unsupported(value: Any) -> CheckpointError | UnsupportedError:
     if type(value) is Reference:
         return UnsupportedError("It is a storage without a tensor.", "Save a tensor that views it.")
     name = getattr(value, "name", None)
-    while (
-        type(name) is not str and name is not None
-    ):  # the result of a call that would be called again
+    # The result of a call that would be called again.
+    while type(name) is not str and name is not None:
         name = getattr(name, "name", None)
     if name is None:
         return UnsupportedError(

@@ -2,7 +2,8 @@
 
     expected   a b c d e f g h
                ^ ^     ^
-               | |     begun: d is the first that is not begun, since a, b and c fill the room that there is
+               | |     begun: d is the first that is not begun, since a, b and c fill the room that
+                       there is
                | b and c are pending
                a was asked for last
 

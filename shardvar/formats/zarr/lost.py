@@ -3,10 +3,12 @@
 A group of Zarr lists no arrays: if the description of one is lost, nothing else changes. Three
 things show it:
 
-    consolidated metadata   repeat the description of every array: the file ``.zmetadata`` of version 2, and a field of
-                            the group's ``zarr.json`` of version 3. Readers that use them read no other
-    the attribute           ``shardvar_arrays`` of a group that shardvar wrote lists the paths of its arrays, where it
-                            has no consolidated metadata. Other programs keep it, and do not know what it means
+    consolidated metadata   repeat the description of every array: the file ``.zmetadata`` of
+                            version 2, and a field of the group's ``zarr.json`` of version 3.
+                            Readers that use them read no other
+    the attribute           ``shardvar_arrays`` of a group that shardvar wrote lists the paths of
+                            its arrays, where it has no consolidated metadata. Other programs keep
+                            it, and do not know what it means
     chunks                  files that are named as chunks, in a folder that is not an array's
 
 An array that was removed on purpose is missing too: zarr-python removes it from consolidated
@@ -126,9 +128,8 @@ def compare_repeated(
         except CheckpointError:  # the fault of its key
             continue
         core = CORE_V2 if each.version == 2 else CORE_V3
-        differing = [
-            name for name in core if str(own.get(name)) != str(other.get(name))
-        ]  # NaN is not equal to itself
+        # NaN is not equal to itself.
+        differing = [name for name in core if str(own.get(name)) != str(other.get(name))]
         if differing:
             cause = (
                 "The consolidated metadata, which some readers use, have another "

@@ -1,7 +1,8 @@
 """The names of files by which folders of Zarr and Orbax are known.
 
 Zarr    zarr.json of version 3; .zgroup, .zarray or .zmetadata of version 2
-Orbax   _METADATA, the index; manifest.ocdbt, a database; _CHECKPOINT_METADATA, which a step of a manager has too
+Orbax   _METADATA, the index; manifest.ocdbt, a database; _CHECKPOINT_METADATA, which a step of a
+        manager has too
 a step  STEP/_CHECKPOINT_METADATA, and a folder an item: STEP/default/_METADATA
 """
 

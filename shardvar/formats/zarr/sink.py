@@ -3,7 +3,8 @@ in place last.
 
     prepare  the chunks stand aside in the folder of the checkpoint, and so does the new index
     retire   the old index is removed, and then the arrays that it led to
-    move     descriptions and chunks come to their places; without an index, they are not a checkpoint
+    move     descriptions and chunks come to their places; without an index, they are not a
+             checkpoint
     commit   the index is renamed
 
 A checkpoint is not replaced in one step, since the names of its files follow from its keys. While

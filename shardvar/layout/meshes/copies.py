@@ -1,7 +1,8 @@
 """Copies between devices: who sends which region to whom, given who holds and who needs what.
 
-``plan_device_copies`` takes the steps 3 and 4 of ``redistribution``: the pairs of regions that meet, and
-the holder that sends each. Devices that hold the same region are its holders, or its receivers.
+``plan_device_copies`` takes the steps 3 and 4 of ``redistribution``: the pairs of regions that
+meet, and the holder that sends each. Devices that hold the same region are its holders, or its
+receivers.
 """
 
 from dataclasses import dataclass
@@ -155,8 +156,8 @@ def _pairs(wanted: DistinctRegions, held: DistinctRegions) -> tuple[Ints, Ints]:
 def _own_row(holders: DistinctRegions, region: Ints, receiver: Ints) -> tuple[Ints, Bools]:
     """[n] the receiver's place among the holders of a region, and True if it is one."""
     # Regions ascend in ``start``, devices within a region: so region * count + device ascends, and
-    # can be searched. With 8 devices, region 2 on the devices 0 and 5 has the keys 16 and 21; device
-    # 5 is found at 21, and device 3 is not found at 19.
+    # can be searched. With 8 devices, region 2 on the devices 0 and 5 has the keys 16 and 21;
+    # device 5 is found at 21, and device 3 is not found at 19.
     count = max(int(holders.device.max(initial=0)), int(receiver.max(initial=0))) + 1
     keys = (
         np.repeat(np.arange(len(holders.offset)), np.diff(holders.start)) * count + holders.device

@@ -6,9 +6,11 @@ cuts the parameter too, it comes first, and FSDP cuts what it left. If both cut 
 the parameter's placements are ``(_StridedShard(dim, split_factor=tp), Shard(dim))``, and torch has
 two definitions that differ for some uneven sizes:
 
-    fsdp(shape, mesh, ...)                                   what the shards hold, ``full_tensor`` and ``redistribute``
-    dtensor(shape, mesh, fsdp_placements(shape, mesh, ...))  what the placements say, ``distribute_tensor``, and the
-                                                             offsets in distributed checkpoints
+    fsdp(shape, mesh, ...)                                   what the shards hold, ``full_tensor``
+                                                             and ``redistribute``
+    dtensor(shape, mesh, fsdp_placements(shape, mesh, ...))  what the placements say,
+                                                             ``distribute_tensor``, and the offsets
+                                                             in distributed checkpoints
 
 The smallest case is 7 rows on a mesh of (dp 3, tp 2). They agree wherever tp divides the extent.
 
@@ -202,9 +204,8 @@ def fsdp_flat(
     step = max(1, _ALIGNMENT_NBYTES // itemsize) if use_orig_params else 1
     starts, end = [], 0
     for parameter in extents:
-        starts.append(
-            -(-end // step) * step
-        )  # rounded up to the alignment: 15 elements of 4 bytes end at 16
+        # Rounded up to the alignment: 15 elements of 4 bytes end at 16.
+        starts.append(-(-end // step) * step)
         end = starts[-1] + prod(parameter)
     count = 1 if no_shard else ranks
     length = -(-end // count)

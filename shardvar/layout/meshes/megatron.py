@@ -5,11 +5,13 @@ Ranks are counted with tensor parallelism fastest, so the mesh in C order is ``(
 Experts have a second mesh over the same ranks, ``(pp, expert_dp, ep, expert_tp)``. Axes may be left
 out, and are then of one device.
 
-    column parallel   axis 0 of the weight [out, in] in tp parts, the bias too; also query, key and value together
+    column parallel   axis 0 of the weight [out, in] in tp parts, the bias too; also query, key and
+                      value together
     row parallel      axis 1 in tp parts; the bias is whole on each rank
     vocabulary        axis 0 in tp parts, after the vocabulary was padded: ``padded_vocabulary``
     gated             axis 0 is [gate; up]: a rank holds its part of each
-    layers, experts   axes in front of the tensor's; each layer, and each expert, is a ShardedTensor, so a region
+    layers, experts   axes in front of the tensor's; each layer, and each expert, is a
+                      ShardedTensor, so a region
 
 All local tensors of a key are equal: "100 is not divisible by 8" is an error of Megatron, and
 nothing is uneven.

@@ -52,9 +52,8 @@ def parameter_servers(shape: Sequence[int], mesh: Mesh) -> Layout:
             "A scalar cannot be cut along its first axis.", "Keep it whole on one server."
         )
     rows, *others = (Intervals.whole(extent, mesh.size) for extent in extents)
-    number = np.argsort(
-        np.array(mesh.devices, np.int64)
-    )  # the place of each device in the order of the servers
+    # The place of each device in the order of the servers.
+    number = np.argsort(np.array(mesh.devices, np.int64))
     return Layout.from_axes(
         extents, mesh, _RULE, [rows.cut(number, mesh.size, div_bounds), *others]
     )

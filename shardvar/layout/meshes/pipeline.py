@@ -128,8 +128,8 @@ def _sizes(
 ) -> list[list[int]]:
     """The number of layers of each virtual stage of each stage; ``counted``: the embedding and the
     loss are layers."""
-    # The embedding and the loss are divided like layers, and taken out again below: 7 layers and the
-    # embedding on 4 stages make 2 2 2 2, so the first stage has 1 layer of the model.
+    # The embedding and the loss are divided like layers, and taken out again below: 7 layers and
+    # the embedding on 4 stages make 2 2 2 2, so the first stage has 1 layer of the model.
     by_stage = _stage_sizes(num_layers + sum(counted), stages, *ends)
     uneven = [size for size in by_stage if size % virtual]
     if uneven:
@@ -157,8 +157,8 @@ def _sizes(
 
 def _stage_sizes(num_layers: int, stages: int, first: int | None, last: int | None) -> list[int]:
     """The number of layers of each stage."""
-    # The other stages share what the given ones leave: of 7 layers on 3 stages, the first with 1, two
-    # stages share 6.
+    # The other stages share what the given ones leave: of 7 layers on 3 stages, the first with 1,
+    # two stages share 6.
     given = [each for each in (first, last) if each is not None]
     left, middle = num_layers - sum(given), stages - len(given)
     is_possible = min([*given, 1]) >= 1 and left >= 0 and middle >= 0

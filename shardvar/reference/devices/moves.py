@@ -227,9 +227,8 @@ def gather_parts(
     # Move. Two threads may have gathered from one part, which is one message all the same.
     total: Counter[int] = Counter()
     for moved in _shared(gather, out):
-        total.update(
-            moved
-        )  # unlike a sum of counters it keeps zeros: rows without elements are a message too
+        # Unlike a sum of counters it keeps zeros: rows without elements are a message too.
+        total.update(moved)
     for part in sorted(total):
         record_transfer(parts[part].device, target, total[part])
 

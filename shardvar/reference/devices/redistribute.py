@@ -2,7 +2,8 @@
 
 check   the layouts, and the arrays of each device against the source layout
 plan    ``plan_redistribution``: who sends which region to whom
-move    receiver by receiver; all that a device sends to it is one message, which the ledger counts with its bytes
+move    receiver by receiver; all that a device sends to it is one message, which the ledger counts
+        with its bytes
 commit  the arrays of the target layout; the source's are no longer counted
 """
 

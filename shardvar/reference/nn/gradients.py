@@ -236,9 +236,8 @@ def _lookup(
     flat = numbers.ravel()
     value = read if limit is None else clip_rows(read, limit, numbers.ndim)
     check = upstream_check(value)
-    clipped = (
-        None if limit is None else read
-    )  # keeps the rows alive only where the pullback needs them
+    # Keeps the rows alive only where the pullback needs them.
+    clipped = None if limit is None else read
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         above = check(upstream)
@@ -314,9 +313,8 @@ def _bags(
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         above = check_upstream(upstream, value).reshape(answer.shape)
         ids, gradient = bag_gradients(bags, chosen, above, table.dtype)
-        if (
-            limit is not None
-        ):  # the rows are read again: to keep them would cost memory until the pullback is called
+        # The rows are read again: to keep them would cost memory until the pullback is called.
+        if limit is not None:
             gradient = clip_gradient(
                 table.sparse_read(distinct_ids(bags.ids)[0]), gradient, limit, 1
             )
@@ -413,9 +411,8 @@ def _getitem(a: VariableInterface, b: Any) -> tuple[Array, Pullback]:
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         dense = np.zeros(table.shape, value.dtype)
-        np.add.at(
-            dense, b, check_upstream(upstream, value)
-        )  # an index may name an element twice: add, not assign
+        # An index may name an element twice: add, not assign.
+        np.add.at(dense, b, check_upstream(upstream, value))
         # The index itself says which elements it selects: it may hold slices, lists and masks.
         touched = np.zeros(table.shape, np.bool_)
         touched[b] = True

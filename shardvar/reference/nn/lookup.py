@@ -151,9 +151,8 @@ def as_integers(values: Any, what: str) -> Array:
     except (TypeError, ValueError):
         raise ArgumentError(f"{what} have rows of several lengths.", "Give an array.") from None
     if array.size == 0 and array.dtype.kind not in "iu":
-        array = array.astype(
-            np.int64
-        )  # NumPy makes [] float64, and an empty list of ids is a list of integers
+        # NumPy makes [] float64, and an empty list of ids is a list of integers.
+        array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise ArgumentTypeError(f"{what} have dtype {array.dtype}.", "Give integers.")
     return array

@@ -236,9 +236,8 @@ def expected_count(classes: npt.ArrayLike, range_max: int, draws: int) -> Array:
     # log((c + 2) / (c + 1)) = log1p(1 / (c + 1)), which keeps its digits for classes in the
     # millions.
     chance = np.log1p(1 / (ids + 1)) / np.log1p(range_max)
-    chance = np.minimum(
-        chance, np.nextafter(1, 0)
-    )  # of a single class it is 1, and log1p(-1) is infinite
+    # Of a single class it is 1, and log1p(-1) is infinite.
+    chance = np.minimum(chance, np.nextafter(1, 0))
     # 1 - (1 - P)^t = -expm1(t log1p(-P)): for a rare class P is about 1e-9, and 1 - P would round
     # most of it away.
     return np.asarray(-np.expm1(draws * np.log1p(-chance)), np.float32)

@@ -1,6 +1,7 @@
 """Matrix products with a variable, without a second copy of it.
 
-    concat    the variable comes to the device where the program computes, one shard at a time, and is multiplied there
+    concat    the variable comes to the device where the program computes, one shard at a time, and
+              is multiplied there
     sharded   the other matrix goes to each shard, is multiplied there, and the product comes back
 
 R-MATMUL-1 (RFC 000): "tf.matmul will concat the sharded variable and then do the multiplication";

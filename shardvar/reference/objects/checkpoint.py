@@ -314,9 +314,8 @@ class Checkpoint(Trackable):
 
             def write() -> WriteReport:
                 report = carry_out()
-                counter.assign(
-                    number
-                )  # only now: a save that fails is tried again under the same number
+                # Only now: a save that fails is tried again under the same number.
+                counter.assign(number)
                 return report
 
             return write

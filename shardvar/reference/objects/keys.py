@@ -1,8 +1,10 @@
 """Keys of the values of objects, as TensorFlow spells them.
 
     key  := path "/.ATTRIBUTES/" attribute      "layers/0/w/.ATTRIBUTES/VARIABLE_VALUE"
-    path := edge ("/" edge)*                    the names from the root to the object; empty for the root itself
-         |  path? "/.OPTIMIZER_SLOT/" path      a slot: the variable, and then the optimizer and the slot's name
+    path := edge ("/" edge)*                    the names from the root to the object; empty for the
+                                                root itself
+         |  path? "/.OPTIMIZER_SLOT/" path      a slot: the variable, and then the optimizer and the
+                                                slot's name
     edge := the name, with "." written ".." and then "/" written ".S"
 
 In an escaped edge a single dot comes only before S, so no name can look like ``.ATTRIBUTES`` or

@@ -6,8 +6,10 @@ take over the other's directory.
 A save writes one checkpoint and removes others. Its steps are ordered so that a crash at any of
 them harms nothing:
 
-    check     collect the names that a save may leave without a checkpoint: its own, should it fail, and those to remove
-    note      write these names to the file ``checkpoint.unfinished``, before any other file is written or removed
+    check     collect the names that a save may leave without a checkpoint: its own, should it fail,
+              and those to remove
+    note      write these names to the file ``checkpoint.unfinished``, before any other file is
+              written or removed
     save      write the checkpoint, and then the state file, which no longer names those to remove
     remove    remove the files of those, each index first, and then the note
 
@@ -19,7 +21,8 @@ another program has saved here, and the note is void: no file of another program
 Example, with ``max_to_keep=2``, a crash while checkpoint 4 is written:
 
     state file   newest ckpt-3, kept ckpt-2 ckpt-3
-    note         newest ckpt-3, names ckpt-2 ckpt-4        ckpt-2 is in the state file, so only ckpt-4 is removed
+    note         newest ckpt-3, names ckpt-2 ckpt-4        ckpt-2 is in the state file, so only
+                                                           ckpt-4 is removed
 """
 
 import logging

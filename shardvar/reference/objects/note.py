@@ -28,10 +28,11 @@ def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
     """Return the names in the note that are not checkpoints of the state."""
     note = read_state_file(storage, _NOTE)
     newest = "" if state is None else state.newest
+    # Without a note, or with a void one.
     if note is None or newest not in (
         note.newest,
         *note.kept,
-    ):  # without a note, or with a void one
+    ):
         return []
     return [name for name in note.kept if state is None or name not in (newest, *state.kept)]
 

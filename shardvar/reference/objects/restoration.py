@@ -1,10 +1,11 @@
 """Restoring a checkpoint into a graph of objects, now and as objects appear.
 
-match    Children by name, from the root on, as in the checkpoint's graph, and slots by the variable that they belong
-         to. An object and a stored object meet once.
+match    Children by name, from the root on, as in the checkpoint's graph, and slots by the variable
+         that they belong to. An object and a stored object meet once.
 plan     Compare dtype and full shape of every variable that met a value, then read all values.
-commit   Stateful objects take their state, and get the old one back if one of them refuses. Then all variables are
-         written while no thread reads in between. Only then are the objects marked as restored.
+commit   Stateful objects take their state, and get the old one back if one of them refuses. Then
+         all variables are written while no thread reads in between. Only then are the objects
+         marked as restored.
 
 An object that met a stored one keeps a hook for children that the checkpoint has and the object has
 not. When such a child appears, the same three steps restore it, and what hangs on it, before other
@@ -140,9 +141,8 @@ class Restoration:
         self._remember(variables, states)
         for each, node in pairs:
             self.wait(each, node)
-        if (
-            self.unmatched.keys
-        ):  # the files stay open for what may appear, but the tables of entries need not stay
+        # The files stay open for what may appear, but the tables of entries need not stay.
+        if self.unmatched.keys:
             self.reader.drop_tables()
         else:
             self.reader.close()

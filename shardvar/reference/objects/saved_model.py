@@ -1,15 +1,16 @@
 """The folder that TensorFlow serves: a SavedModel, whose variables are a checkpoint of TensorFlow's
 format.
 
-    PATH/saved_model.pb                    the graph of objects, and graphs that restore variables and look rows up
+    PATH/saved_model.pb                    the graph of objects, and graphs that restore variables
+                                           and look rows up
     PATH/variables/variables.index, …      the values
 
     SavedModel        1 saved_model_schema_version, 2 meta_graphs
-    MetaGraphDef      1 meta_info_def (4 tags, 5 tensorflow_version), 2 graph_def, 3 saver_def, 4 collection_def (map),
-                      5 signature_def (map), 7 object_graph_def
+    MetaGraphDef      1 meta_info_def (4 tags, 5 tensorflow_version), 2 graph_def, 3 saver_def, 4
+                      collection_def (map), 5 signature_def (map), 7 object_graph_def
     SavedObjectGraph  1 nodes, 2 concrete_functions (map)
-    SavedObject       1 children (1 node_id, 2 local_name), 4 user_object (1 identifier, 2 version), 7 variable
-                      (1 dtype, 2 shape, 3 trainable, 6 name), 8 bare_concrete_function
+    SavedObject       1 children (1 node_id, 2 local_name), 4 user_object (1 identifier, 2 version),
+                      7 variable (1 dtype, 2 shape, 3 trainable, 6 name), 8 bare_concrete_function
 
 R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF 2.x
 serving APIs." The variables of a session are restored by nodes of its graph. R-EXPORT-5: "Sharded

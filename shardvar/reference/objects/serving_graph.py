@@ -9,7 +9,8 @@ which refuses ids out of range on a CPU.
     NodeDef       1 name, 2 op, 3 input, 5 attr (map)
     AttrValue     1 list (6 type), 2 s, 6 type, 7 shape, 8 tensor (1 dtype, 2 shape, 8 string_val)
     FunctionDef   1 signature, 3 node_def, 4 ret (map of text)
-    OpDef         1 name, 2 input_arg, 3 output_arg (each 1 name, 3 type, 7 handle_data), 17 is_stateful
+    OpDef         1 name, 2 input_arg, 3 output_arg (each 1 name, 3 type, 7 handle_data), 17
+                  is_stateful
     SignatureDef  1 inputs, 2 outputs (maps; 1 name, 2 dtype, 3 shape), 3 method_name
     SaverDef      1 filename_tensor_name, 2 save_tensor_name, 3 restore_op_name, 7 version
 """

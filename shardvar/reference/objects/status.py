@@ -32,9 +32,8 @@ class RestoreStatus:
     @property
     def unmatched_objects(self) -> list[str]:
         """The paths of variables and objects with state of their own that took no value."""
-        graph = (
-            self._graph()
-        )  # of now: objects may have appeared, and taken their values, since the restore
+        # Of now: objects may have appeared, and taken their values, since the restore.
+        graph = self._graph()
         return [
             "/".join(path) or "the root"
             for node, path in zip(graph.objects, graph.paths(), strict=True)

@@ -30,9 +30,8 @@ class Turn:
     """The right to save or restore one checkpoint, which one thread has at a time."""
 
     def __init__(self) -> None:
-        self._lock = (
-            new_latch()
-        )  # a latch: the thread that saves in the background ends the turn of its caller
+        # A latch: the thread that saves in the background ends the turn of its caller.
+        self._lock = new_latch()
         self._process = os.getpid()
         self._thread: int | None = None
         self._path = ""

@@ -4,8 +4,10 @@ A plain variable is one whole slice. A sharded one is one tensor, with a slice f
 rows in 5 shards" and "13 rows in 3" are the same tensor, and restoring into another number of
 shards needs nothing else. A mirrored variable is stored once.
 
-store    ``snapshot`` copies the values, ``in_place`` takes the memory itself; both return a source of arrays.
-restore  ``read_writes`` reads the regions of all variables by the plan of a resharding, then plans their writes.
+store    ``snapshot`` copies the values, ``in_place`` takes the memory itself; both return a source
+         of arrays.
+restore  ``read_writes`` reads the regions of all variables by the plan of a resharding, then plans
+         their writes.
 
 Loops here are over variables. There may be a hundred thousand, so the loops make few objects for
 each.

@@ -9,9 +9,11 @@ short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of the HIGH bits 
     float32     element i is the low half of w[i // 2] for even i, the high half for odd i; 23 bits
     float64     element i is w[i]; 52 bits
     integers    w[i] modulo the range, plus the minimum
-    normals     a pair i // 2 has two fractions z0 and z1, from the halves of one word (float32) or from two words:
-                sqrt(-2 log(1 - z0)) times cos(2 pi z1) for even i, times sin(2 pi z1) for odd i
-    truncated   the normal of the first attempt 0, 1, ... that lies within the limit; each attempt is another stream
+    normals     a pair i // 2 has two fractions z0 and z1, from the halves of one word (float32) or
+                from two words: sqrt(-2 log(1 - z0)) times cos(2 pi z1) for even i, times sin(2 pi
+                z1) for odd i
+    truncated   the normal of the first attempt 0, 1, ... that lies within the limit; each attempt
+                is another stream
     narrower    float16 and bfloat16 are computed in float32 and rounded
 
 Only the region and a few words at a time are held in memory.

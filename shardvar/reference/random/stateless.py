@@ -16,7 +16,8 @@ the stream is word ``i % 4`` of counter block ``i // 4``. So any word can be com
     float16     the low 10 bits of a word; bfloat16 the low 7
     integers    a word (two for 64 bits, the low one first) modulo the range, plus the minimum
     normals     Box and Muller: two uniform values give a sine and then a cosine
-    truncated   as many pairs as it takes until |z| < 2, from counter blocks that are reserved for a few values
+    truncated   as many pairs as it takes until |z| < 2, from counter blocks that are reserved for a
+                few values
 """
 
 from collections.abc import Callable, Sequence

@@ -60,9 +60,8 @@ def threefry2x32(key: tuple[int, int], x0: _Words, x1: _Words) -> tuple[_Words, 
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             x0 += x1
-            x1 = x1 << np.uint32(rotation) | x1 >> np.uint32(
-                32 - rotation
-            )  # rotated left: 0x80000001 by 1 is 3
+            # Rotated left: 0x80000001 by 1 is 3.
+            x1 = x1 << np.uint32(rotation) | x1 >> np.uint32(32 - rotation)
             x1 ^= x0
         x0 += np.uint32(keys[(group + 1) % 3])
         x1 += np.uint32((keys[(group + 2) % 3] + group + 1) & _MASK)

@@ -88,10 +88,11 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
     """
     if 0 in shape:
         return
+    # An axis of one, so that rank 0 needs no case by itself.
     extents, steps = (
         (1, *shape),
         (1, *strides),
-    )  # an axis of one, so that rank 0 needs no case by itself
+    )
     # inner[d] is the span of one index of axis d, all of the axes behind it included. A region of
     # shape (2, 3, 4) in a tensor of strides (100, 10, 1) has the spans 1 for an element, 1 + 3 * 1
     # = 4 for a row, 4 + 2 * 10 = 24 for one index of the first axis, and 24 + 1 * 100 = 124 for
@@ -125,9 +126,8 @@ def draw_blocks(
 
     def draw_rest() -> None:
         while True:
-            with (
-                lock
-            ):  # each thread takes the next blocks when it is done, so none waits for the other
+            # Each thread takes the next blocks when it is done, so none waits for the other.
+            with lock:
                 taken = list(islice(blocks, _TAKEN))
             if not taken:
                 return

@@ -39,9 +39,8 @@ class Layer(Module):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self._scope = (
-            current_scope()
-        )  # a layer may create variables at its first call, outside of the scope
+        # A layer may create variables at its first call, outside of the scope.
+        self._scope = current_scope()
 
     def __call__(self, inputs: npt.ArrayLike) -> Array:
         value, _ = self.vjp(inputs)

@@ -53,9 +53,8 @@ _Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 def _sigmoid(x: Array) -> Array:
-    with np.errstate(
-        over="ignore"
-    ):  # exp(1000) is infinite, and 1 / (1 + inf) = 0 is the right value
+    # exp(1000) is infinite, and 1 / (1 + inf) = 0 is the right value.
+    with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-x)))
 
 

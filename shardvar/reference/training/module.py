@@ -109,9 +109,8 @@ class Module(Trackable):
         # A plain value may replace an object with state, which must then no longer be saved.
         if node is None:
             self.untrack(name)
-        elif (
-            self.__dict__.get(name) is kept
-        ):  # a property's setter keeps it elsewhere, under another name
+        # A property's setter keeps it elsewhere, under another name.
+        elif self.__dict__.get(name) is kept:
             self.track(name, node)
 
     def __delattr__(self, name: str) -> None:
@@ -149,9 +148,8 @@ def _leaves(root: Module) -> Iterator[Any]:
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
     """Yield the variables and modules among the values and containers, shards singly."""
-    ahead = [
-        iter(values)
-    ]  # an explicit stack here too; the list itself marks the end of an iterator
+    # An explicit stack here too; the list itself marks the end of an iterator.
+    ahead = [iter(values)]
     entered: set[int] = set()
     while ahead:
         value = next(ahead[-1], ahead)
@@ -160,12 +158,10 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(value, ShardedVariable):
             yield from value.variables
         elif isinstance(value, Variable | Module):
-            yield _as_attribute(
-                value
-            )  # refuses a variable that became a shard after it became an attribute
-        elif (
-            isinstance(value, list | tuple | Mapping) and id(value) not in entered
-        ):  # a list may contain itself
+            # Refuses a variable that became a shard after it became an attribute.
+            yield _as_attribute(value)
+        # A list may contain itself.
+        elif isinstance(value, list | tuple | Mapping) and id(value) not in entered:
             entered.add(id(value))
             ahead.append(
                 iter(
@@ -303,9 +299,8 @@ class TrackedDict(dict[Any, Any], _Container):
         self.update({key: value})
 
     def update(self, *others: Any, **items: Any) -> None:
-        entries = _entries(
-            {**self, **dict(*others, **items)}
-        )  # refused as a whole, before anything has changed
+        # Refused as a whole, before anything has changed.
+        entries = _entries({**self, **dict(*others, **items)})
         super().update(entries)
         self._announce()
 

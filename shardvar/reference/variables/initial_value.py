@@ -113,9 +113,8 @@ class InitialValue:
             **given.free_arguments(self.shape, self.dtype), **_partition(given, region, device)
         )
         if given.partition_arguments == ("layout",):
-            made = made[
-                device.name
-            ]  # RFC 000's appendix: "returns a map from device string to the initial value"
+            # RFC 000's appendix: "returns a map from device string to the initial value".
+            made = made[device.name]
         # Initializers may be anyone's: a part of another shape or dtype is refused before it
         # becomes a shard.
         value = cast_value(as_value(made), self.dtype, "The initial value of a part")

@@ -5,7 +5,8 @@ implementation". Every public method here has one shape: check the arguments, pl
 commit them. A kind of variable provides a few methods, and everything else follows from them:
 
     read_value, _read_rows            read the value, or some of its rows
-    plan_writes, plan_row_writes      plan how all elements, or some rows, are combined with given values
+    plan_writes, plan_row_writes      plan how all elements, or some rows, are combined with given
+                                      values
     resources                         the resources that hold the value
 
 A plan is a list of ``Write``. Planning does whatever may fail, so ``commit`` either performs all

@@ -8,8 +8,10 @@ this kind, and RFC 000 names it among the kinds of variables. ``aggregation`` is
     inside ``strategy.run`` reads and writes go to the replica's own copy; nothing crosses between
     devices
     outside, a read           the sum or the mean of the copies, or the first one
-    outside, ``assign``       gives the copies values that read as the one assigned: equal shares for a sum, else itself
-    outside, other writes     go to every copy, and are refused for a sum, which would count them once for each copy
+    outside, ``assign``       gives the copies values that read as the one assigned: equal shares
+                              for a sum, else itself
+    outside, other writes     go to every copy, and are refused for a sum, which would count them
+                              once for each copy
 
 So the value that is saved is the one that is read, and a restored variable reads as it was saved.
 """

@@ -53,9 +53,8 @@ def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
             f"{what} has dtype {dtype_name(array.dtype)}, and the variable {dtype_name(dtype)}.",
             f"Convert it first, by value.astype({dtype_name(dtype)!r}).",
         )
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # a real that does not fit becomes infinite, as in any cast
+    # A real that does not fit becomes infinite, as in any cast.
+    with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
     # Integers wrap around in a cast: 300 as int8 is 44. Comparing with the original finds every one
     # that did.

@@ -1,8 +1,8 @@
 """Comparison of two checkpoints: what ``diff`` found, as values with stable JSON, as lines, and as
 a table.
 
-DiffReport            one ``TensorDifference`` for each tensor that is not the same, one ``Unreadable`` for each
-                      that could not be compared
+DiffReport            one ``TensorDifference`` for each tensor that is not the same, one
+                      ``Unreadable`` for each that could not be compared
 TensorDifference      its dtypes and shapes, and a ``ValueDifference`` where its values differ
 """
 

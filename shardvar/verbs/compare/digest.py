@@ -4,11 +4,12 @@ and values.
 The same tensors have the same digests in every format, in whatever slices and files. The definition
 fits ten lines of any language; with SHA-256 as ``H``, and ``+`` for one after the other:
 
-    data        the elements in C order, little-endian, as in a file of NumPy; of elements smaller than a byte, a byte
-                each whose unused high bits are 0; of strings, each its length as 8 bytes and then its bytes
+    data        the elements in C order, little-endian, as in a file of NumPy; of elements smaller
+                than a byte, a byte each whose unused high bits are 0; of strings, each its length
+                as 8 bytes and then its bytes
     leaves      H of each MiB of the data; the last one may be shorter, and no data have no leaf
-    head        the text "shardvar digest 1", the dtype, the extents with commas between them and the number of the
-                key's bytes in UTF-8, each followed by a line feed
+    head        the text "shardvar digest 1", the dtype, the extents with commas between them and
+                the number of the key's bytes in UTF-8, each followed by a line feed
     tensor      H(head + key + leaves)
     checkpoint  H(the digests of all tensors, sorted)
 

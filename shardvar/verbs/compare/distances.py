@@ -174,10 +174,11 @@ def _differ(a: Array, b: Array) -> Bools:
         mask = a != b
         return mask
     if a.dtype == b.dtype and dtype_name(a.dtype) in _SUB_BYTE:
+        # The bits of an element, without the padding of its byte.
         a, b = (
             widen_numbers(a),
             widen_numbers(b),
-        )  # the bits of an element, without the padding of its byte
+        )
     if a.dtype != b.dtype:
         a, b = _in_common(a, b)
         # x != x is True only for NaNs, so two NaNs count as the same value.

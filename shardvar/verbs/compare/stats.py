@@ -219,9 +219,8 @@ def histograms(
     }
     for batch in batches(blocks.nbytes, [row for row in ranges if blocks.is_small(row)]):
         for row, found in zip(batch, blocks.read(batch), strict=True):
-            if not isinstance(
-                found, READ_ERRORS
-            ):  # reported with the statistics, or the file changed since
+            # Reported with the statistics, or the file changed since.
+            if not isinstance(found, READ_ERRORS):
                 yield blocks.tensors.keys[row], bin_counts(found, *ranges[row])
             progress(int(blocks.nbytes[row]))
     for row, ends in ranges.items():

@@ -57,9 +57,8 @@ class LocalShard:
         offset: Iterable[SupportsIndex],
         full_shape: Iterable[SupportsIndex],
     ) -> None:
-        shape = getattr(
-            array, "shape", None
-        )  # a tensor on a device is not copied to learn its shape
+        # A tensor on a device is not copied to learn its shape.
+        shape = getattr(array, "shape", None)
         region = Region(
             read_integers(offset, "offset"), np.shape(array) if shape is None else tuple(shape)
         )

@@ -1,7 +1,8 @@
 """Shares as checkpoints: the file that one of several processes writes, and an index of what is in
 it.
 
-    data file   laid out as the format of the checkpoint lays out a file, so that the commit only has to rename it
+    data file   laid out as the format of the checkpoint lays out a file, so that the commit only
+                has to rename it
     index always of the native format: it can say where any payload lies
 
 So one mechanism serves all formats that can adopt finished files (``SharedFormat``), and none of

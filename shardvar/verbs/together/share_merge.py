@@ -1,9 +1,11 @@
 """Merge the shares of several processes into one checkpoint.
 
-check   the entries of all shares together: dtypes and shapes agree, replicas agree, and every tensor is covered once
-move    files in which a slice was dropped, for a process of a lower number holds it too, where the format names every
-        byte of a file: they are written again without it
-commit  every file is renamed, and one index put in place last, by the sink of the format (``SharedFormat.adopt``)
+check   the entries of all shares together: dtypes and shapes agree, replicas agree, and every
+        tensor is covered once
+move    files in which a slice was dropped, for a process of a lower number holds it too, where the
+        format names every byte of a file: they are written again without it
+commit  every file is renamed, and one index put in place last, by the sink of the format
+        (``SharedFormat.adopt``)
 
 The payloads stay where they are. An error before the commit leaves the checkpoint that was there.
 """
@@ -177,10 +179,11 @@ def _write_again(share: Location, source: NativeSource, merged: _Merged, file: i
     form = cast("ShareFormat", share.format)
     rows = np.flatnonzero(merged.entries.file == file)
     kept = merged.entries.take(rows)
+    # A share has one file.
     name, only = (
         merged.files.names[file] + _AGAIN,
         np.zeros(len(rows), np.int64),
-    )  # a share has one file
+    )
     local = replace(kept, file=only, checksum=np.full(len(rows), NO_CHECKSUM), runs=None)
     unplanned = Assignment(kept.slices, only, 1, merged.metadata.description)
     planned = form.plan(share.storage, unplanned, merged.metadata, merged.metadata.generation)

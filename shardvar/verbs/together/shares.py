@@ -1,12 +1,17 @@
 """Shares: a checkpoint that many processes write together, without messages between them.
 
-    each process   local shards --save_shards--> its share: data files, and an index of what it holds
-    any of them    all shares present --merge--> entries, proven whole --commit--> the checkpoint, its index last
+    each process   local shards --save_shards--> its share: data files, and an index of what it
+                   holds
+    any of them    all shares present --merge--> entries, proven whole --commit--> the checkpoint,
+                   its index last
 
-find     the target, and the token of the run: a digest of its name and of the checkpoint that is there now
-move     the process's tensors into its share: a file of the target's format, and an index (``share_format``)
+find     the target, and the token of the run: a digest of its name and of the checkpoint that is
+         there now
+move     the process's tensors into its share: a file of the target's format, and an index
+         (``share_format``)
 wait     until each process has committed its share; every process looks only at the directory
-commit   under the lock of the target: merge the shares (``share_merge``), and put one index in place
+commit   under the lock of the target: merge the shares (``share_merge``), and put one index in
+         place
 
 Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share,
 which is not read: the shares of another run, or of one that began with another checkpoint in place,
@@ -356,9 +361,8 @@ def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> Wr
     rows, slices = _held_slices(stored, target.format.capabilities)
     numbers = np.arange(len(rows))
     assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), metadata.description)
-    filled = np.flatnonzero(
-        (slices.shape > 0).all(axis=1)
-    )  # there is nothing to copy into the others
+    # There is nothing to copy into the others.
+    filled = np.flatnonzero((slices.shape > 0).all(axis=1))
     copies = CopyTable(rows, numbers, slices.offset, slices.shape).take(filled)
     decision = Decision(assignment, Plan(stored, slices, copies), 0.0)
     return WritePlan(target, source.index.entries, metadata, False, False, decision)
@@ -437,16 +441,14 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
             except (CheckpointError, StorageError) as error:
                 # In a bucket nothing is locked: another process may have committed, and removed the
                 # shares, meanwhile.
-                with suppress(
-                    ServerError
-                ):  # the error before says more: the outcome of the commit may not be known
+                # The error before says more: the outcome of the commit may not be known.
+                with suppress(ServerError):
                     if _is_committed(saved.refreshed()):
                         return
                 raise error
         if time.monotonic() >= deadline:
-            if held is not None and _is_committed(
-                saved.refreshed()
-            ):  # by the one who held it, since it was tried
+            # By the one who held it, since it was tried.
+            if held is not None and _is_committed(saved.refreshed()):
                 return
             raise _late(saved, missing, timeout, held)
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
@@ -495,9 +497,8 @@ def _is_other(saved: _Run, version: str) -> bool:
     """Return True if a version is neither this run's nor the one that it found."""
     if version == saved.version or saved.generation in version.split():
         return False
-    return (
-        bool(version) or saved.target.format.capabilities.atomic_overwrite
-    )  # else the one before is retired
+    # Else the one before is retired.
+    return bool(version) or saved.target.format.capabilities.atomic_overwrite
 
 
 def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:
@@ -507,9 +508,8 @@ def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None
         cause = f"{who[:1].upper()}{who[1:]} of {saved.count} did not save within {timeout:g} s."
         cause = f"{cause} {saved.path} is as it was before the run {saved.name!r}."
         return IncompleteCheckpoint(cause, f"Find out why. {_ANEW}")
-    if (
-        held is not None and saved.target.storage.local_path is None
-    ):  # by a claim, which the error names
+    # By a claim, which the error names.
+    if held is not None and saved.target.storage.local_path is None:
         return held
     cause = (
         f"{saved.path} is held for {timeout:g} s, by another writer or by a process that commits "

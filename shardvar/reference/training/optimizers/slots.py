@@ -35,9 +35,8 @@ class SlotTable:
     """The slots of one optimizer, each a child of ``owner``: a sharded slot is one child."""
 
     def __init__(self, owner: Trackable) -> None:
-        self._owner_reference = weakref.ref(
-            owner
-        )  # weak: an optimizer and its table would form a cycle
+        # Weak: an optimizer and its table would form a cycle.
+        self._owner_reference = weakref.ref(owner)
         self._slots: dict[tuple[int, str], VariableInterface] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._children: dict[
@@ -108,9 +107,8 @@ class SlotTable:
                 [self._own(shard, name, initializer) for shard in variable.variables],
             )
         elif isinstance(variable, Variable) and variable.container is not None:
-            self.add(
-                variable.container, name, initializer
-            )  # saving wants all shards' slots, or none
+            # Saving wants all shards' slots, or none.
+            self.add(variable.container, name, initializer)
         else:
             self._track(variable, name, self._own(variable, name, initializer))
         return self._slots[id(variable), name]
@@ -150,9 +148,8 @@ class SlotTable:
         Slots "m" of three variables named "w" are "w.m", "w_1.m" and "w_2.m".
         """
         base, children = variable.name.replace("/", "."), self._owner.children
-        number = self._numbers[
-            base, name
-        ]  # lower ones are taken: a thousand variables may have one name
+        # Lower ones are taken: a thousand variables may have one name.
+        number = self._numbers[base, name]
         while (child := f"{base}{f'_{number}' if number else ''}.{name}") in children:
             number += 1
         self._numbers[base, name] = number + 1

@@ -11,7 +11,8 @@ into hints.
 
     mirror or shard           does a copy fit where it would live
     host or device            does it fit a device, and how much of it is touched in a step
-    sparse update or dense    which moves fewer bytes: gathering rows from all replicas, or reducing the whole
+    sparse update or dense    which moves fewer bytes: gathering rows from all replicas, or reducing
+                              the whole
 """
 
 from dataclasses import dataclass

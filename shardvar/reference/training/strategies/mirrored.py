@@ -155,9 +155,8 @@ class MirroredStrategy(_MirroringStrategy):
         replicas = check_devices(
             [Device(name) if isinstance(name, str) else name for name in names]
         )
-        known = {
-            device.name: device for device in Cluster(replicas)
-        }  # Cluster refuses two devices of one name
+        # Cluster refuses two devices of one name.
+        known = {device.name: device for device in Cluster(replicas)}
         # GPU:0 and GPU:1 of one worker have one host. A CPU that is a replica is its own host, and
         # not a second device.
         hosts = {

@@ -65,9 +65,8 @@ class Scope:
         # Enter, and restore the outer scope even if the user's code raises.
         _current.scope = self
         try:
-            if (
-                outer is not None
-            ):  # ``_create`` is on the thread's stack of creators, and reads the innermost scope
+            # ``_create`` is on the thread's stack of creators, and reads the innermost scope.
+            if outer is not None:
                 yield
             else:
                 with variable_creator_scope(_create):

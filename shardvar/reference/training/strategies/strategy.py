@@ -326,9 +326,8 @@ def _reduced(value: PerReplica, mode: VariableAggregation) -> Any:
                 "The replicas give lists of different lengths.", "Give what belongs together."
             )
         return [_reduced(PerReplica(row, devices), mode) for row in zip(*values, strict=True)]
-    if all(
-        one is None for one in values
-    ):  # a variable that the loss does not depend on has no gradient anywhere
+    # A variable that the loss does not depend on has no gradient anywhere.
+    if all(one is None for one in values):
         return None
     if any(one is None for one in values):
         raise ArgumentError(

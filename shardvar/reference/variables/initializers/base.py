@@ -10,10 +10,11 @@ of devices) asks for one part a device. Each call makes a new array.
 
 ``seed_mode`` says what a seed means for one part of a variable:
 
-    "rfc"       the default, RFC 000's rule on TensorFlow's stateless stream: each shard is drawn separately, from the
-                seed plus the shard's first row. Whole variables equal TensorFlow's; shards depend on the partition.
-    "global"    draws by index: an element depends on the seed and its place in the full tensor. So the shards of any
-                partition, put together, are bit for bit the whole variable.
+    "rfc"       the default, RFC 000's rule on TensorFlow's stateless stream: each shard is drawn
+                separately, from the seed plus the shard's first row. Whole variables equal
+                TensorFlow's; shards depend on the partition.
+    "global"    draws by index: an element depends on the seed and its place in the full tensor. So
+                the shards of any partition, put together, are bit for bit the whole variable.
 """
 
 from abc import ABC, abstractmethod

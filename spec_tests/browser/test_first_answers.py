@@ -228,12 +228,27 @@ def test_settings_and_scalars_have_their_values_and_are_not_counted_as_tensors(
     rows = dict(page.browser.execute_script(CELLS, ".scalars tr"))
     assert rows["epoch"] == "3" and rows["args.lr"] == "0.001"
     page.search("epoch")
-    cells = page.run(
-        "return [...document.querySelectorAll('#table .row > *')].map((c) => c.textContent)"
-    )
-    assert cells[:3] == ["epoch", "setting", "= 3"] and "1 of 62 keys" in page.text("#found")
+    cells = "[...document.querySelectorAll('#table .row > *')].map((c) => c.textContent)"
+    assert page.run(f"return {cells}")[:3] == [
+        "epoch",
+        "setting",
+        "= 3",
+    ] and "1 of 62 keys" in page.text("#found")
     page.run("actions.choose(shown[0])")
     assert "= 3" in page.text("#detail .facts")
+    narrow = show(chromium, tmp_path / "p.html", width=390)
+    narrow.search("epoch")
+    assert narrow.run(f"return {cells}")[:2] == ["epoch", "= 3"]
+
+
+def test_what_is_drawn_first_is_not_zero_everywhere(chromium: Chrome, tmp_path: Path) -> None:
+    """The spread of constants is; a legend of zeros has the zero and not "no values"."""
+    arrays = {f"layers.{n}.w": np.full(4, n + 1.0) for n in range(4)}
+    page = show(chromium, view(tmp_path, arrays, "--stats"))
+    assert page.find("[aria-label=Measure] [aria-pressed=true]").text == "Scale"
+    page.find("[aria-label=Measure] button").click()
+    page.until("document.querySelector('#stacks .legend').textContent.startsWith('0')")
+    assert page.text("#stacks .legend") == "0standard deviation"
 
 
 def test_settings_of_two_have_a_column_for_each(chromium: Chrome, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ function tableColumns() {
     { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
     { name: "dtype", least: dtypeWidth(), width: `${dtypeWidth()}px`, value: dtypeCell, group: (group) => dtypesText(new Set(itemsOf(group).map(dtypeCell))) },
     { name: "shape", least: shapeWidth(), width: `${shapeWidth()}px`, value: (item) => elements(shapeOf(side(item), row(item))), text: shapeCell, group: groupText },
-    { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)), group: (group) => humanSize(sumOf(group, nbytesOf)) },
+    { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: sizeCell, group: (group) => humanSize(sumOf(group, nbytesOf)) },
     ...(HAS_SLICES ? [{ name: "slices", least: 84, width: "84px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) }] : []),
   ];
   if (IS_PLAN && IS_DIFF) return [columns[0], ...planColumns(), ...columns.slice(1, 4)];
@@ -109,6 +109,12 @@ function dtypeCell(item) {
 function shapeCell(item) {
   const value = valueText(item);
   return value === undefined ? humanShape(shapeOf(SIDES[sideOf(item)], item.rows[sideOf(item)])) : `= ${printable(value)}`;
+}
+
+// The size of a tensor; in a table without room for shapes, the value of a scalar in its place.
+function sizeCell(item) {
+  const hasShapes = fitting.some(({ name }) => name === "shape");
+  return hasShapes || IS_DIFF || valueText(item) === undefined ? humanSize(nbytesOf(item)) : shapeCell(item);
 }
 
 function dtypesText(names) {

@@ -12,6 +12,7 @@ from shutil import get_terminal_size
 from typing import Any, NoReturn
 
 from shardvar.cli.helptext import ABOUT, help_of
+from shardvar.cli.output import is_styled
 from shardvar.errors import ArgumentError
 from shardvar.pictures.words import similar
 
@@ -30,8 +31,8 @@ class Parser(argparse.ArgumentParser):
     """A parser that neither prints errors nor exits."""
 
     def format_help(self) -> str:
-        """Return the help, as wide as the terminal."""
-        return help_of(self, get_terminal_size().columns)
+        """Return the help, as wide as the terminal and in its colors."""
+        return help_of(self, get_terminal_size().columns, is_styled())
 
     def error(self, message: str) -> NoReturn:
         """Raise ``Usage`` with an error of argparse and a remedy."""

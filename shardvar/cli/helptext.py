@@ -5,6 +5,7 @@ arguments and the groups of options are rows of two columns, which fill the widt
 """
 
 import argparse
+import re
 from collections.abc import Iterator
 from textwrap import wrap
 
@@ -66,12 +67,27 @@ Row = tuple[str, str]
 """An argument or option as it is typed, and its help."""
 
 
-def help_of(parser: argparse.ArgumentParser, columns: int) -> str:
-    """Return the help of a command: usage, description, arguments, options, examples."""
+def help_of(parser: argparse.ArgumentParser, columns: int, is_styled: bool = False) -> str:
+    """Return the help of a command: usage, description, arguments, options, examples.
+
+    With ``is_styled``, it has the codes of a terminal for bold titles and cyan names.
+    """
     width = min(columns, _WIDEST)
     parts = [f"usage: {usage_of(parser)}", *_filled(parser.description or "", width)]
     parts += ["\n".join(options_of(parser, width))] if sections_of(parser) else []
-    return "\n\n".join([*parts, *_filled(parser.epilog or "", width)]) + "\n"
+    text = "\n\n".join([*parts, *_filled(parser.epilog or "", width)]) + "\n"
+    return _NAME.sub(_CYAN, _TITLE.sub(_BOLD, text)) if is_styled else text
+
+
+_TITLE = re.compile(
+    rf"^(usage(?=:)|exit codes(?=:)|[a-z]+(?=:$)|{'|'.join(_GROUPS)})", re.MULTILINE
+)
+"""The title of a part of help."""
+_NAME = re.compile(
+    rf"^  ((?:{'|'.join(ABOUT)})(?=  )|-[^ ,\n]*(?:, --[^ \n]+)?|[A-Z]+(?=  ))", re.MULTILINE
+)
+"""A command, an option or an argument at the beginning of its row."""
+_BOLD, _CYAN = "\x1b[1m\\1\x1b[0m", "  \x1b[36m\\1\x1b[0m"
 
 
 def usage_of(parser: argparse.ArgumentParser) -> str:

@@ -155,8 +155,10 @@ def _open_system(root: str) -> tuple[Any, str]:
     try:
         system, base = url_to_fs(root, use_listings_cache=False)
     except ImportError as error:
+        # The text of fsspec's error has the package; a failed import has the name of its module.
+        remedy = f"Install it: pip install {error.name}" if error.name else f"{error}."
         raise MissingExtra(
-            f"Reading {scheme}:// needs a package that is not installed.", f"{error}."
+            f"Reading {scheme}:// needs a package that is not installed.", remedy
         ) from None
     return system, base
 

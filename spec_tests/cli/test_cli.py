@@ -579,6 +579,21 @@ def test_convert_and_ls_are_names_of_commands(tmp_path: Path, run: Run) -> None:
     assert "`shardvar reshard --help`" in run("convert", "--frobnicate").err
 
 
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_has_colors_only_at_a_terminal(command: str | None, run: Run) -> None:
+    """Titles are bold, names of commands, options and arguments cyan; the text is the same."""
+    words = [*([command] if command else []), "--help"]
+    with terminal(80, "xterm"):
+        plain = run(*words).out
+        with patch.dict(os.environ, {"NO_COLOR": ""}):
+            colored = run(*words).out
+    with patch.dict(os.environ, {"COLUMNS": "80"}):
+        assert plain == run(*words).out == re.sub("\x1b[^m]*m", "", colored)
+    cyan = re.findall("\x1b.36m(.*?)\x1b", colored)
+    assert "\x1b[1musage\x1b[0m: shardvar" in colored
+    assert "-h, --help" in cyan if command else cyan == list(COMMANDS)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_is_its_option_help(command: str, run: Run) -> None:
     assert run("help", command).out == run(command, "--help").out == run(command, "-h").out != ""

@@ -245,3 +245,27 @@ def test_figures_of_large_tensors_count_elements_that_are_the_same(tmp_path: Pat
     assert values.first == values.max_absolute_at == values.max_relative_at == (1001, 7)
     assert values.cosine == pytest.approx(float(x @ y) / norms[0] / norms[1], rel=1e-12)
     assert values.relative_norm == pytest.approx(norms[2] / max(norms[:2]), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtypes", [("f8", "f4"), ("f4", ml_dtypes.bfloat16)])
+@pytest.mark.parametrize("count", [1000, 3_000_001])
+def test_elements_that_rounding_makes_equal_are_counted(
+    dtypes: tuple[Any, Any], count: int, tmp_path: Path
+) -> None:
+    """On either side, in small tensors and in large ones, which are compared in stretches. One
+    element that is no rounding is not counted."""
+    wide, narrow = dtypes
+    exact = np.random.default_rng(count).standard_normal(count).astype(wide)
+    rounded = exact.astype(narrow)
+    other = rounded.copy()
+    other[7] += 1
+    num_changed = int(np.count_nonzero(rounded.astype(wide) != exact))
+    for name, array in {"exact": exact, "rounded": rounded, "other": other}.items():
+        sv.save(tmp_path / name, {"w": array})
+    for one, two in (("exact", "rounded"), ("rounded", "exact")):
+        (each,) = sv.diff(tmp_path / one, tmp_path / two).differences
+        assert each.values is not None and each.only_dtype == "same values when rounded"
+        assert each.values.count == each.values.num_rounded == num_changed > 0
+    (each,) = sv.diff(tmp_path / "exact", tmp_path / "other").differences
+    assert each.values is not None and each.only_dtype is None
+    assert each.values.num_rounded == each.values.count - 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import print_json, progress
 from shardvar.cli.overview import print_overview
+from shardvar.cli.passed_over import num_lines
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
@@ -37,7 +38,8 @@ def execute(arguments: Namespace) -> int:
     unwanted = _unwanted(arguments)
     found = candidates_of(arguments.path)
     if len(found) > 1:
-        print_choices(arguments.path, found, arguments.json, arguments.all)
+        taken = num_lines(arguments.notes)
+        print_choices(arguments.path, found, arguments.json, arguments.all, taken)
         return 0
     # Where nothing was found, the strict search raises the error that says what is there instead.
     one = found[0].location if found else find_checkpoint(arguments.path)

@@ -81,12 +81,12 @@ def _newest_in(folder: str) -> str:
 
 
 def print_choices(
-    path: str, found: Sequence[Candidate], as_json: bool, everything: bool = False
+    path: str, found: Sequence[Candidate], as_json: bool, everything: bool = False, taken: int = 0
 ) -> None:
     """Print the checkpoints that a path may mean, in natural order, and mark the newest; a terminal
     gets the last ones.
 
-    ``everything`` prints all at a terminal too.
+    ``everything`` prints all at a terminal too. ``taken`` lines of the terminal are for notes.
     """
     newest = _newest(path, found)
     contents = _contents(found)
@@ -118,7 +118,7 @@ def print_choices(
     ]
     if sys.stdout.isatty():
         print()
-    most = min(_MOST_LISTED, max(get_terminal_size().lines - _LINES_AROUND, 1))
+    most = min(_MOST_LISTED, max(get_terminal_size().lines - _LINES_AROUND - taken, 1))
     if sys.stdout.isatty() and not everything and len(rows) > most:
         say(f"{len(rows) - most:,} before these, from {rows[0][0]} on (--all lists them)")
         rows = rows[-most:]

@@ -122,11 +122,13 @@ def _run(words: Sequence[str]) -> int:
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
-    code = execute(arguments)
-    if not getattr(arguments, "latest", False):
-        from shardvar.cli.passed_over import note_passed_over
+    from shardvar.cli.passed_over import notes_about
 
-        note_passed_over(arguments)
+    # Before the command, which may write into the folder, and leaves room for them on the screen.
+    arguments.notes = notes_about(arguments)
+    code = execute(arguments)
+    for each in arguments.notes:
+        note(each)
     return code
 
 

@@ -28,6 +28,7 @@ from shardvar.cli.output import (
     say,
     warn,
 )
+from shardvar.cli.passed_over import num_lines
 from shardvar.cli.problems import print_problems, problem_lines
 from shardvar.cli.rows import Table, file_numbers, print_rows
 from shardvar.cli.settings import settings_lines
@@ -67,7 +68,7 @@ def print_overview(
         say(line, _emphasised(reader, line))
     faults = [Damage.of(each.fault, each.key) for each in tensors if each.fault is not None]
     # What is printed around the tree.
-    taken = sum(len(folded(line)) for line in heading)
+    taken = sum(len(folded(line)) for line in heading) + num_lines(arguments.notes)
     taken += len(problem_lines(faults, most=_MOST_CAUSES)) + 3 if faults else 0
     if arguments.brief:
         # They are the reason for the exit code of ``--fail-on``.

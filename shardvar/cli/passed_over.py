@@ -5,20 +5,27 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from shardvar.cli.output import count, note, printable, short_path
+from shardvar.cli.output import count, folded, printable, short_path
 from shardvar.errors import ShardvarError
 
 _MOST_NAMED = 3
 """The names in a note; it counts the others."""
 
 
-def note_passed_over(arguments: Namespace) -> None:
-    """Print a note for each folder among the arguments that holds checkpoints which its path does
-    not mean."""
-    for folder in _folders(arguments):
-        with suppress(ShardvarError):  # the command has said what is wrong
+def notes_about(arguments: Namespace) -> list[str]:
+    """Return a note for each folder among the arguments that holds checkpoints which its path does
+    not mean; none with ``--latest``, which chooses one of several."""
+    notes = []
+    for folder in [] if getattr(arguments, "latest", False) else dict.fromkeys(_folders(arguments)):
+        with suppress(ShardvarError):  # the command itself says what is wrong
             if text := _text(folder):
-                note(f"note: {text}")
+                notes.append(f"note: {text}")
+    return notes
+
+
+def num_lines(notes: Sequence[str]) -> int:
+    """Return the lines that notes take on a terminal."""
+    return sum(len(folded(each)) for each in notes)
 
 
 def _folders(arguments: Namespace) -> Iterator[str]:
@@ -32,9 +39,8 @@ def _folders(arguments: Namespace) -> Iterator[str]:
 
 def _text(folder: str) -> str:
     """Return the sentence about a folder; empty if its path means all that is in it."""
-    from shardvar.verbs.passed_over import (
-        find_passed_over,  # not above: paths of files do without it
-    )
+    # Not above: paths of files do without it.
+    from shardvar.verbs.passed_over import find_passed_over
 
     passed = find_passed_over(folder)
     if not passed:
@@ -46,10 +52,11 @@ def _text(folder: str) -> str:
     if paths:
         parts.append(f"{count(len(paths), 'checkpoint')} in folders ({_named(paths)})")
     if passed.links:
-        parts.append(f"links out of it, which are not followed ({_named(passed.links)})")
+        parts.append(f"links out of it that are not followed ({_named(passed.links)})")
     first = [*passed.files, *paths, *passed.links][0]
-    shown = short_path(os.path.join(folder, first))
-    return f"{short_path(folder)} also has {' and '.join(parts)}: `shardvar inspect {shown}`"
+    shown = short_path(os.path.normpath(os.path.join(folder, first)))
+    whole = "; ".join(parts)
+    return f"{short_path(folder)} also contains {whole}. See one: `shardvar inspect {shown}`"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -348,16 +348,16 @@ def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(
     monkeypatch.chdir(tmp_path)
     sv.save("final/model.safetensors", {"w": np.ones(3)})
     for command in ("inspect", "verify", "show"):
-        assert run(command, "final").err.count("also has") == 0
+        assert run(command, "final").err.count("also contains") == 0
     shutil.copy(TRAINING_STATE, "final/train.pt")
     for step in (5, 6):
         sv.save(f"final/checkpoint-{step}/model.safetensors", {"w": np.ones(3)})
     sv.save("other/m", {"w": np.ones(3)})
     os.symlink("../other", "final/best")
     told = (
-        "note: final also has train.pt and 2 checkpoints in folders (checkpoint-5/model.safetensors, "
-        "checkpoint-6/model.safetensors) and links out of it, which are not followed (best): "
-        "`shardvar inspect final/train.pt`\n"
+        "note: final also contains train.pt; 2 checkpoints in folders (checkpoint-5/model.safetensors, "
+        "checkpoint-6/model.safetensors); links out of it that are not followed (best). "
+        "See one: `shardvar inspect final/train.pt`\n"
     )
     commands = [("inspect",), ("inspect", "--json"), ("verify",), ("digest",), ("show",)]
     for command, *options in commands:
@@ -366,6 +366,26 @@ def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(
     assert told in run("reshard", "final", "copy.npz").err
     assert run("inspect", "final/train.pt").code == 0
     assert run("inspect", "final", "--json").json["num_tensors"] == 1
+
+
+def test_there_is_room_for_a_note_on_the_screen(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a tree and below a list."""
+    monkeypatch.chdir(tmp_path)
+    sv.save(
+        "one/model.safetensors",
+        {f"{a}{b}": np.ones(ord(a) * ord(b)) for a in "abc" for b in "ijklmnop"},
+    )
+    for step in range(30):
+        sv.save(f"many/step-{step}", {"w": np.ones(3)})
+    for folder in ("one", "many"):
+        shutil.copy(TRAINING_STATE, f"{folder}/optimizer.pt")
+        with terminal(80, lines=24):
+            found = run("inspect", folder)
+        assert "also contains optimizer.pt. See one: `shardvar inspect" in found.err
+        # A terminal would fold the note into two lines.
+        assert 20 <= len((found.out + found.err).splitlines()) <= 24 - _PROMPTS - 1
 
 
 def test_a_folder_of_links_is_not_called_empty(

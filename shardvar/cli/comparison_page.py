@@ -10,7 +10,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from shardvar.cli.names import names_of
@@ -22,7 +21,7 @@ from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.renaming import new_names
+from shardvar.verbs.renaming import matches_any, new_names
 from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
     Columns,
@@ -109,9 +108,9 @@ def _compared(reader: Reader, rename: Mapping[str, str], arguments: Namespace) -
 
 
 def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
-    if any(fnmatchcase(name, glob) for glob in excluded or ()):
+    if matches_any(name, excluded or ()):
         return False
-    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+    return not globs or matches_any(name, globs)
 
 
 def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) -> list[Columns]:

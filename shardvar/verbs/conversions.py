@@ -9,7 +9,6 @@ they will be. Globs are of the keys of the target. A glob that matches nothing i
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from shardvar.planning.index import EntryTable
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import check_globs, strings_of
 from shardvar.verbs.numbers import is_floating
-from shardvar.verbs.renaming import such_as
+from shardvar.verbs.renaming import matches_any, matching, such_as
 
 _NEW = "Globs are of the names in the target. "
 
@@ -75,14 +74,14 @@ def _transpose(
     ranks = tensors.ranks.tolist()
     is_matrix = np.zeros(len(tensors), np.bool)
     for glob in [] if transpose is None else strings_of(transpose, "globs"):
-        hits = [row for row, key in enumerate(tensors.keys) if fnmatchcase(key, glob)]
+        hits = [row for row, key in enumerate(tensors.keys) if matches_any(key, [glob])]
         for row in hits:
             _check_transposable(
                 tensors.keys[row], tensors.dtype(row), tensors.shape(row), encodings
             )
         # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
         matrices = [row for row in hits if ranks[row] == 2]
-        if not matrices and not any(fnmatchcase(key, glob) for key in lost):
+        if not matrices and not matching(lost, glob):
             found = [key for key, rank in zip(tensors.keys, ranks, strict=True) if rank == 2]
             raise ArgumentError(
                 f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found)
@@ -152,8 +151,8 @@ def _matching(stored: EntryTable, globs: Mapping[str, str], lost: Sequence[str])
     dtypes: dict[str, str] = {}
     for glob, given in globs.items():
         dtype = parse_dtype(given)
-        hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
-        if not hits and not any(fnmatchcase(key, glob) for key in lost):
+        hits = matching(stored.slices.tensors.keys, glob)
+        if not hits and not matching(lost, glob):
             cause = f"No tensor matches {glob!r}, so none is cast to {dtype}."
             raise ArgumentError(cause, _NEW + such_as(stored.slices.tensors.keys))
         dtypes |= dict.fromkeys(hits, dtype)

@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -54,7 +53,7 @@ from shardvar.verbs.part_places import (
     places_of,
 )
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.renaming import select_keys, such_as
+from shardvar.verbs.renaming import matching, select_keys, such_as
 
 _OF_TOTAL = re.compile(r"(?<![0-9])([0-9]{1,6})[-_]?of[-_]?([0-9]{1,6})(?![0-9])")
 """A number and the number of all in a name: ``x-00001-of-00004``, ``rank_0_of_4``."""
@@ -216,7 +215,7 @@ def _places(
         if key in kept
     }
     for glob, rule in concat.items():
-        hits = [key for key in places if fnmatchcase(key, glob)]
+        hits = matching(places, glob)
         if not hits:
             cause = f"No tensor matches {glob!r}, so none is concatenated."
             raise ArgumentError(cause, such_as(list(places)))

@@ -20,15 +20,16 @@ import numpy.typing as npt
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.engine.read import read_region
-from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
+from shardvar.errors import ArgumentError, CheckpointError, UnknownKey
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import Array, numpy_dtype
 from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
 from shardvar.pictures.words import count, human_shape, human_size
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
 from shardvar.planning.plan import find_faults
 from shardvar.verbs.arguments import check_string
+from shardvar.verbs.lazy import LazyArray
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ VERIFY = ("auto", "full")
 
 
 @dataclass(frozen=True, slots=True)
-class LazyTensor:
+class LazyTensor(LazyArray):
     """A tensor of an open checkpoint: dtype and shape at once, values when it is indexed or made an
     array.
 
@@ -52,25 +53,16 @@ class LazyTensor:
     """Its name."""
     dtype: str
     """The name of its element type."""
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = field()
     """Its full shape."""
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         # To NumPy, None is a new axis.
         return self.reader.read(self.key, (None,) if index is None else index)
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise ArgumentTypeError(f"{self.key!r} has no axes and therefore no length.")
-        return self.shape[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        if copy is False:  # as NumPy's protocol has it
-            raise ArgumentError(
-                f"{self.key!r} lies in a file, and an array of it is always a copy."
-            )
-        array = self.reader.read(self.key)
-        return array if dtype is None else array.astype(dtype)
+    def numpy(self) -> Array:
+        """The values, as a fresh array."""
+        return self.reader.read(self.key)
 
 
 @dataclass(slots=True)

@@ -27,6 +27,20 @@ _NAMED = 8
 """Keys that an error names; it counts the others."""
 
 
+def matches_any(key: str, globs: Iterable[str]) -> bool:
+    """Return True if a key matches one of the globs, letter for letter.
+
+    >>> matches_any("layers.3.w", ["*.b", "layers.?.*"]), matches_any("W", ["w"])
+    (True, False)
+    """
+    return any(fnmatchcase(key, glob) for glob in globs)
+
+
+def matching(keys: Iterable[str], glob: str) -> list[str]:
+    """Return the keys that match a glob, in order."""
+    return [key for key in keys if fnmatchcase(key, glob)]
+
+
 def select_keys(
     keys: Sequence[str], filter: str | Iterable[str] | None, exclude: str | Iterable[str] | None
 ) -> set[str]:
@@ -42,7 +56,7 @@ def select_keys(
     unwanted = [] if exclude is None else strings_of(exclude, "globs")
     kept = set(keys)
     if filter is not None:
-        kept = {key for key in keys if any(fnmatchcase(key, glob) for glob in wanted)}
+        kept = {key for key in keys if matches_any(key, wanted)}
     if not wanted:
         raise ArgumentError(
             "No tensor matches a filter without globs.", "Give some, or leave it out."
@@ -52,13 +66,13 @@ def select_keys(
             f"No tensor matches {' or '.join(wanted)}.", "`shardvar inspect` lists the keys."
         )
     for glob in unwanted:
-        out = {key for key in keys if fnmatchcase(key, glob)}
+        out = matching(keys, glob)
         if not out:
             raise ArgumentError(
                 f"No tensor matches {glob!r}, so none is left out.",
                 "`shardvar inspect` lists the keys.",
             )
-        kept -= out
+        kept.difference_update(out)
     if not kept and keys:
         raise ArgumentError(
             f"Every tensor matches {' or '.join(unwanted)}: none is left.", "Exclude fewer."

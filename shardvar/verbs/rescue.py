@@ -6,7 +6,6 @@ must be known when it is planned. A reshard that keeps going therefore reads the
 
 import json
 from collections.abc import Mapping, Sequence, Set
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from shardvar.errors import CorruptCheckpoint, ReadError
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import matching
 from shardvar.verbs.verify import check_payloads
 from shardvar.verbs.writing import Partitions
 
@@ -61,9 +61,5 @@ def without_lost(partition: Partitions, keys: Sequence[str], lost: Sequence[str]
     """
     if not lost or not isinstance(partition, Mapping):
         return partition
-    idle = {glob for glob in partition if _matches(glob, lost) and not _matches(glob, keys)}
+    idle = {glob for glob in partition if matching(lost, glob) and not matching(keys, glob)}
     return {glob: cut for glob, cut in partition.items() if glob not in idle}
-
-
-def _matches(glob: str, keys: Sequence[str]) -> bool:
-    return any(fnmatchcase(key, glob) for key in keys)

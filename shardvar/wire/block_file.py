@@ -42,10 +42,10 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.errors import ArgumentError, UnsupportedError, prefix_errors
+from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError, prefix_errors
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_NAMES, MAX_TABLE_NBYTES
 from shardvar.wire.crc import CRC32C
-from shardvar.wire.damage import SNIFF_NBYTES, corrupt, decoding, foreign_file, invalid, malformed
+from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed
 
 INDEX_HEADER = b"\x89SVX\r\n\x1a\n"
 INDEX_MAGIC = b"SVX\r\n\x1a\n\x89"
@@ -141,12 +141,14 @@ def encode_index_block(values: Mapping[str, IndexValue]) -> bytes:
         name: value.tobytes() if isinstance(value, np.ndarray) else value
         for name, value in values.items()
     }
-    remedy = "Give texts that are valid Unicode."
-    with decoding(
-        lambda error: ArgumentError(f"The index cannot be encoded: {error}.", remedy),
-        *(ValueError, TypeError, OverflowError),
-    ):
+    try:
         packed: bytes = msgpack.packb(plain, use_bin_type=True)
+    except ShardvarError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ArgumentError(
+            f"The index cannot be encoded: {error}.", "Give texts that are valid Unicode."
+        ) from error
     return packed
 
 
@@ -154,15 +156,17 @@ def decode_index_block(data: bytes) -> IndexBlock:
     """Return the block that the bytes hold; ``MalformedCheckpoint`` if they are not a flat map."""
     # The limits make msgpack refuse arrays and extension types outright, and a map of more names
     # before it is built.
-    with decoding(
-        lambda error: malformed(
-            f"The msgpack does not decode ({str(error) or type(error).__name__})."
-        ),
-        *(ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException),
-    ):
+    # Not ``damage.decoding``: every way of a tensor leads through here, and enters no more files.
+    try:
         values = msgpack.unpackb(
             data, object_pairs_hook=_map_of, max_map_len=MAX_NAMES, max_array_len=0, max_ext_len=0
         )
+    except ShardvarError:
+        raise  # of the hook
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise malformed(
+            f"The msgpack does not decode ({error or type(error).__name__})."
+        ) from error
     if not isinstance(values, dict):
         raise malformed("The msgpack is not a map.")
     return IndexBlock(values)

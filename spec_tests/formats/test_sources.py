@@ -202,7 +202,7 @@ def test_every_member_has_a_sentence_and_types() -> None:
         member: Callable[..., Any] = (
             vars(Source)[name].fget if is_property(name) else vars(Source)[name]
         )
-        assert (member.__doc__ or "").strip().endswith("."), name
+        assert (member.__doc__ or "").strip().split("\n\n")[0].endswith("."), name
         parameters = [*inspect.signature(member).parameters][1:]
         assert {*parameters, "return"} == member.__annotations__.keys(), name
     assert protocol.__doc__ and "getattr" not in protocol.__doc__

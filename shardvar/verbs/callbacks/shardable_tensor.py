@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array
 from shardvar.layout.indexing import select_basic, slice_of, span_of
 from shardvar.layout.region import Region
 from shardvar.planning.policies import ColumnarPolicy, TensorSliceDict
 from shardvar.planning.slices import LOCAL_DEVICE, task_of
+from shardvar.verbs.lazy import LazyArray
 
 
 class ShardableTensor(NamedTuple):
@@ -90,7 +90,7 @@ Axis = tuple[range | int, bool]
 """Positions in the held slice (one, if an integer chose it), and True if ``None`` made the axis."""
 
 
-class LazySlice(NDArrayOperatorsMixin):
+class LazySlice(LazyArray, NDArrayOperatorsMixin):
     """A tensor whose values are read when they are needed: by ``np.asarray``, by arithmetic, by
     being saved.
 
@@ -121,16 +121,6 @@ class LazySlice(NDArrayOperatorsMixin):
         if self._axes is None:
             return self._holder.region(self._row).shape
         return tuple(len(indices) for indices, _ in self._axes if isinstance(indices, range))
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return Region.whole(self.shape).size
 
     @property
     def nbytes(self) -> int:
@@ -166,13 +156,6 @@ class LazySlice(NDArrayOperatorsMixin):
             return None
         return Region((a + b for a, b in zip(held.offset, starts, strict=True)), self.shape)
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise ArgumentTypeError(
-                f"{self!r} has no axes and therefore no length.", "Ask for its size."
-            )
-        return self.shape[0]
-
     def __getitem__(self, index: Any) -> "LazySlice":
         before = (
             self._axes
@@ -196,12 +179,6 @@ class LazySlice(NDArrayOperatorsMixin):
         axes.extend((range(1), True) for _ in rest)
         return LazySlice(self._holder, self._row, tuple(axes))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        if copy is False:  # as NumPy's protocol has it
-            raise ArgumentError(f"An array of {self!r} is always a copy.", "Leave copy out.")
-        array = self._read()
-        return array if dtype is None else array.astype(dtype)
-
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if any(isinstance(each, LazySlice) for each in options.get("out", ())):
             # The result would have to be written into a lazy slice, which has no memory.
@@ -211,12 +188,6 @@ class LazySlice(NDArrayOperatorsMixin):
 
     def numpy(self) -> Array:
         """The values, as a fresh array."""
-        return self._read()
-
-    def __repr__(self) -> str:
-        return f"<LazySlice of {self.name!r}: {self.dtype}{list(self.shape)}>"
-
-    def _read(self) -> Array:
         held = self._holder.region(self._row)
         if self._axes is None:
             return self._holder.read(self._row, held)
@@ -226,6 +197,9 @@ class LazySlice(NDArrayOperatorsMixin):
         picked = array[(*(pick for _, _, pick in spans), ...)]
         # The reshape adds the axes that None made; they have the length 1.
         return picked.reshape(self.shape) if self.size else np.empty(self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        return f"<LazySlice of {self.name!r}: {self.dtype}{list(self.shape)}>"
 
 
 def row_of(value: Any, holder: Holder) -> int:

@@ -255,7 +255,7 @@ def prefix_errors(place: str) -> Iterator[None]:
     Raises
     ------
     CheckpointError
-        The error, of the same class. ``UnsupportedError`` gets the place too.
+        The error, of the same class. ``UnsupportedError`` also gets the place.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Hard limits: what shardvar reads and writes at most, whatever a file claims. The one table of
+"""Hard limits: what shardvar reads and writes at most, for any claim of a file. The one table of
 them.
 
 A limit bounds a cost that would otherwise grow faster than the file: a key that thousands of others

@@ -53,7 +53,7 @@ def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Joi
         elif mesh is None:
             raise ArgumentError(
                 f"Invalid axis {text!r} of --concat.",
-                f"For example: --concat '{glob}=0', or give --mesh too.",
+                f"For example: --concat '{glob}=0', or also give --mesh.",
             )
         else:
             joins[glob] = mesh, _read_entries(text, mesh, "--concat")
@@ -127,7 +127,7 @@ def _along_mesh(text: str, mesh: Mesh | None) -> Cut:
     if mesh is None:
         raise ArgumentError(
             f"Invalid --shards {text!r}: expected an integer >= 1.",
-            "To cut along the axes of a mesh, give --mesh too.",
+            "To cut along the axes of a mesh, also give --mesh.",
         )
     spec = _read_entries(text, mesh, "--shards")
 

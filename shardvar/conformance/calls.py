@@ -125,7 +125,7 @@ class Calls:
 
 
 def expect_equal(came: Any, must: Any, ulps: int = 0) -> None:
-    """Raise ``Broken`` unless an answer has an array's shape, dtype and values (NaN too)."""
+    """Raise ``Broken`` unless an answer has an array's shape, dtype and values (also NaN)."""
     found = difference(came, must, ulps=ulps)
     if found is not None:
         raise Broken(f"It gave {text(came)}.", f"It must give {text(np.asarray(must))}.")

@@ -1,6 +1,6 @@
 """Evidence: are the bytes right that were read from a source?
 
-Whatever reads payloads reads them through an ``Evidence``. It takes the checksum of each range
+Everything reads payloads through an ``Evidence``. It takes the checksum of each range
 while the bytes are in the cache, and compares it with what the index promises for exactly these
 bytes: the checksum of the payload, or of one of its runs. The rule, "a checksum is compared
 whenever the bytes that it covers are read", is ``Evidence.add``.

@@ -326,7 +326,7 @@ class Format(Protocol):
         """Remove the checkpoint ``name`` (a name for ``create``): its index first, then its other
         files.
 
-        Files that writers of this name left behind are removed too, even if it has no checkpoint.
+        Files that writers of this name left behind are also removed, even if it has no checkpoint.
         Files of other checkpoints stay: the index is not believed, and only names that a writer of
         this checkpoint uses are removed.
         """

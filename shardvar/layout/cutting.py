@@ -16,7 +16,7 @@ accept the same forms with the same meaning, and refuse the rest with the same e
 2. ``read_cut`` turns any form into a ``Partition`` or into the sizes of the parts along every axis.
    More parts than indices are clamped, so that no part of a count is empty.
 3. ``part_columns`` gives the parts as columns, ``plan_rows`` as a proven ``Partition`` of rows. Of
-   a layout there is a column of devices too.
+   a layout there is also a column of devices.
 
 A new form is read in ``read_cut``, and nowhere else.
 """

@@ -49,7 +49,7 @@ def read_integers(
 
 
 def read_integer(value: SupportsIndex, what: str) -> int:
-    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else, a bool too.
+    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else, also a bool.
 
     >>> read_integer(np.uint8(13), "length")
     13

@@ -37,7 +37,7 @@ _FLOW_WIDTH, _COLUMN, _GAP = 460, 96, 3
 
 def colour(number: int) -> str:
     """Return the colour of a rectangle, file or slice by its number; colours repeat, so the number
-    is written too."""
+    is also written."""
     return f"hsl({HUES[number % len(HUES)]} 48% 58%)"
 
 

@@ -49,7 +49,7 @@ def checkpoints(
     dtypes : sequence of str, optional
         The names of the dtypes; one of each kind by default.
     strings : bool, default False
-        Draw object arrays of bytes too.
+        Also draw object arrays of bytes.
     max_size : int, default 4
         The most arrays.
     names : SearchStrategy of str, optional

@@ -36,7 +36,7 @@ def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     if np.ma.isMaskedArray(value):
         raise UnsupportedError(
             f"{key!r} is a masked array, whose mask would be lost.",
-            "Fill it, or save the mask too.",
+            "Fill it, or also save the mask.",
         )
     try:
         array = np.asarray(_without_torch(value))

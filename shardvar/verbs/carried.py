@@ -1,6 +1,6 @@
 """Objects that a checkpoint holds in addition to its tensors, and that ``reshard`` carries along.
 
-    to a format that has objects  as they are, whatever their classes, or made of plain values; a
+    to a format that has objects  as they are, of any class, or made of plain values; a
                                   file of torch.save gets plain ones, and Orbax text
     to one that holds strings     plain objects become string tensors of their Python literals, as
                                   they are read

@@ -86,7 +86,7 @@ _FOLDERS = (
         "Name the file of one rank, or join them with transformers' "
         "convert_llama_weights_to_hf.py.")),
     (r"saved_model\.pb(txt)?", FileKind("a SavedModel without its folder variables", "Copy the whole folder.", True)),
-    (r"model_index\.json", FileKind("a pipeline of diffusers without its weights", "Copy its subfolders too.", True)),
+    (r"model_index\.json", FileKind("a pipeline of diffusers without its weights", "Also copy its subfolders.", True)),
     (r"events\.out\.tfevents\..*", FileKind(
         "a folder of TensorBoard's logs", "The checkpoints of that run are in another folder.")),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Load: the tensors of a checkpoint as arrays.
 
 find the checkpoint, its entries, and the entries of the wanted keys
-plan    whole tensors from whatever slices hold them; with ``mmap``, views of tensors that are
+plan    whole tensors from the slices that hold them; with ``mmap``, views of tensors that are
         contiguous in a file
 move    payloads into arrays, every checksum compared (``engine.read``)
 """

@@ -1,5 +1,5 @@
-"""Problems of a checkpoint, as values and grouped by their causes: a lost file is one line,
-whatever lies in it.
+"""Problems of a checkpoint, as values and grouped by their causes: a lost file is one line
+for all tensors in it.
 
     Damage    one thing that is wrong, with the tensor and the file that it is about
     Cause     the problems that have one cause, with all their tensors

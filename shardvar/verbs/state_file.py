@@ -1,7 +1,7 @@
 """The state file of a directory of numbered checkpoints: its content, and reading and replacing it.
 
 It is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so
-that either library finds the checkpoints of the other, whatever their format:
+that either library finds the checkpoints of the other, in any format:
 
     model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
     all_model_checkpoint_paths: "ckpt-11"                the kept ones, oldest first

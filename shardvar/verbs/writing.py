@@ -228,7 +228,7 @@ def carry_out(
 def check_new_folder(work: WritePlan, generation: str | None = None) -> None:
     """Raise what the write would raise before its first byte, where its folder is still to be made.
 
-    So whatever is refused leaves no new folder.
+    So an error leaves no new folder.
     """
     if is_new_folder(work.target.storage):
         _prepare(work, generation, work.target.storage.free_nbytes())

@@ -365,7 +365,7 @@ def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> C
     """Return row and cause of every tensor that cannot be read, and the kind and message of each
     cause.
 
-    A lost file is one cause, whatever the number of tensors in it.
+    A lost file is one cause, with any number of tensors in it.
     """
     faults: dict[str, Any] = {
         key: found for key, found in measured.items() if not isinstance(found, Statistics)

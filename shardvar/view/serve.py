@@ -1,4 +1,4 @@
-"""Serve a page on this machine alone, with values that it asks for: ``shardvar view --serve``.
+"""Serve a page only on this machine, with values that it asks for: ``shardvar view --serve``.
 
 The server listens on the loopback address and only reads. Three things keep out other users of the
 machine and other pages of the browser:

@@ -55,8 +55,8 @@ _FOOTER = struct.Struct("<QQIIII8s")
 _GUARDED_NBYTES = 28  # the footer up to its own checksum: 8 + 8 + 4 + 4 + 4
 
 _TAIL_NBYTES = 1 << 16
-"""The bytes that are read from the end of the file at once: the footer, and mostly the table and
-the metadata too."""
+"""The bytes that are read from the end of the file at once: the footer, and mostly also the table
+and the metadata."""
 
 _Read = Callable[[int, int], bytes]
 """(offset, nbytes) -> these bytes of the file."""

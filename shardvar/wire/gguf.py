@@ -12,7 +12,7 @@ r"""The header of a GGUF file: metadata, and a list of tensors.
 
 A name is its size (8) and its bytes, and so is a string. An array is the type of its elements (4),
 their number (8) and the elements. The alignment is 32, or the metadatum ``general.alignment``. A
-file whose version is a small number only when its bytes are reversed is big-endian, its data too.
+file whose version is a small number only when its bytes are reversed is big-endian, also its data.
 
 A tokenizer has arrays of hundreds of thousands of strings. They are walked, and a few of their
 elements are decoded. Before any list is walked, its number is compared with the bytes that are
@@ -89,7 +89,7 @@ class GgufHeader:
     """All that a file has before the data."""
 
     is_big_endian: bool
-    """True if numbers are big-endian, in the data too."""
+    """True if numbers are big-endian, also in the data."""
     metadata: dict[str, Scalar | GgufArray]
     """The metadata by name, in the order of the file."""
     tensors: Sequence[GgufTensor]

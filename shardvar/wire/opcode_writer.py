@@ -11,8 +11,8 @@ same value.
                                         with that state
     ``Reference(value)``                the value, BINPERSID: an object outside of the pickle
 
-Texts and names that come again are references to the first ones. In protocol 4, calls that come
-again are too, and every value that Python would give a number has one, as readers of long indexes
+Texts and names that come again are references to the first ones. In protocol 4, so are calls that
+come again, and every value that Python would give a number has one, as readers of long indexes
 expect (``usual_opcodes``). Nothing else is shared. Protocol 2 is the only one that
 ``torch.load(weights_only=True)`` takes.
 
@@ -69,7 +69,7 @@ class _Writer:
         self.parts: list[bytes] = []
         self.memo: dict[tuple[type, Any], int] = {}
         self.numbers_all = numbers_all
-        """True in protocol 4: containers, calls and instances have numbers too."""
+        """True in protocol 4: containers, calls and instances also have numbers."""
         self.count = 0
         """The number of the next value."""
 

@@ -1,7 +1,7 @@
 """Pickles, read without running them: what a pickle would import or call becomes an inert node.
 
 A pickle is a program for a stack machine. Its opcodes push plain values, import names, and call
-them. This reader pushes plain values too, and nothing else happens:
+them. This reader also pushes plain values, and nothing else happens:
 
     opcode                    Python's reader                    this reader
     GLOBAL, STACK_GLOBAL      imports a name                     ``Global(name)``

@@ -387,8 +387,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _codecs(value: Any) -> list[dict[str, Any]]:
-    """Return codecs, each with its configuration, after checking that all are known, inner ones
-    too."""
+    """Return codecs, each with its configuration, after checking that all are known, also inner
+    ones."""
     if type(value) is not list or not value:
         raise invalid("Its codecs are not a list of codecs.")
     codecs: list[dict[str, Any]] = []

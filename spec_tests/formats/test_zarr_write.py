@@ -332,7 +332,7 @@ def test_an_array_that_was_removed_on_purpose_is_an_error_that_says_what_to_do(
     """No file tells it from a lost one; in a group of either kind."""
     for dtype, remedy in (
         ("float32", "consolidate the metadata again"),
-        ("bfloat16", "remove it from the list too"),
+        ("bfloat16", "also remove it from the list"),
     ):
         sv.save(
             tmp_path / dtype,

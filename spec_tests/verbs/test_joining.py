@@ -395,7 +395,7 @@ def test_the_command_joins_what_a_mesh_holds(
         "w=tp,dp",
     ]
     assert main(command) == 2
-    assert "or give --mesh too" in capsys.readouterr().err
+    assert "or also give --mesh" in capsys.readouterr().err
     assert main([*command, "--mesh", "dp=2,pp=1,tp=2", "--shards", "w=dp,-"]) == 0
     assert "1 tensor in 2 slices" in capsys.readouterr().out
     assert np.array_equal(sv.load(tmp_path / "out")["w"], W)

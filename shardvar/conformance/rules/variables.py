@@ -162,7 +162,7 @@ def integers(draw: st.DrawFn) -> Indexed:
 
 @rule("R-VAR-1-integers", 2, "000", FULL, "create index", integers())
 def integers_index(adapter: Calls, case: Indexed) -> None:
-    """Indexing by integers, negative ones too, is NumPy's on the whole."""
+    """Indexing by integers, also negative ones, is NumPy's on the whole."""
     check_index(adapter, case)
 
 
@@ -192,7 +192,7 @@ def slices_index(adapter: Calls, case: Indexed) -> None:
 
 @rule("R-VAR-1-steps", 2, "000", FULL, "create index", inner_slices((2, 3, -1, -2)))
 def steps_index(adapter: Calls, case: Indexed) -> None:
-    """Slices with steps, backwards too, are NumPy's on the whole."""
+    """Slices with steps, also backwards, are NumPy's on the whole."""
     check_index(adapter, case)
 
 

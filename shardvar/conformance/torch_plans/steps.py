@@ -138,7 +138,7 @@ def dtensor_steps(
     Raises
     ------
     LayoutError
-        If a target is ``Partial`` where the source is not, which DTensor refuses too.
+        If a target is ``Partial`` where the source is not, which DTensor also refuses.
     UnsupportedError
         If a ``StridedShard`` stands for no order of mesh axes, and another axis cuts its dimension
         before or after.

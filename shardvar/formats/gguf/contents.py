@@ -51,7 +51,7 @@ class TensorPlace:
     start: int
     """Its first byte, in bytes of the file."""
     is_big_endian: bool
-    """True if numbers of its file are big-endian, those in blocks too."""
+    """True if numbers of its file are big-endian, also in blocks."""
     block: BlockType | None = None
     """The type of its blocks; None for single numbers."""
 

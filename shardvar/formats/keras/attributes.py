@@ -27,7 +27,7 @@ class TextAttributes:
     """The texts of any size."""
 
     def has(self, owner: Any, name: str) -> bool:
-        """Return True if an object has an attribute, of whatever dtype."""
+        """Return True if an object has an attribute, of any dtype."""
         return bool(self.library.h5a.exists(owner, name.encode()))
 
     def read(self, owner: Any, name: str) -> list[bytes] | None:

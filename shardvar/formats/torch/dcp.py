@@ -155,7 +155,7 @@ class DcpIndex:
         return self.unguarded.isdisjoint(rows.tolist())
 
     def read_objects(self, keys: Collection[str]) -> dict[str, bytes]:
-        """Return the items of the objects among keys, whatever their classes; raise if the bytes of
+        """Return the items of the objects among keys, of any class; raise if the bytes of
         one are damaged."""
         found = {}
         for row in range(len(self.slices)):

@@ -90,7 +90,7 @@ def find_ranks(names: list[str], name: str) -> list[str]:
 
 SET_INDEX_SUFFIX = ".bin.index.json"
 SAVE_SUFFIXES = (".pt", ".pth")
-"""The endings of files that are torch's, whatever they hold."""
+"""The endings of files that are torch's, with any content."""
 _SHARED_SUFFIXES = (".bin", ".ckpt")
 SAVED_SUFFIXES = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES)
 """The endings that files of torch.save have."""

@@ -198,7 +198,7 @@ class StoredTensor:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return True if a value is a call that makes a tensor, of whatever kind."""
+    """Return True if a value is a call that makes a tensor of any kind."""
     return (
         type(value) is Node
         and type(value.name) is str

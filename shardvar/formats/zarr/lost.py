@@ -11,11 +11,11 @@ things show it:
                             it, and do not know what it means
     chunks                  files that are named as chunks, in a folder that is not an array's
 
-An array that was removed on purpose is missing too: zarr-python removes it from consolidated
+An array that was removed on purpose is also missing: zarr-python removes it from consolidated
 metadata that it has read, and nothing else does. No file tells the two apart, so the error says
 what to do in either case.
 
-A description that differs from its repetition is a problem too, since readers choose different
+A description that differs from its repetition is also a problem, since readers choose different
 ones.
 """
 
@@ -58,7 +58,7 @@ def lost_arrays(
             "lists."
         )
         errors[path] = MissingFile(
-            cause, f"{_COPY_AGAIN} If it was removed on purpose, remove it from the list too."
+            cause, f"{_COPY_AGAIN} If it was removed on purpose, also remove it from the list."
         )
     for path in sorted({*repeated} - there):
         cause = f"The array {path!r} is missing, which the consolidated metadata describe."

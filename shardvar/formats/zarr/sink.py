@@ -281,7 +281,7 @@ def plan_folder(
 
 
 def _clear(storage: Storage, index: str, sides: frozenset[str]) -> None:
-    """Remove the index and the arrays of a folder, on the disk too, in that order."""
+    """Remove the index and the arrays of a folder, also on the disk, in that order."""
     names = storage.names()
     own = [*_own_files(storage)]
     for name in sorted({index, *sides}.intersection(names), key=lambda name: name != index):

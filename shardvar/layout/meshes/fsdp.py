@@ -1,8 +1,8 @@
 """PyTorch's FSDP: what its shards hold (torch 2.13.0, ``fully_shard`` and
 ``FullyShardedDataParallel``).
 
-**FSDP2** shards each parameter along one dimension by ``torch.chunk``. Where tensor parallelism
-cuts the parameter too, it comes first, and FSDP cuts what it left. If both cut the same dimension,
+**FSDP2** shards each parameter along one dimension by ``torch.chunk``. If tensor parallelism also
+cuts the parameter, it comes first, and FSDP cuts what it left. If both cut the same dimension,
 the parameter's placements are ``(_StridedShard(dim, split_factor=tp), Shard(dim))``, and torch has
 two definitions that differ for some uneven sizes:
 

@@ -5,7 +5,7 @@ Ranks are counted with tensor parallelism fastest, so the mesh in C order is ``(
 Experts have a second mesh over the same ranks, ``(pp, expert_dp, ep, expert_tp)``. Axes may be left
 out, and are then of one device.
 
-    column parallel   axis 0 of the weight [out, in] in tp parts, the bias too; also query, key and
+    column parallel   axis 0 of the weight [out, in] in tp parts, also the bias, query, key and
                       value together
     row parallel      axis 1 in tp parts; the bias is whole on each rank
     vocabulary        axis 0 in tp parts, after the vocabulary was padded: ``padded_vocabulary``

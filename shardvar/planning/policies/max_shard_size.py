@@ -12,7 +12,7 @@ without those shards exceeding a specified size."
 3. Cut (``cut_rules``). The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a cut the rest
    may be awkward, so this can take more files than necessary. Where it takes more than
    ``fewest_files``, fill again and cut down to single elements (``cut_to_elements``). TensorFlow
-   fills in order too, so it never needs fewer files.
+   also fills in order, so it never needs fewer files.
 
 To add a way of cutting, write another rule in ``cut_rules``; ``fill`` does not change.
 """
@@ -365,7 +365,7 @@ class MaxShardSizePolicy(ColumnarPolicy):
 
     @property
     def has_full_specs(self) -> bool:
-        """True as in TensorFlow's policy: whole tensors get their texts too, apart from scalars,
+        """True as in TensorFlow's policy: whole tensors also get their texts, apart from scalars,
         which have none."""
         return self.compat is not None
 

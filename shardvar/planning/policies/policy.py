@@ -99,7 +99,7 @@ class ColumnarPolicy:
 
     @property
     def has_full_specs(self) -> bool:
-        """True if whole tensors get a text in an answer too."""
+        """True if whole tensors also get a text in an answer."""
         return False
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> list[dict[str, dict[str, Any]]]:

@@ -178,7 +178,7 @@ class Checkpoint(Trackable):
 
         Notes
         -----
-        Keys are TensorFlow's, and in formats that hold strings the graph of objects is stored too,
+        Keys are TensorFlow's, and in formats that hold strings the graph of objects is also stored,
         so that TensorFlow restores what the format "tensorflow" holds. Waits for a save of this
         checkpoint that is in progress. Other threads that write a variable meanwhile wait.
         """
@@ -259,7 +259,7 @@ class Checkpoint(Trackable):
         Notes
         -----
         The number is the first above ``save_counter`` that no checkpoint of that prefix has, in any
-        format. The counter is saved too, and becomes that number once the checkpoint is committed.
+        format. The counter is also saved, and becomes that number once the checkpoint is committed.
         The file ``checkpoint`` in the same directory names the newest one, for
         ``sv.latest_checkpoint`` and for TensorFlow.
 

@@ -217,7 +217,7 @@ def load_exported(path: Path) -> Any:
     Parameters
     ----------
     path : path_like
-        The export, or any checkpoint of objects, TensorFlow's too.
+        The export, or any checkpoint of objects, also TensorFlow's.
 
     Returns
     -------

@@ -109,7 +109,7 @@ def take_image(
 ) -> Image:
     """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
 
-    Formats that hold strings get the graph itself too.
+    Formats that hold strings also get the graph itself.
     """
     kept, others, trackables = _collect(graph, target, options, counter)
     return Image(target, snapshot(kept, others), options, trackables)

@@ -361,7 +361,7 @@ def _take_over(
     checkpoint in any case.
 
     As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than
-    now; and a checkpoint that is not later than the last preserved one is preserved too.
+    now; and a checkpoint that is not later than the last preserved one is also preserved.
     """
     if state is None:
         return SeriesState("", (), (), now - 1.0)

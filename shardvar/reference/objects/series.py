@@ -3,7 +3,7 @@ newest.
 
 The number of the next one is a variable, so that it is saved and restored with everything else. It
 counts checkpoints that are committed: a save that failed is tried again under the same name, and
-the files that it left are removed. A number whose checkpoint exists, in whatever format, is left
+the files that it left are removed. A number whose checkpoint exists, in any format, is left
 out, even if the state file was lost.
 """
 
@@ -99,8 +99,7 @@ def numbers_in(storage: Storage, name: str) -> list[int]:
 
 
 def next_number(series: Location, count: int, ended: Collection[str] = ()) -> int:
-    """Return the first number above ``count`` that no checkpoint of the series has, in whatever
-    format.
+    """Return the first number above ``count`` that no checkpoint of the series has, in any format.
 
     A save overwrites no checkpoint that the user did not name: not if an older one was restored,
     and not if the state file was lost. The numbers of the checkpoints ``ended`` may be used again.

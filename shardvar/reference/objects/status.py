@@ -1,7 +1,7 @@
 """The result of a restore: what matched, and what did not.
 
 A program asserts by it what it expects. ``restore(None)``, the first run of a program that restores
-its latest checkpoint, has a status too.
+its latest checkpoint, also has a status.
 """
 
 from collections.abc import Callable

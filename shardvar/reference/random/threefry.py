@@ -122,8 +122,8 @@ def jax_uniform(
 ) -> Array:
     """Return ``jax.random.uniform(key, shape, dtype, minval, maxval)``.
 
-    JAX's compiler fuses the product with the sum, so float32 is rounded once here too; float64 with
-    limits is rounded twice, and may differ from JAX's in the last place.
+    JAX's compiler fuses the product with the sum, so float32 is also rounded once here; float64
+    with limits is rounded twice, and may differ from JAX's in the last place.
 
     Otherwise as ``jax_bits``.
 

@@ -183,7 +183,7 @@ class Stateful(Trackable, ABC):
         Notes
         -----
         Called once a save, in the thread that saves, before the values of variables are taken; the
-        arrays are copied then. Called before a restore too: the answer goes back to
+        arrays are copied then. Also called before a restore: the answer goes back to
         ``restore_state`` if the restore fails.
         """
 

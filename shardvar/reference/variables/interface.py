@@ -9,7 +9,7 @@ commit them. A kind of variable provides a few methods, and everything else foll
                                       values
     resources                         the resources that hold the value
 
-A plan is a list of ``Write``. Planning does whatever may fail, so ``commit`` either performs all
+A plan is a list of ``Write``. Planning does all that may fail, so ``commit`` either performs all
 writes or none. A variable that consists of others (shards, copies) plans by asking each of them and
 joining the lists.
 
@@ -103,7 +103,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         Returns
         -------
         list of Write
-            For ``commit``; whatever may fail has been done.
+            For ``commit``; everything that may fail has been done.
 
         Raises
         ------

@@ -125,7 +125,7 @@ class NumpyProtocol:
         """Iterate over the rows of a snapshot, as over an array's.
 
         R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
-        sharded or not", so a sharded variable gives rows too. Its shards are ``variables``.
+        sharded or not", so a sharded variable also gives rows. Its shards are ``variables``.
         """
         value = self.read_value()
         if value.ndim == 0:

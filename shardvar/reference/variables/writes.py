@@ -78,7 +78,7 @@ class Write:
 
 @contextmanager
 def holding(resources: Sequence[Resource]) -> Iterator[None]:
-    """Hold the mutexes of all resources, whatever their order here.
+    """Hold the mutexes of all resources, in any order here.
 
     Sorted by serial, all threads take mutexes in one order. Without that, one thread could hold A
     and wait for B while another holds B and waits for A.

@@ -1,6 +1,6 @@
 """Composition: one policy inside the files of another.
 
-A composition of two policies that answer in columns answers in columns too; any other is a
+A composition of two policies that answer in columns also answers in columns; any other is a
 callback. Both apply the inner policy to each file of the outer policy's answer, one file after the
 other.
 """

@@ -218,7 +218,7 @@ class ShardingCallback(ABC):
     """R-POLICY-18 (RFC 001): "Checkpoint sharding callback function, along with a text
     description."
 
-    A base to derive from; any callable with a text ``description`` works too. Arguments of the
+    A base to derive from; any callable with a text ``description`` also works. Arguments of the
     callback are given to its constructor (RFC 001, kwargs). Callbacks of one class whose fields are
     equal are equal.
 
@@ -270,7 +270,7 @@ class ShardingCallback(ABC):
 
 
 def _fields(callback: object) -> dict[str, Any]:
-    """Return the fields of a callback by name, those in slots too."""
+    """Return the fields of a callback by name, also in slots."""
     slots = [name for kind in type(callback).__mro__ for name in vars(kind).get("__slots__", ())]
     return {
         **getattr(callback, "__dict__", {}),

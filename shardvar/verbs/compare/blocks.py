@@ -3,7 +3,7 @@ changes.
 
 ``diff`` and the statistics want to see every element once, and neither may hold a large tensor
 whole. A tensor that is small is read as an array, many in one go. A large one is cut into regions
-that follow each other in its C order, whatever slices it is stored in, so that two checkpoints with
+that follow each other in its C order, in any slices, so that two checkpoints with
 different layouts can be walked side by side.
 
 Checksums are compared at the end of each tensor: the parts that were read are put together as in
@@ -185,7 +185,7 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
 
 
 def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence) -> Iterator[Array]:
-    """The elements of one tensor, assembled from whatever slices hold them."""
+    """The elements of one tensor, assembled from the slices that hold them."""
     # Plan: the tensor in portions that follow each other in C order, each filled from the slices
     # that it meets.
     tensors = entries.slices.tensors

@@ -1,4 +1,4 @@
-"""Diff: compare the tensors of two checkpoints, whatever their formats and slices are.
+"""Diff: compare the tensors of two checkpoints in any formats and slices.
 
 It compares keys, dtypes, shapes, and then values. Both checkpoints are walked through block by
 block in the same order (``checkpoint.blocks``), so that neither is ever held whole, and every

@@ -1,7 +1,7 @@
 """Digests: 32 bytes for each tensor, and for a checkpoint, that depend only on keys, dtypes, shapes
 and values.
 
-The same tensors have the same digests in every format, in whatever slices and files. The definition
+The same tensors have the same digests in every format, in any slices and files. The definition
 fits ten lines of any language; with SHA-256 as ``H``, and ``+`` for one after the other:
 
     data        the elements in C order, little-endian, as in a file of NumPy; of elements smaller

@@ -12,7 +12,7 @@ counted apart.
     compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:], start=k)
 
 ``checkpoint.products`` has the figures of whole tensors, to which the elements that are the same
-belong too.
+also belong.
 
 Only a few elements have the largest distances of a tensor. Portions of floats of up to 32 bits are
 therefore looked through in float32 first, and judged exactly only where they may hold a larger

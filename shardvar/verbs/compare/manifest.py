@@ -6,7 +6,7 @@
     6f1c...  model.svdata-5f-00000-of-00001
     90ab...  model.svindex
 
-The lines of tensors are true of every copy of the checkpoint, in whatever format. The lines of
+The lines of tensors are true of every copy of the checkpoint, in any format. The lines of
 files have the form of ``sha256sum``, which takes the others for comments: ``sha256sum --check
 model.sha256`` compares files without shardvar. The digest of the checkpoint covers all tensors, so
 a lost line of a tensor is noticed.

@@ -27,7 +27,7 @@ class LocalShard:
     Parameters
     ----------
     array : array_like
-        The values of the region: whatever ``sv.save`` takes.
+        The values of the region: anything that ``sv.save`` takes.
     offset : iterable of int
         The first index of the region along each axis of the whole tensor.
     full_shape : iterable of int

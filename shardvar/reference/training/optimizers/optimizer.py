@@ -73,7 +73,7 @@ class Optimizer(Trackable):
         "iterations": "_iterations",
         "learning_rate": "_learning_rate",
     }
-    """Names in Keras 3, in whose checkpoints slots are found too; a subclass adds its slots'."""
+    """Names in Keras 3, in whose checkpoints slots are also found; a subclass adds its slots'."""
 
     def __init__(self, name: str, compat: Compat, hyperparameters: Mapping[str, float]) -> None:
         if compat not in get_args(Compat):
@@ -130,7 +130,7 @@ class Optimizer(Trackable):
         return {}
 
     def _touches_all_rows(self) -> bool:
-        """Return True if rows without a gradient change too, because a slot decays."""
+        """Return True if rows without a gradient also change, because a slot decays."""
         return False
 
     def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:

@@ -5,8 +5,8 @@ applied there in place.
    all that can fail. Variable and slots do not move.
 2. A ``Write`` that is returned applies the rule to value blocks that fit the processor's cache. A
    rule is elementwise, so neither blocks nor shards change a bit of the result (R-OPT-2). Dense
-   gradients are applied by ranges of elements, sparse ones by the rows that they have, or where the
-   rule moves other rows too, by all rows, with a gradient of zero.
+   gradients are applied by ranges of elements, sparse ones by the rows that they have, or if the
+   rule also moves other rows, by all rows, with a gradient of zero.
 
 ``GradientRows`` is a sparse gradient as it is applied: every row once, with the sum of what came
 for it.

@@ -62,8 +62,8 @@ class Hints:
 _ID_NBYTES = 8
 """Size of the id that is sent with each row, an int64."""
 _FILL_SHARE = 0.5
-"""Largest share of a device that a variable takes: its gradient and the slots of its optimizer live
-there too."""
+"""Largest share of a device that a variable takes: its gradient and the slots of its optimizer also
+live there."""
 _STRING_NBYTES = 16
 """Size that a string counts as, the same as for partitioners."""
 

@@ -90,7 +90,7 @@ def _create(next_creator: NextCreator, **kwargs: Any) -> Any:
 
 
 class _Current(local):
-    """The innermost scope of each thread; the stack of creators belongs to the thread too."""
+    """The innermost scope of each thread; the stack of creators also belongs to the thread."""
 
     scope: Scope | None = None
 

@@ -19,6 +19,7 @@ from shardvar.planning.policies import (
     BalancedPolicy,
     ColumnarPolicy,
     MaxShardSizePolicy,
+    SeparatePolicy,
     TablePolicy,
 )
 from shardvar.planning.policies.max_shard_size import weights_of
@@ -324,3 +325,9 @@ def test_a_columnar_policy_must_say_what_it_does_and_decide() -> None:
         _ = ColumnarPolicy().description
     with pytest.raises(NotImplementedError):
         ColumnarPolicy().assign(slices, HOLDS_ALL)
+
+
+@given(slices=slice_tables())
+def test_separate_slices_are_in_files_of_their_own(slices: SliceTable) -> None:
+    assigned = SeparatePolicy().assign(slices, CUTS_NUMBERS)
+    assert assigned.file.tolist() == list(range(len(slices))) and assigned.num_files == len(slices)

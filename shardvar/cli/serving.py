@@ -63,7 +63,7 @@ def answers_of(reader: Reader, keys: Sequence[str]) -> dict[str, PageAnswer]:
                 reader, key, fields.get("index", ""), _WIDTH
             )
             if not has_checksums(reader, key):
-                caution = f"not verified, since {reader.format} has no checksum of it"
+                caution = f"not verified: {reader.format} has no checksum of it"
         return {"heading": heading, "text": text, "note": caution}
 
     def statistics(fields: Mapping[str, str]) -> dict[str, Any]:

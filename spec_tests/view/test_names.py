@@ -53,6 +53,9 @@ def test_a_model_has_the_name_of_its_folder(
     assert name(tmp_path / "one" / "model.safetensors") == "one/model.safetensors"
     sv.save(tmp_path / "run" / "12", ARRAYS, format="torch")
     assert name(tmp_path / "run" / "12") == "run/12"
+    cached = tmp_path / "models--org--tiny" / "snapshots" / "e2b6f9d"
+    cached.parent.mkdir(parents=True)
+    assert name(llama(cached)) == "models--org--tiny/snapshots/e2b6f9d"
     sv.save(tmp_path / "run" / "weights.npz", ARRAYS)
     assert name(tmp_path / "run" / "weights.npz") == "weights.npz"
     sv.save(tmp_path / "run" / "best", ARRAYS)

@@ -19,6 +19,9 @@ from shardvar.verbs.renaming import REGULAR, new_names
 _NEAREST = 3
 """Names of the other side, the most similar ones, whose beginnings are tried."""
 
+_MOST_COMPARED = 10_000
+"""Names of the other side that are compared letter by letter: more would take seconds."""
+
 _Heads = tuple[str, str]
 """The texts with which names in A and in B begin, and after which they are the same."""
 
@@ -58,7 +61,10 @@ def _candidates(only_a: Sequence[str], only_b: Sequence[str]) -> Iterator[_Heads
     """Yield beginnings of a few names, and of the names that end most like them in the other."""
     fewer, more = sorted((only_a, only_b), key=len)
     for name in (fewer[0], fewer[len(fewer) // 2], fewer[-1]):
-        for other in sorted(more, key=lambda other: -len(_tail(name, other)))[:_NEAREST]:
+        near = [other for other in more if other.endswith(name) or name.endswith(other)]
+        # Comparing letter by letter is slow, and most prefixes do not need it.
+        near = near or sorted(more[:_MOST_COMPARED], key=lambda other: -len(_tail(name, other)))
+        for other in near[:_NEAREST]:
             tail = _tail(name, other)
             heads = name[: len(name) - len(tail)], other[: len(other) - len(tail)]
             # A star or an equals sign would mean something else in the option.

@@ -74,8 +74,7 @@ def left_warning(folder: str, names: Collection[str]) -> str:
     folder.
 
     >>> left_warning("s3://bucket/run", ["b", "a"])
-    "s3://bucket/run: could not remove 'a', 'b'. Remove what is still there: no checkpoint needs "
-    "it."
+    "s3://bucket/run: could not remove 'a', 'b'. Remove what is still there: no checkpoint needs it."
     """
     return (
         f"{folder}: could not remove {named(sorted(names))}. Remove what is still there: no "

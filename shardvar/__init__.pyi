@@ -55,7 +55,7 @@ from shardvar.reference.variables import initializers as initializers
 from shardvar.reference.variables import variable_creator_scope as variable_creator_scope
 from shardvar.reference.variables import variable_operations as variable_operations
 from shardvar.reference.variables.scopes import name_scope as name_scope
-from shardvar.verbs.arguments import CheckpointOptions as CheckpointOptions
+from shardvar.reference.objects.options import CheckpointOptions as CheckpointOptions
 from shardvar.verbs.callbacks import ShardableTensor as ShardableTensor
 from shardvar.verbs.callbacks import ShardingCallback as ShardingCallback
 from shardvar.verbs.callbacks import compose as compose

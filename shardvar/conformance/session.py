@@ -16,7 +16,7 @@ import pytest
 
 from shardvar.conformance import PACKAGE
 from shardvar.conformance.adapter import load_adapter
-from shardvar.conformance.calls import Isolated
+from shardvar.conformance.isolated import Isolated
 from shardvar.conformance.registry import LEVELS, Rule, all_rules, rules_of
 from shardvar.conformance.report import Report, details, table_lines, to_html, to_json
 from shardvar.conformance.verdict import (

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import shardvar
-from shardvar.conformance import calls
+from shardvar.conformance import isolated as isolated_calls
 from shardvar.conformance.adapter import load_adapter
 from shardvar.conformance.calls import ProcessDied
 from shardvar.conformance.session import levels_of
@@ -186,10 +186,10 @@ def test_a_process_that_damage_ends_has_broken_the_rule(tmp_path: Path) -> None:
 def test_a_process_that_hangs_is_ended_and_is_no_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    isolated = calls.Isolated(wrong_adapters.Hangs(), f"{WRONG}:Hangs")
+    isolated = isolated_calls.Isolated(wrong_adapters.Hangs(), f"{WRONG}:Hangs")
     tensors, path = {"w": np.ones(3)}, str(tmp_path / "model")
     isolated.save(path, tensors, 1)
-    monkeypatch.setattr(calls, "PATIENCE", 0.5)
+    monkeypatch.setattr(isolated_calls, "PATIENCE", 0.5)
     assert np.array_equal(isolated.restore(path, tensors, 1)["w"], tensors["w"])
     (tmp_path / "model.npz").write_bytes(b"")
     with pytest.raises(ProcessDied, match=r"restore did not return within"):

@@ -23,6 +23,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.planning.policies import Policy
 from shardvar.reference.objects.image import Image, SaveOptions, hold_image, take_image
 from shardvar.reference.objects.keys import SAVE_COUNTER, key_of
+from shardvar.reference.objects.options import CheckpointOptions, policy_of
 from shardvar.reference.objects.restoration import open_restoration
 from shardvar.reference.objects.series import (
     SaveSteps,
@@ -36,7 +37,7 @@ from shardvar.reference.objects.turn import PendingSave, Turn, start_save
 from shardvar.reference.tracking import ObjectGraph, Trackable
 from shardvar.reference.tracking.graph import ContainerNode, node_of
 from shardvar.reference.variables import ResourceVariable, Variable
-from shardvar.verbs.arguments import CheckpointOptions, policy_of, texts_of
+from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import WriteReport

@@ -33,6 +33,7 @@ from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
 from shardvar.reference.objects.image import SaveOptions, hold_image
+from shardvar.reference.objects.options import CheckpointOptions, policy_of
 from shardvar.reference.objects.restoration import graph_of, is_bookkeeping
 from shardvar.reference.objects.saved_model import VARIABLES, write_saved_model
 from shardvar.reference.objects.stored_graph import StoredNode
@@ -40,7 +41,7 @@ from shardvar.reference.objects.values import entries_of
 from shardvar.reference.tracking import ObjectGraph, Stateful, Trackable
 from shardvar.reference.tracking.graph import node_of
 from shardvar.reference.variables import ShardedVariable, Variable, VariableInterface
-from shardvar.verbs.arguments import CheckpointOptions, policy_of, texts_of
+from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.locate import Path, find_target
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport

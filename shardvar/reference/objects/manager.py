@@ -40,6 +40,7 @@ from shardvar.planning.policies import Policy
 from shardvar.reference.objects.checkpoint import Checkpoint
 from shardvar.reference.objects.image import SaveOptions
 from shardvar.reference.objects.note import read_note, remove_checkpoints, write_note
+from shardvar.reference.objects.options import CheckpointOptions, policy_of
 from shardvar.reference.objects.rotation import Retention, plan_rotation
 from shardvar.reference.objects.series import (
     PlanWrite,
@@ -52,7 +53,7 @@ from shardvar.reference.objects.series import (
 from shardvar.reference.objects.turn import PendingSave
 from shardvar.reference.variables import VariableInterface
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.arguments import CheckpointOptions, check_string, policy_of, texts_of
+from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.state_file import (

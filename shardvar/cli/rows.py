@@ -12,6 +12,7 @@ from shutil import get_terminal_size
 
 from shardvar.cli.fitting import Shown, positions_of
 from shardvar.cli.output import (
+    can_print,
     count,
     human_count,
     human_shape,
@@ -268,8 +269,9 @@ def _columns(rows: Sequence[TableRow]) -> list[int]:
         max(len(row[column]) for row in [_HEADERS, *cells]) + _BETWEEN
         for column in range(len(_HEADERS))
     ]
+    has_bars = is_styled() and can_print(share_bar(1))
     room = get_terminal_size().columns + _BETWEEN - sum(widths[column] for column in kept)
-    for more in ((_BAR, _SHARE) if is_styled() else (_SHARE,), (_SHARE,)):
+    for more in ((_BAR, _SHARE) if has_bars else (_SHARE,), (_SHARE,)):
         if len(cells) > 1 and sum(widths[column] for column in more) <= room:
             return sorted({*kept, *more})
     return kept

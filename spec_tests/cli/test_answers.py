@@ -222,6 +222,15 @@ def test_a_terminal_whose_encoding_lacks_symbols_has_trees_of_ascii_in_columns(
         lines = ascii_terminal.read().splitlines()[-4:]
     assert [line[:9] for line in lines] == ["|- q>    ", "`- \\xe9/ ", "   |- a  ", "   `- bc "]
     assert len({len(line) for line in lines}) == 1
+    sv.save(tmp_path / "layers", {f"l.{n}": np.ones(2) for n in range(3)} | {"w": np.ones(4)})
+    with (
+        terminal(120, "xterm", no_color=""),
+        patch("sys.stdout", AsciiTerminal(io.BytesIO(), "ascii")) as ascii_terminal,
+    ):
+        main(["inspect", str(tmp_path / "layers")])
+        ascii_terminal.seek(0)
+        text = ascii_terminal.read()
+    assert "3 x [2]" in text and "\\u" not in text
 
 
 def test_what_was_written_is_named_by_its_file_where_it_is_one(

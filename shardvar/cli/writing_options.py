@@ -70,7 +70,7 @@ def _add_cuts(group: Group) -> None:
         "--shards",
         metavar="[GLOB=]N",
         action="append",
-        help="cut into N shards along axis 0; GLOB selects new keys. With --mesh, give an axis of "
+        help="cut into N slices along axis 0; GLOB selects new keys. With --mesh, give an axis of "
         "the mesh or - for each axis: '*.w=tp,-' (repeatable)",
     )
     group.add_argument(

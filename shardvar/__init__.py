@@ -48,7 +48,7 @@ def _read_stub(text: str) -> dict[str, str]:
     return homes
 
 
-# The loader that found this module finds the stub too, also in a zip archive.
+# The loader that found this module also finds the stub, even in a zip archive.
 _HOME_OF = _read_stub(__spec__.loader.get_data(f"{__path__[0]}/__init__.pyi").decode())
 
 __all__ = [name for name in _HOME_OF if not name.startswith("_")]

@@ -62,7 +62,7 @@ class _Section:
     def __enter__(self) -> None:
         me = get_ident()
         # A thread enters first and looks then, and a fork announces itself first and looks then.
-        # Whatever their order, one of the two sees the other.
+        # In either order, one of the two sees the other.
         _inside[me] = _inside.get(me, 0) + 1
         while _forking and me not in _forking and _inside[me] == 1:
             del _inside[me]

@@ -72,8 +72,8 @@ def parse_shards(
 
     A cut is a number of shards, or with a mesh its axes: an entry for each axis of the tensor,
     ``-`` for one that stays whole, names joined by ``+``. Of several globs that match a tensor the
-    last one counts, so a cut without a glob is put first. ``on_devices`` makes a number a layout
-    too, with shard ``i`` on device ``i``. A mesh is refused that neither a cut names, nor one of
+    last one counts, so a cut without a glob is put first. ``on_devices`` also makes a number a
+    layout, with shard ``i`` on device ``i``. A mesh is refused that neither a cut names, nor one of
     ``joins``.
 
     >>> parse_shards(["emb*=8", "2"])

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MOST_PRETTY = 2000
-"""Rows beyond which a table is plain at a terminal too; rich would take seconds to lay out more."""
+"""Rows beyond which a table is plain even at a terminal; rich would take seconds to lay out
+more."""
 
 _NARROWEST = 20
 """The fewest cells for names in the first column; below that, rows become blocks."""

@@ -2,8 +2,8 @@
 
 A selection that is too long to print is shown as NumPy shows it, by the first and last indices
 along each axis. Only those are read, so the first rows of a table larger than memory can be
-printed. A tensor that fits in an I/O block is verified whole, whatever is selected of it; for a
-larger one a note says where no checksum was compared.
+printed. A tensor that fits in an I/O block is verified whole, for any selection; for a larger one a
+note says where no checksum was compared.
 """
 
 import sys
@@ -98,7 +98,8 @@ def _print_keys(reader: Reader, as_json: bool) -> None:
         )
         return
     say(
-        f"{path_on_a_line(reader.path)} ({reader.format}): {count(len(tensors), 'key')}; give the KEY of one:"
+        f"{path_on_a_line(reader.path)} ({reader.format}): {count(len(tensors), 'key')}; give the "
+        "KEY of one:"
     )
     most = (
         max(get_terminal_size().lines - _LINES_AROUND, 1) if sys.stdout.isatty() else len(tensors)
@@ -109,7 +110,8 @@ def _print_keys(reader: Reader, as_json: bool) -> None:
     print_keys([row for each in shown for row in table.of_tensors(printable(each.key), [each])])
     if len(shown) < len(tensors):
         say(
-            f"{len(tensors) - most:,} more: `shardvar inspect {short_path(reader.path)}` shows them folded."
+            f"{len(tensors) - most:,} more: `shardvar inspect {short_path(reader.path)}` shows "
+            "them folded."
         )
 
 

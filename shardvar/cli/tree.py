@@ -6,7 +6,7 @@ such as the layers of a deep model, share a line as well. Two siblings are alike
 are below them, in any order, with the same kinds of tensors. The range of such a line says exactly
 which numbers exist: ``{0..2,9}``, or ``{00..11}`` with the padding of the keys. A number that no
 sibling has is a gap, which the line knows. Siblings that are alike and differ in one word of
-several, such as the matrices of an attention, share a line too: ``{q,k,v,o}_proj.weight``.
+several, such as the matrices of an attention, also share a line: ``{q,k,v,o}_proj.weight``.
 """
 
 import re

@@ -165,8 +165,7 @@ def run_each(
         alike = groupby(works, attrgetter("threads", "is_beside"))
         for (threads, is_beside), group in alike:
             batches = _in_turn(group, threads if is_beside else 1)
-            # Closed here whatever happens, so that no thread writes into a file that is closed
-            # below.
+            # Always closed here, so that no thread writes into a file that is closed below.
             with closing(
                 map_ahead(_write_batch, batches, threads, 4 * threads)
                 if threads

@@ -302,6 +302,8 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
         number = some.target
         start = np.maximum(some.source_start, firsts[number])
         stop = np.minimum(some.source_start + some.nbytes, firsts[number] + moves.nbytes[number])
+        # Where the common bytes go in the target, and where they begin in the unit: of a move of
+        # [20, 40) to byte 7 and a unit [16, 32), the bytes [20, 32) go to byte 7, after 4 to skip.
         columns = (
             moves.target[number],
             places[number] + start - firsts[number],

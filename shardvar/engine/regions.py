@@ -320,11 +320,14 @@ def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
     def receive(moves: MoveTable, span: memoryview, begins: list[int]) -> None:
         stretch, begin, end = _stretches(moves)
         groups, places = moves.target[stretch], np.array(begins)[stretch]
+        # Groups that lie in the span as a whole: all of their regions are copied in one call. A
+        # byte of the payload that is at `begin` of it is at `places` of the span.
         is_whole = (begin <= low[groups]) & (end >= high[groups])
         whole, counts = groups[is_whole], (bounds[groups + 1] - bounds[groups])[is_whole]
         mine = wanted.take(integers_of_ranges(bounds[whole], bounds[whole + 1]))
         mine.copy(span, mine.starts() + np.repeat((places - begin)[is_whole], counts), buffers)
         filled = int(mine.nbytes().sum())
+        # The others reach out of it: their regions are cut to what the span holds.
         for number in np.flatnonzero(~is_whole).tolist():
             mine = wanted.take(np.arange(bounds[groups[number]], bounds[groups[number] + 1]))
             met = _met(mine, reading.entries, int(begin[number]), int(end[number]))

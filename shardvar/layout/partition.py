@@ -206,7 +206,7 @@ class PartitionSpec(_SpecFields):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]  # of any other named tuple
-        """Check what ``_replace`` makes, too, which a named tuple would not."""
+        """Also check what ``_replace`` makes, which a named tuple would not."""
         return cls(*iterable)
 
     def sizes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -106,8 +106,11 @@ def _num_edits(a: str, b: str, most: int) -> int:
     >>> _num_edits("filtre", "filter", 2), _num_edits("model.layer.1", "model.layers.1", 2), _num_edits("ab", "xyz", 2)
     (1, 1, 3)
     """
+    # Each edit changes the length by one at most.
     if abs(len(a) - len(b)) > most:
         return most + 1
+    # What both begin with costs nothing; at the first difference, a letter is removed from either
+    # text, or replaced, or exchanged with the next one.
     start = next(
         (place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
         min(len(a), len(b)),

@@ -294,6 +294,8 @@ def _check_cover(
     """
     # Tensors of no bytes share their BEGIN with the next tensor; END sorts them before it.
     order = np.lexsort((end, begin))
+    # Each must begin where the one before it ends: of [0, 8), [8, 12) and [12, 20) the expected
+    # beginnings are 0, 8 and 12, and the file ends at 20.
     expected = np.concatenate([[0], end[order]])
     wrong = np.flatnonzero(begin[order] != expected[:-1])
     if len(wrong):

@@ -215,6 +215,8 @@ def _check_restarts(block: bytes, offset: int) -> int:
     0. A restart at the end of the entries is allowed only in a block without entries, where it is
     the 0 that every block has.
     """
+    # A block ends with its restarts, 4 bytes each, and their count: 100 bytes with 3 restarts have
+    # entries up to byte 100 - 4 - 12 = 84.
     count = struct.unpack_from("<I", block, len(block) - 4)[0] if len(block) >= 4 else 0
     stop = len(block) - 4 - 4 * count
     if not count or stop < 0:

@@ -9,9 +9,9 @@ Each begins after a reference to a name in the memo:
                name ] MEMOIZE class instance of two names and values, APPEND, SETITEMS BUILD
     beginning  ) NEWOBJ MEMOIZE [} MEMOIZE] (                                what follows is read opcode by opcode
 
-A name is a reference to the memo. A value is one too, or a new text, an integer, or a size. The
-expressions know no lengths: a text with the byte 0x94 in it, or of another length than its first
-byte says, is left to the opcodes, and so is everything else that is unusual.
+A name is a reference to the memo. So is a value, a new text, an integer, or a size. The expressions
+know no lengths: a text with the byte 0x94 in it, or of another length than its first byte says, is
+left to the opcodes, and so is everything else that is unusual.
 
 They need a memo whose numbers never change their values, and no PUT opcodes.
 """

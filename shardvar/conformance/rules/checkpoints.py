@@ -71,7 +71,7 @@ def expect_tensors(came: Any, must: Mapping[str, Array]) -> None:
     """``Broken`` unless every tensor came, bit for bit."""
     for key, array in must.items():
         if key not in came:
-            raise Broken(f"It gave {sorted(came)}.", f"It must give {key!r} too.")
+            raise Broken(f"It gave {sorted(came)}.", f"It must also give {key!r}.")
         _expect_bits(key, np.asarray(came[key]), array)
 
 

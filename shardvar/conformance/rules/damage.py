@@ -123,7 +123,7 @@ def check_damage(
 ) -> None:
     tensors, num_shards, damage = case
     with checkpoint_path(adapter) as path:
-        # Save. In one to three shards, in whatever files the format makes of them.
+        # Save. In one to three shards, in the files that the format makes of them.
         adapter.save(path, tensors, num_shards)
         directory = str(Path(path).parent)
         expect(

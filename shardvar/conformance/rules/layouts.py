@@ -224,8 +224,8 @@ def typed_updates(draw: st.DrawFn) -> Any:
 
 @rule("R-SV-3-scatter-dtypes", 3, "000", WRITES, "create scatter read", typed_updates())
 def updates_keep_dtypes(adapter: Calls, case: Any) -> None:
-    """A `scatter` of update writes rows of every dtype as they are, NaNs and the largest integers
-    too."""
+    """A `scatter` of update writes rows of every dtype as they are, including NaNs and the largest
+    integers."""
     check_scatter(adapter, case)
 
 

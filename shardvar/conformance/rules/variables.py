@@ -276,7 +276,6 @@ def rows_outside_are_refused(adapter: Calls, case: Indexed) -> None:
 def products_are_of_the_whole(adapter: Calls, case: LaidOutCase) -> None:
     """A product with the variable is the product with the whole."""
     value, layout = case
-    # Small integers: every product and sum is exact in float32, in whatever order shards are
-    # multiplied.
+    # Small integers: every product and sum is exact in float32, in any order of shards.
     left = counting((2, len(value)))
     expect_equal(adapter.matmul(left, made(adapter, value, layout)), left @ value)

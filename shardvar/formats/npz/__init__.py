@@ -39,8 +39,8 @@ class NpzFormat:
         names = storage.names()
         if not name:
             return [found for found in names if found.endswith(_FILE_SUFFIX)]
-        # The ending is believed. A file of any other name may be an archive too, so its first bytes
-        # decide.
+        # The ending is believed. A file of any other name may also be an archive, so its first
+        # bytes decide.
         if name in names and (name.endswith(_FILE_SUFFIX) or _begins_with_array(storage, name)):
             return [name]
         return [name + _FILE_SUFFIX] if name + _FILE_SUFFIX in names else []

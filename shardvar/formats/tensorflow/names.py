@@ -90,7 +90,7 @@ def check_readable(prefix: str) -> None:
 def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
     """Return the bundles of a directory, or else prefixes of data files, or V1 checkpoints."""
     # An ``.index`` without data files may be a file of another program, so its last bytes are read.
-    # Bundles without any tensor have no data files and are found by these bytes too.
+    # Bundles without any tensor have no data files and are also found by these bytes.
     data = {match["prefix"] for name in names if (match := DATA_NAME.fullmatch(name))}
     indexes = [name.removesuffix(_INDEX_SUFFIX) for name in names if name.endswith(_INDEX_SUFFIX)]
     bundles = [

@@ -269,6 +269,7 @@ def _check_places(
         np.isin(entries.file, list(unreadable)), lambda row: unreadable[int(entries.file[row])]
     )
     beyond = (entries.start >= 0) & (size >= 0) & (entries.slices.nbytes > size - entries.start)
+    # By file: the first byte of the first payload with missing bytes, and the end of the last one.
     first = np.full(len(files), np.iinfo(np.int64).max)
     np.minimum.at(first, entries.file[beyond], entries.start[beyond])
     stop = np.zeros(len(files), np.int64)

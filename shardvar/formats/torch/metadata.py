@@ -158,6 +158,7 @@ def _places(
                 "The key of an entry of the index is not text, or its offset not a tuple of "
                 "integers."
             )
+        # What is wrong with one place is a fault of its key; the others can be read.
         file, start, nbytes = found
         if type(file) is not str or type(start) is not int or type(nbytes) is not int:
             items.faults.setdefault(

@@ -88,7 +88,8 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
 def _files(storage: Storage, name: str) -> list[str]:
     """Return the files of all ranks."""
     world, there = world_size_of(name) or 0, set(storage.names())
-    # The folder has a bounded number of files, so the search ends, whatever size the name claims.
+    # The folder has a bounded number of files, so the search ends, for any size that the name
+    # claims.
     missing = (rank for rank in count() if rank_file(name, rank) not in there)
     lost = [rank for rank in islice(missing, MAX_NAMED + 1) if rank < max(world, 1)]
     if lost:

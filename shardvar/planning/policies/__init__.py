@@ -1,5 +1,5 @@
-"""Policies: which slices share a file. Pure functions of columns, which can be called as RFC 001's
-callbacks too."""
+"""Policies: which slices share a file. Pure functions of columns, which can also be called as RFC
+001's callbacks."""
 
 from shardvar.planning.policies.grouping import (
     AllInOnePolicy,

@@ -9,8 +9,8 @@ without those shards exceeding a specified size."
 2. Fill files in order. Slices that fit go in; a slice that does not fit is cut, or begins the next
    file. Row ranges that fit are found by bisection, so the cost grows with the files, not with the
    slices.
-3. Cut (``cut_rules``). The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a cut the rest
-   may be awkward, so this can take more files than necessary. Where it takes more than
+3. Cut (``cut_rules``). The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a
+   cut the rest may be awkward, so this can take more files than necessary. Where it takes more than
    ``fewest_files``, fill again and cut down to single elements (``cut_to_elements``). TensorFlow
    also fills in order, so it never needs fewer files.
 

@@ -4,10 +4,10 @@ ways:
     columns    ``assign(slices, capabilities)``: all slices at once, only from metadata
     callback   ``__call__(shardable_tensors)``: tensor by tensor, RFC 001's ``ShardingCallback``
 
-The policies of shardvar answer in columns, which is fast. ``ColumnarPolicy`` makes each of them a
-callback too, with the law that both ways give the same answer. A shardable tensor is anything with
-the attributes ``checkpoint_key``, ``dtype``, ``shape``, ``slice_spec``, ``device`` and ``tensor``;
-a tensor is anything that a basic index of NumPy cuts. Nothing is read here.
+The policies of shardvar answer in columns, which is fast. ``ColumnarPolicy`` also makes each of
+them a callback, with the law that both ways give the same answer. A shardable tensor is anything
+with the attributes ``checkpoint_key``, ``dtype``, ``shape``, ``slice_spec``, ``device`` and
+``tensor``; a tensor is anything that a basic index of NumPy cuts. Nothing is read here.
 
 To add a policy, derive from ``ColumnarPolicy`` and write ``description`` and ``assign``; a policy
 with a limit adds ``exceeding(assignment)``, which lists the files that are larger.

@@ -149,8 +149,7 @@ class ShardedVariable(Variable):
         return self._shards.plan_row_writes(update, rows, values, order)
 
     def _written(self, read_value: bool) -> Any:
-        # R-ASSIGN-2: as TensorFlow, every write returns the container itself, whatever read_value
-        # says.
+        # R-ASSIGN-2: as TensorFlow, every write returns the container itself, for any read_value.
         return self
 
     def __copy__(self) -> Self:

@@ -174,7 +174,7 @@ def _report(
             if stored in reader.faults:
                 walk.fail(key, side, reader.faults[stored])
     failed = {key for key, _ in walk.unreadable}
-    # Move: the values of the others, which may turn out to be damaged too.
+    # Move: the values of the others, which may also turn out to be damaged.
     compare([key for key in common if key not in failed])
     failed = {key for key, _ in walk.unreadable}
     return DiffReport(

@@ -53,6 +53,8 @@ class Products:
             rows[0], rows[1] = x, y
             np.subtract(rows[0], rows[1], out=rows[2])
             squares, product = _dots(rows, rows).tolist(), float(_dots(rows[0], rows[1]))
+        # The fast way is right if all sums are finite, and too large to have lost squares that
+        # underflowed; a difference of only zeros has lost nothing.
         if (
             _SAFE[0] < min(squares[:2])
             and max(squares[:2]) < _SAFE[1]

@@ -28,6 +28,7 @@ def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[in
         for row, each in sides.items():
             try:
                 for read in each.portions():
+                    # Another thread has found a difference: the rest need not be read.
                     if row in unlike:
                         break
                     yield row, read

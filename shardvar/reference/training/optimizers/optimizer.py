@@ -319,8 +319,8 @@ class Optimizer(Trackable):
             raise ArgumentTypeError(f"{name} is {value!r}.", "Give a number.") from None
         if not isfinite(number):
             raise ArgumentError(f"{name} is {number}.", "Give a finite number.")
-        # float32 as in TensorFlow, whatever is trained: 0.001 of a checkpoint is then the same bits
-        # here and there.
+        # float32 as in TensorFlow, for variables of any dtype: 0.001 of a checkpoint is then the
+        # same bits here and there.
         variable: VariableInterface = Variable(
             np.float32(number), trainable=False, name=f"{self._name}/{name}"
         )

@@ -14,7 +14,7 @@ for it.
 R-OPT-1 (RFC 002): sparse updates are "essentially dicts mapping from indices to vectors". Sums go
 from the first to the last, so they are the same bits however the rows are spread over shards. Keras
 3 squares before it sums, which is not the gradient's square: of 1 and 2 for one row it makes 1 + 4
-= 5, and not 9. ``compat="keras3"`` does so too, in float32 where the gradient has few bits.
+= 5, and not 9. ``compat="keras3"`` also does so, in float32 if the gradient has few bits.
 """
 
 from collections.abc import Callable, Iterator, Mapping

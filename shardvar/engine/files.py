@@ -251,7 +251,10 @@ def _finish_file(work: FileWork) -> FileReport:
     task, targets = work.task, work.task.plan.targets
     try:
         checksums = join_sums(
-            task.writer, targets, work.units, [work.sums[each] for each in range(len(work.units))]
+            task.writer,
+            targets,
+            work.units,
+            list(map(work.sums.__getitem__, range(len(work.units)))),
         )
         for start, frame in task.writer.frame(targets, task.start, checksums):
             work.file.write(start, frame)

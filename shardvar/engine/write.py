@@ -120,17 +120,16 @@ def write_checkpoint(
     except BaseException as error:
         if is_written:
             sink.withdraw()
-            _remove_journals(tasks)
+            _remove(tasks, JOURNAL)
         # What was interrupted can be taken up again if it can be found again.
         elif not (resume and (_is_interrupt(error) or sink.is_in_place())):
             # Any file may hold bytes of a damaged source, so all are removed. After other errors,
             # only the ones of this run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)
         raise
-    if resume:
-        _remove_journals(tasks)
+    _remove(tasks, JOURNAL)
     return WriteSummary(
-        len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports)
+        len(tasks), len(tasks) - len(begun), sum([report.nbytes for report in reports])
     )
 
 
@@ -166,8 +165,8 @@ def _write_files(
         )
         reports = {name: report for name, report in known if report is not None}
     begun += [task for task in tasks if task.name not in reports]
-    for report in reports.values():
-        progress(report.nbytes)
+    for kept in reports.values():
+        progress(kept.nbytes)
 
     def finish(each: tuple[FileTask, FileReport]) -> None:
         task, report = each
@@ -257,16 +256,15 @@ def read_journal(task: FileTask) -> FileReport | None:
 def _remove_files(tasks: Sequence[FileTask]) -> None:
     """Remove what tasks wrote, as far as the disk allows; called after another error."""
     _remove(tasks, "")
-    _remove_journals(tasks)
-
-
-def _remove_journals(tasks: Sequence[FileTask]) -> None:
-    """Remove only the journals, as far as the disk allows: without its file, and next to another
-    one, a journal is void."""
     _remove(tasks, JOURNAL)
 
 
 def _remove(tasks: Sequence[FileTask], ending: str) -> None:
+    """Remove files of tasks, or their journals by their ending, as far as the disk lets.
+
+    A journal is void without its file, and next to another one.
+    """
+
     def remove(task: FileTask) -> None:
         with suppress(StorageError):
             task.storage.remove(task.name + ending)

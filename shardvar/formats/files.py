@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import TypeVar
 
@@ -122,7 +123,7 @@ class DataFiles:
         init=False, default_factory=OrderedDict
     )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
-    _closed: list[bool] = field(init=False, default_factory=lambda: [False])
+    _closed: list[bool] = field(init=False, default_factory=partial(list, (False,)))
     _lock: RLock = field(init=False, default_factory=new_lock)
 
     @property
@@ -156,7 +157,7 @@ class DataFiles:
 
         The last copies are kept, so that reading one block after the other fetches each once.
         """
-        if self.traits is None:
+        if self.storage.traits is None:
             return self.map(number)[start:stop]
         place = number, start, stop
         with self._lock:
@@ -240,7 +241,7 @@ class FileSource(Source):
     @property
     def traits(self) -> Traits | None:
         """The cost of a request to the files' storage; None on a local disk."""
-        return self.data.traits
+        return self.data.storage.traits
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""

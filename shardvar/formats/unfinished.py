@@ -23,6 +23,9 @@ from collections.abc import Iterable, Sequence
 
 from shardvar.pictures.words import count
 
+SHARE_MARK = ".svshare-"
+"""A part of the name of every file of a share."""
+
 _SHARE = r"\.svshare-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
 _SHARE_FILE = re.compile(_SHARE + r"\..+", re.DOTALL)
 _ANY_SHARE_FILE = re.compile(r".+" + _SHARE + r"\..+", re.DOTALL)
@@ -62,10 +65,8 @@ def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
     """
     names = [name for name in names if not is_share_file(name)]
     there = set(names)
-    return sorted(
-        (name for name in names if _is_unfinished(name, prefix, there)),
-        key=lambda name: name[0] != ".",
-    )
+    left = [name for name in names if _is_unfinished(name, prefix, there)]
+    return sorted(left, key=lambda name: name[0] != ".")
 
 
 def _is_unfinished(name: str, prefix: str, there: set[str]) -> bool:

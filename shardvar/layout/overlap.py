@@ -24,6 +24,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from shardvar.layout.dtypes import Ints
+from shardvar.layout.region import intersect
 
 _BATCH = 1 << 20
 """Candidate pairs expanded at a time: 8 MiB a column of int64."""
@@ -75,9 +76,11 @@ def overlapping_pairs(
         if halves is None:
             for i, j in _expand(*ranges[best]):
                 # The first corner of what two regions share lies in one cell, which reports them.
-                offset = np.maximum(cell_a[0][i], cell_b[0][j])
-                stop = np.minimum(cell_a[1][i], cell_b[1][j])
-                keep = ((offset < stop) & (low <= offset) & (offset < high)).all(axis=1)
+                start_a, start_b = cell_a[0][i], cell_b[0][j]
+                offset, shape = intersect(
+                    start_a, cell_a[1][i] - start_a, start_b, cell_b[1][j] - start_b
+                )
+                keep = ((shape > 0) & (low <= offset) & (offset < high)).all(axis=1)
                 if keep.any():
                     yield rows_a[i[keep]], rows_b[j[keep]]
             continue

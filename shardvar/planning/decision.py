@@ -235,7 +235,7 @@ def find_unequal(given: SliceTable, answered: SliceTable) -> list[str]:
 
 def _empties(slices: SliceTable) -> Counter[tuple[str, Region]]:
     rows = np.flatnonzero((slices.shape == 0).any(axis=1)).tolist()
-    return Counter((slices.key(row), slices.region(row)) for row in rows)
+    return Counter(zip(map(slices.key, rows), map(slices.region, rows), strict=True))
 
 
 def find_cut(answered: SliceTable, capabilities: Capabilities) -> list[str]:

@@ -11,7 +11,6 @@ An object that would run code when it is loaded is never carried.
 """
 
 from collections.abc import Collection, Mapping
-from types import NoneType
 
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Format
@@ -30,7 +29,10 @@ def find_objects(
     # An object of a class that is not read may be carried. Any other fault is one of the
     # checkpoint.
     faults = reader.faults
-    readable = {key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}
+    readable = set(keys)
+    for key, fault in faults.items():
+        if not isinstance(fault, UnsupportedError):
+            readable.discard(key)
     carried = reader.source.objects(readable, form.name)
     if carried is None:
         return {}, []

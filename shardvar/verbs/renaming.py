@@ -52,6 +52,8 @@ def select_keys(
     >>> sorted(select_keys(["a/w", "a/b", "c"], "a/*", "*/b"))
     ['a/w']
     """
+    if filter is None and exclude is None:
+        return set(keys)
     wanted = ["*"] if filter is None else strings_of(filter, "globs")
     unwanted = [] if exclude is None else strings_of(exclude, "globs")
     kept = set(keys)

@@ -222,9 +222,9 @@ def _reshard(
             kept.intersection(reader.faults).difference(objects),
         )
         lost = find_lost(reader, kept.difference(objects))
-    gone = {each.key for each in lost if each.key is not None}
+    gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
     chosen = _select(reader, kept, objects, texts, changes, gone)
-    texts = [key for key in texts if key not in gone]
+    texts = [key for key in texts if key not in gone] if gone else texts
     metadata = _metadata(reader, chosen, objects, texts, lost)
     partition = changes.partition
     if lost:
@@ -286,7 +286,7 @@ def _find(
             "Several sources are joined only if all are whole.",
             "Rescue them one by one, then join.",
         )
-    found = [find_checkpoint(each) for each in sources]
+    found = list(map(find_checkpoint, sources))
     goal = find_target(target, format, otherwise=found[0].format.name)
     for each in found:
         if is_same(each, goal):
@@ -359,8 +359,10 @@ def _metadata(
         user |= note_of(lost)
     if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
         user["encodings"] = json.dumps(chosen.encodings)
-    paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
-    carried = {new[key]: octets for key, octets in objects.items()}
+    paths = dict(reader.metadata.paths)
+    for key in [key for key in paths if new.get(key) != key]:
+        del paths[key]
+    carried = dict(zip(map(new.__getitem__, objects), objects.values(), strict=True))
     return Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
 
 
@@ -389,7 +391,7 @@ def _generation(
     stored, transposed = work.entries, list[int]()
     if payloads is not reader.source:
         stored, transposed = stored_entries(payloads, work.entries)
-    named = " ".join(f"{each.path} {each.format.name}" for each in found)
+    named = " ".join(map("{0.path} {0.format.name}".format, found))
     digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
     digest.update(
         repr((work.assignment.num_files, work.metadata, transposed)).encode(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from shardvar.errors import ArgumentError
-from shardvar.formats.unfinished import JOURNAL_ENDING, is_share_file, share_files
+from shardvar.formats.unfinished import JOURNAL_ENDING, SHARE_MARK, is_share_file, share_files
 
 _INDEX_SUFFIX = ".svindex"
 
@@ -67,8 +67,8 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
     # An interpretation counts only if its index exists: data files without an index are not a
     # checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
-    # What one process wrote is not a checkpoint.
-    indexes = [file for file in indexes if not is_share_file(file)]
+    # The index of a share, which one process wrote, is not a checkpoint.
+    indexes = [file for file in indexes if SHARE_MARK not in file or not is_share_file(file)]
     if not name:
         return [file.removesuffix(_INDEX_SUFFIX) for file in indexes]
     if native_index_name(name) in indexes:

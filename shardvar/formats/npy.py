@@ -11,10 +11,9 @@ import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, UnsupportedError, prefix_errors
 from shardvar.formats.files import DataFiles, FileSource, read_beginning
-from shardvar.formats.protocol import Sink
+from shardvar.formats.protocol import Format
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
-from shardvar.planning.plan import Assignment
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES, foreign_file
@@ -65,7 +64,7 @@ class NpySource(FileSource):
 
 
 @dataclass(frozen=True, slots=True)
-class NpyFormat:
+class NpyFormat(Format):
     """npy: one array."""
 
     name: str = "npy"
@@ -98,21 +97,6 @@ class NpyFormat:
             tensors.whole(), np.zeros(1, np.int64), start, np.array([NO_CHECKSUM]), plain
         )
         return NpySource(TableIndex(entries, [name]), header, data)
-
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> Sink:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format npy is read and not written.", "Choose the format npz.")
-
-    def remove(self, storage: Storage, name: str) -> None:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format npy is read and not written.", "Remove the file.")
 
 
 def _read_header(file: ReadableFile) -> NpyHeader:

@@ -39,7 +39,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import ReadError
+from shardvar.errors import ReadError, UnsupportedError
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import message
 from shardvar.planning.capabilities import Capabilities
@@ -282,17 +282,28 @@ class Sink(ABC):
         return False
 
 
-class Format(Protocol):
-    """A file layout: the way in which an index and payloads lie in files."""
+READ_ONLY = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
+"""The capabilities of a format that is only read: it can hold nothing."""
 
-    @property
-    def name(self) -> str:
-        """The name for ``format=``."""
+
+class Format(ABC):
+    """A file layout: the way in which an index and payloads lie in files.
+
+    A format of another package inherits from this class. One that is only read defines ``name``,
+    ``locate`` and ``open``.
+    """
+
+    __slots__ = ()
+
+    name: str
+    """The name for ``format=``."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """The dtypes, slices and files that it can hold; no dtype if it is only read."""
+        """The dtypes, slices and files that it can hold; no dtype if it is only read, the default."""
+        return READ_ONLY
 
+    @abstractmethod
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the checkpoints in the directory that ``name`` may mean, each as the name that
         ``open`` takes.
@@ -303,6 +314,7 @@ class Format(Protocol):
         finds, by names only, which formats need to be asked.
         """
 
+    @abstractmethod
     def open(self, storage: Storage, name: str) -> Source:
         """Open a checkpoint that ``locate`` found. Reads as little as the format allows."""
 
@@ -319,8 +331,10 @@ class Format(Protocol):
 
         ``generation`` is a token of letters and digits that no other writer uses at the same time.
         Existing files may be read and are not changed. ``UnsupportedError`` if the format cannot
-        hold the slices (``planning.capabilities``).
+        hold the slices (``planning.capabilities``), or is only read, the default.
         """
+        cause = f"The format {self.name} is read and not written."
+        raise UnsupportedError(cause, "Choose another format, such as safetensors.")
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the checkpoint ``name`` (a name for ``create``): its index first, then its other
@@ -328,8 +342,11 @@ class Format(Protocol):
 
         Files that writers of this name left behind are also removed, even if it has no checkpoint.
         Files of other checkpoints stay: the index is not believed, and only names that a writer of
-        this checkpoint uses are removed.
+        this checkpoint uses are removed. ``UnsupportedError`` if the format is only read.
         """
+        raise UnsupportedError(
+            f"The format {self.name} is read and not written.", "Remove the file."
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,7 +361,7 @@ class WrittenFiles:
     """[m] the first byte of each assigned slice's payload, in bytes of its file."""
 
 
-class SharedFormat(Format, Protocol):
+class SharedFormat(Format):
     """A format in which many processes may write one checkpoint, each a file as ``create`` lays it
     out.
 
@@ -352,6 +369,9 @@ class SharedFormat(Format, Protocol):
     part in.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def adopt(
         self,
         storage: Storage,

@@ -7,14 +7,11 @@ source      the payloads: as they are stored, or dequantized
 
 from dataclasses import dataclass
 
-from shardvar.errors import UnsupportedError
 from shardvar.formats.gguf.contents import read_gguf
 from shardvar.formats.gguf.names import find_gguf
 from shardvar.formats.gguf.source import GgufSource
-from shardvar.formats.protocol import Sink
+from shardvar.formats.protocol import Format
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
 CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
@@ -22,7 +19,7 @@ CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
-class GgufFormat:
+class GgufFormat(Format):
     """gguf: one file, or the parts of a split one."""
 
     name: str = "gguf"
@@ -37,23 +34,6 @@ class GgufFormat:
     def open(self, storage: Storage, name: str) -> GgufSource:
         """Open a file, or all parts of a split one; only their headers are read."""
         return GgufSource(read_gguf(storage, name))
-
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> Sink:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError(
-            "The format gguf is read and not written.", "Choose the format safetensors."
-        )
-
-    def remove(self, storage: Storage, name: str) -> None:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format gguf is read and not written.", "Remove the file.")
 
 
 FORMAT = GgufFormat()

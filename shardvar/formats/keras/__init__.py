@@ -12,14 +12,11 @@ source      the payloads
 
 from dataclasses import dataclass
 
-from shardvar.errors import UnsupportedError
 from shardvar.formats.keras.contents import read_keras
 from shardvar.formats.keras.names import find_keras
 from shardvar.formats.keras.source import KerasSource
-from shardvar.formats.protocol import Sink
+from shardvar.formats.protocol import Format
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
 CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
@@ -27,7 +24,7 @@ CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
-class KerasFormat:
+class KerasFormat(Format):
     """keras: one HDF5 file, by itself or in an archive, or a set with an index."""
 
     name: str = "keras"
@@ -43,23 +40,6 @@ class KerasFormat:
         """Open a file, an archive, or a set by its index. The model's configuration is not
         built."""
         return KerasSource(read_keras(storage, name))
-
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> Sink:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError(
-            "The format keras is read and not written.", "Choose the format safetensors."
-        )
-
-    def remove(self, storage: Storage, name: str) -> None:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format keras is read and not written.", "Remove the file.")
 
 
 FORMAT = KerasFormat()

@@ -18,7 +18,7 @@ from shardvar.formats.files import take_away
 from shardvar.formats.native.names import aside_name, find_native, leftovers, native_index_name
 from shardvar.formats.native.sink import CAPABILITIES, NativeSink, adopt_native, create_native
 from shardvar.formats.native.source import NativeSource, open_native
-from shardvar.formats.protocol import WrittenFiles
+from shardvar.formats.protocol import SharedFormat, WrittenFiles
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -26,7 +26,7 @@ from shardvar.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class NativeFormat:
+class NativeFormat(SharedFormat):
     """The native format; its methods name a checkpoint by its prefix."""
 
     name: str = "shardvar"

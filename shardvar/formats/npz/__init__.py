@@ -11,6 +11,7 @@ from shardvar.formats.files import look_into
 from shardvar.formats.npz.contents import MEMBER_SUFFIX, read_archive
 from shardvar.formats.npz.sink import plan_archive
 from shardvar.formats.npz.source import NpzSource
+from shardvar.formats.protocol import Format
 from shardvar.formats.sinks import OneFileSink, remove_one_file
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -26,7 +27,7 @@ CAPABILITIES = Capabilities(dtypes=NPY_DTYPES, slice_dtypes=frozenset(), many_fi
 
 
 @dataclass(frozen=True, slots=True)
-class NpzFormat:
+class NpzFormat(Format):
     """npz: one zip archive of arrays."""
 
     name: str = "npz"

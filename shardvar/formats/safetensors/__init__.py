@@ -10,7 +10,7 @@ sink      writing a checkpoint
 from dataclasses import dataclass
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.protocol import WrittenFiles
+from shardvar.formats.protocol import SharedFormat, WrittenFiles
 from shardvar.formats.safetensors.names import find_safetensors, is_set_index, split_shard_name
 from shardvar.formats.safetensors.shards import read_shards
 from shardvar.formats.safetensors.sink import (
@@ -37,7 +37,7 @@ CAPABILITIES = Capabilities(
 
 
 @dataclass(frozen=True, slots=True)
-class SafetensorsFormat:
+class SafetensorsFormat(SharedFormat):
     """safetensors: one file, or a set of files with an index."""
 
     name: str = "safetensors"

@@ -10,7 +10,7 @@ sink        writing a checkpoint
 from dataclasses import dataclass
 
 from shardvar.formats.files import take_away
-from shardvar.formats.protocol import WrittenFiles
+from shardvar.formats.protocol import SharedFormat, WrittenFiles
 from shardvar.formats.tensorflow.names import bundle_index_name, find_bundles
 from shardvar.formats.tensorflow.protos import ENUMS
 from shardvar.formats.tensorflow.sink import BundleSink, adopt_bundle, plan_bundle, unnamed_files
@@ -35,7 +35,7 @@ CAPABILITIES = Capabilities(
 
 
 @dataclass(frozen=True, slots=True)
-class TensorFlowFormat:
+class TensorFlowFormat(SharedFormat):
     """TensorFlow's V2 format; its methods name a checkpoint by its prefix."""
 
     name: str = "tensorflow"

@@ -19,7 +19,7 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
 
 from dataclasses import dataclass
 
-from shardvar.formats.protocol import WrittenFiles
+from shardvar.formats.protocol import SharedFormat, WrittenFiles
 from shardvar.formats.torch.dcp import open_dcp
 from shardvar.formats.torch.names import METADATA, find_dcp
 from shardvar.formats.torch.sink import DcpSink, adopt_dcp, plan_dcp, remove_dcp
@@ -43,7 +43,7 @@ its offset."""
 
 
 @dataclass(frozen=True, slots=True)
-class TorchFormat:
+class TorchFormat(SharedFormat):
     """torch.distributed.checkpoint: a folder with an index and files of items."""
 
     name: str = "torch"

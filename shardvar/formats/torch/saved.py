@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.protocol import FileChecksums, Format
 from shardvar.formats.sinks import OneFileSink, check_uncut, remove_one_file
 from shardvar.formats.torch.archive import (
     PackedRecord,
@@ -153,7 +153,7 @@ CAPABILITIES = Capabilities(
 
 
 @dataclass(frozen=True, slots=True)
-class SavedFormat:
+class SavedFormat(Format):
     """torch.save: a file, or a set of files with an index, which is only read."""
 
     name: str = "pt"

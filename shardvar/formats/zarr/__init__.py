@@ -21,6 +21,7 @@ The codec of an array's description is ``wire.zarr_metadata``.
 from dataclasses import dataclass
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.protocol import Format
 from shardvar.formats.zarr.build import WRITTEN, build_array, build_group, build_root
 from shardvar.formats.zarr.group import open_group
 from shardvar.formats.zarr.names import GROUPS, check_paths, find_group, folders_above
@@ -56,7 +57,7 @@ CAPABILITIES = Capabilities(
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrFormat:
+class ZarrFormat(Format):
     """Zarr of version 2 or 3: a folder with a group, or with one array. Version 3 is written."""
 
     name: str = "zarr"

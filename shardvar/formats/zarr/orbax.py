@@ -26,7 +26,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.protocol import Finding
+from shardvar.formats.protocol import Finding, Format
 from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
@@ -79,7 +79,7 @@ INLINE_NBYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class OrbaxFormat:
+class OrbaxFormat(Format):
     """Orbax: a folder with an index and arrays."""
 
     name: str = "orbax"

@@ -20,7 +20,7 @@ from shardvar.formats.native import FORMAT as NATIVE
 from shardvar.formats.native.entries import RUN_NBYTES
 from shardvar.formats.native.sink import NativeSink
 from shardvar.formats.native.source import NativeSource
-from shardvar.formats.protocol import FileChecksums, FileWriter, SharedFormat, Sink
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, SharedFormat, Sink
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -94,7 +94,7 @@ class ShareSink(Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareFormat:
+class ShareFormat(Format):
     """The shares of a checkpoint, as a format."""
 
     target: SharedFormat

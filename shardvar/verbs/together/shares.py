@@ -314,7 +314,7 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
             f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}."
         )
     target = find_target(path, format, otherwise="shardvar")
-    if not hasattr(target.format, "adopt"):
+    if not isinstance(target.format, SharedFormat):
         cause = f"The format {target.format.name} cannot be written by several processes."
         raise UnsupportedError(
             cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."

@@ -73,8 +73,8 @@ def print_table(
 
     If a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names
     in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
-    At a terminal with colours, columns and cells (row, column) have the ``styles``, the names of the
-    rows ``bold`` are so, and the branches of a tree are dim.
+    At a terminal with colours, columns and cells (row, column) have the ``styles``, the names of
+    the rows ``bold`` are so, and the branches of a tree are dim.
     """
     if sys.stdout.isatty():
         rows = [[_encodable(cell) for cell in row] for row in rows]

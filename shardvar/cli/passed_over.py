@@ -1,4 +1,5 @@
-"""A note on the checkpoints of a folder that a command did not use, with the command that shows them."""
+"""A note on the checkpoints of a folder that a command did not use, with the command that shows
+them."""
 
 import os
 from argparse import Namespace

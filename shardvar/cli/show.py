@@ -227,7 +227,8 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes, width: int) -> str:
         edgeitems=_EDGE,
         max_line_width=width,
         separator=", ",
-        formatter={"object": _string},  # type: ignore[arg-type]  # NumPy's stubs name other elements
+        # NumPy's stubs name other elements.
+        formatter={"object": _string},  # type: ignore[arg-type]
     )
 
 

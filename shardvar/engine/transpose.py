@@ -10,9 +10,10 @@ which are copied in tiles out of a memory map of the file.
     . . x x . .
     . . x x . .
 
-A payload that cannot be mapped is read once, from its beginning to its end, and mapped likewise: into
-memory if it is small, else into a temporary file without a name. These are payloads that the source
-decodes, and those in a bucket. Each payload is verified whole before its first element is moved.
+A payload that cannot be mapped is read once, from its beginning to its end, and mapped likewise:
+into memory if it is small, else into a temporary file without a name. These are payloads that the
+source decodes, and those in a bucket. Each payload is verified whole before its first element is
+moved.
 """
 
 from collections import OrderedDict

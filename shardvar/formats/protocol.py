@@ -15,8 +15,8 @@ index handed out:
                        when the payload's last byte is read
 
 A source may do more: hold encoded numbers, decode ahead, compare checksums that cover more than a
-tensor. ``Source`` declares all of that, with defaults for a source that does not. A source that reads
-through another one inherits from ``formats.source.WrappedSource``.
+tensor. ``Source`` declares all of that, with defaults for a source that does not. A source that
+reads through another one inherits from ``formats.source.WrappedSource``.
 
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes
 every payload at its place in a file that has a temporary name, then the bytes that frame the
@@ -95,7 +95,8 @@ class Source(ABC):
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage, by which reads are planned; None on a disk."""
+        """The cost of a request to the files' storage, by which reads are planned; None on a
+        disk."""
         return None
 
     @abstractmethod
@@ -108,7 +109,8 @@ class Source(ABC):
 
     @abstractmethod
     def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map; ``UnsupportedError`` unless it is on a disk."""
+        """Return a data file as a read-only memory map; ``UnsupportedError`` unless it is on a
+        disk."""
 
     @abstractmethod
     def close(self) -> None:
@@ -125,7 +127,8 @@ class Source(ABC):
         return ~entries.plain[rows]
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:  # noqa: B027  # by default, nothing
-        """Prepare for reads of some entries that are not plain, in that order, such as by decoding ahead.
+        """Prepare for reads of some entries that are not plain, in that order, such as by decoding
+        ahead.
 
         The caller may read other entries first, or none.
         """
@@ -133,7 +136,8 @@ class Source(ABC):
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
         """Return the payload of an entry that is not plain, in fresh memory that the caller keeps.
 
-        It has the bytes that ``read_into`` gives, and saves a copy. None if ``read_into`` is as fast.
+        It has the bytes that ``read_into`` gives, and saves a copy. None if ``read_into`` is as
+        fast.
         """
         return None
 
@@ -147,7 +151,8 @@ class Source(ABC):
         return ()
 
     def is_guarded(self, key: str) -> bool | None:
-        """Return True if checksums cover every byte of a key, which the engine or the source compares.
+        """Return True if checksums cover every byte of a key, which the engine or the source
+        compares.
 
         None if the entries show it: a key is guarded if each of them has a checksum.
         """
@@ -166,8 +171,8 @@ class Source(ABC):
     ) -> Mapping[str, ReadError]:
         """Return the errors of those keys whose tensors are parts of damaged storages.
 
-        A storage of PyTorch has one checksum, and may hold several tensors, or a tensor and padding.
-        No read of a tensor that is a part of it compares that checksum, so the verbs ask:
+        A storage of PyTorch has one checksum, and may hold several tensors, or a tensor and
+        padding. No read of a tensor that is a part of it compares that checksum, so the verbs ask:
 
             verify, reshard       always: a copy would give damaged values checksums that fit them
             load                  with ``only_read``: only storages are compared of which ``keys``
@@ -178,13 +183,15 @@ class Source(ABC):
         return {}
 
     def is_part(self, key: str) -> bool:
-        """Return True if a tensor is part of a storage, so that reading only it compares no checksum."""
+        """Return True if a tensor is part of a storage, so that reading only it compares no
+        checksum."""
         return False
 
     # Other forms of the same checkpoint.
 
     def encodings(self) -> Mapping[str, str]:
-        """Return the encodings of keys that are listed with the dtype and shape of encoded bytes."""
+        """Return the encodings of keys that are listed with the dtype and shape of encoded
+        bytes."""
         return {}
 
     def dequantized(self) -> "Source":
@@ -201,7 +208,8 @@ class Source(ABC):
 
     @property
     def places(self) -> Sequence[tuple[Storage, str]]:
-        """[files] the directory and the name of each data file; empty if all are in the checkpoint's."""
+        """[files] the directory and the name of each data file; empty if all are in the
+        checkpoint's."""
         return ()
 
 

@@ -1,7 +1,7 @@
 """Sinks whose files have temporary names until the commit.
 
-``FileSink`` withdraws what has a temporary name. ``OneFileSink`` is the whole sink of a format whose
-checkpoint is one file.
+``FileSink`` withdraws what has a temporary name. ``OneFileSink`` is the whole sink of a format
+whose checkpoint is one file.
 """
 
 import re

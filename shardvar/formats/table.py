@@ -309,7 +309,8 @@ def _suffixes(format_name: str) -> tuple[str, ...]:
 
 
 def _added() -> dict[str, "EntryPoint"]:
-    """The entry points of other packages' formats, by name; of one name, the first that is found."""
+    """The entry points of other packages' formats, by name; of one name, the first that is
+    found."""
     added: dict[str, EntryPoint] = {}
     for point in entry_points_of("shardvar.formats"):
         # A package must not replace a built-in format, so those names are left out.

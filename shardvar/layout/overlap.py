@@ -145,8 +145,8 @@ def _cut(
     fewest = len(spans_a[0]) + len(spans_b[0])
     for axis in range(spans_a[0].shape[1]):
         for cut in _places(np.concatenate([spans_a[0][:, axis], spans_b[0][:, axis]])):
-            # A span on both sides of a cut is in both halves: with the cut 4, [1, 5) starts before 4
-            # and stops after it. So a cut helps only if both halves have fewer spans than all.
+            # A span on both sides of a cut is in both halves: with the cut 4, [1, 5) starts before
+            # 4 and stops after it. So a cut helps only if both halves have fewer spans than all.
             left = tuple(np.flatnonzero(spans[0][:, axis] < cut) for spans in (spans_a, spans_b))
             right = tuple(np.flatnonzero(spans[1][:, axis] > cut) for spans in (spans_a, spans_b))
             larger = max(len(left[0]) + len(left[1]), len(right[0]) + len(right[1]))

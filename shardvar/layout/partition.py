@@ -205,7 +205,8 @@ class PartitionSpec(_SpecFields):
         )
 
     @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]  # of any other named tuple
+    # Of any other named tuple.
+    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
         """Also check what ``_replace`` makes, which a named tuple would not."""
         return cls(*iterable)
 

@@ -265,7 +265,8 @@ class Upload:
             try:
                 self._put(name, name)
             finally:
-                # After an error too: what follows removes files, and must not upload this one again.
+                # After an error too: what follows removes files, and must not upload this one
+                # again.
                 self._drop(name)
 
     def end(self) -> None:

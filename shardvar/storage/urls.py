@@ -28,7 +28,8 @@ _CLOUD_HOSTS = (
     ".fabric.microsoft.com",
 )
 _PARAMETER = re.compile(r"[;&][^/]*=")
-"""A parameter in a path, such as ";sig=..." or "&sig=...", which may be a signature. "step=100" by itself is a name."""
+"""A parameter in a path, such as ";sig=..." or "&sig=...", which may be a signature. "step=100" by
+itself is a name."""
 
 
 def split_url(url: str) -> tuple[RemoteStorage, str]:

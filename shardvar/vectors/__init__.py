@@ -1,4 +1,5 @@
-"""The vectors that shardvar publishes: JSON and tiny checkpoints, for implementations in any language.
+"""The vectors that shardvar publishes: JSON and tiny checkpoints, for implementations in any
+language.
 
 They are packed in ``vectors.zip`` next to this file, as 417 small files would be half of the wheel.
 ``shardvar vectors --out DIR`` unpacks them to a directory, and their ``README.md`` explains how to
@@ -56,7 +57,8 @@ def groups() -> tuple[str, ...]:
 
 
 def group(name: str) -> dict[str, Any]:
-    """Return one group, header and cases; ``ArgumentError`` for a name that ``groups`` does not list.
+    """Return one group, header and cases; ``ArgumentError`` for a name that ``groups`` does not
+    list.
 
     >>> case = group("div")["cases"][0]
     >>> case["id"], case["inputs"], case["expected"]

@@ -108,7 +108,8 @@ class JoinedSource(Source):
         return False if False in answers else None if None in answers else True
 
     def compare_bytes(self, key: str) -> bool:
-        """Compare the checksums of a key in all sources; return False if one cannot compare them."""
+        """Compare the checksums of a key in all sources; return False if one cannot compare
+        them."""
         return all(source.compare_bytes(key) for source in self.sources)
 
     def storage_errors(

@@ -230,7 +230,8 @@ def front_coded(keys: Sequence[str]) -> Columns:
     >>> front_coded(["dense/bias", "dense/kernel", "step"])
     {'shared': [0, 6, 0], 'rest': ['dense/bias', 'kernel', 'step']}
     """
-    shared = [len(commonprefix(pair)) for pair in zip(["", *keys], keys, strict=False)]  # noqa: RUF071  # no paths
+    # No paths.
+    shared = [len(commonprefix(pair)) for pair in zip(["", *keys], keys, strict=False)]  # noqa: RUF071
     return {
         "shared": shared,
         "rest": [key[count:] for key, count in zip(keys, shared, strict=True)],

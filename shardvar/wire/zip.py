@@ -17,10 +17,10 @@ member twice, and readers that believe different descriptions see different file
 is refused here. A fault of the directory is a fault of the archive; any other is a fault of one
 member and leaves the others readable.
 
-Writing (``archive_writer``). Sizes and offsets are planned before the bytes are known, and the CRCs come last. A
-member's bytes begin at a multiple of ``MEMBER_ALIGNMENT``, so that they can be mapped: an extra
-field, of the kind that Android's zipalign uses, fills the gap. Members have no date, so that the
-same bytes make the same archive.
+Writing (``archive_writer``). Sizes and offsets are planned before the bytes are known, and the CRCs
+come last. A member's bytes begin at a multiple of ``MEMBER_ALIGNMENT``, so that they can be mapped:
+an extra field, of the kind that Android's zipalign uses, fills the gap. Members have no date, so
+that the same bytes make the same archive.
 """
 
 import struct

@@ -12,19 +12,13 @@ LONG = {
     "engine.regions",
     "formats.tensorflow.source",
     "formats.torch.shares",
-    "reference.nn.gradients",
-    "reference.objects.checkpoint",
-    "reference.training.layers",
-    "reference.variables.interface",
     "storage.objects",
-    "storage.posix",
     "storage.remote",
     "storage.uploads",
     "verbs.locate",
     "verbs.reader",
     "verbs.together.shares",
     "verbs.verify",
-    "wire.zarr_metadata",
 }
 """Files that wait to be shortened: they may have ``MOST_LINES_OF_A_LONG_FILE``. Take a name from
 here when its file is short enough, and add none."""

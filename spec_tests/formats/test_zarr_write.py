@@ -28,7 +28,7 @@ from shardvar.planning.capabilities import are_grids
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.wire.crc import CRC32C
-from shardvar.wire.zarr_metadata import NATIVE
+from shardvar.wire.zarr_dtypes import NATIVE
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
 
 FOLDERS = ["zarr", "orbax"]

@@ -51,7 +51,8 @@ class Dataset(NamedTuple):
     start: int | None
     """Its first byte, in bytes of the file; None if h5py decodes it."""
     has_fletcher32: bool
-    """True if each chunk that was written with all filters has a Fletcher-32, which h5py compares."""
+    """True if each chunk that was written with all filters has a Fletcher-32, which h5py
+    compares."""
 
     @property
     def nbytes(self) -> int:
@@ -273,7 +274,8 @@ class Walk:
         return int(start)
 
     def _check_chunks(self, stored: Any, plist: Any, dataset: Dataset) -> bool:
-        """Return True if the filters include Fletcher-32; raise if chunks are missing or too large."""
+        """Return True if the filters include Fletcher-32; raise if chunks are missing or too
+        large."""
         filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
         for number in filters:
             if number not in _FILTERS:

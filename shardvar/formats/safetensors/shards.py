@@ -85,7 +85,8 @@ def read_shards(storage: Storage, name: str) -> SafetensorsContents:
             for key in joined.tensors
         }
     user = {key: text for key, text in metadata.items() if key not in LAYOUT_KEYS}
-    faults: Mapping[str, CheckpointError] = joined.faults  # type: ignore[assignment]  # UnsupportedError is listed too
+    # UnsupportedError is listed too.
+    faults: Mapping[str, CheckpointError] = joined.faults  # type: ignore[assignment]
     index = TableIndex(_entries(joined), names, Metadata(user=user), faults)
     return SafetensorsContents(index, files, list(_findings(names, parts)))
 

@@ -1,4 +1,5 @@
-"""The format of files that ``torch.save`` writes: state dicts and other values, in one file or a set.
+"""The format of files that ``torch.save`` writes: state dicts and other values, in one file or a
+set.
 
 What is written is a dict of tensors, which ``torch.load`` also reads with ``weights_only=True`` and
 ``mmap=True``. Keys are the keys of the dict: dots in them separate nothing. Each tensor is whole,

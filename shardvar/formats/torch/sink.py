@@ -1,8 +1,8 @@
 """Write a distributed checkpoint: files of items, and the index that names them.
 
 The index is ``.metadata``, the pickle of one ``Metadata``, which ``formats.torch.metadata``
-describes. It names the files, and no path, no machine and no time. One more attribute, ``shardvar``, which
-torch does not look at, is a dict of what torch has no place for:
+describes. It names the files, and no path, no machine and no time. One more attribute,
+``shardvar``, which torch does not look at, is a dict of what torch has no place for:
 
     description, writer, user   the policy's description, the program, the user's metadata
     generation                  the run of the processes that wrote it, if there were several

@@ -5,8 +5,8 @@ it by one of these calls, whose names are compared whole; a storage is a referen
 class, record, location, size):
 
     torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks[, flags])
-    torch._utils._rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype[, flags])
-    torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
+    torch._utils._rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype[,
+    flags]) torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
     torch._tensor._rebuild_from_type_v2(function, type, arguments, state)
 
 ``flags`` may say that the tensor is the conjugate, or the negative, of what is stored. The size of
@@ -77,8 +77,8 @@ def dtype_of(name: str) -> str:
     return found
 
 
-# The calls that make a tensor, by their full names. They are tuples and not sets: the name of a call
-# may be any value, also one that has no hash.
+# The calls that make a tensor, by their full names. They are tuples and not sets: the name of a
+# call may be any value, also one that has no hash.
 _TENSOR_V3 = "torch._utils._rebuild_tensor_v3"
 _TENSORS = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2", _TENSOR_V3)
 """Calls whose first argument is a storage."""

@@ -73,7 +73,8 @@ class Ahead:
                 break
             try:
                 self._pending[self._begun] = self.start(band)
-            except Exception as error:  # noqa: BLE001  # another key's, raised when that is asked for
+            # Another key's, raised when that is asked for.
+            except Exception as error:  # noqa: BLE001
                 self._pending[self._begun] = error
             self._nbytes += nbytes
             self._begun += 1

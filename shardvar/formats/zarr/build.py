@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
+from shardvar.wire.zarr_dtypes import DTYPES_V2, DTYPES_V3, NATIVE
+from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE
 
 WRITTEN = frozenset(DTYPES_V3) - {"float4_e2m1fn", "int4", "int2"}
 """The dtypes that are written. Readers pack elements below a byte differently."""

@@ -144,7 +144,8 @@ def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[D
     in_order = [(folder, found[folder]) for folder in versions]
     for folder, each in in_order:
         if isinstance(each, Exception):
-            contents.faults[folder] = each  # type: ignore[assignment]  # of the storage: its refusal is the array's
+            # Of the storage: its refusal is the array's.
+            contents.faults[folder] = each  # type: ignore[assignment]
     return [each for _, each in in_order if isinstance(each, Description)]
 
 

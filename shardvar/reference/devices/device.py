@@ -32,7 +32,8 @@ from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array
 from shardvar.limits import MAX_DEVICES
 
-# Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are also names.
+# Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are also
+# names.
 _FULL_NAME = re.compile(
     r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d+))?(?:/task:(?P<task>\d+))?"
     r"(?:/(?:device:)?(?P<kind>[A-Za-z]+):(?P<index>\d+))?",

@@ -45,9 +45,9 @@ Keyed = Sequence[tuple[str, VariableInterface]]
 _Parts = list[tuple[Region, VariableInterface]]
 """Regions of a tensor, each with the variable or shard that has its values."""
 _FEW_KEYS = 30
-"""Fewer keys are looked up; for more, all entries are scanned. Of 3,000 variables, a scan takes 1 ms,
-and looking up takes 2 ms for 30 keys and 20 ms for 100. Of 30,000, a scan takes as long as looking up
-some 150."""
+"""Fewer keys are looked up; for more, all entries are scanned. Of 3,000 variables, a scan takes 1
+ms, and looking up takes 2 ms for 30 keys and 20 ms for 100. Of 30,000, a scan takes as long as
+looking up some 150."""
 
 
 # Store.

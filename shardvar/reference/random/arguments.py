@@ -43,7 +43,8 @@ def read_seed(seed: object) -> Array:
     if isinstance(seed, np.ndarray) and seed.shape == (2,) and seed.dtype.kind in "iu":
         return seed
     try:
-        first, second = (index(part) for part in seed)  # type: ignore[attr-defined]  # anything else than a pair is refused below
+        # Anything else than a pair is refused below.
+        first, second = (index(part) for part in seed)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
         first, second = 2**64, 2**64
     if not all(-(2**63) <= part < 2**64 for part in (first, second)):
@@ -63,7 +64,8 @@ def read_integer_limits(
     """Return ``minval`` and the number of integers in [minval, maxval)."""
     limits = np.iinfo(dtype)
     try:
-        low, high = index(minval), index(maxval)  # type: ignore[arg-type]  # others are refused below
+        # Others are refused below.
+        low, high = index(minval), index(maxval)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentTypeError(
             f"The limits {minval!r} and {maxval!r} of {dtype} values are not both integers.",
@@ -82,7 +84,8 @@ def read_integer_limits(
 def read_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike) -> tuple[float, float]:
     """Return two finite numbers, the lower one first."""
     try:
-        low, high = float(minval), float(maxval)  # type: ignore[arg-type]  # others are refused below
+        # Others are refused below.
+        low, high = float(minval), float(maxval)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ArgumentTypeError(
             f"The limits {minval!r} and {maxval!r} are not both numbers.", "Give two numbers."

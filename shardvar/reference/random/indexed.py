@@ -106,8 +106,8 @@ class IndexedStream:
         for words in self.iter_words(
             first * 2 // _in_a_word(out), (stop - first) * 2 // _in_a_word(out)
         ):
-            # Box and Muller: two fractions make the radius and the angle of two normal values, which
-            # are its cosine and its sine.
+            # Box and Muller: two fractions make the radius and the angle of two normal values,
+            # which are its cosine and its sine.
             fractions = _fractions(_halves(words, out)).reshape(-1, 2)
             radius, angle = _polar(fractions[:, 0].copy(), fractions[:, 1].copy())
             np.multiply(radius, np.cos(angle), out=pairs[done : done + len(angle), 0])

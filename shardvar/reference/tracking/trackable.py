@@ -38,8 +38,8 @@ class Slot:
     variable: "Trackable"
     """The object that the child belongs to."""
     name: str
-    """The role, such as "momentum". The child is found by ``variable`` and this name, not by its own
-    name."""
+    """The role, such as "momentum". The child is found by ``variable`` and this name, not by its
+    own name."""
 
 
 class Trackable:

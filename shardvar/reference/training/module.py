@@ -268,7 +268,8 @@ class TrackedList(list[Any], _Container):
     def insert(self, index: SupportsIndex, item: Any) -> None:
         self[index:index] = [item]
 
-    def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]  # list's own is narrower than its +
+    # List's own is narrower than its +.
+    def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]
         self.extend(items)
         return self
 
@@ -309,7 +310,8 @@ class TrackedDict(dict[Any, Any], _Container):
             self[key] = default
         return self[key]
 
-    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]  # dict's own has an overload for each kind
+    # Dict's own has an overload for each kind.
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]
         self.update(other)
         return self
 

@@ -117,9 +117,8 @@ class VariableInterface(NumpyProtocol, Trackable):
     ) -> list[Write]:
         """Return the writes that combine rows with values; otherwise as ``plan_writes``.
 
-        A row that occurs several times is combined again each time. The caller of a write of
-        strings holds the mutexes of ``resources`` until it is committed, because strings are
-        combined with the old ones while the write is planned.
+        A row that occurs several times is combined each time. The caller of a write of strings
+        holds the mutexes of ``resources`` until the commit: planning combines strings.
 
         Parameters
         ----------

@@ -93,7 +93,8 @@ class Strategy:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments as plain data, from which ``from_config`` makes an equal strategy."""
+        """Return the arguments as plain data, from which ``from_config`` makes an equal
+        strategy."""
         raise NotImplementedError
 
     @classmethod

@@ -6,15 +6,15 @@
     │   ├── ArgumentTypeError (TypeError)       a value of an invalid type
     │   ├── OutOfRange (IndexError)             an index or an id outside its axis
     │   ├── LayoutError                         regions or splits that do not tile a shape
-    │   ├── PolicyError                         a policy's answer breaks one of RFC 001's restrictions
-    │   └── UnsupportedError                    valid, but this format or this release cannot hold or read it
-    ├── ScopeError (RuntimeError)               the caller's: scopes left in another order than entered
-    ├── DeviceFull (MemoryError)                the caller's: more on a device than its memory limit allows
-    ├── UnknownKey (KeyError)                   the caller's: the checkpoint has no tensor of that name
-    ├── MissingExtra (ImportError)              the caller's: a part of shardvar whose extra is not installed
-    ├── UnmatchedObjects (AssertionError)       the caller's: objects and checkpoint do not match, and it was asserted
+    │   ├── PolicyError                         an answer breaks a restriction of RFC 001
+    │   └── UnsupportedError                    valid, but not held or read by this format
+    ├── ScopeError (RuntimeError)               the caller's: scopes left out of order
+    ├── DeviceFull (MemoryError)                the caller's: more than a device's memory limit
+    ├── UnknownKey (KeyError)                   the caller's: no tensor has that name
+    ├── MissingExtra (ImportError)              the caller's: an extra is not installed
+    ├── UnmatchedObjects (AssertionError)       the caller's: an asserted match of objects fails
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
-    ├── StillSaving (TimeoutError)              the caller's: a save did not finish in the time it was waited for
+    ├── StillSaving (TimeoutError)              the caller's: a save takes longer than the wait
     ├── StorageError (OSError)                  the machine's: disk full, permission denied
     │   ├── LockHeld                            another writer is writing the same checkpoint
     │   ├── ServerError                         a server that does not answer, or not as it should
@@ -24,11 +24,11 @@
         ├── MalformedCheckpoint (ValueError)        it cannot be decoded
         ├── InvalidCheckpoint (ValueError)          it can be decoded and breaks a law of its format
         │   ├── OutOfBounds                         a slice reaches out of its tensor or its file
-        │   ├── InconsistentTensor                  slices of one key disagree on dtype or full shape
+        │   ├── InconsistentTensor                  slices of a key disagree on dtype or shape
         │   └── OverlappingSlices                   two slices of one key hold the same element
         ├── IncompleteCheckpoint (ValueError)       regions or files are missing
         │   └── MissingFile (FileNotFoundError)     a file that the index names is missing
-        └── CorruptCheckpoint (OSError)             a checksum disagrees with the bytes that it covers
+        └── CorruptCheckpoint (OSError)             a checksum disagrees with its bytes
 
 Each also derives from the builtin that a caller would expect, so ``except KeyError`` keeps working.
 

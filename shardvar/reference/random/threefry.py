@@ -122,8 +122,9 @@ def jax_uniform(
 ) -> Array:
     """Return ``jax.random.uniform(key, shape, dtype, minval, maxval)``.
 
-    JAX's compiler fuses the product with the sum, so float32 is also rounded once here; float64
-    with limits is rounded twice, and may differ from JAX's in the last place.
+    JAX's compiler fuses the product with the sum, so float32 is also rounded once here. Float64
+    with limits is rounded twice, and may differ from JAX's in the last place. So may float16:
+    JAX itself rounds once on processors with half-precision arithmetic, and twice on others.
 
     Otherwise as ``jax_bits``.
 

@@ -131,7 +131,9 @@ def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_cl
             save_new(directory)
         assert state(directory, form) == "new", fault.log
         assert_clean(directory, form, tmp_path / "clean")
-    assert seen == {"old", "new"} if form in ATOMIC else {"old", "new", "CheckpointNotFound"}
+    # The commit of a checkpoint in one file is its last step, so only the old one is found.
+    expected = {"old", "new"} if FORMATS[form][2] > 1 else {"old"}
+    assert seen == (expected if form in ATOMIC else {"old", "new", "CheckpointNotFound"})
 
 
 @pytest.mark.parametrize(

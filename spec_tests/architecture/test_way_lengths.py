@@ -11,12 +11,12 @@ import pytest
 from spec_tests.helpers.way_counts import WAYS, Function, listing, warm_way
 
 FILES_AND_FUNCTIONS = {
-    "save": (38, 254),
-    "load": (29, 188),
-    "reshard": (43, 372),
+    "save": (37, 251),
+    "load": (28, 185),
+    "reshard": (42, 369),
     "save as torch": (38, 287),
-    "verify": (30, 184),
-    "diff": (36, 239),
+    "verify": (29, 181),
+    "diff": (35, 236),
 }
 
 

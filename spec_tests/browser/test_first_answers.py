@@ -229,6 +229,7 @@ def test_settings_and_scalars_have_their_values_and_are_not_counted_as_tensors(
     assert rows["epoch"] == "3" and rows["args.lr"] == "0.001"
     page.search("epoch")
     cells = "[...document.querySelectorAll('#table .row > *')].map((c) => c.textContent)"
+    page.until(f"{cells}[0] === 'epoch'")
     assert page.run(f"return {cells}")[:3] == [
         "epoch",
         "setting",
@@ -238,6 +239,7 @@ def test_settings_and_scalars_have_their_values_and_are_not_counted_as_tensors(
     assert "= 3" in page.text("#detail .facts")
     narrow = show(chromium, tmp_path / "p.html", width=390)
     narrow.search("epoch")
+    narrow.until(f"{cells}[0] === 'epoch'")
     assert narrow.run(f"return {cells}")[:2] == ["epoch", "= 3"]
 
 

@@ -131,9 +131,10 @@ def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_cl
             save_new(directory)
         assert state(directory, form) == "new", fault.log
         assert_clean(directory, form, tmp_path / "clean")
-    # The commit of a checkpoint in one file is its last step, so only the old one is found.
-    expected = {"old", "new"} if FORMATS[form][2] > 1 else {"old"}
-    assert seen == (expected if form in ATOMIC else {"old", "new", "CheckpointNotFound"})
+    # The commit of a checkpoint in one file may be its last step. A set is not replaced in one.
+    lost = set() if form in ATOMIC else {"CheckpointNotFound", "MissingFile"}
+    assert "old" in seen and ("new" in seen or FORMATS[form][2] == 1)
+    assert seen <= {"old", "new", *lost} and (form in ATOMIC or seen & lost)
 
 
 @pytest.mark.parametrize(

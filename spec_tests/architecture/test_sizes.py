@@ -11,7 +11,6 @@ LONG = {
     "cli.output",
     "engine.regions",
     "formats.tensorflow.source",
-    "formats.torch.shares",
     "storage.objects",
     "storage.remote",
     "storage.uploads",

@@ -39,7 +39,7 @@ shards and its description.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 from typing import Any
 
@@ -205,11 +205,7 @@ def _joined(runs: Runs) -> Runs:
 
 def _starts(runs: Runs) -> list[int]:
     """Return the position of each run among the indices that a device keeps."""
-    starts, position = [], 0
-    for low, high in runs:
-        starts.append(position)
-        position += high - low
-    return starts
+    return list(accumulate((high - low for low, high in runs), initial=0))[:-1]
 
 
 def _length(runs: Runs) -> int:
@@ -249,13 +245,9 @@ class Share:
     @property
     def kind(self) -> str:
         """The kind of tensor."""
-        return (
-            "a DTensor"
-            if self.spread
-            else "a ShardedTensor"
-            if self.offsets is not None
-            else "a plain tensor"
-        )
+        if self.spread:
+            return "a DTensor"
+        return "a plain tensor" if self.is_plain else "a ShardedTensor"
 
     @property
     def is_plain(self) -> bool:
@@ -374,8 +366,7 @@ def _extents(layout: dict[Any, Any]) -> Iterator[int]:
 
 
 def _placement(value: Any, rank: int) -> Placement:
-    """Return one placement; ``UnsupportedError`` for placements that do not define which elements a
-    device holds."""
+    """Return one placement, if it defines which elements a device holds."""
     name = value.name if type(value) is Node and type(value.name) is str else ""
     kind = next(
         (name.removeprefix(package) for package in _PLACEMENTS if name.startswith(package)), name

@@ -51,7 +51,6 @@ bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms
 _TAIL_NBYTES = 64 << 10
 """A small read this near to a file's end is extended backwards, as for indexes."""
 
-
 _MOST_SPANS = 32
 """Spans that are held, so that they take at most 8 MiB."""
 
@@ -65,15 +64,12 @@ class _Span:
     """A range of a file that is held in memory."""
 
     key: str
-    """The file's key."""
     version: str
-    """The file's version."""
     start: int
     """The first byte, in the file."""
     octets: memoryview
-    """The bytes."""
     surplus: int
-    """The number of them that were not taken yet."""
+    """The number of bytes that were not taken yet."""
 
 
 @dataclass(slots=True)
@@ -133,8 +129,7 @@ class RemoteReadableFile:
             octets[:] = self._bytes(start, len(octets))
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before
-        any request."""
+        """Return the bytes ``[start, start + nbytes)``; no request if the file is too short."""
         return bytes(self._bytes(start, nbytes))
 
     def map(self) -> memoryview:
@@ -160,9 +155,8 @@ class RemoteReadableFile:
                 return held
             begin, end = self._extended(start, start + nbytes)
             surplus = end - begin - nbytes
-            self._ahead.nbytes += (
-                surplus  # before the request: other threads ask for their share meanwhile
-            )
+            # Before the request: other threads ask for their share meanwhile.
+            self._ahead.nbytes += surplus
         octets = self._fetch(begin, end - begin)
         if surplus:
             with _lock:
@@ -215,7 +209,6 @@ class RemoteStorage:
     """One folder of a server: files whose keys begin with its key."""
 
     client: Client
-    """The requests."""
     key: str
     """The folder's key; empty for the root."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
@@ -227,10 +220,7 @@ class RemoteStorage:
 
     def __reduce__(self) -> tuple[type[Self], tuple[Client, str]]:
         # Another process lists again, and has no part in a write.
-        return type(self), (
-            self.client,
-            self.key,
-        )
+        return type(self), (self.client, self.key)
 
     @property
     def path(self) -> str:
@@ -250,20 +240,18 @@ class RemoteStorage:
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist."""
         key = self._join(name)
-        staged = self._uploads[-1].open(name) if self._uploads else None
-        if staged is not None:
-            return staged
-        listed = (
-            self._uploads[-1].there
-            if self._uploads
-            else self._listing().files
-            if self._listings
-            else {}
-        )
+        upload = self._uploads[-1] if self._uploads else None
+        if upload:
+            staged = upload.open(name)
+            if staged is not None:
+                return staged
+            head = upload.there.get(name)
+        else:
+            listed = self._listing().files if self._listings else {}
+            head = listed.get(name) or self._walked.get(key)
         # What was written in this write has no version until its upload has ended.
-        head = listed.get(name) or (None if self._uploads else self._walked.get(key))
         if head is None or not head.version:
-            head = self._uploads[-1].ask(name) if self._uploads else self.client.head(key)
+            head = upload.ask(name) if upload else self.client.head(key)
         return RemoteReadableFile(
             self.client.place(key), head.nbytes, _stamp(head), self.client, key, head, self._ahead
         )
@@ -273,8 +261,7 @@ class RemoteStorage:
         return self._uploads[-1].names() if self._uploads else sorted(self._listing().files)
 
     def stamp(self, name: str) -> str | None:
-        """Return the stamp of the file that has the name at this moment; None if it does not
-        exist."""
+        """Return the stamp of the file that has the name now; None if it does not exist."""
         try:
             head = self.client.head(self._join(name))
         except MissingFile:
@@ -302,8 +289,7 @@ class RemoteStorage:
         )
 
     def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in the folder and below it, by their paths with "/", sorted
-        by path."""
+        """Return the sizes of all files in the folder and below it, sorted by path with "/"."""
         found = dict(sorted(self.client.walk(self.key).items()))
         with _lock:
             self._walked.clear()
@@ -380,8 +366,7 @@ class RemoteStorage:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Begin a write: what is listed now is what the commit replaces. Nothing is locked
-        (``storage.uploads``).
+        """Begin a write: what is listed now is what the commit replaces. Nothing is locked.
 
         Within another write, a file named ``name`` must still be the one that this other write
         knows.
@@ -421,8 +406,7 @@ class RemoteStorage:
     def check_writable(self, name: str) -> None:
         """Raise ``UnsupportedError`` if the server cannot be written."""
         if not self.client.can_write:
-            place = self.client.place(self._join(name))
-            cause = f"{place} can be read, and not written."
+            cause = f"{self.client.place(self._join(name))} can be read, and not written."
             raise UnsupportedError(
                 cause, "Write to a bucket (s3, gs, az), or to a local disk and copy it there."
             )
@@ -433,8 +417,7 @@ class RemoteStorage:
             self._join(name)
 
     def free_nbytes(self) -> int:
-        """Return the free bytes of the disk for temporary files, on which files are finished before
-        they go up."""
+        """Return the free bytes of the disk on which files are finished before they go up."""
         return shutil.disk_usage(tempfile.gettempdir()).free
 
     def _writing(self, name: str) -> Upload:

@@ -12,7 +12,6 @@ LONG = {
     "engine.regions",
     "formats.tensorflow.source",
     "storage.objects",
-    "storage.remote",
     "storage.uploads",
     "verbs.locate",
     "verbs.reader",

@@ -100,8 +100,7 @@ class Location:
         return source.dequantized() if dequantize else source
 
     def _unfinished(self, error: MissingFile) -> MissingFile:
-        """Return the error of a missing index with the remedy for a write that is not finished,
-        where one is there."""
+        """Return the error of a missing index, with the remedy if a write is not finished."""
         names = self.storage.names()
         indexes = (
             [self.name] if self.is_folder else names_of_target(self.stem, self.format.name)[1:]
@@ -136,7 +135,7 @@ def _found_at(storage: Storage, name: str) -> list[Location]:
 
 
 def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None) -> list[Location]:
-    """The checkpoints that a name may mean in a directory; of all formats unless some are given."""
+    """As ``_found_at``, in this directory only; of all formats unless some are given."""
     sides: list[Format] = []
     found: list[Location] = []
     for form in formats_of(storage.names(), name) if formats is None else formats:
@@ -207,7 +206,12 @@ def below(path: Path, most: int | None = None) -> list[Location]:
     root = split_place(path)[0]
     level, searched, found = [root], [root], list[Location]()
     for _ in range(_DEPTH):
-        level = [folder for each in level for folder in _folders_in(each)]
+        level = [
+            each.folder(name)
+            for each in level
+            for name in each.folders()
+            if not name.startswith(".")
+        ]
         searched += level
         if len(searched) > most:
             cause = (
@@ -229,8 +233,7 @@ def below(path: Path, most: int | None = None) -> list[Location]:
 
 
 def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
-    """Return the folders that links in some folders lead to, if they are inside the root and not
-    among these."""
+    """Return the other folders inside the root that links in the searched folders lead to."""
     if root.local_path is None:
         return []
     links = [(folder, *link) for folder in searched for link in inner_links(folder.path, root.path)]
@@ -241,11 +244,6 @@ def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
             known.add(target)
             linked.append(folder.folder(name))
     return linked
-
-
-def _folders_in(storage: Storage) -> list[Storage]:
-    """The folders in a folder, apart from hidden ones."""
-    return [storage.folder(name) for name in storage.folders() if not name.startswith(".")]
 
 
 def find_checkpoint(path: Path) -> Location:
@@ -262,9 +260,8 @@ def find_checkpoint(path: Path) -> Location:
 def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     """Return the error of a path that may mean any of several checkpoints."""
     if len(found) > _MOST_LISTED:
-        listed = (
-            f"{len(found):,} checkpoints, from {exact_path(found[0])} to {exact_path(found[-1])}"
-        )
+        first, last = exact_path(found[0]), exact_path(found[-1])
+        listed = f"{len(found):,} checkpoints, from {first} to {last}"
     else:
         listed = ", ".join(f"{exact_path(each)} ({each.format.name})" for each in found)
     folder = split_place(path)[0].path
@@ -350,19 +347,17 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     are folders, its path is the folder, which need not exist, or the index in it.
     """
     storage, name = split_place(path)
+    given = os.fsdecode(path)
     ending = format_of_name(name or os.path.basename(storage.path))
     other = ending_of_other_files(name) if format_name is None and not ending else None
     if other:
-        cause = (
-            f"{os.fsdecode(path)} ends like another kind of file, {other}, and no format is named."
-        )
+        cause = f"{given} ends like another kind of file, {other}, and no format is named."
         raise UnsupportedError(
             cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt."
         )
     if ending and not format_named(ending).capabilities.dtypes:
         cause = (
-            f"{os.fsdecode(path)} has the ending of the format {ending}, which shardvar can read "
-            "but not write."
+            f"{given} has the ending of the format {ending}, which shardvar can read but not write."
         )
         raise UnsupportedError(
             cause, "Give the name another ending, such as .safetensors, .npz or .pt."
@@ -370,10 +365,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     form = format_named(ending or otherwise if format_name is None else format_name)
     if ending not in (None, form.name):
         # Its files would have other names, or the name of a file that they are not.
-        cause = (
-            f"{os.fsdecode(path)} has the ending of the format {ending}, and {form.name} is asked "
-            "for."
-        )
+        cause = f"{given} has the ending of the format {ending}, and {form.name} is asked for."
         raise ArgumentError(
             cause, "Give the name another ending, or leave the format (--format) to the ending."
         )
@@ -381,18 +373,13 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     if index:
         is_inside = name in ("", index)
         if not is_inside and name in storage.names():
-            cause = (
-                f"{os.fsdecode(path)} is a file, and a checkpoint of the format {form.name} is a "
-                "folder."
-            )
+            cause = f"{given} is a file, and a checkpoint of the format {form.name} is a folder."
             raise TargetExists(cause, "Choose another name.")
-        folder = storage if is_inside else split_place(os.path.join(os.fsdecode(path), ""))[0]
+        folder = storage if is_inside else split_place(os.path.join(given, ""))[0]
         return Location(form, folder, index)
     name = name or usual_name(form.name)
     if not name:
-        raise ArgumentError(
-            f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it."
-        )
+        raise ArgumentError(f"{given} is a directory.", "Add the name of the checkpoint in it.")
     return Location(form, storage, name_of_target(name, form.name))
 
 

@@ -40,8 +40,7 @@ VERIFY = ("auto", "full")
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor(LazyArray):
-    """A tensor of an open checkpoint: dtype and shape at once, values when it is indexed or made an
-    array.
+    """A tensor of an open checkpoint, whose values are read when it is indexed or made an array.
 
     ``tensor[3:7]`` reads only these rows, and ``np.asarray(tensor)`` the whole. Both call
     ``Reader.read``, with its errors, and read each time.
@@ -126,8 +125,7 @@ class Reader:
 
     @property
     def faults(self) -> Mapping[str, CheckpointError]:
-        """The keys that cannot be read, with the reason; every other key can. Looks at all entries,
-        at no payload."""
+        """The keys that cannot be read, with the reason. Looks at all entries, at no payload."""
         if self._faults is None:
             self._faults = find_faults(self.entries().slices) | dict(self.index.faults.items())
         return self._faults
@@ -222,12 +220,9 @@ class Reader:
         )
 
     def _is_verified(self, key: str, entries: EntryTable, wanted: Region, verify: str) -> bool:
-        """Return True if reading a part compares the checksums of all that it reads; it is noted
-        where it does not."""
-        is_whole = wanted == Region.whole(entries.slices.tensors.shape(0))
-        is_verified = (
-            verify == "full" or is_whole or not _is_part_of_guarded(self.source, entries, wanted)
-        )
+        """Return True if all that is read of a part is compared with checksums; else note it."""
+        is_verified = verify == "full" or wanted == Region.whole(entries.slices.tensors.shape(0))
+        is_verified = is_verified or not _is_part_of_guarded(self.source, entries, wanted)
         is_part = self.source.is_part(key)
         if is_part and verify == "full":
             for error in self.source.storage_errors([key]).values():
@@ -267,8 +262,7 @@ class Reader:
         with self.explain_policy():
             fault = self.index.faults.get(key)
             if fault is not None:
-                # A new error each time: one that is raised again keeps the traceback of the time
-                # before.
+                # A new error each time: one that is raised again keeps its old traceback.
                 raise fault.at()
             entries = self.index.find(key)
             for error in find_faults(entries.slices).values():
@@ -323,9 +317,8 @@ class Reader:
             # No policy explains a key that is spelled almost like another.
             if isinstance(error, UnknownKey) and error.remedy.startswith("Did you mean "):
                 raise
-            raise type(error)(
-                error.cause, f"{error.remedy} {self.policy_sentence}".lstrip()
-            ) from error
+            remedy = f"{error.remedy} {self.policy_sentence}".lstrip()
+            raise type(error)(error.cause, remedy) from error
 
     @property
     def policy_sentence(self) -> str:
@@ -392,17 +385,15 @@ def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
 
 
 def _is_part_of_guarded(source: Source, entries: EntryTable, wanted: Region) -> bool:
-    """Return True if a checksum covers more than the region, so that reading the region compares
-    nothing with it."""
+    """Return True if a checksum covers more than the region, and so cannot be compared."""
     slices, rank = entries.slices, wanted.rank
     offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
     low, high = np.array(wanted.offset, dtype=np.int64), np.array(wanted.stop, dtype=np.int64)
     # If the rows 3:7 are wanted, the slice 0:5 meets them and is not covered; 4:6 is covered.
     meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
     is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
-    return bool(
-        (Evidence(source, entries).is_guarded(np.arange(len(entries))) & meets & ~is_covered).any()
-    )
+    is_guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
+    return bool((is_guarded & meets & ~is_covered).any())
 
 
 def _spanned(region: Region, shape: tuple[int, ...]) -> int:
@@ -415,8 +406,7 @@ def _spanned(region: Region, shape: tuple[int, ...]) -> int:
 
 
 def _is_read_at_once(source: Source, entries: EntryTable, is_verified: bool) -> bool:
-    """Return True if a checksum of a whole payload is compared, or what is compressed is read from
-    its beginning."""
+    """Return True for payloads that are compared whole, or decompressed from their beginning."""
     if entries.runs is not None:
         return False
     is_guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
@@ -441,22 +431,12 @@ def _as_html(reader: Reader) -> str:
     for key in keys[:_MOST_ROWS]:
         fault = bad(type(faults[key]).__name__) if key in faults else ""
         row = rows_of.get(key)
-        if row is None:
-            rows.append((key, "", "", "", "", "", fault))
-            continue
-        size = int(nbytes[row])
-        shape = human_shape(tensors.shape(row))
-        rows.append(
-            (
-                key,
-                tensors.dtype(row),
-                shape,
-                human_size(size),
-                bar(size, most),
-                int(num_slices[row]),
-                fault,
-            )
-        )
+        cells: tuple[object, ...] = ("",) * 5
+        if row is not None:
+            size, shape = int(nbytes[row]), human_shape(tensors.shape(row))
+            slices = int(num_slices[row])
+            cells = (tensors.dtype(row), shape, human_size(size), bar(size, most), slices)
+        rows.append((key, *cells, fault))
     headers = ("tensor", "dtype", "shape", "size", "", "slices", "")
     about = [
         f"{reader.format} format", count(len(keys), "tensor"), count(len(entries), "slice"),

@@ -13,7 +13,6 @@ LONG = {
     "formats.tensorflow.source",
     "storage.objects",
     "storage.uploads",
-    "verbs.reader",
     "verbs.together.shares",
     "verbs.verify",
 }

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import CorruptCheckpoint, ReadError
+from shardvar.verbs.payloads import check_payloads
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import matching
-from shardvar.verbs.verify import check_payloads
 from shardvar.verbs.writing import Partitions
 
 LOST = "shardvar.lost"

@@ -4,11 +4,11 @@ exactly once.
 1. Open. A damaged index is reported like any other damage. Often nothing else can be checked then.
 2. Laws. Report keys that cannot be read, slices that overlap, leave a hole or reach out of their
    tensor, and oddities of the files.
-3. Payloads. Read all of them: plain ones by several threads, small neighbours in one read.
+3. Payloads. Read all of them, and compare their checksums (``payloads``).
 4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse
    them.
 5. Manifest. Where digests are kept of the checkpoint, compute its digests and compare them
-   (``checkpoint.manifest``).
+   (``compare.manifest``).
 
 Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of
 three outcomes:
@@ -31,14 +31,8 @@ from functools import partial
 
 import numpy as np
 
-from shardvar._version import __version__
-from shardvar.engine.evidence import Evidence
-from shardvar.engine.moves import MoveTable
-from shardvar.engine.pieces import Reading, read_moves
-from shardvar.engine.pool import Progress, block_ranges, new_buffer
-from shardvar.engine.read import check_bool
+from shardvar.engine.pool import Progress
 from shardvar.errors import (
-    READ_ERRORS,
     ArgumentError,
     CheckpointError,
     CheckpointNotFound,
@@ -49,7 +43,6 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.protocol import Finding, Source
-from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.pictures.words import count
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
@@ -64,6 +57,7 @@ from shardvar.verbs.compare.manifest import (
     read_manifest,
 )
 from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.payloads import Check, payload_checker
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
@@ -75,8 +69,7 @@ from shardvar.verbs.reports import (
     Unverified,
     VerifyReport,
 )
-from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
-from shardvar.wire import strings
+from shardvar.verbs.together.executors import check_executor
 
 
 def verify(
@@ -159,7 +152,7 @@ def verify(
             if filter is None and exclude is None
             else partial(select_keys, filter=filter, exclude=exclude)
         )
-        report = _report(found, source, _checker(executor, found, source, progress), choose)
+        report = _report(found, source, payload_checker(executor, found, source, progress), choose)
         return _confirmed(report, found, source, manifest, progress, choose)
     finally:
         source.close()
@@ -198,8 +191,6 @@ def _confirmed(
 
 _Choose = Callable[[Sequence[str]], set[str]]
 """Returns the verified ones of some keys."""
-_Check = Callable[[EntryTable], dict[int, ReadError]]
-"""Reads the payloads of entries, and returns the errors of damaged ones, by row."""
 _Problem = tuple[str, str | None, ReadError]
 """A key, the file in which it was read, and the error."""
 
@@ -210,7 +201,7 @@ _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBou
 """Errors of payloads that were not read to their end."""
 
 
-def _report(found: Location, source: Source, check: _Check, choose: _Choose | None) -> VerifyReport:
+def _report(found: Location, source: Source, check: Check, choose: _Choose | None) -> VerifyReport:
     # Laws.
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
@@ -416,94 +407,3 @@ def _damage_found(finding: Finding) -> Damage:
 
 def _sentence(finding: Finding) -> str:
     return f"{finding.place}: {finding.message}"
-
-
-# The payloads. An error stays with its row, and the other rows are still read.
-
-
-def check_payloads(
-    source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
-) -> dict[int, ReadError]:
-    """Read every payload; the error of each row that is damaged."""
-    # Move: small neighbours together and large payloads in blocks, by threads; what they hold is
-    # dropped.
-    errors: dict[int, ReadError] = {}
-    evidence = Evidence(source, entries, errors=errors)
-    reading = Reading(evidence, progress)
-    plain = np.flatnonzero(entries.plain)
-    zeros = np.zeros_like(plain)
-    read_moves(reading, MoveTable(plain, zeros, plain, zeros, entries.slices.nbytes[plain]), None)
-    evidence.check()
-    # Many of the others can only be decoded from their beginning: in order, and by one thread.
-    others = np.flatnonzero(~entries.plain)
-    evidence.expect(others)
-    for row in others.tolist():
-        evidence.read_whole(row)
-        progress(int(entries.slices.nbytes[row]))
-    # Values, of payloads that are not damaged.
-    for row in np.flatnonzero(
-        np.isin(entries.slices.codes(), (code(STRING), code("bool")))
-    ).tolist():
-        try:
-            if row not in errors:
-                check_values(source, entries, row)
-        except READ_ERRORS as error:
-            errors[row] = error
-    return errors
-
-
-def _checker(
-    executor: Executor | None, found: Location, source: Source, progress: Progress
-) -> _Check:
-    """Return what reads every payload, here or by the workers of an executor."""
-    if executor is None:
-        return partial(check_payloads, source, progress=progress)
-    return partial(_check_elsewhere, executor, Opening(found), source, progress)
-
-
-def _check_elsewhere(
-    executor: Executor, opening: Opening, source: Source, progress: Progress, entries: EntryTable
-) -> dict[int, ReadError]:
-    """Read every payload by the workers of an executor; the error of each row that is damaged."""
-
-    def calls() -> Iterator[
-        tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]
-    ]:
-        for rows in portions(entries.slices.nbytes):
-            yield (
-                check_portion,
-                (__version__, Payloads.of(opening, source, entries.take(rows)), rows),
-            )
-
-    errors: dict[int, ReadError] = {}
-    for rows, found in run_tasks(executor, calls()):
-        errors |= {int(rows[row]): error for row, error in found.items()}
-        progress(int(entries.slices.nbytes[rows].sum()))
-    return errors
-
-
-def check_portion(
-    version: str, payloads: Payloads, rows: Ints
-) -> tuple[Ints, dict[int, ReadError]]:
-    """Read some payloads, in a worker; return their rows, and errors by position."""
-    with payloads.opened(version) as source:
-        return rows, check_payloads(source, payloads.entries)
-
-
-def check_values(source: Source, entries: EntryTable, row: int) -> None:
-    """Raise if a bool or a string tensor holds invalid bytes under a right checksum."""
-    # The bytes are read once more, so their checksum is compared once more.
-    evidence = Evidence(source, entries)
-    nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)
-    if entries.slices.dtype(row) == STRING:
-        payload = new_buffer(nbytes)
-        evidence.read(row, 0, payload)
-        evidence.check()
-        strings.decode(payload, region.shape)
-        return
-    # Bools: a block at a time, for a tensor of any size.
-    for start, stop in block_ranges(0, nbytes):
-        block = new_buffer(stop - start)
-        evidence.read(row, start, block)
-        check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)
-    evidence.check()

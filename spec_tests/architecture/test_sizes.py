@@ -14,7 +14,6 @@ LONG = {
     "storage.objects",
     "storage.uploads",
     "verbs.together.shares",
-    "verbs.verify",
 }
 """Files that wait to be shortened: they may have ``MOST_LINES_OF_A_LONG_FILE``. Take a name from
 here when its file is short enough, and add none."""

@@ -1,0 +1,116 @@
+"""Payloads: read every payload of some entries, compare its checksum, and check its values.
+
+An error stays with its row, and the other rows are still read. Plain payloads are read by several
+threads, small neighbours in one read; or the workers of an executor read all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from functools import partial
+
+import numpy as np
+
+from shardvar._version import __version__
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.moves import MoveTable
+from shardvar.engine.pieces import Reading, read_moves
+from shardvar.engine.pool import Progress, block_ranges, new_buffer
+from shardvar.engine.read import check_bool
+from shardvar.errors import READ_ERRORS, ReadError
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.planning.index import EntryTable
+from shardvar.verbs.locate import Location
+from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks
+from shardvar.wire import strings
+
+Check = Callable[[EntryTable], dict[int, ReadError]]
+"""Reads the payloads of entries, and returns the errors of damaged ones, by row."""
+
+
+def check_payloads(
+    source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
+) -> dict[int, ReadError]:
+    """Read every payload; the error of each row that is damaged."""
+    # Move: small neighbours together and large payloads in blocks, by threads; what they hold is
+    # dropped.
+    errors: dict[int, ReadError] = {}
+    evidence = Evidence(source, entries, errors=errors)
+    reading = Reading(evidence, progress)
+    plain = np.flatnonzero(entries.plain)
+    zeros = np.zeros_like(plain)
+    read_moves(reading, MoveTable(plain, zeros, plain, zeros, entries.slices.nbytes[plain]), None)
+    evidence.check()
+    # Many of the others can only be decoded from their beginning: in order, and by one thread.
+    others = np.flatnonzero(~entries.plain)
+    evidence.expect(others)
+    for row in others.tolist():
+        evidence.read_whole(row)
+        progress(int(entries.slices.nbytes[row]))
+    # Values, of payloads that are not damaged.
+    for row in np.flatnonzero(
+        np.isin(entries.slices.codes(), (code(STRING), code("bool")))
+    ).tolist():
+        try:
+            if row not in errors:
+                check_values(source, entries, row)
+        except READ_ERRORS as error:
+            errors[row] = error
+    return errors
+
+
+def payload_checker(
+    executor: Executor | None, found: Location, source: Source, progress: Progress
+) -> Check:
+    """Return what reads every payload, here or by the workers of an executor."""
+    if executor is None:
+        return partial(check_payloads, source, progress=progress)
+    return partial(_check_elsewhere, executor, Opening(found), source, progress)
+
+
+def _check_elsewhere(
+    executor: Executor, opening: Opening, source: Source, progress: Progress, entries: EntryTable
+) -> dict[int, ReadError]:
+    """Read every payload by the workers of an executor; the error of each row that is damaged."""
+
+    def calls() -> Iterator[
+        tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]
+    ]:
+        for rows in portions(entries.slices.nbytes):
+            yield (
+                check_portion,
+                (__version__, Payloads.of(opening, source, entries.take(rows)), rows),
+            )
+
+    errors: dict[int, ReadError] = {}
+    for rows, found in run_tasks(executor, calls()):
+        errors |= {int(rows[row]): error for row, error in found.items()}
+        progress(int(entries.slices.nbytes[rows].sum()))
+    return errors
+
+
+def check_portion(
+    version: str, payloads: Payloads, rows: Ints
+) -> tuple[Ints, dict[int, ReadError]]:
+    """Read some payloads, in a worker; return their rows, and errors by position."""
+    with payloads.opened(version) as source:
+        return rows, check_payloads(source, payloads.entries)
+
+
+def check_values(source: Source, entries: EntryTable, row: int) -> None:
+    """Raise if a bool or a string tensor holds invalid bytes under a right checksum."""
+    # The bytes are read once more, so their checksum is compared once more.
+    evidence = Evidence(source, entries)
+    nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)
+    if entries.slices.dtype(row) == STRING:
+        payload = new_buffer(nbytes)
+        evidence.read(row, 0, payload)
+        evidence.check()
+        strings.decode(payload, region.shape)
+        return
+    # Bools: a block at a time, for a tensor of any size.
+    for start, stop in block_ranges(0, nbytes):
+        block = new_buffer(stop - start)
+        evidence.read(row, start, block)
+        check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)
+    evidence.check()

@@ -373,10 +373,7 @@ class ObjectClient:
 
     def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
         # Errors of listings have the status only in their text.
-        place, line = (
-            self.place(key),
-            first_line(error),
-        )
+        place, line = (self.place(key), first_line(error))
         if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
             return MissingFile(f"{place} is missing.", COPY_AGAIN)
         # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD

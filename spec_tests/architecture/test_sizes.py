@@ -10,7 +10,6 @@ MOST_LINES_OF_A_FUNCTION = 60
 LONG = {
     "cli.output",
     "engine.regions",
-    "formats.tensorflow.source",
     "storage.objects",
     "storage.uploads",
     "verbs.together.shares",

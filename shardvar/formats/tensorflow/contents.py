@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+
 from shardvar.errors import (
     COPY_AGAIN,
     CheckpointError,
@@ -35,6 +37,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, v1_files
 from shardvar.formats.tensorflow.protos import (
+    CODES,
     WHOLE_AXIS,
     BundleEntry,
     BundleHeader,
@@ -42,7 +45,9 @@ from shardvar.formats.tensorflow.protos import (
     decode_bundle_entries,
     decode_header,
 )
+from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_KEY_NBYTES, MAX_RANK
+from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit
 from shardvar.wire.ordered_code import (
@@ -185,6 +190,42 @@ def find_tensors(contents: BundleContents) -> BundleTensors:
             cause = f"A slice of it is stored under {key!r}, but not listed by an entry."
             _add_fault(found, contents, row, InvalidCheckpoint(cause, WRITE_AGAIN), name)
     return found
+
+
+def slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceTable, list[int]]:
+    """Return the stored slices, tensor by tensor, and the row of each one's entry."""
+    full = [contents.entries[row] for row in found.rows]
+    ranks, shapes = pad([entry.shape for entry in full], fill=1)
+    codes = column_of(CODES[entry.dtype] for entry in full)
+    tensors = TensorTable(
+        [decode_key(contents.keys[row]) for row in found.rows], codes, ranks, shapes
+    )
+    # A whole tensor has one slice, of the full shape at offset 0; the rows of tensors in slices are
+    # overwritten below.
+    count = column_of(len(found.parts[row]) if row in found.parts else 1 for row in found.rows)
+    tensor = np.repeat(np.arange(len(full)), count)
+    offset, shape = np.zeros_like(shapes)[tensor], shapes[tensor]
+    rows = np.repeat(np.array(found.rows, np.int64), count)
+    first = np.cumsum(count) - count
+    for number in np.flatnonzero(np.isin(found.rows, list(found.parts))).tolist():
+        parts = found.parts[found.rows[number]]
+        here = slice(int(first[number]), int(first[number]) + len(parts))
+        rows[here] = [part for part, _, _ in parts]
+        if parts:
+            offset[here] = widen(
+                np.array([start for _, start, _ in parts], np.int64), offset.shape[1], 0
+            )
+            shape[here] = widen(
+                np.array([extents for _, _, extents in parts], np.int64), shape.shape[1], 1
+            )
+    selected = rows.tolist()
+    nbytes = np.maximum(column_of(contents.entries[row].size for row in selected), 0)
+    return SliceTable.of(tensors, tensor, offset, shape, nbytes), selected
+
+
+def column_of(values: Iterator[int]) -> Ints:
+    """Return integers as an array."""
+    return np.fromiter(values, np.int64)
 
 
 def decode_key(key: bytes) -> str:

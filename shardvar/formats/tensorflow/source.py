@@ -16,7 +16,7 @@ are read again. An open file keeps its bytes when the checkpoint is overwritten,
 opened later must be the one that it was (``DataFiles``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -36,20 +36,17 @@ from shardvar.errors import (
 from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced, replaced_error
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.contents import (
-    BundleContents,
-    BundleTensors,
-    decode_key,
+    column_of,
     find_tensors,
     read_bundle,
+    slice_table,
 )
 from shardvar.formats.tensorflow.joined import Joined, MadePayloads, join_payloads, join_strings
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
-from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
 from shardvar.planning.plan import find_faults
-from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
@@ -87,12 +84,12 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     # Columns: one row a stored slice, in the order of the tensors.
     contents = read_bundle(storage, prefix)
     tensors = find_tensors(contents)
-    slices, rows = _slice_table(contents, tensors)
+    slices, rows = slice_table(contents, tensors)
     columns = [contents.entries[row] for row in rows]
-    shard = _column(entry.shard for entry in columns)
-    start = _column(entry.offset for entry in columns)
-    stored = _column(entry.size for entry in columns)
-    crc: Ints = unmask(_column(entry.crc for entry in columns).astype(np.uint32)).astype(np.int64)
+    shard = column_of(entry.shard for entry in columns)
+    start = column_of(entry.offset for entry in columns)
+    stored = column_of(entry.size for entry in columns)
+    crc: Ints = unmask(column_of(entry.crc for entry in columns).astype(np.uint32)).astype(np.int64)
     numbers, file = np.unique(shard, return_inverse=True)
     files = [data_name(prefix, number, contents.header.num_shards) for number in numbers.tolist()]
     itemsize = ITEMSIZES[slices.codes()]
@@ -143,41 +140,6 @@ def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int]
     cause = "Another tensor has the same bytes and a different checksum."
     faults.add(differs, lambda _row: InvalidCheckpoint(cause, WRITE_AGAIN))
     return guards
-
-
-def _slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceTable, list[int]]:
-    """Return the stored slices, tensor by tensor, and the row of each one's entry."""
-    full = [contents.entries[row] for row in found.rows]
-    ranks, shapes = pad([entry.shape for entry in full], fill=1)
-    codes = _column(CODES[entry.dtype] for entry in full)
-    tensors = TensorTable(
-        [decode_key(contents.keys[row]) for row in found.rows], codes, ranks, shapes
-    )
-    # A whole tensor has one slice, of the full shape at offset 0; the rows of tensors in slices are
-    # overwritten below.
-    count = _column(len(found.parts[row]) if row in found.parts else 1 for row in found.rows)
-    tensor = np.repeat(np.arange(len(full)), count)
-    offset, shape = np.zeros_like(shapes)[tensor], shapes[tensor]
-    rows = np.repeat(np.array(found.rows, np.int64), count)
-    first = np.cumsum(count) - count
-    for number in np.flatnonzero(np.isin(found.rows, list(found.parts))).tolist():
-        parts = found.parts[found.rows[number]]
-        here = slice(int(first[number]), int(first[number]) + len(parts))
-        rows[here] = [part for part, _, _ in parts]
-        if parts:
-            offset[here] = widen(
-                np.array([start for _, start, _ in parts], np.int64), offset.shape[1], 0
-            )
-            shape[here] = widen(
-                np.array([extents for _, _, extents in parts], np.int64), shape.shape[1], 1
-            )
-    selected = rows.tolist()
-    nbytes = np.maximum(_column(contents.entries[row].size for row in selected), 0)
-    return SliceTable.of(tensors, tensor, offset, shape, nbytes), selected
-
-
-def _column(values: Iterator[int]) -> Ints:
-    return np.fromiter(values, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

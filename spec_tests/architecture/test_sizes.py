@@ -12,7 +12,6 @@ LONG = {
     "engine.regions",
     "storage.objects",
     "storage.uploads",
-    "verbs.together.shares",
 }
 """Files that wait to be shortened: they may have ``MOST_LINES_OF_A_LONG_FILE``. Take a name from
 here when its file is short enough, and add none."""

@@ -5,8 +5,8 @@
     any of them    all shares present --merge--> entries, proven whole --commit--> the checkpoint,
                    its index last
 
-find     the target, and the token of the run: a digest of its name and of the checkpoint that is
-         there now
+find     the run: its target, and its token, a digest of its name and of the checkpoint that is
+         there now (``run``)
 move     the process's tensors into its share: a file of the target's format, and an index
          (``share_format``)
 wait     until each process has committed its share; every process looks only at the directory
@@ -18,14 +18,12 @@ which is not read: the shares of another run, or of one that began with another 
 have another token.
 """
 
-import hashlib
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isnan
 from numbers import Real
-from typing import Self, cast
 
 import numpy as np
 
@@ -40,24 +38,21 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
 )
-from shardvar.formats.protocol import Format, SharedFormat
-from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
-from shardvar.formats.unfinished import parse_share_name, share_name, share_prefix
+from shardvar.formats.protocol import Format
 from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.layout.region import read_integer
-from shardvar.limits import MAX_FILES
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
 from shardvar.planning.index import Metadata
 from shardvar.planning.merging import check_replicas, check_share, name_processes
 from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable, sum_by
-from shardvar.verbs.arguments import check_string, texts_of
-from shardvar.verbs.locate import Location, Path, find_target
+from shardvar.verbs.arguments import texts_of
+from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.local_shards import LocalTensors, source_of_shards
-from shardvar.verbs.together.share_format import ShareFormat
+from shardvar.verbs.together.run import SAVE_AGAIN, Run, find_run, has_index, indexes_of
 from shardvar.verbs.together.share_merge import entries_of_share, is_same_share, merge_shares
 from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, carry_out, check_may_write
 
@@ -66,64 +61,6 @@ _DESCRIPTION = "One file for each process."
 _POLL_SECONDS = 0.02, 1.0
 """The first and the longest pause between two looks at the directory; each is half as long again as
 the one before."""
-
-_ANEW = "Save again, under a new run."
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One save by several processes."""
-
-    target: Location
-    """The checkpoint to write."""
-    name: str
-    """The name that the caller gave the run."""
-    count: int
-    """The number of processes."""
-    version: str = ""
-    """The version of the checkpoint that is replaced; empty for none."""
-    known: dict[str, str] = field(default_factory=dict)
-    """The generations of indexes that were opened, by their stamps: an index is opened once, and
-    looked at often."""
-
-    @property
-    def path(self) -> str:
-        """The path of the checkpoint, for messages."""
-        return self.target.path
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of the shares."""
-        return share_prefix(self.target.stem, self.target.format.name)
-
-    @property
-    def generation(self) -> str:
-        """The generation of the checkpoint once it is committed."""
-        # 64 bits: two runs do not get the same one by chance.
-        return hashlib.sha256(self.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-    @property
-    def token(self) -> str:
-        """The token of the shares: it differs if another checkpoint was in place."""
-        return self.generation + hashlib.sha256(self.version.encode()).hexdigest()[:8]
-
-    def share(self, process: int) -> Location:
-        """Return the location of one process's share."""
-        form = ShareFormat(cast("SharedFormat", self.target.format), self.target.name)
-        return Location(
-            form, self.target.storage, share_name(self.prefix, self.token, process, self.count)
-        )
-
-    def refreshed(self) -> Self:
-        """Return the run with a storage that sees what other processes have written since."""
-        return replace(self, target=replace(self.target, storage=self.target.storage.refreshed()))
-
-    def missing(self) -> list[int]:
-        """Return the processes that have not committed their shares."""
-        names = set(self.target.storage.names())
-        return [
-            process for process in range(self.count) if not _has_index(self.share(process), names)
-        ]
 
 
 def save_shards(
@@ -207,7 +144,7 @@ def save_shards(
     """
     check_replicas(replicas)
     _check_timeout(timeout)
-    saved = _find_run(path, run, num_processes, format)
+    saved = find_run(path, run, num_processes, format)
     report = _save(saved, process, tensors, texts_of(metadata), force)
     if commit:
         _commit(saved, replicas, timeout)
@@ -267,17 +204,17 @@ def commit_shards(
     """
     check_replicas(replicas)
     _check_timeout(timeout)
-    saved = _find_run(path, run, num_processes, format)
+    saved = find_run(path, run, num_processes, format)
     _commit(saved, replicas, timeout)
     target = saved.refreshed().target
-    return _report(next(iter(_indexes(target).values()), target))
+    return _report(next(iter(indexes_of(target).values()), target))
 
 
 # --- One process's share
 
 
 def _save(
-    saved: _Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool
+    saved: Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool
 ) -> WriteReport:
     """Write the share of one process."""
     # Check.
@@ -285,7 +222,7 @@ def _save(
     if not 0 <= process < saved.count:
         cause = f"process={process} is not one of {saved.count} processes."
         raise ArgumentError(cause, f"Give 0 to {saved.count - 1}.")
-    if _is_committed(saved):
+    if saved.is_committed():
         raise ArgumentError(
             f"The run {saved.name!r} of {saved.path} is committed already.",
             "Give each save its own.",
@@ -301,35 +238,13 @@ def _save(
     return replace(_write_share(saved, work, source, process), path=saved.path)
 
 
-def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
-    """The run of these arguments; what the format cannot do is refused."""
-    check_string(run, "names of runs")
-    if not run:
-        raise ArgumentError(
-            "The name of the run is empty.", "Give a text that no other save of this path has."
-        )
-    count = read_integer(count, "number of processes")
-    if not 1 <= count <= MAX_FILES:
-        raise ArgumentError(
-            f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}."
-        )
-    target = find_target(path, format, otherwise="shardvar")
-    if not isinstance(target.format, SharedFormat):
-        cause = f"The format {target.format.name} cannot be written by several processes."
-        raise UnsupportedError(
-            cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."
-        )
-    found = _Run(target, run, count)
-    return replace(found, version=_version(found))
-
-
 def _check_timeout(timeout: object) -> None:
     """Raise ``ArgumentTypeError`` unless a time to wait is a number; infinity is one."""
     if not isinstance(timeout, Real) or isnan(timeout):
         raise ArgumentTypeError(f"timeout is {timeout!r}.", "Give a number of seconds.")
 
 
-def _check_target(saved: _Run, work: WritePlan, force: bool) -> None:
+def _check_target(saved: Run, work: WritePlan, force: bool) -> None:
     """Raise ``TargetExists`` if the checkpoint of all shares may not replace what is there."""
     assignment = replace(work.assignment, num_files=saved.count)
     decision = replace(work.decision, assignment=assignment)
@@ -386,11 +301,11 @@ def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, 
     return kept, replace(slices, offset=np.where(whole, 0, slices.offset), shape=shape)
 
 
-def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int) -> WriteReport:
+def _write_share(saved: Run, work: WritePlan, source: ArraySource, process: int) -> WriteReport:
     """Write the share, or find that an earlier attempt of this run has written the same."""
     what = f"Process {process} of the run {saved.name!r} of {saved.path}"
     share = saved.share(process)
-    if not _has_index(share, set(share.storage.names())):
+    if not has_index(share, set(share.storage.names())):
         try:
             return carry_out(work, source, None, lambda _: None)
         except LockHeld as error:
@@ -400,7 +315,7 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
         except StorageError:
             # The commit of another checkpoint of this name has removed the files of this share:
             # that says more.
-            _is_committed(saved.refreshed())
+            saved.refreshed().is_committed()
             raise
     # The number was given twice, or the run was killed and is repeated: only the values can tell.
     if not is_same_share(share, source, work):
@@ -414,19 +329,19 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
 # --- The commit
 
 
-def _commit(saved: _Run, replicas: str, timeout: float) -> None:
+def _commit(saved: Run, replicas: str, timeout: float) -> None:
     """Wait for all shares, and merge them unless another process has; ``IncompleteCheckpoint``
     names missing ones."""
     deadline, pause, held = time.monotonic() + timeout, _POLL_SECONDS[0], None
     while True:
         saved = saved.refreshed()
-        if _is_committed(saved):
+        if saved.is_committed():
             return
         missing = saved.missing()
         if not missing:
             try:
                 with saved.target.storage.lock(saved.target.stem):
-                    if not _is_committed(saved):
+                    if not saved.is_committed():
                         about = Metadata(_DESCRIPTION, WRITER, generation=saved.generation)
                         merge_shares(
                             saved.target,
@@ -443,71 +358,25 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
                 # shares, meanwhile.
                 # The error before says more: the outcome of the commit may not be known.
                 with suppress(ServerError):
-                    if _is_committed(saved.refreshed()):
+                    if saved.refreshed().is_committed():
                         return
                 raise error
         if time.monotonic() >= deadline:
             # By the one who held it, since it was tried.
-            if held is not None and _is_committed(saved.refreshed()):
+            if held is not None and saved.refreshed().is_committed():
                 return
             raise _late(saved, missing, timeout, held)
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
         pause = min(pause * 1.5, _POLL_SECONDS[1])
 
 
-def _is_committed(saved: _Run) -> bool:
-    """Return True if the run is committed; raise if it cannot be, or processes disagree."""
-    version = _version(saved)
-    if _is_other(saved, version):
-        # In a bucket a commit of this run may have been seen half: only what is seen twice is
-        # another's.
-        time.sleep(_POLL_SECONDS[0])
-        saved.known.clear()
-        version = _version(saved.refreshed())
-        if _is_other(saved, version):
-            raise StorageError(
-                f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW
-            )
-    if saved.generation in version.split():
-        return True
-    ending = saved.share(0).format.name
-    for name in saved.target.storage.names():
-        found = parse_share_name(stem_of_name(name, ending), saved.prefix)
-        if found is None or not found[0].startswith(saved.generation):
-            continue
-        token, process, count = found
-        if count != saved.count:
-            cause = (
-                f"Process {process} of the run {saved.name!r} of {saved.path} is one of {count}, "
-                f"not {saved.count}."
-            )
-            raise ArgumentError(
-                cause, "Give all processes one num_processes, and each save its own run."
-            )
-        if token != saved.token:
-            cause = (
-                f"Process {process} of the run {saved.name!r} began when another checkpoint was at "
-                f"{saved.path}."
-            )
-            raise StorageError(cause, _ANEW)
-    return False
-
-
-def _is_other(saved: _Run, version: str) -> bool:
-    """Return True if a version is neither this run's nor the one that it found."""
-    if version == saved.version or saved.generation in version.split():
-        return False
-    # Else the one before is retired.
-    return bool(version) or saved.target.format.capabilities.atomic_overwrite
-
-
-def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:
+def _late(saved: Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:
     """The error for missing shares, or for a commit that another writer prevents."""
     if missing:
         who = name_processes(missing)
         cause = f"{who[:1].upper()}{who[1:]} of {saved.count} did not save within {timeout:g} s."
         cause = f"{cause} {saved.path} is as it was before the run {saved.name!r}."
-        return IncompleteCheckpoint(cause, f"Find out why. {_ANEW}")
+        return IncompleteCheckpoint(cause, f"Find out why. {SAVE_AGAIN}")
     # By a claim, which the error names.
     if held is not None and saved.target.storage.local_path is None:
         return held
@@ -518,50 +387,6 @@ def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None
     return LockHeld(
         cause, "Let it finish. sv.commit_shards says then what became of this run, or commits it."
     )
-
-
-def _version(saved: _Run) -> str:
-    """Return a text that another checkpoint of this path does not have: the generation of its
-    index, or its stamp.
-
-    Empty if there is none. Of a file and a set that stand side by side, both.
-    """
-    return " ".join(
-        _generation(saved, name, found) for name, found in _indexes(saved.target).items()
-    )
-
-
-def _generation(saved: _Run, name: str, index: Location) -> str:
-    """The generation that an index has; the stamp of its file if it has none, or is damaged."""
-    stamp = index.storage.stamp(name) or ""
-    while stamp not in saved.known:
-        try:
-            opened = index.open()
-            generation = opened.index.metadata.generation or stamp
-            opened.close()
-        except (CheckpointError, StorageError, UnsupportedError):
-            generation = stamp
-        # Another process may have put its index in place meanwhile: then it is unknown which one
-        # has the generation.
-        before, stamp = stamp, index.storage.stamp(name) or ""
-        if stamp == before:
-            saved.known[stamp] = generation
-    return saved.known[stamp]
-
-
-def _indexes(target: Location) -> dict[str, Location]:
-    """The indexes of a target that are there, each with the location of its checkpoint."""
-    form = target.format.name
-    named = [target.name] if target.is_folder else names_of_target(target.stem, form)[1:]
-    there = set(target.storage.names())
-    return {
-        name: replace(target, name=name_of_target(name, form)) for name in named if name in there
-    }
-
-
-def _has_index(share: Location, names: set[str]) -> bool:
-    """Return True if a share is committed, by the names in the directory."""
-    return not names.isdisjoint(names_of_target(share.name, share.format.name)[1:])
 
 
 def _report(found: Location) -> WriteReport:

@@ -33,7 +33,7 @@ import numpy as np
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence, ReadTable
-from shardvar.engine.moves import MoveTable, lower
+from shardvar.engine.moves import MoveTable, copies_in_range, lower
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
@@ -44,13 +44,7 @@ from shardvar.engine.pool import (
     run_all,
     thread_buffer,
 )
-from shardvar.engine.regions import (
-    RegionTable,
-    copies_in_range,
-    join_regions,
-    read_regions,
-    wanted_regions,
-)
+from shardvar.engine.regions import RegionTable, join_regions, read_regions, wanted_regions
 from shardvar.engine.units import (
     Sums,
     Unit,

@@ -19,7 +19,8 @@ from typing import Self
 import numpy as np
 
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
-from shardvar.planning.plan import Plan
+from shardvar.layout.region import intersect, regions_of_range
+from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import SliceTable, widen
 
 
@@ -127,6 +128,29 @@ def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
     # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before
     # places.
     return joined.take(np.lexsort((joined.target_start, joined.target)))
+
+
+def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: int) -> CopyTable:
+    """The copies of targets of one shape, cut to the elements ``[first, last)`` of the payload of
+    each.
+
+    A copy that meets several of the regions that make up the elements is cut in as many.
+    """
+    if not len(copies):
+        return copies
+    rank = copies.shape.shape[1]
+    corner, extents = (
+        widen(targets.offset[copies.target], rank, 0),
+        widen(targets.shape[copies.target[:1]], rank, 1)[0],
+    )
+    parts = []
+    for inner in regions_of_range(extents.tolist(), first, last):
+        offset, shape = intersect(
+            copies.offset, copies.shape, corner + inner.offset, np.array(inner.shape)
+        )
+        rows = np.flatnonzero((shape > 0).all(axis=1))
+        parts.append((copies.source[rows], copies.target[rows], offset[rows], shape[rows]))
+    return CopyTable(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def first_sources(plan: Plan, targets: Ints) -> Ints:

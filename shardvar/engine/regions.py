@@ -72,11 +72,8 @@ class RegionTable:
 
     def columns(self) -> tuple[Ints, ...]:
         """The columns, in the order of the fields."""
-        here, there = (
-            (self.row, self.offset, self.shape, self.strides),
-            (self.target_start, self.target_strides),
-        )
-        return (*here, self.itemsize, self.target, *there)
+        there = self.target, self.target_start, self.target_strides
+        return self.row, self.offset, self.shape, self.strides, self.itemsize, *there
 
     def take(self, rows: Ints) -> Self:
         """The table of some of the rows, in the given order."""
@@ -213,29 +210,6 @@ def wanted_regions(entries: EntryTable, targets: SliceTable, copies: CopyTable) 
     )
 
 
-def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: int) -> CopyTable:
-    """The copies of targets of one shape, cut to the elements ``[first, last)`` of the payload of
-    each.
-
-    A copy that meets several of the regions that make up the elements is cut in as many.
-    """
-    if not len(copies):
-        return copies
-    rank = copies.shape.shape[1]
-    corner, extents = (
-        widen(targets.offset[copies.target], rank, 0),
-        widen(targets.shape[copies.target[:1]], rank, 1)[0],
-    )
-    parts = []
-    for inner in regions_of_range(extents.tolist(), first, last):
-        offset, shape = intersect(
-            copies.offset, copies.shape, corner + inner.offset, np.array(inner.shape)
-        )
-        rows = np.flatnonzero((shape > 0).all(axis=1))
-        parts.append((copies.source[rows], copies.target[rows], offset[rows], shape[rows]))
-    return CopyTable(*map(np.concatenate, zip(*parts, strict=True)))
-
-
 def read_regions(
     reading: Reading, wanted: RegionTable, buffers: Buffers, *, by_runs: bool = False
 ) -> None:
@@ -260,10 +234,8 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
     wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
     first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
     bounds = np.append(first, len(wanted))
-    start, stop = (
-        np.minimum.reduceat(wanted.starts(), first),
-        np.maximum.reduceat(wanted.stops(), first),
-    )
+    start = np.minimum.reduceat(wanted.starts(), first)
+    stop = np.maximum.reduceat(wanted.stops(), first)
     is_small = reading.entries.plain[wanted.row[first]] & (stop - start <= SMALL_NBYTES)
     # Move: small spans with their neighbours, the payloads of other regions one after the other.
     rows = np.flatnonzero(is_small)
@@ -308,10 +280,8 @@ def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
     wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
     first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
     bounds = np.append(first, len(wanted))
-    low, high = (
-        np.minimum.reduceat(wanted.starts(), first),
-        np.maximum.reduceat(wanted.stops(), first),
-    )
+    low = np.minimum.reduceat(wanted.starts(), first)
+    high = np.maximum.reduceat(wanted.stops(), first)
     spans = join_regions(list(_dense_spans(wanted)))
     group = np.searchsorted(wanted.row[first], spans.row)
     units = read_units(reading.evidence, group, spans.row, spans.starts(), spans.stops())
@@ -397,12 +367,8 @@ def _read_apart(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> No
 def _read_region(
     evidence: Evidence, row: int, region: Region, strides: Sequence[int], out: npt.NDArray[Any]
 ) -> None:
-    """Fill ``out`` with one region of a payload, in as few spans as are dense enough.
-
-    A column of [1000, 1000] float64 spans 8 MB for 8 kB: it is halved to 8 spans of 125 rows...
-    until a span is at most ``_DENSE`` times its part, or small. Halves follow in the payload's
-    order, so that a decoding source reads on.
-    """
+    """Fill ``out`` with one region of a payload, halved until each span is at most ``_DENSE`` times
+    its part, or small. Halves follow in the payload's order: so a decoding source reads on."""
     stack = [(region, out)]
     while stack:
         region, out = stack.pop()
@@ -465,12 +431,8 @@ def _costs(parts: RegionTable, extents: Ints) -> Ints:
 
 
 def _halves(region: Region, out: npt.NDArray[Any]) -> list[tuple[Region, npt.NDArray[Any]]]:
-    """The two halves of a region along its first axis that has more than one index, with their
-    places in ``out``.
-
-    The first such axis has the widest stride, so this shortens the span most: [0:1, 0:8, 3:4] gives
-    [0:1, 0:4, 3:4] and [0:1, 4:8, 3:4].
-    """
+    """The halves of a region along the axis that ``_dense_spans`` halves, with their places in
+    ``out``: [0:1, 0:8, 3:4] gives [0:1, 0:4, 3:4] and [0:1, 4:8, 3:4]."""
     axis = next(axis for axis, extent in enumerate(region.shape) if extent > 1)
     middle = region.shape[axis] // 2
     halves = []

@@ -9,7 +9,6 @@ MOST_LINES_OF_A_FUNCTION = 60
 
 LONG = {
     "cli.output",
-    "engine.regions",
     "storage.objects",
     "storage.uploads",
 }

@@ -5,13 +5,11 @@ obstore finds credentials itself (the environment, a service account, an instanc
 taken from a URL, kept, pickled or shown: an ``ObjectClient`` pickles only its root, and makes its
 store when it is used.
 
-obstore's errors have one line and then pages of the server's answer; only the line is kept, without
-what may be secret in it (``requests.first_line``). Its threads do not survive a fork: a child of a
+Its errors become shardvar's (``storage.refusals``). Its threads do not survive a fork: a child of a
 process that has used it is refused, since it would wait for ever.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -22,7 +20,6 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from shardvar.errors import (
-    COPY_AGAIN,
     ArgumentError,
     CorruptCheckpoint,
     LockHeld,
@@ -36,6 +33,7 @@ from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.storage.answers import is_copy
 from shardvar.storage.concurrency import check_wanted
+from shardvar.storage.refusals import ALLOW_HTTP, broken_error, refused_error
 from shardvar.storage.requests import (
     MOST_COPIED_NBYTES,
     PART_NBYTES,
@@ -62,14 +60,8 @@ _RETRIES: dict[str, Any] = {
 _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 """A request with its body may take two minutes: 8 MiB at 70 KB/s."""
 
-_ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
-"""The variables by which obstore allows an unencrypted service."""
-
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
 """The beginnings of the variables that obstore reads, by scheme; else Azure's."""
-
-_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
-"""The word by which a service names an error, in its answer."""
 
 _MOST_PARTS = 9000
 """S3 takes 10,000 parts of a file."""
@@ -316,7 +308,7 @@ class ObjectClient:
                 # These options replace what the environment says of the connection, so that is
                 # asked here.
                 allowed = any(
-                    os.environ.get(name, "").lower() in ("true", "1") for name in _ALLOW_HTTP
+                    os.environ.get(name, "").lower() in ("true", "1") for name in ALLOW_HTTP
                 )
                 is_plain = any(
                     url.startswith("http:")
@@ -352,11 +344,11 @@ class ObjectClient:
         except (module.exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
             if is_conditional and isinstance(error, module.exceptions.PreconditionError):
                 raise self._replaced(key) from None
-            raise self._translated(module.exceptions, key, error) from None
+            raise refused_error(module.exceptions, self.place(key), error) from None
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of a module that cannot be imported
                 raise
-            raise self._broken(key, error) from None
+            raise broken_error(self.root, self.place(key), self._variables, error) from None
 
     @contextmanager
     def _listing(self, key: str) -> Iterator[None]:
@@ -370,64 +362,6 @@ class ObjectClient:
             raise StorageError(
                 f"{self.root} does not exist.", "Create the bucket, or check its name."
             ) from None
-
-    def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
-        # Errors of listings have the status only in their text.
-        place, line = (self.place(key), first_line(error))
-        if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
-            return MissingFile(f"{place} is missing.", COPY_AGAIN)
-        # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD
-        # answers have none.
-        code = f" ({found[1]})" if (found := _CODE.search(str(error))) else ""
-        if isinstance(error, kinds.PreconditionError):
-            cause = (
-                f"{place}: the service refuses the request, since a condition of the service does "
-                f"not hold{code}."
-            )
-            return StorageError(
-                cause, "End the lease or the hold that is on the file, or write under another name."
-            )
-        is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
-        if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
-            cause = f"{place}: permission is denied{code}."
-            remedy = (
-                "Check the credentials in the environment, their rights, and the clock of this "
-                "machine."
-            )
-            return StorageError(cause, remedy)
-        if "Range request not supported" in line:
-            cause = f"{place}: the server sends only whole files, and not the requested ranges."
-            return ServerError(
-                cause, "Download the file, or use a server that answers range requests."
-            )
-        cause = f"{place} does not answer as it should: {line}."
-        if "builder error" in line:
-            allow = f"If it is not encrypted, set {' or '.join(_ALLOW_HTTP)} to true."
-            return ServerError(
-                cause, f"Check the address of the service in the environment. {allow}"
-            )
-        return ServerError(cause, "Check address, credentials and connection, and try again.")
-
-    def _broken(self, key: str, error: BaseException) -> ShardvarError:
-        """Return the error for a value in the environment, or an answer, with which obstore fails
-        and says no more."""
-        failed = f"obstore failed ({first_line(error)})."
-        named = sorted(
-            name
-            for name, value in os.environ.items()
-            if name.startswith(self._variables) and "\n" in value
-        )
-        if named:
-            remedy = (
-                f"Look at {' and '.join(named)} in the environment. Keys and tokens have no line "
-                "ends."
-            )
-            return ArgumentError(f"{self.root} cannot be used: {failed}", remedy)
-        remedy = (
-            f"Look at what the service answers, and at the variables {self._variables}* in the "
-            "environment."
-        )
-        return ServerError(f"{self.place(key)}: {failed}", remedy)
 
     def _unwritable(self, key: str) -> StorageError:
         cause = (

@@ -1,0 +1,80 @@
+"""Errors of a request to a bucket or a web server, from the errors that obstore raises.
+
+obstore's errors have one line and then pages of the server's answer; only the line is kept, without
+what may be secret in it (``requests.first_line``).
+"""
+
+import os
+import re
+from typing import Any
+
+from shardvar.errors import (
+    COPY_AGAIN,
+    ArgumentError,
+    MissingFile,
+    ServerError,
+    ShardvarError,
+    StorageError,
+)
+from shardvar.storage.requests import first_line
+
+ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
+"""The variables by which obstore allows an unencrypted service."""
+
+_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+"""The word by which a service names an error, in its answer."""
+
+
+def refused_error(kinds: Any, place: str, error: Exception) -> ShardvarError:
+    """Return the error for a request that failed with ``error``; ``kinds`` are obstore's classes of
+    errors, and ``place`` is the URL of a file."""
+    line = first_line(error)  # errors of listings have the status only in it
+    if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
+        return MissingFile(f"{place} is missing.", COPY_AGAIN)
+    # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD
+    # answers have none.
+    code = f" ({found[1]})" if (found := _CODE.search(str(error))) else ""
+    if isinstance(error, kinds.PreconditionError):
+        cause = (
+            f"{place}: the service refuses the request, since a condition of the service does "
+            f"not hold{code}."
+        )
+        return StorageError(
+            cause, "End the lease or the hold that is on the file, or write under another name."
+        )
+    is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
+    if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
+        cause = f"{place}: permission is denied{code}."
+        remedy = (
+            "Check the credentials in the environment, their rights, and the clock of this machine."
+        )
+        return StorageError(cause, remedy)
+    if "Range request not supported" in line:
+        cause = f"{place}: the server sends only whole files, and not the requested ranges."
+        return ServerError(cause, "Download the file, or use a server that answers range requests.")
+    cause = f"{place} does not answer as it should: {line}."
+    if "builder error" in line:
+        allow = f"If it is not encrypted, set {' or '.join(ALLOW_HTTP)} to true."
+        return ServerError(cause, f"Check the address of the service in the environment. {allow}")
+    return ServerError(cause, "Check address, credentials and connection, and try again.")
+
+
+def broken_error(root: str, place: str, variables: str, error: BaseException) -> ShardvarError:
+    """Return the error for a value in the environment, or an answer, with which obstore fails and
+    says no more.
+
+    ``variables`` is the beginning of the names of the service's environment variables.
+    """
+    failed = f"obstore failed ({first_line(error)})."
+    named = sorted(
+        name for name, value in os.environ.items() if name.startswith(variables) and "\n" in value
+    )
+    if named:
+        remedy = (
+            f"Look at {' and '.join(named)} in the environment. Keys and tokens have no line ends."
+        )
+        return ArgumentError(f"{root} cannot be used: {failed}", remedy)
+    remedy = (
+        f"Look at what the service answers, and at the variables {variables}* in the environment."
+    )
+    return ServerError(f"{place}: {failed}", remedy)

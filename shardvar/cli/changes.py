@@ -15,8 +15,9 @@ from math import isfinite
 from shutil import get_terminal_size
 from typing import NamedTuple
 
-from shardvar.cli.output import can_print, count, human_shape, print_table, printable, say
+from shardvar.cli.output import can_print, count, human_shape, printable, say
 from shardvar.cli.problems import print_problems
+from shardvar.cli.tables import print_table
 from shardvar.cli.tree import fold_keys, fold_words
 from shardvar.verbs.compare.comparison import DiffReport, TensorDifference, agreement, only_dtypes
 from shardvar.verbs.numbers import is_number

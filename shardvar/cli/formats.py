@@ -8,7 +8,8 @@ table cannot promise what the code does not do.
 from argparse import Namespace
 from typing import Any
 
-from shardvar.cli.output import print_json, print_table
+from shardvar.cli.output import print_json
+from shardvar.cli.tables import print_table
 from shardvar.formats.protocol import Format
 from shardvar.formats.table import about_format, all_formats
 from shardvar.verbs.reports import SCHEMA

@@ -22,12 +22,12 @@ from shardvar.cli.output import (
     note,
     path_on_a_line,
     print_json,
-    print_table,
     printable,
     say,
     short_path,
     warn,
 )
+from shardvar.cli.tables import print_table
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.storage.links import inner_links
 from shardvar.storage.local import split_place

@@ -1,9 +1,6 @@
-"""Output: tables and JSON on standard output, notes and progress on standard error.
+"""Output: lines and JSON on standard output, notes and progress on standard error.
 
-At a terminal rich draws the tables. Where a table is too wide, the columns that the caller can do
-without go first, then the middle of long names; a table whose columns are all needed becomes a
-block of lines a row. A pipe gets plain columns, one whole line a row. Cells must be ``printable``
-already; rich interprets no markup.
+At a terminal long lines are folded between words, and some have colours. A pipe gets whole lines.
 """
 
 import errno
@@ -12,13 +9,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
 from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
-from unicodedata import bidirectional
 
 from shardvar.pictures.words import (
     count,
@@ -36,24 +32,14 @@ from shardvar.pictures.words import (
 if TYPE_CHECKING:
     from rich.text import Text
 
-_MOST_PRETTY = 2000
-"""Rows beyond which a table is plain even at a terminal; rich would take seconds to lay out
-more."""
-
-_NARROWEST = 20
+NARROWEST = 20
 """The fewest cells for names in the first column; below that, rows become blocks."""
 
 _LINE = 120
 """The longest line of values."""
 
-_BETWEEN = 2
-"""Cells between two columns of a table."""
-
 _UNBROKEN = re.compile(r"[0-9] [kMGTP]?B\b|`[^`]*`")
 """Texts that no line breaks: a number with its unit, and a command, which is copied and pasted."""
-
-_WIDEST = 60
-"""The width up to which plain columns are padded; a longer cell shifts its row."""
 
 
 def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
@@ -61,36 +47,11 @@ def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
-def print_table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Sequence[int] = (),
-    drop: Sequence[int] | None = None,
-    styles: Mapping[int | tuple[int, int], str] = MappingProxyType({}),
-    bold: Collection[int] = (),
-) -> None:
-    """Print rows of cells under headers; columns whose number is in ``right`` are set flush right.
-
-    If a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names
-    in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
-    At a terminal with colours, columns and cells (row, column) have the ``styles``, the names of
-    the rows ``bold`` are so, and the branches of a tree are dim.
-    """
-    if sys.stdout.isatty():
-        rows = [[_encodable(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty() and len(rows) <= _MOST_PRETTY:
-        _print_rich(
-            headers, rows, right, drop, styles if is_styled() else {}, bold if is_styled() else ()
-        )
-    else:
-        _print_plain(headers, rows, right)
-
-
 _ASCII = str.maketrans("├└│─…→×", "|`|-~>x")
 """The characters for the symbols of tables where the encoding of a terminal lacks these."""
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Return a text without cells or characters that the terminal cannot print."""
     if can_print(text):
         return text
@@ -102,22 +63,6 @@ def is_styled() -> bool:
     """Return True if standard output is a terminal that shows colours, and the user has not turned
     them off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
-
-
-_BAR = 10
-"""The cells of a bar that stands for all."""
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-
-
-def share_bar(part: float) -> str:
-    """Return a bar for a part of the whole, from 0 to 1, in eighths of a cell; at least one eighth
-    for any part.
-
-    >>> share_bar(0.5), share_bar(0.01), share_bar(0.0)
-    ('█████', '▏', '')
-    """
-    eighths = max(round(8 * _BAR * part), 1) if part else 0
-    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
 def line_width() -> int:
@@ -179,7 +124,7 @@ def say(text: str, bold: Sequence[str] = ()) -> None:
     if not sys.stdout.isatty():
         print(text)
         return
-    lines = folded(_encodable(text))
+    lines = folded(encodable(text))
     if not (bold and is_styled()):
         print("\n".join(lines))
         return
@@ -217,7 +162,7 @@ def folded(text: str, stream: TextIO | None = None) -> list[str]:
     """Return a line for a terminal as lines that fit it, unless a word does not; they are indented
     by two more."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
-    width = max(_columns(stream), _NARROWEST)
+    width = max(_columns(stream), NARROWEST)
     # ``wrap`` breaks lines at spaces, for which a NUL stands where no line may end.
     text = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\0"), text)
     lines = wrap(
@@ -386,106 +331,6 @@ def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], ob
         yield advance
 
 
-def _print_plain(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]
-) -> None:
-    lines = [headers, *rows]
-    widths = [
-        min(max(len(line[column]) for line in lines), _WIDEST) for column in range(len(headers))
-    ]
-    for line in lines:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
-
-
-def _print_rich(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Sequence[int],
-    drop: Sequence[int] | None,
-    styles: Mapping[int | tuple[int, int], str],
-    bold: Collection[int],
-) -> None:
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both
-    # extents are given.
-    width, height = get_terminal_size()
-    console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
-    widths = [
-        max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))
-    ]
-    gone = _dropped(widths, drop or (), width)
-    kept = [column for column in range(len(headers)) if column not in gone]
-    # Cells left for the names.
-    left = width - sum(widths[column] + _BETWEEN for column in kept[1:])
-    if left < (widths[0] if drop is None else min(widths[0], _NARROWEST)):
-        _print_stacked(headers, rows, width)
-        return
-    table = Table.grid(padding=(0, _BETWEEN, 0, 0))
-    for column in kept:
-        side: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(justify=side, no_wrap=True)
-    table.add_row(*(Text(headers[column], style="dim" if is_styled() else "") for column in kept))
-    for number, row in enumerate(rows):
-        name, *others = row[0], *(row[column] for column in kept[1:])
-        if others and _is_right_to_left(name):
-            others[0] = _LEFT_TO_RIGHT + others[0]
-        label = Text(_cut(name, left), style="bold" if number in bold else "")
-        if is_styled() and (found := _GUIDE.match(name)):
-            label.stylize("not bold dim", 0, found.end())
-        table.add_row(
-            label,
-            *(
-                Text(text, styles.get((number, column), styles.get(column, "")))
-                for column, text in zip(kept[1:], others, strict=True)
-            ),
-        )
-    console.print(table)
-    # Of other names that are cut, a wider terminal shows the whole.
-    if any(cell_len(row[0]) > width for row in rows):
-        console.print(
-            Text(
-                "A pipe has names whole that no terminal of this width can show.",
-                style="dim" if is_styled() else "",
-            )
-        )
-
-
-_GUIDE = re.compile(r"[│├└─|`\- ]*(?=[^ ])")
-"""The branches of a tree before a name."""
-
-_LEFT_TO_RIGHT = "\u200e"
-"""An invisible letter after which a terminal goes on from the left."""
-
-
-def _is_right_to_left(text: str) -> bool:
-    """Return True if a text has letters of a right-to-left script, which would take the numbers
-    after it along."""
-    return not text.isascii() and any(bidirectional(each) in ("R", "AL") for each in text)
-
-
-def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:
-    """Return the first columns of ``drop`` that must go so that a table fits."""
-    gone: set[int] = set()
-    for column in drop:
-        rest = sum(
-            each + _BETWEEN for number, each in enumerate(widths) if number and number not in gone
-        )
-        # Before the last one goes, names are cut to the fewest cells.
-        fewest = _NARROWEST if column == drop[-1] else 2 * _NARROWEST
-        if min(widths[0], fewest) + rest <= width:
-            break
-        gone.add(column)
-    return gone
-
-
 def _cut(text: str, width: int) -> str:
     """Return a text of at most so many cells, with an ellipsis for its middle."""
     from rich.cells import cell_len, set_cell_size
@@ -495,33 +340,17 @@ def _cut(text: str, width: int) -> str:
     tail = text
     while cell_len(tail) > (width - 1) // 3:
         tail = tail[1:]
-    return set_cell_size(text, width - 1 - cell_len(tail)) + _encodable("…") + tail
+    return set_cell_size(text, width - 1 - cell_len(tail)) + encodable("…") + tail
 
 
 def shortened(text: str, width: int) -> str:
     """Return a text that fits some columns; the middle of a longer one is left out."""
-    return _cut(_encodable(text), width)
+    return _cut(encodable(text), width)
 
 
 def ellipsis() -> str:
     """Return what stands for the rest of a text: ``…``, or three dots if the terminal lacks it."""
     return "…" if can_print("…") else "..."
-
-
-def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Print the first cell of each row, and below it the other cells with their headers."""
-    for first, *others in rows:
-        if first.strip("│| "):  # not only branches
-            print(first)
-        named = zip(headers[1:], others, strict=True)
-        cells = [f"{header} {cell}".strip() for header, cell in named if cell]
-        # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can
-        # hold it.
-        cells = [cell.replace(" ", "\0") if len(cell) <= width - 4 else cell for cell in cells]
-        for line in wrap(
-            "  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False
-        ):
-            print("    " + line.replace("\0", " "))
 
 
 __all__ = [
@@ -548,5 +377,5 @@ def short_path(path: str) -> str:
 def path_on_a_line(path: str) -> str:
     """Return ``short_path``; at a terminal without the middle of one that is longer than a line."""
     shown = short_path(path)
-    width = max(_columns(None), _NARROWEST) - 1  # for the colon after it
+    width = max(_columns(None), NARROWEST) - 1  # for the colon after it
     return _cut(shown, width) if sys.stdout.isatty() and len(shown) > width else shown

@@ -5,7 +5,8 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from shardvar.cli.output import count, human_size, print_table, say
+from shardvar.cli.output import count, human_size, say
+from shardvar.cli.tables import print_table
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import EntryTable
 from shardvar.storage.local import is_url

@@ -18,10 +18,9 @@ from shardvar.cli.output import (
     human_shape,
     human_size,
     is_styled,
-    print_table,
     printable,
-    share_bar,
 )
+from shardvar.cli.tables import print_table, share_bar
 from shardvar.cli.tensors import Slice, Tensor, list_slices
 from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.verbs.reader import Reader

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 
 from shardvar.cli.fitting import Shown, fit, line_weights, positions_of
-from shardvar.cli.output import count, folded, print_table, printable, say, short_name, warn
+from shardvar.cli.output import count, folded, printable, say, short_name, warn
 from shardvar.cli.state import fold_state, slot_name, slot_names
+from shardvar.cli.tables import print_table
 from shardvar.cli.tensors import Tensor
 from shardvar.cli.tree import fold_keys, tree_lines
 from shardvar.errors import ReadError

@@ -8,7 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardvar import vectors
-from shardvar.cli.output import count, human_size, print_json, print_table, printable
+from shardvar.cli.output import count, human_size, print_json, printable
+from shardvar.cli.tables import print_table
 from shardvar.errors import ArgumentError, StorageError, TargetExists
 from shardvar.storage.local import split_path
 from shardvar.verbs.reports import SCHEMA

@@ -13,11 +13,17 @@ import json
 import os
 import re
 import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from threading import RLock
 
 from shardvar._version import __version__
-from shardvar.errors import LockHeld, MissingFile, ShardvarError
-from shardvar.storage.requests import BucketClient, Client
+from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError
+from shardvar.forks import new_lock
+from shardvar.storage.answers import has_content
+from shardvar.storage.outcomes import untrue_error
+from shardvar.storage.requests import BucketClient, Client, Head
 
 _MOST_NBYTES = 4096
 """No claim has more."""
@@ -34,7 +40,7 @@ def claim_name(stem: str) -> str:
     return f".{stem}.claim"
 
 
-def owner_text(token: str) -> bytes:
+def _owner_text(token: str) -> bytes:
     """Return what a claim says of this process; ``token`` differs for each write, so that an answer
     lost is found."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -66,7 +72,7 @@ def describe_claim(client: Client, key: str) -> str:
         return "which does not say whose it is"
 
 
-def claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
+def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
     """Return the error for a checkpoint that another writer has claimed."""
     about = describe_claim(client, claim)
     held = client.place(claim)
@@ -78,3 +84,67 @@ def claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
     return LockHeld(
         cause, f"Wait until it is done. If it was killed, remove what it holds: {command}"
     )
+
+
+@dataclass(slots=True)
+class BucketClaim:
+    """The claim of one write, which is made when it is first needed."""
+
+    client: BucketClient
+    """The requests."""
+    folder: str
+    """The key of the checkpoint's folder."""
+    stem: str
+    """The name of the checkpoint, without its ending."""
+    token: str
+    """A text that differs for each write."""
+    is_made: bool = False
+    """True once the bucket has the claim."""
+    _files: Mapping[str, Head] | None = None
+    _refusal: ShardvarError | None = None
+    """The error of a claim that failed."""
+    _lock: RLock = field(default_factory=new_lock)
+    """Held while the claim is made; there is one for all threads."""
+
+    def hold(self, check: Callable[[Mapping[str, Head]], None]) -> Mapping[str, Head]:
+        """Claim the names, and return the files that were there when the claim was made; ``check``
+        raises if one of them is not as it should be.
+
+        A claim that failed is not tried again: other threads move files, too, and get the same
+        error.
+        """
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            if self._files is None:
+                try:
+                    files = self._make()
+                    check(files)
+                except ShardvarError as error:
+                    self._refusal = error
+                    raise
+                self._files = files
+            return self._files
+
+    def _make(self) -> Mapping[str, Head]:
+        name, text = claim_name(self.stem), _owner_text(self.token)
+        key, stem_key = (
+            f"{self.folder}/{each}" if self.folder else each for each in (name, self.stem)
+        )
+        try:
+            self.client.put_if(key, text, None)
+        except StorageError as error:
+            # The answer may be lost, or it may answer a second attempt after the first took effect.
+            if not has_content(self.client, key, text):
+                is_other = isinstance(error, LockHeld)
+                raise (_claimed_error(self.client, key, stem_key) if is_other else error) from None
+        self.is_made = True
+        files = self.client.listing(self.folder).files
+        if name not in files:
+            try:
+                self.client.head(key)
+            except MissingFile:
+                place = self.client.place(key)
+                cause = f"{place} is not there, which the service has taken."
+                raise untrue_error(cause) from None
+        return files

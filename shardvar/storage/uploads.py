@@ -35,13 +35,11 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import RLock
 
-from shardvar.errors import LockHeld, MissingFile, ServerError, ShardvarError, StorageError
-from shardvar.forks import new_lock
+from shardvar.errors import MissingFile, ServerError, ShardvarError, StorageError
 from shardvar.pictures.words import message
-from shardvar.storage.answers import current_head, has_content, is_copy, is_sent, read_back
-from shardvar.storage.claims import claim_name, claimed_error, owner_text
+from shardvar.storage.answers import current_head, is_copy, is_sent, read_back
+from shardvar.storage.claims import BucketClaim, claim_name
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
 from shardvar.storage.outcomes import (
     commit_error,
@@ -60,7 +58,6 @@ ONE_REQUEST_NBYTES = 64 << 20
 """A commit of at most this size is one conditional request; it is held in memory twice. A larger
 file goes up in parts, which no condition can guard: its version is compared just before, under a
 claim."""
-
 
 _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
 """The text after the name of a checkpoint in the names of its numbered files, such as
@@ -85,12 +82,8 @@ class Upload:
     """The files that are only on this machine, by name, each with its path."""
     announced: set[str] = field(default_factory=set)
     """Names that are final from the beginning."""
-    claim: str | None = None
-    """The key of the claim, once it is made."""
-    claimed: Mapping[str, Head] | None = None
-    """The files that were there when the claim was made."""
-    refusal: ShardvarError | None = None
-    """The error of a claim that failed."""
+    claim: BucketClaim = field(init=False)
+    """The claim of the checkpoint's names, for the case that it is needed."""
     lent: set[str] = field(default_factory=set)
     """Files that other processes write, and upload under these names."""
     own: dict[str, Head | None] = field(default_factory=dict)
@@ -103,8 +96,9 @@ class Upload:
     """True from the request of the commit until its outcome is known."""
     room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
     """The memory of the uploads that are under way."""
-    lock: RLock = field(default_factory=new_lock)
-    """Held while the claim is made; there is one for all threads."""
+
+    def __post_init__(self) -> None:
+        self.claim = BucketClaim(self.client, self.key, self.stem, self.folder)
 
     def create(self, name: str) -> LocalWritableFile:
         """Open a new temporary file."""
@@ -157,13 +151,13 @@ class Upload:
         for name in names:
             self.there.pop(name, None)  # of an earlier run, which another one takes the place of
 
-    def hold(self) -> None:
-        """Keep other writers of this checkpoint out; ``LockHeld`` if one is at work, or has been
-        since the beginning.
+    def hold(self) -> Mapping[str, Head]:
+        """Keep other writers of this checkpoint out, and return the files that were there when the
+        claim was made; ``LockHeld`` if a writer is at work, or has been since the beginning.
 
         Files of the folder that have the same names in each write are this writer's until the end.
         """
-        self._claim()
+        return self.claim.hold(self._check_numbered)
 
     def move(self, old: str, new: str) -> None:
         """Upload a file under its final name, or copy it there; names that may belong to others are
@@ -174,7 +168,7 @@ class Upload:
         """
         is_uploaded = old not in self.staged
         if not (is_uploaded and new in self.announced):
-            self._check_unchanged(new, self._claim())
+            self._check_unchanged(new, self.hold())
         if is_uploaded:
             self._copy(old, new, may_exist=new in self.announced)
         else:
@@ -193,7 +187,7 @@ class Upload:
         if (
             self._uploaded(old).nbytes if is_uploaded else os.path.getsize(self.staged[old])
         ) > ONE_REQUEST_NBYTES:
-            self._claim()
+            self.hold()
             self._check_unchanged(new, self.client.listing(self.key).files)
             self.is_open = True
             if is_uploaded:
@@ -227,7 +221,7 @@ class Upload:
             if is_needed:
                 # The old index of a set goes before the new files come: it must still be the one
                 # that was seen.
-                self._check_unchanged(name, self._claim())
+                self._check_unchanged(name, self.hold())
             try:
                 self._delete(name)
             except StorageError:
@@ -272,7 +266,7 @@ class Upload:
     def end(self) -> None:
         """Remove the temporary files and the claim, and log what could not be removed."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.claim is not None:
+        if self.claim.is_made:
             with suppress(StorageError):
                 self._delete(claim_name(self.stem))
         if self.left:
@@ -425,62 +419,19 @@ class Upload:
             with suppress(OSError):
                 os.unlink(path)
 
-    def _claim(self) -> Mapping[str, Head]:
-        """Claim the names of this checkpoint, and return the files that were there when the claim
-        was made.
-
-        A claim that failed is not tried again: other threads move files, too, and get the same
-        error.
-        """
-        with self.lock:
-            if self.refusal is not None:
-                raise self.refusal
-            if self.claimed is None:
-                try:
-                    self.claimed = self._make_claim()
-                except ShardvarError as error:
-                    self.refusal = error
-                    raise
-            return self.claimed
-
-    def _make_claim(self) -> Mapping[str, Head]:
-        claim, text = self._join(claim_name(self.stem)), owner_text(self.folder)
-        try:
-            self.client.put_if(claim, text, None)
-        except StorageError as error:
-            # The answer may be lost, or it may answer a second attempt after the first took effect.
-            if not has_content(self.client, claim, text):
-                is_other = isinstance(error, LockHeld)
-                raise (
-                    claimed_error(self.client, claim, self._join(self.stem)) if is_other else error
-                ) from None
-        self.claim = claim
-        now = self.client.listing(self.key).files
-        if claim_name(self.stem) not in now and self._find(claim_name(self.stem)) is None:
-            raise untrue_error(
-                f"{self.client.place(claim)} is not there, which the service has taken."
-            )
+    def _check_numbered(self, now: Mapping[str, Head]) -> None:
+        """Raise ``LockHeld`` if a numbered file of others is not as it was at the beginning."""
         for name in sorted({*self.there, *now} - self.own.keys()):
             if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
                 self._check_unchanged(name, now)
-                self._check_same_age(name, now)
-        return now
+                times = {head.changed for head in (self.there.get(name), now.get(name)) if head}
+                if len(times - {None}) > 1:  # it was written again with the same bytes
+                    raise overtaken_error(self._place(name))
 
     def _check_unchanged(self, name: str, now: Mapping[str, Head]) -> None:
         """Raise ``LockHeld`` if a file is another than at the beginning."""
         before, after = self.there.get(name), now.get(name)
         if (before and before.version) != (after and after.version):
-            raise overtaken_error(self._place(name))
-
-    def _check_same_age(self, name: str, now: Mapping[str, Head]) -> None:
-        """Raise ``LockHeld`` if a file was written again with the same bytes."""
-        before, after = self.there.get(name), now.get(name)
-        if (
-            before
-            and after
-            and None not in (before.changed, after.changed)
-            and before.changed != after.changed
-        ):
             raise overtaken_error(self._place(name))
 
     def _is_announced(self, name: str) -> bool:

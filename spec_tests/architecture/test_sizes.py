@@ -7,13 +7,6 @@ from spec_tests.helpers.source_code import MODULES, module_name, tree_of
 MOST_LINES_OF_A_FILE = 450
 MOST_LINES_OF_A_FUNCTION = 60
 
-LONG = {
-    "storage.uploads",
-}
-"""Files that wait to be shortened: they may have ``MOST_LINES_OF_A_LONG_FILE``. Take a name from
-here when its file is short enough, and add none."""
-MOST_LINES_OF_A_LONG_FILE = 600
-
 
 def lines_of_docstrings(tree: ast.AST) -> int:
     """Return the number of lines of all texts that are statements: docstrings of modules, functions
@@ -28,24 +21,16 @@ def lines_of_docstrings(tree: ast.AST) -> int:
 
 
 def find_long_files() -> set[str]:
-    """Return "module: lines, of at most so many" of each file that is too long."""
-    found = set()
-    for path in MODULES:
-        name = module_name(path)
-        count = len(path.read_text(encoding="utf-8").splitlines())
-        is_listed = name.removeprefix("shardvar.") in LONG
-        most = MOST_LINES_OF_A_LONG_FILE if is_listed else MOST_LINES_OF_A_FILE
-        if count > most:
-            found.add(f"{name}: {count} lines with docstrings, of at most {most}")
-    return found
+    """Return "module: lines" of each file that is too long."""
+    return {
+        f"{module_name(path)}: {count} lines with docstrings, of at most {MOST_LINES_OF_A_FILE}"
+        for path in MODULES
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES_OF_A_FILE
+    }
 
 
 def test_no_file_is_longer_than_a_sitting() -> None:
     assert find_long_files() == set()
-
-
-def test_files_that_wait_to_be_shortened_are_there() -> None:
-    assert {f"shardvar.{name}" for name in LONG} <= {module_name(path) for path in MODULES}
 
 
 def find_long_functions() -> set[str]:

@@ -62,6 +62,15 @@ def one_thread() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def old_objects_stay() -> Iterator[None]:
+    """Keep the collector from what earlier tests left: each collection would look at all of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(params=CONSTRUCTS, ids=[construct.name for construct in CONSTRUCTS])
 def construct(request: pytest.FixtureRequest) -> Construct:
     return request.param

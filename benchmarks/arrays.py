@@ -87,7 +87,7 @@ def beside_peers(
     arrays: Arrays,
     targets: Mapping[str, float | None],
 ) -> Iterator[Figure]:
-    """Save and load beside the peers that have a target, or None for one. One that fails is left
+    """Save and load, compared with the peers that have a target, or None for one. One that fails is left
     out, and said."""
     for name, peer in setting.peers():
         if name not in targets:

@@ -1,4 +1,4 @@
-"""The cost of a conversion beside the same reshard without it, and of a comparison beside reading;
+"""The cost of a conversion over the same reshard without it, and of a comparison over reading;
 memory of both."""
 
 from collections.abc import Callable, Iterator

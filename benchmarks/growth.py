@@ -2,7 +2,7 @@
 powers of ten.
 
 A point is the median of up to five runs of one program, of a second in all; the first run counts
-only where it alone takes longer. A curve of a peer ends where one run of each verb would take more
+only if it takes longer by itself. A curve of a peer ends where one run of each verb would take more
 than ``PATIENCE`` at the next size. ``benchmarks.curves`` has the exponents.
 """
 

@@ -37,7 +37,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def large_model(count: int) -> sv.Checkpoint:
-    """A model of so many float32 tensors of 2 MiB, and the slots that Adam keeps beside them."""
+    """A model of so many float32 tensors of 2 MiB, and the slots that Adam keeps for them."""
     draws = np.random.default_rng(0)
     model, optimizer = sv.Module(), sv.optimizers.Adam()
     model.layers = [

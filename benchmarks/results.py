@@ -1,7 +1,7 @@
 """The stored results, docs/performance.json: of each subject the figures, and of what machine and
 moment they are.
 
-A subject that is measured again replaces its group alone, so groups may be of different days; each
+A subject that is measured again replaces only its group, so groups may be of different days; each
 says of which.
 """
 

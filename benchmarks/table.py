@@ -47,7 +47,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def save_growth(path: str, rows: int) -> tuple[int, int]:
-    """In a fresh process: the memory that a save takes beside the array, and what its report says
+    """In a fresh process: the memory that a save takes in addition to the array, and what its report says
     is the most."""
     import shardvar as sv
 

@@ -9,10 +9,10 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from shardvar.cli.folder_notes import num_lines
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import print_json, progress
 from shardvar.cli.overview import print_overview
-from shardvar.cli.passed_over import num_lines
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError

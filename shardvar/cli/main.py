@@ -106,10 +106,10 @@ def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
     # A reshard keeps the data files that it finished, and reads them back instead of writing them
     # again.
     text = "interrupted; the same command continues"
+    if not of_server:
+        return text
     return (
         f"{text}. The server did not answer: a claim or files without an index may be left there."
-        * of_server
-        or text
     )
 
 
@@ -122,14 +122,16 @@ def _run(words: Sequence[str]) -> int:
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
-    from shardvar.cli.passed_over import notes_about
+    from shardvar.cli.folder_notes import notes_about
 
     # Before the command, which may write into the folder, and leaves room for them on the screen.
     arguments.notes = notes_about(arguments)
-    code = execute(arguments)
-    for each in arguments.notes:
-        note(each)
-    return code
+    try:
+        return execute(arguments)
+    finally:
+        # Also after an error: a checkpoint in the note may be the one that was meant.
+        for each in arguments.notes:
+            note(each)
 
 
 def execute(arguments: Namespace) -> int:

@@ -17,6 +17,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from shardvar.cli.fitting import Shown, fit, line_weights
+from shardvar.cli.folder_notes import num_lines
 from shardvar.cli.output import (
     count,
     folded,
@@ -28,7 +29,6 @@ from shardvar.cli.output import (
     say,
     warn,
 )
-from shardvar.cli.passed_over import num_lines
 from shardvar.cli.problems import print_problems, problem_lines
 from shardvar.cli.rows import Table, file_numbers, print_rows
 from shardvar.cli.settings import settings_lines

@@ -37,8 +37,8 @@ def _is_constant(found: Statistics) -> bool:
 ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
     "nan": ("with NaN", lambda found: found.nan > 0),
     "inf": ("with infinity", lambda found: found.inf > 0),
-    "zero": ("of zeros alone", lambda found: 0 < found.count == found.zero),
-    "constant": ("of one value", _is_constant),
+    "zero": ("with only zeros", lambda found: 0 < found.count == found.zero),
+    "constant": ("with one value", _is_constant),
 }
 """Kinds of values worth a line: the name for ``--fail-on``, the words, the test."""
 

@@ -358,8 +358,8 @@ def test_odd_values_are_named_above_the_statistics(tmp_path: Path, run: Run) -> 
     assert [line for line in out.splitlines() if line.startswith("!")] == [
         "! 1 tensor with NaN: n (2)",
         "! 1 tensor with infinity: i (2)",
-        "! 1 tensor of zeros alone: z",
-        "! 1 tensor of one value: c",
+        "! 1 tensor with only zeros: z",
+        "! 1 tensor with one value: c",
     ]
 
 
@@ -374,7 +374,7 @@ def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
     assert run("inspect", path, "--stats", "--fail-on", "nan", "--json").code == 1
     assert run("inspect", path, "--stats", "--fail-on", "nan", "--brief").out.splitlines()[2:] == [
         "! 1 tensor with NaN: a (1)",
-        "! 1 tensor of one value: b",
+        "! 1 tensor with one value: b",
     ]
     assert run("inspect", path, "--fail-on", "nan").code == 2
     assert (
@@ -564,7 +564,7 @@ def test_tensors_without_statistics_are_named_at_a_terminal(tmp_path: Path, run:
         next(tmp_path.glob("*-00005-of-*")).unlink()
         cut = run("inspect", tmp_path / "model", "--stats")
     assert whole.code == 0 and "without numbers: 'name'" in whole.out.splitlines()
-    assert "! 5 tensors of one value: layers.{0..3}.norm, w\n" in whole.out
+    assert "! 5 tensors with one value: layers.{0..3}.norm, w\n" in whole.out
     assert cut.code == 0 and "file 5  missing" in cut.out
 
 

@@ -41,9 +41,9 @@ def _folders(arguments: Namespace) -> Iterator[str]:
 def _text(folder: str) -> str:
     """Return the sentence about a folder; empty if its path means all that is in it."""
     # Not above: paths of files do without it.
-    from shardvar.verbs.passed_over import find_passed_over
+    from shardvar.verbs.omissions import find_omissions
 
-    passed = find_passed_over(folder)
+    passed = find_omissions(folder)
     if not passed:
         return ""
     paths = [os.path.relpath(path, folder) for path in passed.folders]

@@ -21,7 +21,7 @@ _MAX_FOLDERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class Omissions:
     """The checkpoints of a folder that its path does not mean."""
 
     files: Sequence[str] = ()
@@ -35,14 +35,14 @@ class PassedOver:
         return bool(self.files or self.folders or self.links)
 
 
-def find_passed_over(path: Path) -> PassedOver:
+def find_omissions(path: Path) -> Omissions:
     """Return what a path of a local folder passes over; nothing for any other path, and for one
     without a checkpoint."""
     storage, name = split_place(path)
     folder = storage.local_path
     found = find_below(path) if folder is not None and not name else []
     if folder is None or not found:
-        return PassedOver()
+        return Omissions()
     here = [each for each in found if each.storage == storage]
     files = sorted({each.name for each in _side_files(storage)} - {each.name for each in here})
     folders: list[Location] = []
@@ -50,7 +50,7 @@ def find_passed_over(path: Path) -> PassedOver:
     if here and not any(each.is_folder for each in here):
         with suppress(ShardvarError):  # too many to search, or one that may not be read
             folders = below(path, _MAX_FOLDERS)
-    return PassedOver(files, [each.path for each in folders], outer_links(folder))
+    return Omissions(files, [each.path for each in folders], outer_links(folder))
 
 
 def _side_files(storage: Storage) -> list[Location]:

@@ -17,6 +17,7 @@ FOUNDATION = (
 )
 TOOL = ("formats", "engine", "verbs", "view", "cli")
 REFERENCE = (
+    "spec",
     "reference.tracking",
     "reference.devices",
     "reference.random",
@@ -48,6 +49,7 @@ _BELOW_ROOF = (*_MEMORY, "reference.training", *_ENGINE_ROOM[3:], "verbs", "refe
 # layers inside it. The name of a module allows that one module.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "_version": (),
+    "spec": (),
     "limits": (),
     "pictures": ("limits",),
     "errors": ("pictures",),
@@ -117,8 +119,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "reference.training": _MEMORY,
     "reference.objects": (*_VERBS, "verbs", "reference.tracking", "reference.variables"),
-    "testing": (*_BELOW_ROOF, "extras"),
-    "conformance": (*_BELOW_ROOF, "testing"),
+    "testing": (*_BELOW_ROOF, "extras", "spec"),
+    "conformance": (*_BELOW_ROOF, "testing", "spec"),
     "layouts": ("layout", "layout.meshes", "conformance"),
 }
 ROOF = (

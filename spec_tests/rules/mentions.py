@@ -38,6 +38,11 @@ class Mention:
     """The quotations behind the id."""
 
     @property
+    def is_plain(self) -> bool:
+        """True in ``shardvar.spec``, whose functions are the plain ones."""
+        return self.path.startswith("shardvar/spec/")
+
+    @property
     def module(self) -> str:
         """``reference/variables/create.py`` of the package, ``test_cut.py`` of the tests."""
         return self.path.split("/", 1)[1]
@@ -79,9 +84,10 @@ def mentions_of(path: Path) -> list[Mention]:
     for line, said in _said(path):
         for hit, following in _segments(said):
             at = line + said.count("\n", 0, hit.start())
-            found.append(
-                Mention(hit.group(), where, at, _around(tree, at), tuple(quotes(following)))
-            )
+            # A comment right above a function is the function's.
+            below = line + said.count("\n") + 1
+            name = _around(tree, below if _begins(tree, below) else at)
+            found.append(Mention(hit.group(), where, at, name, tuple(quotes(following))))
     return found
 
 
@@ -122,6 +128,10 @@ def quotes(text: str) -> Iterator[str]:
         for piece in _ELLIPSIS.split(quoted[1] or quoted[2]):
             if piece.strip():
                 yield plain(piece)
+
+
+def _begins(tree: ast.Module, line: int) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.lineno == line for node in tree.body)
 
 
 def _around(tree: ast.Module, line: int) -> str:

@@ -22,6 +22,7 @@ generates this page from the data in `spec_tests/rules/`, from the rule ids in t
 `docs/conformance.json`, which `make peers` writes. `make check` fails if the page is out of date, if a rule has no
 code or test, or if a quotation is not exact.
 
+- *plain rule*: the function of `shardvar.spec` under this sentence, the shortest that is right.
 - *implemented by*: the functions, classes or modules whose documentation or comments name the rule.
 - *tested by*: the tests that fail if the rule is broken; `kit` lists the corresponding checks of the conformance kit.
 - *kept by*: the kit's results for each implementation, or `not in the kit` if the kit has no such check.
@@ -48,9 +49,9 @@ def page() -> str:
                 "",
                 f"### {section}",
                 "",
-                "| rule | sentence | implemented by | tested by | kept by | status |",
+                "| rule | sentence | plain rule | implemented by | tested by | kept by | status |",
             ]
-            lines += ["|---|---|---|---|---|---|"]
+            lines += ["|---|---|---|---|---|---|---|"]
             for sentence in sentences:
                 lines += _rows(document, sentence, shown)
     return "\n".join(lines) + "\n"
@@ -81,19 +82,21 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
             if sentence.unlike
             else f"out of scope: {sentence.out_of_scope}"
         )
-        yield f"| | {text} | | | | {_cell(why)} |"
+        yield f"| | {text} | | | | | {_cell(why)} |"
     status = status_of(sentence, running_tests()) if sentence.rules else ""
     status += f": {_cell(sentence.note)}" if sentence.note else ""
     for rule in sentence.rules:
         if rule in shown:
-            yield f"| [{rule}](#{rule.lower()}) | {text} | see {rule} | | | {status} |"
+            yield f"| [{rule}](#{rule.lower()}) | {text} | see {rule} | | | | {status} |"
         else:
             anchor = f'<a id="{rule.lower()}"></a>{rule}'
-            obeyed = _links(one for one in mentions.functions() if one.rule == rule)
+            places = [one for one in mentions.functions() if one.rule == rule]
+            plain = _links(one for one in places if one.is_plain)
+            obeyed = _links(one for one in places if not one.is_plain)
             held = _links(one for one in mentions.tests() if one.rule == rule)
             yield (
-                f"| {anchor} | {text} | {obeyed} | {held}{_kit(rule)} | {kept_by(rule)} | {status} "
-                "|"
+                f"| {anchor} | {text} | {plain} | {obeyed} | {held}{_kit(rule)} | {kept_by(rule)} "
+                f"| {status} |"
             )
         shown.add(rule)
         text = "the same sentence"

@@ -11,9 +11,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from shardvar.spec.checkpoints import Slice, combine
 from spec_tests.helpers.paths import DOCS, GOLDEN, SPEC_TESTS
 from spec_tests.vector_generators.case import Case, Group, numbered
 
@@ -70,21 +74,14 @@ def of_payload(key: str, dtype: str, shape: Any, payload: bytes) -> dict[str, An
 
 
 def joined(shape: tuple[int, ...], slices: list[Any]) -> bytes:
-    """Slices put together element by element."""
-    size = 1
-    for extent in shape:
-        size *= extent
-    item = sum(len(payload) for _, _, payload in slices) // size if size else 1
-    whole = bytearray(size * item)
-    for offset, extents, payload in slices:
-        for number in range(len(payload) // item):
-            rest, place, step = number, 0, 1
-            for axis in reversed(range(len(shape))):
-                rest, index = divmod(rest, extents[axis])
-                place += (offset[axis] + index) * step
-                step *= shape[axis]
-            whole[place * item : (place + 1) * item] = payload[number * item : (number + 1) * item]
-    return bytes(whole)
+    """The payload of a tensor, from the payloads of its slices."""
+    count = prod(shape)
+    size = sum(len(payload) for _, _, payload in slices) // count if count else 1
+    named: list[Slice] = [
+        ("", shape, offset, np.frombuffer(payload, f"V{size}").reshape(extents))
+        for offset, extents, payload in slices
+    ]
+    return combine(named, "").tobytes()
 
 
 def split_strings(payload: bytes, count: int) -> list[str]:

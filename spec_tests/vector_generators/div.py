@@ -1,12 +1,12 @@
 """div, chunk and div_owner: how ids are dealt to shards."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from shardvar.spec.meshes import chunk
+from shardvar.spec.partitions import Interval, div, intervals, owner
 from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
 from spec_tests.vector_generators.encoding import integer, integers
-
-Intervals = list[list[int]]
 
 BIG = 2**53 + 1
 """The first length that JavaScript's numbers cannot hold."""
@@ -27,42 +27,9 @@ _DIV = [
 ]
 
 
-def div(length: int, num_shards: int) -> Intervals:
-    """Each shard gets one id in turn until ids run out, and then a contiguous run of as many."""
-    if length <= 10_000:
-        sizes = [0] * num_shards
-        for turn in range(length):
-            sizes[turn % num_shards] += 1
-    else:  # as many full turns as there are, and one id more for whoever the last turn reaches
-        sizes = [(length - shard + num_shards - 1) // num_shards for shard in range(num_shards)]
-    return _intervals(sizes)
-
-
-def chunk(length: int, num_shards: int) -> Intervals:
-    """As ``ids[k * size : (k + 1) * size]`` cuts a list."""
-    size = -(-length // num_shards)
-    ids = range(length)
-    return _intervals([len(ids[shard * size : (shard + 1) * size]) for shard in range(num_shards)])
-
-
-def owners(length: int, num_shards: int) -> list[tuple[int, int]]:
-    """The shard and the row of each id, by looking through the shards."""
-    found = [
-        (shard, row)
-        for shard, (start, stop) in enumerate(div(length, num_shards))
-        for row in range(stop - start)
-    ]
-    assert len(found) == length
-    return found
-
-
-def _intervals(sizes: list[int]) -> Intervals:
-    return [[sum(sizes[:shard]), sum(sizes[: shard + 1])] for shard in range(len(sizes))]
-
-
-def _no_empty_ones(intervals: Intervals, why: str) -> list[Acceptable]:
-    kept = [each for each in intervals if each[0] < each[1]]
-    return [] if len(kept) == len(intervals) or not kept else [Acceptable(why, integers(kept))]
+def _no_empty_ones(cut: Sequence[Interval], why: str) -> list[Acceptable]:
+    kept = [each for each in cut if each[0] < each[1]]
+    return [] if len(kept) == len(cut) or not kept else [Acceptable(why, integers(kept))]
 
 
 def _cases() -> Iterator[Case]:
@@ -75,7 +42,8 @@ def _cases() -> Iterator[Case]:
         name = f"{length}-{num_shards}"
         yield Case(f"div-{name}", "R-DIV-1", "div", inputs, bug, integers(cut), acceptable=clamped)
         if length < 2**32 and length != 2**31 + 3:
-            parts = chunk(length, num_shards)
+            sizes = [len(part) for part in chunk(range(length), num_shards)]
+            parts = intervals(sizes)
             fewer = _no_empty_ones(parts, "torch.chunk leaves empty parts out.")
             bug = (
                 "div's sizes are taken for chunk's, or the short part is not the last one with "
@@ -98,6 +66,11 @@ def _cases() -> Iterator[Case]:
     yield from _owner_cases()
 
 
+def _owners(length: int, num_shards: int) -> list[tuple[int, int]]:
+    sizes = [stop - start for start, stop in div(length, num_shards)]
+    return [owner(row, sizes) for row in range(length)]
+
+
 def _owner_cases() -> Iterator[Case]:
     def case(
         name: str, ids: list[int], length: int, num_shards: int, bug: str, **outcome: Any
@@ -106,7 +79,7 @@ def _owner_cases() -> Iterator[Case]:
         return Case(f"owner-{name}", "R-DIV-1", "div_owner", inputs, bug, **outcome)
 
     for length, num_shards in [(13, 5), (13, 13), (3, 5), (7, 1), (10, 3)]:
-        table = owners(length, num_shards)
+        table = _owners(length, num_shards)
         expected = {"shard": [shard for shard, _ in table], "row": [row for _, row in table]}
         bug = "id // ceil(length / shards), or id % shards, in place of the bounds of div."
         yield case(
@@ -118,7 +91,7 @@ def _owner_cases() -> Iterator[Case]:
             expected=expected,
         )
     ids = [12, 0, 12, 5, 9, 8]
-    chosen = [owners(13, 5)[each] for each in ids]
+    chosen = [_owners(13, 5)[each] for each in ids]
     expected = {"shard": [shard for shard, _ in chosen], "row": [row for _, row in chosen]}
     yield case(
         "unsorted", ids, 13, 5, "Ids are sorted, or made unique, on the way.", expected=expected

@@ -1,59 +1,14 @@
 """Initial values of the parts of a variable, in both modes of seeds."""
 
-from collections.abc import Iterator, Sequence
-from math import prod, sqrt
+from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by its name then
 import numpy as np
 
-from spec_tests.vector_generators import draws
+from shardvar.spec.initial_values import SCALED, distribution_of, initial_value
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import array
-
-_TRUNCATED = 0.87962566103423978
-"""The standard deviation of a normal distribution truncated at 2."""
-
-_LAWS: dict[str, tuple[float, str, str]] = {
-    "GlorotUniform": (1.0, "fan_avg", "uniform"),
-    "GlorotNormal": (1.0, "fan_avg", "truncated"),
-    "HeUniform": (2.0, "fan_in", "uniform"),
-    "LecunNormal": (1.0, "fan_in", "truncated"),
-}
-"""Scale, fan and distribution."""
-
-_TENSORFLOW = {
-    "uniform": draws.tensorflow_uniform,
-    "normal": draws.tensorflow_normal,
-    "truncated": draws.tensorflow_truncated,
-}
-_INDEXED = {
-    "uniform": draws.indexed_uniform,
-    "normal": draws.indexed_normal,
-    "truncated": draws.indexed_truncated,
-}
-
-
-def law(name: str, arguments: dict[str, Any], shape: Sequence[int]) -> tuple[str, float, float]:
-    """The distribution, and its two numbers."""
-    if name == "RandomUniform":
-        return "uniform", arguments["minval"], arguments["maxval"]
-    if name in ("RandomNormal", "TruncatedNormal"):
-        return (
-            "normal" if name == "RandomNormal" else "truncated",
-            arguments["mean"],
-            arguments["stddev"],
-        )
-    scale, mode, distribution = _LAWS[name]
-    receptive = prod(shape[:-2])
-    fans = (
-        (shape[-2] * receptive, shape[-1] * receptive)
-        if len(shape) > 1
-        else (prod(shape), prod(shape))
-    )
-    variance = scale / max(1.0, fans[0] if mode == "fan_in" else (fans[0] + fans[1]) / 2)
-    if distribution == "uniform":
-        return "uniform", -sqrt(3 * variance), sqrt(3 * variance)
-    return "truncated", 0.0, sqrt(variance) / _TRUNCATED
 
 
 def part(
@@ -66,22 +21,18 @@ def part(
     dtype: str,
 ) -> Any:
     """Rows ``start`` to ``start + rows`` of the variable."""
-    distribution, first, second = law(name, arguments, shape)
-    row, seed = prod(shape[1:]), arguments["seed"]
-    if mode == "global":
-        values = _INDEXED[distribution](
-            range(start * row, (start + rows) * row), seed, first, second, dtype
-        )
-    else:
-        values = _TENSORFLOW[distribution](rows * row, [seed + start, 0], first, second, dtype)
-    return np.array(values, draws.FLOAT[dtype]).reshape(rows, *shape[1:])
+    numbers = [value for key, value in arguments.items() if key != "seed"]
+    region = [start, *[0] * (len(shape) - 1)], [rows, *shape[1:]]
+    return initial_value(
+        name, numbers, arguments["seed"], shape, region, dtype, by_index=mode == "global"
+    )
 
 
 _DRAWS: list[tuple[str, dict[str, Any]]] = [
     ("RandomUniform", {"minval": -0.5, "maxval": 0.25}),
     ("RandomNormal", {"mean": 0.0, "stddev": 0.5}),
     ("TruncatedNormal", {"mean": 0.0, "stddev": 0.5}),
-    *((name, {}) for name in _LAWS),
+    *((name, {}) for name in SCALED),
 ]
 
 
@@ -89,7 +40,7 @@ def _cases() -> Iterator[Case]:
     shape, parts = [5, 3], [(0, 5), (0, 2), (2, 2), (4, 1)]
     for name, numbers in _DRAWS:
         arguments = {**numbers, "seed": 7}
-        ulps = 0 if law(name, arguments, shape)[0] == "uniform" else 4
+        ulps = 0 if distribution_of(name, list(numbers.values()), shape)[0] == "uniform" else 4
         for mode in ("rfc", "global"):
             for start, rows in parts:
                 expected = array(part(mode, name, arguments, shape, start, rows, "float32"))
@@ -136,7 +87,7 @@ def _case(
             "TensorFlow."
         )
     bug = bug or "The fans are those of the part, or the stream begins anew in each part."
-    rule = "R-INIT-6" if name in _LAWS else "R-INIT-5" if mode else "R-INIT-4"
+    rule = "R-INIT-6" if name in SCALED else "R-INIT-5" if mode else "R-INIT-4"
     kind = mode or "constant"
     case = f"{name}-{kind}-{dtype}-{start}-{count}"
     return Case(case, rule, "initialize", inputs, bug, expected, ulps=ulps)

@@ -1,15 +1,15 @@
 """Layouts of meshes: the indices that each device holds, and those that it must receive to hold
 others."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
+from shardvar.spec import meshes
+from shardvar.spec.meshes import Held
+from shardvar.spec.redistribution import must_receive
 from spec_tests.vector_generators.case import Case, Group, numbered
 
-Held = list[list[int]]
-"""For each axis of a tensor, the indices that a device holds; it holds their product."""
 Placement = Any
 """``"replicate"``, ``{"shard": axis}`` or ``{"strided": [axis, split_factor]}``."""
 
@@ -26,67 +26,25 @@ def strided(axis: int, factor: int) -> Placement:
     return {"strided": [axis, factor]}
 
 
-def dealt(indices: Sequence[int], count: int) -> Held:
-    """Fill one device after the other with as many indices as the first one needs so that all find
-    room."""
-    room = -(-len(indices) // count)
-    hands: Held = [[] for _ in range(count)]
-    for place, index in enumerate(indices):
-        hands[place // room].append(index)
-    return hands
-
-
 def by_placements(
     shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Placement]
 ) -> list[Held]:
-    """Deal out the indices for one mesh axis after the other."""
-    held: list[tuple[tuple[int, ...], Held]] = [((), [list(range(extent)) for extent in shape])]
-    for count, placement in zip(mesh, placements, strict=True):
-        held = [
-            ((*coordinate, part), _dealt_axes(axes, placement, part, count))
-            for coordinate, axes in held
-            for part in range(count)
-        ]
-    return [axes for _, axes in held]
+    """What each device holds, from placements as the vectors write them."""
+    return meshes.by_placements(shape, mesh, [_plain(each) for each in placements])
 
 
-def _dealt_axes(axes: Held, placement: Placement, part: int, count: int) -> Held:
+def _plain(placement: Placement) -> meshes.Placement:
     if placement == COPY:
-        return axes
-    axis, factor = placement["strided"] if "strided" in placement else (placement["shard"], 1)
-    axis %= len(axes)
-    mine = [index for run in dealt(axes[axis], factor) for index in dealt(run, count)[part]]
-    return [mine if number == axis else indices for number, indices in enumerate(axes)]
-
-
-def by_spec(
-    shape: Sequence[int],
-    mesh: Mapping[str, int],
-    spec: Sequence[Sequence[str]],
-    devices: Sequence[int],
-) -> list[Held]:
-    """Look up, for each device, the equal part that has its number along the named axes."""
-    names = list(mesh)
-    held: dict[int, Held] = {}
-    for device, coordinate in zip(devices, product(*map(range, mesh.values())), strict=True):
-        axes = []
-        for extent, entry in zip(shape, [*spec, *[[]] * len(shape)], strict=False):
-            numbers = list(product(*(range(mesh[name]) for name in entry)))
-            size = extent // len(numbers)
-            part = numbers.index(tuple(coordinate[names.index(name)] for name in entry))
-            axes.append([index for index in range(extent) if index // size == part] if size else [])
-        held[device] = axes
-    return [held[device] for device in range(len(devices))]
+        return None
+    if "shard" in placement:
+        return int(placement["shard"])
+    axis, factor = placement["strided"]
+    return "strided", axis, factor
 
 
 def told(held: Sequence[Held]) -> list[Held | None]:
     """The answer: null for a device that holds nothing."""
     return [axes if all(axes) else None for axes in held]
-
-
-def elements(axes: Held, shape: Sequence[int]) -> set[int]:
-    """The C order numbers of the elements of a product of indices."""
-    return {sum(i * prod(shape[d + 1 :]) for d, i in enumerate(index)) for index in product(*axes)}
 
 
 _PLACED: list[tuple[str, str, list[int], list[int], list[Placement], str]] = [
@@ -303,16 +261,14 @@ def _placed_cases() -> Iterator[Case]:
         )
     for name, shape, mesh, bug in _FSDP:
         data, tensor = mesh
-        # Tensor parallelism is the second axis of the mesh, and cuts first.
-        by_rank = by_placements(shape, [tensor, data], [shard(0), shard(0)])
-        held = told([by_rank[t * data + d] for d in range(data) for t in range(tensor)])
+        held = told(meshes.fsdp(shape, (data, tensor), tp_axis=0))
         yield Case(f"fsdp-{name}", "V-FSDP-1", "fsdp", {"shape": shape, "mesh": mesh}, bug, held)
 
 
 def _spec_cases() -> Iterator[Case]:
     for name, shape, mesh, spec, devices, bug in _SPECS:
         order = devices or list(range(prod(mesh.values())))
-        held = told(by_spec(shape, mesh, spec, order))
+        held = told(meshes.by_spec(shape, mesh, spec, order))
         yield Case(f"spec-{name}", "V-SPEC-1", "spec", _spec(shape, mesh, spec, order), bug, held)
     for name, shape, mesh, spec, error, bug in _BAD_SPECS:
         inputs = _spec(shape, mesh, spec, list(range(prod(mesh.values()))))
@@ -329,10 +285,7 @@ def _spec(
 def _move_cases() -> Iterator[Case]:
     for name, shape, mesh, source, target, bug in _MOVES:
         before, after = (by_placements(shape, mesh, each) for each in (source, target))
-        lacking = [
-            sorted(elements(new, shape) - elements(old, shape))
-            for old, new in zip(before, after, strict=True)
-        ]
+        lacking = must_receive(shape, before, after)
         inputs = {"shape": shape, "mesh": mesh, "source": source, "target": target}
         yield Case(f"redistribute-{name}", "V-PLAN-1", "redistribute", inputs, bug, lacking)
 

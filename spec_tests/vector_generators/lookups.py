@@ -1,11 +1,11 @@
 """Lookups by id, and bags of ids with weights, in a table whose rows are dealt to shards."""
 
 from collections.abc import Iterator, Sequence
-from math import fsum, sqrt
 from typing import Any
 
 import numpy as np
 
+from shardvar.spec.lookups import Entry, embedding_lookup, embedding_lookup_sparse
 from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
 from spec_tests.vector_generators.encoding import array, real
 
@@ -21,48 +21,6 @@ _LAYOUTS: dict[str, tuple[list[int], str]] = {
 """Layouts that the div rule does not give, and the mistake that each is there to catch."""
 _TABLE = np.array([[row + 0.5, -row * 2.0, 2.0 ** (row % 5)] for row in range(13)], np.float32)
 _FLAT = np.array([[3.0, 4.0], [0.0, 0.0], [0.3, -0.4], [6.0, 8.0], [0.0, -2.0]], np.float32)
-
-Entry = tuple[int, int, float | None]
-"""A row of ids, an id, its weight."""
-
-
-def clipped(row: Sequence[float], max_norm: float | None) -> list[float]:
-    """A row whose norm is at most ``max_norm``."""
-    norm = sqrt(fsum(value * value for value in row))
-    if max_norm is None or norm <= max_norm:
-        return [float(value) for value in row]
-    return [float(value) * (max_norm / norm) for value in row]
-
-
-def combined(
-    table: np.ndarray[Any, Any],
-    entries: Sequence[Entry],
-    rows: int,
-    combiner: str,
-    max_norm: float | None = None,
-) -> np.ndarray[Any, Any]:
-    """A row for each row of ids: exact sums, divided in float64 and rounded once."""
-    found = np.zeros((rows, table.shape[1]), np.float32)
-    for row in range(rows):
-        bag = [
-            (clipped(table[each], max_norm), 1.0 if w is None else w)
-            for at, each, w in entries
-            if at == row
-        ]
-        if not bag:
-            continue
-        total = [
-            fsum(weight * value[column] for value, weight in bag)
-            for column in range(table.shape[1])
-        ]
-        weights = [weight for _, weight in bag]
-        divisor = {
-            "sum": 1.0,
-            "mean": fsum(weights),
-            "sqrtn": sqrt(fsum(weight * weight for weight in weights)),
-        }[combiner]
-        found[row] = [value / divisor for value in total]
-    return found
 
 
 def _lookup_cases() -> Iterator[Case]:
@@ -91,7 +49,7 @@ def _lookup_cases() -> Iterator[Case]:
             "ids": array(ids, "int64"),
             "max_norm": None,
         }
-        expected = array(_TABLE[np.array(ids, np.int64)])
+        expected = array(embedding_lookup([_TABLE], ids))
         yield Case(f"lookup-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected)
     for name, ids in {"past": [0, 13], "negative": [-1]}.items():
         inputs = {
@@ -112,9 +70,7 @@ def _lookup_cases() -> Iterator[Case]:
             "ids": array(ids, "int64"),
             "max_norm": max_norm,
         }
-        expected = array(
-            np.array([clipped(_FLAT[each].tolist(), max_norm) for each in ids], np.float32)
-        )
+        expected = array(embedding_lookup([_FLAT], ids, max_norm))
         bug = (
             "Every row is scaled to the norm, a row of zeros becomes NaN, or the norm is that of "
             "all rows."
@@ -144,7 +100,7 @@ def _lookups_in_layouts() -> Iterator[Case]:
                 "ids": array(ids, "int64"),
                 "max_norm": None,
             }
-            expected = array(_TABLE[np.array(ids, np.int64)])
+            expected = array(embedding_lookup([_TABLE], ids))
             yield Case(
                 f"lookup-{layout}-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected
             )
@@ -171,9 +127,7 @@ def _lookups_in_layouts() -> Iterator[Case]:
             "ids": array(ids, "int64"),
             "max_norm": 4.0,
         }
-        expected = array(
-            np.array([clipped(_TABLE[each].tolist(), 4.0) for each in ids], np.float32)
-        )
+        expected = array(embedding_lookup([_TABLE], ids, 4.0))
         yield Case(
             f"lookup-{layout}-norm", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4
         )
@@ -276,7 +230,7 @@ def _sparse_case(
     max_norm: float | None = None,
     shards: Sequence[int] = _SHARDS,
 ) -> Case:
-    expected = combined(_TABLE, entries, rows, combiner, max_norm)
+    expected = embedding_lookup_sparse([_TABLE], entries, rows, combiner, max_norm)
     inputs = _sparse_inputs(entries, rows, combiner, max_norm, shards)
     last = max(row for row, _, _ in entries) + 1
     also = []

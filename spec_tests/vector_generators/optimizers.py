@@ -1,111 +1,42 @@
 """Three steps of each optimizer, dense and sparse, on a variable in shards."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import sqrt
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from shardvar.spec.gradients import Gradient
+from shardvar.spec.optimizers import RULES, add_slot, apply_gradients
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import array
 
-Slots = dict[str, float]
-Rule = Callable[[float, float, Slots, Mapping[str, float], int], float]
-"""(value, gradient, slots, hyperparameters, step from 1) -> the new value; slots are changed in
-place."""
-
-
-def _sgd(
-    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
-) -> float:
-    return value - hyper["learning_rate"] * gradient
-
-
-def _momentum(
-    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
-) -> float:
-    slots["momentum"] = hyper["momentum"] * slots["momentum"] - hyper["learning_rate"] * gradient
-    return value + slots["momentum"]
-
-
-def _adagrad(
-    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
-) -> float:
-    slots["accumulator"] += gradient * gradient
-    return value - hyper["learning_rate"] * gradient / (
-        sqrt(slots["accumulator"]) + hyper["epsilon"]
-    )
-
-
-def _adam(
-    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
-) -> float:
-    b1, b2 = hyper["beta_1"], hyper["beta_2"]
-    slots["m"] = b1 * slots["m"] + (1 - b1) * gradient
-    slots["v"] = b2 * slots["v"] + (1 - b2) * gradient * gradient
-    first = second = 1.0
-    for _ in range(step):
-        first, second = first * b1, second * b2
-    rate = hyper["learning_rate"] * sqrt(1 - second) / (1 - first)
-    return value - rate * slots["m"] / (sqrt(slots["v"]) + hyper["epsilon"])
-
-
-def _rmsprop(
-    value: float, gradient: float, slots: Slots, hyper: Mapping[str, float], step: int
-) -> float:
-    slots["rms"] = hyper["rho"] * slots["rms"] + (1 - hyper["rho"]) * gradient * gradient
-    return value - hyper["learning_rate"] * gradient / (sqrt(slots["rms"]) + hyper["epsilon"])
-
-
-_RULES: dict[str, tuple[Rule, dict[str, float], Slots, bool]] = {
-    "SGD": (_sgd, {"learning_rate": 0.125}, {}, False),
-    "Momentum": (_momentum, {"learning_rate": 0.125, "momentum": 0.75}, {"momentum": 0.0}, False),
-    "Adagrad": (
-        _adagrad,
-        {"learning_rate": 0.25, "epsilon": 2.0**-20},
-        {"accumulator": 0.125},
-        False,
-    ),
+_SETTINGS: dict[str, tuple[dict[str, float], dict[str, float]]] = {
+    "SGD": ({"learning_rate": 0.125}, {}),
+    "Momentum": ({"learning_rate": 0.125, "momentum": 0.75}, {"momentum": 0.0}),
+    "Adagrad": ({"learning_rate": 0.25, "epsilon": 2.0**-20}, {"accumulator": 0.125}),
     "Adam": (
-        _adam,
         {"learning_rate": 0.125, "beta_1": 0.875, "beta_2": 0.96875, "epsilon": 2.0**-20},
         {"m": 0.0, "v": 0.0},
-        True,
     ),
-    "RMSprop": (
-        _rmsprop,
-        {"learning_rate": 0.125, "rho": 0.875, "epsilon": 2.0**-20},
-        {"rms": 0.0},
-        True,
-    ),
+    "RMSprop": ({"learning_rate": 0.125, "rho": 0.875, "epsilon": 2.0**-20}, {"rms": 0.0}),
 }
-"""The rule, its numbers (powers of two, which no dtype rounds), its slots, and whether rows without
-gradient move."""
+"""The numbers of each optimizer (powers of two, which no dtype rounds), and its first slots."""
 
 Step = tuple[Sequence[int] | None, np.ndarray[Any, Any]]
 """The rows of a gradient (None for all) and their values."""
 
 
 def run(name: str, initial: np.ndarray[Any, Any], steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Value and slots after each step, element by element in float64."""
-    rule, hyper, first, moves_all = _RULES[name]
-    value = initial.astype(np.float64)
-    slots = {key: np.full(value.shape, start) for key, start in first.items()}
-    found = []
-    for step, (rows, gradient) in enumerate(steps, start=1):
-        dense = np.zeros(value.shape)
-        for row, part in zip(range(len(value)) if rows is None else rows, gradient, strict=True):
-            dense[row] += part
-        for index in np.ndindex(value.shape):
-            if rows is not None and not moves_all and index[0] not in rows:
-                continue
-            own = {key: float(slot[index]) for key, slot in slots.items()}
-            value[index] = rule(float(value[index]), float(dense[index]), own, hyper, step)
-            for key, new in own.items():
-                slots[key][index] = new
-        kind = initial.dtype
-        after = {key: array(slot.astype(kind)) for key, slot in slots.items()}
-        found.append({"value": array(value.astype(kind)), "slots": after})
+    """Value and slots after each step, in float64."""
+    hyper, first = _SETTINGS[name]
+    shards = [initial.astype(np.float64)]
+    slots = {key: add_slot(shards, start) for key, start in first.items()}
+    found, kind = [], initial.dtype
+    for step, (rows, values) in enumerate(steps, start=1):
+        gradient: Gradient = values if rows is None else (list(rows), values)
+        shards, slots = apply_gradients(name, shards, [gradient], slots, hyper, step)
+        after = {key: array(slot.astype(kind)) for key, (slot,) in slots.items()}
+        found.append({"value": array(shards[0].astype(kind)), "slots": after})
     return found
 
 
@@ -118,7 +49,8 @@ def _cases() -> Iterator[Case]:
         ([1, 2], np.array([[1.0, -0.5], [-2.0, 0.5]])),
         ([0, 0, 3, 4], np.array([[0.5, 0.5], [1.5, -1.0], [1.0, 1.0], [-1.0, 2.0]])),
     ]
-    for name, (_, hyper, first, moves_all) in _RULES.items():
+    for name, (hyper, first) in _SETTINGS.items():
+        moves_all = RULES[name][2]
         for kind, steps in (("dense", dense), ("sparse", sparse)):
             for dtype in ("float32", "float64"):
                 initial = ((np.arange(10).reshape(5, 2) + 24) / 8).astype(dtype)

@@ -1,12 +1,11 @@
 """PartitionSpec, Partition and the partitioners: from counts, sizes and bytes to parts."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
-from math import prod
+from collections.abc import Iterator
 from typing import Any
 
+from shardvar.spec.partitioners import fixed_shards, max_size, min_size
+from shardvar.spec.partitions import axis_sizes, grid
 from spec_tests.vector_generators.case import Case, Group, numbered
-from spec_tests.vector_generators.div import div
 from spec_tests.vector_generators.encoding import integer, integers
 from spec_tests.vector_generators.regions import region
 
@@ -20,30 +19,6 @@ ITEMSIZE = {
     "string": 16,
 }
 """The bytes of an element; a string counts as 16 unless it is said otherwise."""
-
-
-def sizes(
-    shape: Sequence[int], partitions: Sequence[int] | None, splits: Sequence[Sequence[int]] | None
-) -> Any:
-    """The sizes of the parts along each axis; axes that are left out stay whole."""
-    found = []
-    for axis, extent in enumerate(shape):
-        if splits is not None and axis < len(splits):
-            found.append(list(splits[axis]))
-        elif partitions is not None and axis < len(partitions):
-            found.append([stop - start for start, stop in div(extent, partitions[axis])])
-        else:
-            found.append([extent])
-    return found
-
-
-def grid(along: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """The parts of a grid in C order."""
-    axes = [[(sum(axis[:i]), axis[i]) for i in range(len(axis))] for axis in along]
-    return [
-        region(([start for start, _ in each], [count for _, count in each]))
-        for each in product(*axes)
-    ]
 
 
 _SPECS: list[tuple[str, list[int], list[int] | None, list[list[int]] | None, str]] = [
@@ -89,35 +64,11 @@ _BAD_SPECS: list[tuple[str, list[int], list[int] | None, list[list[int]] | None,
 def _spec_cases() -> Iterator[Case]:
     for name, shape, partitions, splits, bug in _SPECS:
         inputs = {"shape": shape, "partitions": partitions, "splits": splits}
-        parts = grid(sizes(shape, partitions, splits))
+        parts = [region(part) for part in grid(axis_sizes(shape, partitions, splits))]
         yield Case(f"parts-{name}", "R-SPEC-1", "partition", inputs, bug, parts)
     for name, shape, partitions, splits, bug, error in _BAD_SPECS:
         inputs = {"shape": shape, "partitions": partitions, "splits": splits}
         yield Case(f"parts-bad-{name}", "R-SPEC-1", "partition", inputs, bug, error=error)
-
-
-def counts(
-    shape: Sequence[int], axis: int, holds: Callable[[int, int], bool], most: int | None, up: bool
-) -> list[int]:
-    """One count an axis: the first that ``holds(smallest part, largest part)`` in rows, searched
-    ``up`` or down."""
-    found = [1] * len(shape)
-    if not shape:
-        return found
-    rows = shape[axis]
-    most = max(1, min(rows, most or rows))
-    candidates = range(1, most + 1) if up else range(most, 0, -1)
-    found[axis] = next(
-        (p for p in candidates if holds(rows // p, -(-rows // p))), most if up else 1
-    )
-    return found
-
-
-def row_nbytes(shape: Sequence[int], axis: int, dtype: str, string: int = 16) -> int:
-    """The bytes of one index along an axis."""
-    return prod(extent for i, extent in enumerate(shape) if i != axis) * (
-        string if dtype == "string" else ITEMSIZE[dtype]
-    )
 
 
 _SHAPES: list[tuple[list[int], str]] = [
@@ -130,7 +81,7 @@ def _partitioner_cases() -> Iterator[Case]:
     for number, (shape, dtype) in enumerate(_SHAPES):
         for num_shards in (1, 5):
             inputs = {"shape": shape, "dtype": dtype, "axis": 0, "num_shards": num_shards}
-            fixed = counts(shape, 0, lambda low, high: True, num_shards, up=False)
+            fixed = fixed_shards(shape, num_shards)
             bug = (
                 "More parts than rows, so that some have none; a scalar or an empty variable "
                 "divides by zero."
@@ -161,8 +112,7 @@ _BAD: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def _max_case(name: str, shape: list[int], dtype: str, limit: int, most: int | None) -> Case:
-    nbytes = row_nbytes(shape, 0, dtype)
-    expected = counts(shape, 0, lambda low, high: high * nbytes <= limit, most, up=True)
+    expected = max_size(shape, ITEMSIZE[dtype], limit, most)
     inputs = {
         "shape": shape,
         "dtype": dtype,
@@ -178,10 +128,7 @@ def _max_case(name: str, shape: list[int], dtype: str, limit: int, most: int | N
 
 
 def _min_case(name: str, shape: list[int], dtype: str, limit: int, most: int) -> Case:
-    nbytes = row_nbytes(shape, 0, dtype)
-    expected = counts(
-        shape, 0, lambda low, high: low * nbytes >= limit and nbytes > 0, most, up=False
-    )
+    expected = min_size(shape, ITEMSIZE[dtype], limit, most)
     inputs = {
         "shape": integers(shape), "dtype": dtype, "axis": 0, "min_shard_bytes": integer(limit), "max_shards": most
     }  # fmt: skip

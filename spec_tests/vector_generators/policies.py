@@ -1,98 +1,29 @@
 """Which slices share a file: sharding policies."""
 
-from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
-from math import inf, prod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from shardvar.spec import policies
 from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
 from spec_tests.vector_generators.partitioning import ITEMSIZE
 from spec_tests.vector_generators.regions import region
 
 Tensor = tuple[str, str, list[int]]
 """Key, dtype, shape."""
-Files = list[list[dict[str, Any]]]
-Cut = Callable[[list[int], int, int], tuple[int, int] | None]
-"""(shape, bytes of an element, bytes that remain) -> the axis and the number of indices to cut off,
-or None."""
-
 _LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def most_filling(shape: list[int], itemsize: int, remaining: int) -> tuple[int, int] | None:
-    """The RFC's: of all cuts that fit, the one that fills most; the first axis of equal ones."""
-    best: tuple[int, int] | None = None
-    most = 0
-    for axis, extent in enumerate(shape):
-        for indices in range(1, extent + 1):
-            nbytes = indices * prod(shape) // extent * itemsize
-            if most < nbytes <= remaining:
-                best, most = (axis, indices), nbytes
-    return best
+def filled(tensors: Sequence[Tensor], limit: int, cut: policies.Cut) -> Any:
+    """Files in order, each up to the limit."""
+    return _as_json(policies.filled(_sized(tensors), limit, cut))
 
 
-def even(shape: list[int], itemsize: int, remaining: int) -> tuple[int, int] | None:
-    """TensorFlow's: parts of even size along the axis that takes the fewest of them."""
-    counts: list[float] = []
-    for extent in shape:
-        per_file = remaining // (prod(shape) // extent * itemsize)
-        counts.append(-(-extent // per_file) if per_file else inf)
-    axis = counts.index(min(counts))
-    return None if counts[axis] == inf else (axis, -(-shape[axis] // int(counts[axis])))
+def _sized(tensors: Sequence[Tensor]) -> list[policies.Tensor]:
+    return [(key, ITEMSIZE[dtype], shape) for key, dtype, shape in tensors]
 
 
-def filled(tensors: Sequence[Tensor], limit: int, cut: Cut) -> Files:
-    """Files in order, each up to the limit, as RFC 001's appendix describes it."""
-    files: Files = [[]]
-    remaining = limit
-    for key, dtype, shape in tensors:
-        offset, left = [0] * len(shape), list(shape)
-        while True:
-            nbytes = prod(left) * ITEMSIZE[dtype]
-            if nbytes <= remaining:
-                files[-1].append({"key": key, **region((list(offset), list(left)))})
-                remaining -= nbytes
-                break
-            found = cut(left, ITEMSIZE[dtype], remaining) if left else None
-            if found is None:
-                assert remaining < limit, "no index fits a whole file"
-                files.append([])
-                remaining = limit
-                continue
-            axis, count = found
-            piece = [count if i == axis else extent for i, extent in enumerate(left)]
-            files[-1].append({"key": key, **region((list(offset), piece))})
-            remaining -= prod(piece) * ITEMSIZE[dtype]
-            offset[axis] += count
-            left[axis] -= count
-    return [file for file in files if file]
-
-
-def balanced(tensors: Sequence[Tensor], num_files: int) -> Files:
-    """Payloads end to end, cut at the end of the row that is nearest to each even mark, the later
-    of two."""
-    ends = [Fraction(0)]
-    rows: list[tuple[str, int]] = []
-    for key, dtype, shape in tensors:
-        for row in range(shape[0]):
-            ends.append(ends[-1] + prod(shape[1:]) * ITEMSIZE[dtype])
-            rows.append((key, row))
-    marks = [ends[-1] * number / num_files for number in range(1, num_files)]
-    cuts = [max(range(len(ends)), key=lambda end: (-abs(ends[end] - mark), end)) for mark in marks]
-    files: Files = []
-    for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-        file: list[dict[str, Any]] = []
-        for key, _, shape in tensors:
-            held = [row for each, row in rows[start:stop] if each == key]
-            if held:
-                file.append(
-                    {
-                        "key": key,
-                        **region(([held[0]] + [0] * (len(shape) - 1), [len(held), *shape[1:]])),
-                    }
-                )
-        files.append(file)
-    return files
+def _as_json(files: policies.Files) -> list[list[dict[str, Any]]]:
+    return [[{"key": key, **region((at, shape))} for key, at, shape in file] for file in files]
 
 
 def _inputs(tensors: Sequence[Tensor], devices: Sequence[str] = (), **more: Any) -> dict[str, Any]:
@@ -170,8 +101,8 @@ _BALANCED: list[tuple[str, list[Tensor], int]] = [
 
 def _cases() -> Iterator[Case]:
     for name, tensors, limit, bug in _FULL:
-        expected = filled(tensors, limit, most_filling)
-        theirs = filled([each for each in tensors if 0 not in each[2]], limit, even)
+        expected = filled(tensors, limit, policies.most_filling)
+        theirs = filled([each for each in tensors if 0 not in each[2]], limit, policies.even)
         also = []
         if theirs != expected and name != "empty":
             also = [
@@ -204,9 +135,8 @@ def _cases() -> Iterator[Case]:
     for name, tensors, count in _BALANCED:
         inputs = _inputs(tensors, num_files=count)
         bug = "Tensors are never cut, or tensors and not bytes are counted."
-        yield Case(
-            f"balanced-{name}", "V-BALANCE-1", "balanced", inputs, bug, balanced(tensors, count)
-        )
+        files = _as_json(policies.balanced(_sized(tensors), count))
+        yield Case(f"balanced-{name}", "V-BALANCE-1", "balanced", inputs, bug, files)
     tensors = [
         ("a", "float32", [2]),
         ("b", "float32", [3]),
@@ -215,18 +145,9 @@ def _cases() -> Iterator[Case]:
     ]
     job = "/job:ps/replica:0/task:{}/device:{}:0".format
     devices = [job(1, "CPU"), job(0, "CPU"), job(1, "GPU"), job(0, "CPU")]
-    groups = {
-        "by_task": [[0, 2], [1, 3]],
-        "by_device": [[0], [1, 3], [2]],
-    }
-    for op, files in groups.items():
-        expected = [
-            [
-                {"key": tensors[i][0], **region(([0] * len(tensors[i][2]), tensors[i][2]))}
-                for i in file
-            ]
-            for file in files
-        ]
+    groups = {"by_task": [0, 1, 0, 1], "by_device": [0, 1, 2, 1]}
+    for op, numbers in groups.items():
+        expected = _as_json(policies.grouped(_sized(tensors), numbers))
         bug = (
             "Files are in the order of the names, devices are taken for tasks, or what has no "
             "elements is dropped."

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by its name then
 import numpy as np
 
-from spec_tests.vector_generators import draws
+from shardvar.spec import initial_values as draws
+from shardvar.spec.random_words import indexed_word, philox, tensorflow_words
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import array, integers
-from spec_tests.vector_generators.words import indexed_word, jax_words, philox, tensorflow_words
 
 _SEEDS = [[7, 0], [0, 0], [-1, 2**63 - 1], [2**40 + 3, -(2**63)]]
 _ULPS = 4
@@ -42,7 +43,7 @@ def _word_cases() -> Iterator[Case]:
         )
     for seed in (0, 7, 2**32 + 7):
         inputs = {"seed": integers(seed), "count": 5}
-        bits = [x0 ^ x1 for x0, x1 in (jax_words(seed, i) for i in range(5))]
+        bits = draws.jax_bits(5, seed)
         bug = "Elements are made in pairs (the older stream), so that a prefix depends on the size."
         yield Case(f"jax-bits-{seed}", "V-RANDOM-4", "jax_bits", inputs, bug, bits)
         expected = array(draws.jax_uniform(5, seed), "float32")
@@ -66,7 +67,7 @@ def _stateless_cases() -> Iterator[Case]:
 
     for number, seed in enumerate(_SEEDS):
         for dtype in ("float32", "float64", "float16", "bfloat16"):
-            values = draws.tensorflow_uniform(6, seed, -2.0, 3.0, dtype)
+            values = draws.tensorflow_uniform(range(6), seed, -2.0, 3.0, dtype)
             bug = (
                 "The high bits of a word are taken for the fraction, or limits are rounded after "
                 "the product."
@@ -76,7 +77,7 @@ def _stateless_cases() -> Iterator[Case]:
                 f"uniform-{dtype}-{number}", "stateless_uniform", values, [2, 3], bug, **more
             )
         for dtype in ("int32", "int64"):
-            values = draws.tensorflow_uniform(5, seed, -7, 12, dtype)
+            values = draws.tensorflow_uniform(range(5), seed, -7, 12, dtype)
             bug = "The high word comes first, or the modulo of a signed number is negative."
             more = {"seed": seed, "minval": -7, "maxval": 12, "dtype": dtype}
             yield case(f"integers-{dtype}-{number}", "stateless_uniform", values, [5], bug, **more)
@@ -86,12 +87,12 @@ def _stateless_cases() -> Iterator[Case]:
             yield case(f"full-{dtype}-{number}", "stateless_full_range", values, [3], bug, **more)
         for dtype in ("float32", "float64"):
             more = {"seed": seed, "mean": 0.0, "stddev": 1.5, "dtype": dtype}
-            values = draws.tensorflow_normal(7, seed, 0.0, 1.5, dtype)
+            values = draws.tensorflow_normal(range(7), seed, 0.0, 1.5, dtype)
             bug = "The cosine comes first, or the last of an odd number is drawn anew."
             yield case(
                 f"normal-{dtype}-{number}", "stateless_normal", values, [7], bug, _ULPS, **more
             )
-            values = draws.tensorflow_truncated(9, seed, 0.0, 1.5, dtype)
+            values = draws.tensorflow_truncated(range(9), seed, 0.0, 1.5, dtype)
             bug = "What is too large is clipped, or groups share a stretch of the stream."
             yield case(
                 f"truncated-{dtype}-{number}",
@@ -115,7 +116,9 @@ def _edge_cases() -> Iterator[Case]:
         "dtype": "float32",
     }
     expected = array(
-        _shaped(draws.tensorflow_normal(4, [_ZERO_FIRST, 0], 0.0, 1.0, "float32"), [4], "float32")
+        _shaped(
+            draws.tensorflow_normal(range(4), [_ZERO_FIRST, 0], 0.0, 1.0, "float32"), [4], "float32"
+        )
     )
     bug = (
         "The logarithm of 0 is taken, and the value is infinite or NaN; or the floor is another "
@@ -200,7 +203,7 @@ def _indexed_cases() -> Iterator[Case]:
 
 
 def _shaped(values: list[Any], shape: list[int], dtype: str) -> Any:
-    return np.array(values, draws.FLOAT.get(dtype, dtype)).reshape(shape)
+    return np.array(values, np.dtype(dtype)).reshape(shape)
 
 
 GROUP = Group(

@@ -1,9 +1,9 @@
 """TensorFlow's text of a slice."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
+from shardvar.spec.checkpoints import format_slice_text, parse_slice_text
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import integers
 from spec_tests.vector_generators.regions import region
@@ -38,26 +38,12 @@ _BAD = {
 }
 
 
-def parse(text: str) -> tuple[list[int], tuple[list[int], list[int]]]:
-    """A twin by regular expressions."""
-    found = re.fullmatch(r"((?:\d+ )+)(\d+,\d+|-)((?::(?:\d+,\d+|-))*)", text, re.ASCII)
-    assert found is not None
-    shape = [int(extent) for extent in found[1].split()]
-    items = [found[2], *filter(None, found[3].split(":"))]
-    pairs = [
-        [0, extent] if item == "-" else [int(n) for n in item.split(",")]
-        for item, extent in zip(items, shape, strict=False)
-    ]
-    return shape, ([start for start, _ in pairs], [count for _, count in pairs])
-
-
 def _cases() -> Iterator[Case]:
     for number, (text, shape, box, bug) in enumerate(_GOOD):
-        assert parse(text) == (shape, box), text
+        assert parse_slice_text(text) == (shape, box), text
         expected: dict[str, Any] = {"shape": integers(shape), "region": region(box)}
         yield Case(f"parse-{number}", "V-TEXT-1", "parse_slice_text", {"text": text}, bug, expected)
-        pairs = ":".join(f"{start},{count}" for start, count in zip(*box, strict=True))
-        whole = f"{' '.join(map(str, shape))} {pairs}"
+        whole = format_slice_text(shape, box)
         yield Case(
             f"format-{number}",
             "V-TEXT-1",

@@ -1,24 +1,17 @@
 """Writes to sharded variables: sparse updates with rows that come twice, and assignments."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from shardvar.spec.variables import OPERATIONS, read, scatter
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import array
 
 Array = np.ndarray[Any, Any]
 
-_OPS: dict[str, Callable[[Any, Any], Any]] = {
-    "scatter_add": lambda old, new: old + new,
-    "scatter_sub": lambda old, new: old - new,
-    "scatter_mul": lambda old, new: old * new,
-    "scatter_div": lambda old, new: old / new,
-    "scatter_min": np.minimum,
-    "scatter_max": np.maximum,
-    "scatter_update": lambda old, new: new,
-}
+_OPS = [f"scatter_{op}" for op in OPERATIONS]
 _SHARDS = [3, 2, 2]
 _LAYOUTS: dict[str, tuple[list[int], str]] = {
     "uneven": ([1, 7, 2, 3], "Shards are found by the div rule, whatever their sizes."),
@@ -39,11 +32,8 @@ _ROWS: list[tuple[str, list[int], str]] = [
 
 
 def scattered(value: Array, rows: Sequence[int], updates: Array, op: str) -> Array:
-    """One row after the other, as they are given."""
-    found = value.copy()
-    for row, update in zip(rows, updates, strict=True):
-        found[row] = _OPS[op](found[row], update)
-    return found
+    """The whole value after a scatter, of one shard."""
+    return read(scatter([value], op.removeprefix("scatter_"), rows, updates))
 
 
 def _scatter_cases() -> Iterator[Case]:

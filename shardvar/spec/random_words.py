@@ -1,5 +1,7 @@
-"""Generators of random words in plain integers: Philox of both widths, Threefry, and the streams
-made of them."""
+"""Chapter 4. Random words: the generators and streams that seeded shards are drawn from.
+
+``docs/random.md`` describes them in prose. Words are integers, and a stream yields them in order.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,11 +9,15 @@ _PHILOX = {
     32: ((0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)),
     64: ((0xD2E7470EE14C6C93, 0xCA5A826395121157), (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)),
 }
-"""By the bits of a word: the multipliers, and what is added to the key."""
+"""By the bits of a word: the multipliers, and what each round adds to the key."""
 
 
 def philox(counter: Sequence[int], key: Sequence[int], bits: int) -> list[int]:
-    """Ten rounds."""
+    """Return the four words of a block: ten rounds of Philox4x32 or Philox4x64.
+
+    >>> [f"{word:08x}" for word in philox([0, 0, 0, 0], [0, 0], 32)]
+    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
+    """
     mask = (1 << bits) - 1
     multipliers, weyl = _PHILOX[bits]
     c0, c1, c2, c3 = counter
@@ -24,7 +30,11 @@ def philox(counter: Sequence[int], key: Sequence[int], bits: int) -> list[int]:
 
 
 def threefry(key: Sequence[int], counter: Sequence[int]) -> list[int]:
-    """Threefry2x32 with twenty rounds."""
+    """Return the two words of a block: twenty rounds of Threefry2x32.
+
+    >>> [f"{word:08x}" for word in threefry([0, 0], [0, 0])]
+    ['6b200159', '99ba4efe']
+    """
     mask = 0xFFFFFFFF
     keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDA]
     x0, x1 = (counter[0] + keys[0]) & mask, (counter[1] + keys[1]) & mask
@@ -38,12 +48,21 @@ def threefry(key: Sequence[int], counter: Sequence[int]) -> list[int]:
 
 
 def halves(word: int) -> list[int]:
-    """The low and the high half of 64 bits."""
+    """Return the low and the high half of a word of 64 bits.
+
+    >>> halves(2**32 + 5)
+    [5, 1]
+    """
     return [word & 0xFFFFFFFF, word >> 32 & 0xFFFFFFFF]
 
 
 def tensorflow_words(seed: Sequence[int], first_block: int = 0) -> Iterator[int]:
-    """The stream of TensorFlow's stateless functions, from a block on."""
+    """Yield the words of TensorFlow's stateless functions, from a block on.
+
+    >>> next(tensorflow_words([0, 0]))
+    3885695630
+    """
+    # The seed is scrambled: two words of the result are the key, two the counter's upper half.
     scrambled = philox(
         [*halves(seed[0] % 2**64), *halves(seed[1] % 2**64)], [0x3EC8F720, 0x02461E29], 32
     )
@@ -55,10 +74,18 @@ def tensorflow_words(seed: Sequence[int], first_block: int = 0) -> Iterator[int]
 
 
 def indexed_word(seed: int, number: int, attempt: int = 0) -> int:
-    """One word of the stream by index."""
+    """Return one word of the stream by index. Any word can be drawn by itself.
+
+    >>> indexed_word(0, 0) == philox([1, 0, 0, 0], [0, 0], 64)[0]
+    True
+    """
     return philox([number // 4 + 1, 0, 0, attempt], [seed % 2**64, 0], 64)[number % 4]
 
 
 def jax_words(seed: int, flat_index: int) -> list[int]:
-    """The two words of one element."""
+    """Return the two words that JAX draws for one element.
+
+    >>> jax_words(0, 0) == threefry([0, 0], [0, 0])
+    True
+    """
     return threefry([0, seed % 2**32], [flat_index >> 32, flat_index & 0xFFFFFFFF])

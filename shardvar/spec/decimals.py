@@ -1,5 +1,7 @@
-"""Logarithms, sines and cosines in decimal arithmetic of fifty digits, so that no library of any
-machine is asked."""
+"""Logarithms, sines and cosines in decimal arithmetic of fifty digits.
+
+They are rounded once, so chapter 5 gives the same bits on every machine.
+"""
 
 from decimal import Decimal, localcontext
 
@@ -10,25 +12,37 @@ TWO_PI = Decimal(
 
 
 def log(number: float) -> float:
-    """The natural logarithm, rounded to float64."""
+    """Return the natural logarithm, rounded to float64.
+
+    >>> log(1.0)
+    0.0
+    """
     with localcontext() as context:
         context.prec = DIGITS
         return float(Decimal(number).ln())
 
 
 def sin(angle: float) -> float:
-    """The sine, rounded to float64."""
+    """Return the sine, rounded to float64.
+
+    >>> sin(0.5)
+    0.479425538604203
+    """
     return float(_series(Decimal(angle), 1))
 
 
 def cos(angle: float) -> float:
-    """The cosine, rounded to float64."""
+    """Return the cosine, rounded to float64.
+
+    >>> cos(0.0)
+    1.0
+    """
     return float(_series(Decimal(angle), 0))
 
 
 def _series(angle: Decimal, first: int) -> Decimal:
-    """Taylor's series, from ``x`` for the sine or from 1 for the cosine; of at most a turn it has
-    few terms."""
+    # Taylor's series begins with x for the sine and with 1 for the cosine. Angles of at most a
+    # turn need few terms.
     with localcontext() as context:
         context.prec = DIGITS + 10
         angle = angle % TWO_PI

@@ -58,7 +58,7 @@ mend it and from a builtin.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from shardvar.pictures.words import message
 
@@ -88,6 +88,11 @@ class ShardvarError(Exception):
         self.cause = message(cause)
         self.remedy = message(remedy)
         self.args = (self.cause, self.remedy)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str], dict[str, Any]]:
+        # By the constructor. Some libraries call only ``__new__`` of an exception that does not say
+        # how it is pickled, which fails for a class with two builtin bases, such as MissingFile.
+        return type(self), (self.cause, self.remedy), self.__dict__
 
     def at(self, *places: str) -> Self:
         """Return the same error with places in front of its cause, the outermost first.

@@ -6,9 +6,10 @@ the other. They are spawned, and so hold nothing of this process. They end with 
 killed. Without either option, a command uses a few threads.
 """
 
+import logging
 import signal
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 _SECONDS = 30
 """Time for a scheduler to answer."""
+
+_CLOSE_SECONDS = 5
+"""Time for a client to close: one whose scheduler is gone tries to reach it for longer."""
 
 
 @contextmanager
@@ -77,27 +81,46 @@ def _cluster(address: str) -> Iterator[Executor]:
             cause, "Give --dask tcp://HOST:PORT. Certificates come from Dask's configuration."
         )
     distributed = _library()
+    with _quiet(_CHATTY):  # after the import, which sets their levels
+        try:
+            client = distributed.Client(address, timeout=_SECONDS)
+        except Exception as error:
+            # Each transport raises errors of its library: a TypeError where TLS has no
+            # certificates, for example.
+            cause = f"The Dask scheduler at {address!r} cannot be reached: {first_line(error)}."
+            raise StorageError(
+                cause, "Start one with `dask scheduler`, and give the address that it prints."
+            ) from error
+        try:
+            if not client.scheduler_info()["workers"]:
+                # Not an error: some clusters start workers once there are tasks, and a queue may
+                # keep these waiting.
+                note(
+                    f"note: the Dask cluster at {address} has no workers; waiting for one to "
+                    "join. Ctrl-C ends it."
+                )
+            # Not pure: of two equal calls, Dask would run one, and take the other's result from
+            # memory.
+            yield client.get_executor(pure=False)
+        finally:
+            client.close(timeout=_CLOSE_SECONDS)
+
+
+_CHATTY = ("distributed.client", "tornado.application", "asyncio")
+"""Loggers that print pages of traces when a scheduler is lost, next to the command's error."""
+
+
+@contextmanager
+def _quiet(names: Iterable[str]) -> Iterator[None]:
+    """Keep loggers quiet."""
+    before = [(logger := logging.getLogger(name), logger.level) for name in names]
     try:
-        client = distributed.Client(address, timeout=_SECONDS)
-    except Exception as error:
-        # Each transport raises errors of its library: a TypeError where TLS has no certificates,
-        # for example.
-        cause = f"The Dask scheduler at {address!r} cannot be reached: {first_line(error)}."
-        raise StorageError(
-            cause, "Start one with `dask scheduler`, and give the address that it prints."
-        ) from error
-    try:
-        if not client.scheduler_info()["workers"]:
-            # Not an error: some clusters start workers once there are tasks, and a queue may keep
-            # these waiting.
-            note(
-                f"note: the Dask cluster at {address} has no workers; waiting for one to join. "
-                "Ctrl-C ends it."
-            )
-        # Not pure: of two equal calls, Dask would run one, and take the other's result from memory.
-        yield client.get_executor(pure=False)
+        for logger, _ in before:
+            logger.setLevel(logging.CRITICAL + 1)
+        yield
     finally:
-        client.close()
+        for logger, level in before:
+            logger.setLevel(level)
 
 
 def _library() -> Any:

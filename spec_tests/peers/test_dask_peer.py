@@ -1,7 +1,11 @@
 """Dask's workers as an executor: the same results, and a worker that is killed loses nothing."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.errors import ShardvarError
 from shardvar.planning.policies import BalancedPolicy
 
 distributed = pytest.importorskip("distributed")
@@ -67,6 +72,57 @@ def test_a_worker_that_is_killed_loses_nothing(source: Path, tmp_path: Path, clu
     assert len(done) == report.num_files == 12
     assert sv.diff(source, tmp_path / "out").equal
     assert not list(tmp_path.glob("*.done"))
+
+
+def kinds_of_errors(root: type[ShardvarError] = ShardvarError) -> Iterator[type[ShardvarError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from kinds_of_errors(kind)
+
+
+def test_every_error_arrives_with_its_class_and_words() -> None:
+    """As Dask sends it: by tblib and its own message."""
+    for kind in kinds_of_errors():
+        try:
+            raise kind("'w' is 3.", "Give 4.").in_file("m") from OSError(2, "no", "m")
+        except ShardvarError as error:
+            message = distributed.core.error_message(error)
+            sent = distributed.protocol.loads(distributed.protocol.dumps(message))
+        _, found, _ = distributed.core.clean_exception(**sent)
+        assert type(found) is kind and str(found) == "'w' is 3. Give 4." and found.file == "m"
+
+
+def test_the_command_ends_when_the_scheduler_dies(source: Path, tmp_path: Path) -> None:
+    """With one clear error, and the files that were finished stay."""
+    python, place = sys.executable, tmp_path / "scheduler.json"
+    target = [str(source), str(tmp_path / "out"), "--files", "24"]
+    start: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    quiet: dict[str, Any] = {"stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    options = ["--port", "0", "--host", "127.0.0.1", "--no-dashboard"]
+    module = [python, "-m", "distributed.cli.dask_scheduler", *options]
+    scheduler = subprocess.Popen([*module, "--scheduler-file", str(place)], **quiet)
+    command = worker = None
+    try:
+        while not place.exists():
+            time.sleep(0.05)
+        options = ["--scheduler-file", str(place), "--nthreads", "1", "--no-dashboard"]
+        options += ["--local-directory", str(tmp_path)]
+        worker = subprocess.Popen([python, "-m", "distributed.cli.dask_worker", *options], **quiet)
+        address = json.loads(place.read_text())["address"]
+        words = [python, "-m", "shardvar", "reshard", *target, "--dask", address]
+        command = subprocess.Popen(words, **start)
+        while not list(tmp_path.glob("out.svdata*.done")):
+            time.sleep(0.002)
+        scheduler.kill()
+        _, text = command.communicate(timeout=60)
+        assert command.returncode == 3 and "the cluster's scheduler was lost" in text
+        assert "Traceback" not in text
+    finally:
+        for process in (scheduler, command, worker):
+            if process is not None:
+                process.kill()
+                process.wait(30)
+    assert sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(24)).reused_files >= 1
 
 
 def test_the_command_takes_the_address_of_a_scheduler(source: Path, cluster: Any) -> None:

@@ -1,11 +1,13 @@
 """Executors: whichever workers do the work, the result is that of one process, and a worker that
 dies loses nothing."""
 
+import copy
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -25,6 +27,8 @@ from shardvar.engine.subtasks import restore_rows, shrink_task
 from shardvar.errors import (
     ArgumentTypeError,
     CorruptCheckpoint,
+    MissingFile,
+    ShardvarError,
     TargetExists,
     UnsupportedError,
     WorkerLost,
@@ -318,7 +322,7 @@ def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
 ) -> None:
     monkeypatch.setattr(executors, "_stamp", lambda opening, name: os.urandom(4).hex())
     with pytest.raises(
-        CorruptCheckpoint, match=r"source\.svdata-.* is another file here, or was replaced"
+        CorruptCheckpoint, match=r"source\.svdata-.* is another file here, .*or was replaced"
     ):
         sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=threads)
     assert not list(tmp_path.glob("out*"))
@@ -339,7 +343,7 @@ def test_a_worker_refuses_a_replaced_file_of_a_folder_below_the_checkpoint(tmp_p
         (tmp_path / "model.zarr" / name).read_bytes() + b"x"
     )
     with (
-        pytest.raises(CorruptCheckpoint, match="is another file here, or was replaced"),
+        pytest.raises(CorruptCheckpoint, match="is another file here, .*or was replaced"),
         payloads.opened(sv.__version__),
     ):
         pass
@@ -395,6 +399,118 @@ def test_a_target_that_exists_is_refused_before_a_task_is_sent(
     sv.save(tmp_path / "out", MODEL)
     with pytest.raises(TargetExists):
         sv.reshard(source, tmp_path / "out", executor=Deadly())
+
+
+def kinds_of_errors(root: type[ShardvarError] = ShardvarError) -> Iterator[type[ShardvarError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from kinds_of_errors(kind)
+
+
+def by_new(error: ShardvarError) -> ShardvarError:
+    """Take an error apart and put it together as tblib does, which Dask uses: by the constructor
+    that it names, or, where it names none, by ``__new__``."""
+    if type(error).__reduce__ in (OSError.__reduce__, BaseException.__reduce__):
+        found = type(error).__new__(type(error))
+        found.__dict__.update(error.__dict__)
+        return found
+    constructor, arguments, state = error.__reduce__()
+    found = constructor(*arguments)
+    found.__dict__.update(state)
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds_of_errors()), key=lambda kind: kind.__name__))
+def test_errors_arrive_with_their_class_and_words(kind: type[ShardvarError]) -> None:
+    error = kind("'w' is 3.", "Give 4.").in_file("m.svdata")
+    for found in (pickle.loads(pickle.dumps(error)), by_new(error), copy.copy(error)):
+        assert type(found) is kind and str(found) == "'w' is 3. Give 4."
+        assert (found.cause, found.remedy, found.file) == ("'w' is 3.", "Give 4.", "m.svdata")
+
+
+def test_a_worker_that_does_not_see_the_checkpoint_refuses(
+    source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine has not mounted the file system, or another one at that path."""
+
+    class Elsewhere(Executor):
+        """Workers for which the checkpoint is gone."""
+
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+            for path in tmp_path.glob("source*"):
+                path.rename(tmp_path / f"moved-{path.name}")
+            return threads.submit(function, *arguments)
+
+    with pytest.raises(
+        MissingFile, match=r"A worker on .* does not see .*source as the caller does.*same paths"
+    ):
+        sv.reshard(source, tmp_path / "out", executor=Elsewhere())
+    assert not list(tmp_path.glob("out*"))
+
+
+class Cluster(Executor):
+    """An executor as Dask's: its futures are cancelled by messages, and some stay unfinished where
+    the scheduler is lost."""
+
+    def __init__(self, *, is_heard: bool = True) -> None:
+        self._client = self
+        self.status = "running"
+        self.is_heard = is_heard
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.futures.append(future)
+        if len(self.futures) <= 2:
+            future.set_result(function(*arguments))
+        future.add_done_callback(self.cancelled)
+        return future
+
+    def cancelled(self, future: Future[Any]) -> None:
+        if future.cancelled() and not self.is_heard:
+            threading.Event().wait(600)
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["silence", "one is cancelled"])
+def test_a_scheduler_that_is_gone_ends_the_call(
+    is_told: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a lost connection Dask tells some futures, or none. No cancellation is sent after it."""
+    monkeypatch.setattr(executors, "_LOOK_SECONDS", 0.01)
+    executor = Cluster(is_heard=False)
+
+    def lose(_nbytes: int) -> None:
+        executor.status = "connecting"
+        if is_told and not executor.futures[-1].done():
+            executor.is_heard = True
+            executor.futures[-1].cancel()
+            executor.futures[-1].set_running_or_notify_cancel()
+            executor.is_heard = False
+
+    with pytest.raises(WorkerLost, match="connection to the cluster's scheduler was lost.*goes on"):
+        sv.reshard(
+            source, tmp_path / "out", policy=BalancedPolicy(4), executor=executor, progress=lose
+        )
+    report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(4))
+    assert report.reused_files == 2
+
+
+def test_a_cluster_that_answers_no_cancellation_is_not_waited_for(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "_CANCEL_SECONDS", 0.01)
+
+    def stop(_nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sv.reshard(
+            source,
+            tmp_path / "out",
+            policy=BalancedPolicy(4),
+            executor=Cluster(is_heard=False),
+            progress=stop,
+        )
 
 
 def test_no_more_tasks_are_with_an_executor_than_a_bounded_number(

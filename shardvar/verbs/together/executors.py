@@ -13,9 +13,10 @@ thread, since the executor decides how many tasks run at a time. A worker that d
 """
 
 import os
+import platform
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -41,7 +42,9 @@ from shardvar.engine.write import FileRunner
 from shardvar.errors import (
     ArgumentTypeError,
     CheckpointError,
+    CheckpointNotFound,
     CorruptCheckpoint,
+    MissingFile,
     StorageError,
     UnsupportedError,
     WorkerLost,
@@ -62,6 +65,16 @@ _TASK_NBYTES, _TASK_ROWS = 64 << 20, 1 << 16
 
 _OPEN = 4
 """Sources that a worker keeps open: the most recently used ones."""
+
+_LOOK_SECONDS = 1.0
+"""Time between two looks at whether the tasks can still finish."""
+
+_CANCEL_SECONDS = 10.0
+"""Time for a cluster to take the cancellation of up to 1,024 tasks; some milliseconds each."""
+
+_GOES_ON = "a reshard goes on with the files that were finished."
+
+_SAME_FILES = "Let all workers see the same files under the same paths, and run it again."
 
 _LOST = {"KilledWorker", "CommClosedError"}
 """Errors of distributed for a worker or scheduler that is gone, by name."""
@@ -112,20 +125,62 @@ def run_tasks(
                     break
             if not pending:
                 return
-            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            finished, pending = _first_finished(executor, pending)
             # The failed ones last: what is finished is taken before an error ends the run, and need
             # not be done again.
             results = sorted(finished, key=_has_failed, reverse=True)
             while results:
                 yield results.pop().result()
     except (BrokenExecutor, CancelledError) as error:
-        raise _lost(error) from error
+        raise _cut_off() if _is_cut_off(executor) else _lost(error) from error
     except Exception as error:
         raise _explained(error) from error
     finally:
-        for future in pending:
-            future.cancel()
-        wait(pending)
+        # What is cut off answers no cancellation, and nothing of it is waited for.
+        if not _is_cut_off(executor):
+            _give_up(pending)
+
+
+def _first_finished(
+    executor: Executor, pending: set[Future[Done]]
+) -> tuple[set[Future[Done]], set[Future[Done]]]:
+    """Wait for tasks, and return the finished and the others; ``WorkerLost`` if none can finish."""
+    while True:
+        found = wait(pending, _LOOK_SECONDS, FIRST_COMPLETED)
+        if found.done:
+            return found.done, found.not_done
+        if _is_cut_off(executor):
+            raise _cut_off()
+
+
+def _is_cut_off(executor: Executor) -> bool:
+    """Return True if an executor of distributed has lost its scheduler.
+
+    Its client forgets all tasks then, also if the scheduler comes back, and its executor leaves
+    some of their futures unfinished for ever. Only the client's status says so.
+    """
+    client = vars(executor).get("_client")
+    return getattr(client, "status", "running") != "running"
+
+
+def _give_up(pending: Collection[Future[Any]]) -> None:
+    """Cancel tasks that have not begun, and wait for the others.
+
+    A cancellation in a cluster is a message, which may not be answered: so it has a time limit.
+    """
+    running: list[Future[Any]] = []
+
+    def cancel() -> None:
+        running.extend(future for future in pending if not future.cancel())
+
+    thread = Thread(target=cancel, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # at the interpreter's exit, when no threads are started any more
+        cancel()
+    else:
+        thread.join(_CANCEL_SECONDS)
+    wait(running)
 
 
 def _has_failed(finished: Future[Any]) -> bool:
@@ -145,7 +200,12 @@ def _explained(error: Exception) -> Exception:
 
 def _lost(error: BaseException) -> WorkerLost:
     cause = f"A worker ended before its task did ({type(error).__name__})."
-    return WorkerLost(cause, "Run it again: a reshard goes on with the files that were finished.")
+    return WorkerLost(cause, f"Run it again: {_GOES_ON}")
+
+
+def _cut_off() -> WorkerLost:
+    cause = "The connection to the cluster's scheduler was lost, and its tasks with it."
+    return WorkerLost(cause, f"Start the scheduler again, and then this: {_GOES_ON}")
 
 
 _ending = set[int]()
@@ -227,12 +287,10 @@ class Payloads:
                     or _stamp(self.opening, name) != stamp
                 ):
                     cause = (
-                        f"{name} of {self.opening.found.path} is another file here, or was "
-                        "replaced."
+                        f"{name} of {self.opening.found.path} is another file here, on "
+                        f"{platform.node()}, or was replaced."
                     )
-                    raise CorruptCheckpoint(
-                        cause, "Let all workers see the same files, and run it again."
-                    )
+                    raise CorruptCheckpoint(cause, _SAME_FILES)
             with in_this_thread():
                 yield source
         finally:
@@ -334,7 +392,14 @@ def _open(opening: Opening) -> Source:
     with _sources_lock:
         source = _sources.get(opening)
         if source is None:
-            source = _sources[opening] = opening.found.open(dequantize=opening.dequantize)
+            try:
+                source = _sources[opening] = opening.found.open(dequantize=opening.dequantize)
+            except (MissingFile, CheckpointNotFound) as error:
+                cause = (
+                    f"A worker on {platform.node()} does not see {opening.found.path} as the "
+                    f"caller does: {error.cause}"
+                )
+                raise MissingFile(cause, _SAME_FILES) from error
         _sources.move_to_end(opening)
         while len(_sources) > _OPEN:
             _sources.popitem(last=False)  # not closed: another thread may read from it

@@ -242,6 +242,19 @@ class CorruptCheckpoint(CheckpointError, OSError):
     """Bytes that disagree with the checksum that covers them."""
 
 
+def replaced_error(name: str) -> CorruptCheckpoint:
+    """Return the error for a reader that would mix two checkpoints, or two states of one.
+
+    Parameters
+    ----------
+    name : str
+        The path of the file that is not what it was.
+    """
+    return CorruptCheckpoint(
+        f"{name} was replaced while it was being read.", "Open the checkpoint again."
+    )
+
+
 ReadError = CheckpointError | UnsupportedError
 READ_ERRORS = (CheckpointError, UnsupportedError)
 """The errors that keep one tensor from being read, and no other."""

@@ -28,12 +28,12 @@ from shardvar.errors import (
     COPY_AGAIN,
     ArgumentError,
     CheckpointError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
     ServerError,
     StorageError,
+    replaced_error,
 )
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
@@ -81,6 +81,17 @@ def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
     return look_into(storage, name, lambda file: file.read(0, min(nbytes, file.size)), b"")
 
 
+def check_same(storage: FileOpener, name: str, stamp: str) -> None:
+    """Raise ``CorruptCheckpoint`` if the file of that name is not the one with the stamp any more.
+
+    A listing of a bucket is of one moment, and is asked again without a request.
+    """
+    file = storage.open(name)
+    file.close()
+    if file.stamp != stamp:
+        raise replaced_error(file.name)
+
+
 def open_below(root: Storage, path: str) -> ReadableFile:
     """Open a file in a folder, or in one below it, by its path with "/"."""
     *steps, last = path.split("/")
@@ -92,13 +103,6 @@ def open_below(root: Storage, path: str) -> ReadableFile:
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
     """Return True if a file other than the open ``file`` has that name now."""
     return storage.stamp(name) not in (None, file.stamp)
-
-
-def replaced_error(name: str) -> CorruptCheckpoint:
-    """Return the error for a reader that would mix the files of two checkpoints."""
-    return CorruptCheckpoint(
-        f"{name} was replaced while the checkpoint was being read.", "Open the checkpoint again."
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,11 +122,11 @@ class DataFiles:
     """[files] the size that the index gives each file; None if it gives none."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
-    _maps: dict[int, memoryview] = field(init=False, default_factory=dict)
     _copies: OrderedDict[tuple[int, int, int], memoryview] = field(
         init=False, default_factory=OrderedDict
     )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
+    _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
     _closed: list[bool] = field(init=False, default_factory=partial(list, (False,)))
     _lock: RLock = field(init=False, default_factory=new_lock)
 
@@ -145,12 +149,8 @@ class DataFiles:
             return file
 
     def map(self, number: int) -> memoryview:
-        """Return a file as a read-only memory map, the same one each time."""
-        file = self.open(number)
-        with self._lock:
-            if number not in self._maps:
-                self._maps[number] = file.map()
-            return self._maps[number]
+        """Return a file as a read-only memory map."""
+        return self.open(number).map()
 
     def view(self, number: int, start: int, stop: int) -> memoryview:
         """Return bytes of a file: a part of its map on a disk, and a copy in memory from elsewhere.
@@ -199,6 +199,17 @@ class DataFiles:
                 return False
         return True
 
+    def check_in_place(self) -> None:
+        """Raise ``CorruptCheckpoint`` if a file was replaced since it was opened: files that were
+        opened one after the other may be of two checkpoints."""
+        for number, stamp in self._stamps.items() if len(self._stamps) > 1 else ():
+            check_same(self.storage, self.names[number], stamp)
+
+    def watch(self, is_replaced: Callable[[], bool]) -> None:
+        """From now on ask ``is_replaced`` about the index whenever a file is opened for the first
+        time: it may be another checkpoint's file of that name."""
+        self._watched.append(is_replaced)
+
     def close(self) -> None:
         """Close all files. Maps that were handed out stay valid."""
         with self._lock:
@@ -206,7 +217,6 @@ class DataFiles:
             for file in self._open.values():
                 file.close()
             self._open.clear()
-            self._maps.clear()
             self._copies.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
@@ -216,7 +226,8 @@ class DataFiles:
         except CheckpointError as error:
             error.in_file(self.names[number])
             raise
-        if self._stamps.setdefault(number, file.stamp) != file.stamp:
+        is_new = number not in self._stamps and any(asks() for asks in self._watched)
+        if is_new or self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
             raise replaced_error(file.name)
         if self.nbytes is not None and file.size != self.nbytes[number]:

@@ -1,9 +1,8 @@
 """File systems of fsspec, such as ``hf://``, ``sftp://`` and ``hdfs://``: the one module that
 imports it.
 
-A read cannot ask for a version, so a file that is replaced while it is read is noticed only by the
-checksums, or when it is opened again. Nothing is written: fsspec cannot replace a file only if it
-is unchanged.
+A read cannot ask for a version, so the facts of a file are asked for again after each read of it.
+Nothing is written: fsspec cannot replace a file only if it is unchanged.
 """
 
 import os
@@ -22,6 +21,7 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
     UnsupportedError,
+    replaced_error,
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
@@ -64,15 +64,16 @@ class FilesystemClient:
         return _head_of_info(found)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range, up to the size from ``head``."""
+        """Return the bytes that the server sends for a range, up to the size from ``head``;
+        ``CorruptCheckpoint`` if the file has another version."""
         with self._asking(key) as (system, base):
             # Without this, files of systems that are not asynchronous read 5 MiB ahead.
             options = {} if getattr(system, "async_impl", False) else {"cache_type": "none"}
-            return memoryview(
-                system.cat_file(
-                    _below(base, key), start=start, end=min(start + nbytes, head.nbytes), **options
-                )
-            )
+            stop = min(start + nbytes, head.nbytes)
+            octets = system.cat_file(_below(base, key), start=start, end=stop, **options)
+            if _head_of_info(system.info(_below(base, key))).stamp != head.stamp:
+                raise replaced_error(self.place(key))
+            return memoryview(octets)
 
     def listing(self, key: str) -> FolderListing:
         """Return the content of a folder; empty if it does not exist."""

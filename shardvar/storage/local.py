@@ -24,17 +24,17 @@ from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
     InvalidCheckpoint,
-    MissingFile,
     ShardvarError,
     StorageError,
 )
+from shardvar.storage.locks import locked
 from shardvar.storage.posix import (
     LocalReadableFile,
     LocalWritableFile,
     create_local,
-    locked,
     open_local,
     reading,
+    stamp_of,
     sync,
     writing,
 )
@@ -90,12 +90,8 @@ class LocalStorage:
 
     def stamp(self, name: str) -> str | None:
         """Return the stamp of the file that has the name at this moment; None if it is missing."""
-        try:
-            file = self.open(name)
-        except MissingFile:
-            return None
-        file.close()
-        return file.stamp
+        status = self.status(name)
+        return None if status is None else status.stamp
 
     def refreshed(self) -> "LocalStorage":
         """Return this storage: a disk is looked at each time."""
@@ -122,11 +118,11 @@ class LocalStorage:
             status = os.stat(self._join(name))
         except OSError:
             return None
-        return FileStatus(status.st_size, status.st_mtime)
+        return _status(status)
 
-    def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in and below the directory, by sorted paths."""
-        sizes: dict[str, int] = {}
+    def tree(self) -> dict[str, FileStatus]:
+        """Return the facts of all files in and below the directory, by sorted paths."""
+        found: dict[str, FileStatus] = {}
         left = [""]
         while left:
             below = left.pop()
@@ -136,8 +132,8 @@ class LocalStorage:
                     if entry.is_dir(follow_symlinks=False):
                         left.append(f"{below}{entry.name}/")
                     elif not _is_directory(entry):
-                        sizes[below + entry.name] = _size(entry)
-        return dict(sorted(sizes.items()))
+                        found[below + entry.name] = _status_of(entry)
+        return dict(sorted(found.items()))
 
     def rename(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new``, replacing it, in one step, and force that step to the disk."""
@@ -397,12 +393,16 @@ def _is_directory(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _size(entry: "os.DirEntry[str]") -> int:
-    """Return the size of a file; 0 for a broken link, which is refused when opened."""
+def _status_of(entry: "os.DirEntry[str]") -> FileStatus:
+    """Return the facts of a file; none of a broken link, which is refused when opened."""
     try:
-        return entry.stat().st_size
+        return _status(entry.stat())
     except OSError:
-        return 0
+        return FileStatus(0, None, "")
+
+
+def _status(status: os.stat_result) -> FileStatus:
+    return FileStatus(status.st_size, status.st_mtime, stamp_of(status))
 
 
 def _sync_directory(path: str) -> None:

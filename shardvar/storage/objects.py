@@ -21,13 +21,13 @@ from urllib.parse import quote
 
 from shardvar.errors import (
     ArgumentError,
-    CorruptCheckpoint,
     LockHeld,
     MissingFile,
     ServerError,
     ShardvarError,
     StorageError,
     UnsupportedError,
+    replaced_error,
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
@@ -152,7 +152,7 @@ class ObjectClient:
             if found.version != head.version or (
                 is_other_size and _condition(head.version) is None
             ):
-                raise self._replaced(key)
+                raise replaced_error(self.place(key))
             if is_other_size:
                 cause = (
                     f"{self.place(key)}: the server says {head.nbytes} bytes once, and "
@@ -343,7 +343,7 @@ class ObjectClient:
             raise
         except (module.exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
             if is_conditional and isinstance(error, module.exceptions.PreconditionError):
-                raise self._replaced(key) from None
+                raise replaced_error(self.place(key)) from None
             raise refused_error(module.exceptions, self.place(key), error) from None
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of a module that cannot be imported
@@ -369,10 +369,6 @@ class ObjectClient:
             "is gone."
         )
         return StorageError(cause, "Look at the bucket, and write again.")
-
-    def _replaced(self, key: str) -> CorruptCheckpoint:
-        cause = f"{self.place(key)} was replaced while the checkpoint was being read."
-        return CorruptCheckpoint(cause, "Open the checkpoint again.")
 
 
 def _in_parts(error: StorageError) -> StorageError:

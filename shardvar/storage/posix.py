@@ -1,4 +1,4 @@
-"""Files of the local disk: open for reading, open for writing, and locked for one writer.
+"""Files of the local disk: open for reading, and open for writing.
 
 Transfers. The kernel may move fewer bytes than it was asked to (never more than 2 GiB at a time),
 so each transfer is a loop; Python itself repeats a call that a signal interrupted. Offsets are
@@ -8,17 +8,13 @@ Closing. If one thread closes a descriptor while another reads through it, its n
 mean another file. So ``close`` only drops the reference, and the descriptor is closed when the last
 call that uses it returns.
 
+Changes. A file that is replaced by another one of its name stays as it was to who has it open. One
+that is written in place does not: each read compares size and time of change with those at its
+opening.
+
 Errors. Every ``OSError`` becomes one of shardvar's errors here (``reading``, ``writing``). What is
 absent is a ``MissingFile`` to a reader, whose checkpoint named it, and a ``StorageError`` to a
 writer, whose directory is missing. All other refusals are the machine's.
-
-Locking. The lock is ``flock`` on a separate file, so it ends with its process. Its holder deletes
-the file before the lock is released. A writer that gets the lock therefore checks that its file is
-still the one under that name; if not, another writer was faster, and it tries again. A killed
-process leaves a file without a lock on it, which the next writer takes over.
-
-Forks. The lock belongs to the open file, and a forked child inherits that. So the child closes its
-descriptors of locks: otherwise a lock would last until the last child of its holder has ended.
 """
 
 import errno
@@ -34,13 +30,12 @@ from shardvar.errors import (
     COPY_AGAIN,
     ArgumentError,
     IncompleteCheckpoint,
-    LockHeld,
     MalformedCheckpoint,
     MissingFile,
     ShardvarError,
     StorageError,
+    replaced_error,
 )
-from shardvar.forks import unforked
 
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 _NO_DEVICE = errno.ENXIO  # a socket, or a fifo without a reader
@@ -187,6 +182,8 @@ class LocalReadableFile:
     """Size, time of change and inode: they differ if another file takes the name."""
     _descriptor: _Descriptor | None
     """The descriptor; None once closed."""
+    _map: memoryview | None = None
+    """The memory map, once there is one."""
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with the bytes from ``start``; ``IncompleteCheckpoint`` at the end."""
@@ -201,8 +198,11 @@ class LocalReadableFile:
                     descriptor.number, [octets[done : done + _CALL_NBYTES]], start + done
                 )
                 if not count:
-                    raise self._ends_before(start, len(octets))
+                    break
                 done += count
+        self.check_unchanged()
+        if done < len(octets):
+            raise self._ends_before(start, len(octets))
 
     def read(self, start: int, nbytes: int) -> bytes:
         """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before
@@ -213,26 +213,35 @@ class LocalReadableFile:
             while done < nbytes:
                 part = os.pread(descriptor.number, min(nbytes - done, _CALL_NBYTES), start + done)
                 if not part:
-                    raise self._ends_before(start, nbytes)
+                    break
                 parts.append(part)
                 done += len(part)
+        self.check_unchanged()
+        if done < nbytes:
+            raise self._ends_before(start, nbytes)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def map(self) -> memoryview:
-        """Return the whole file as a read-only memory map."""
+        """Return the whole file as a read-only memory map, the same one each time."""
         descriptor = self._open_descriptor()
-        if not self.size:
-            return memoryview(b"")
-        with reading(self.name):
-            # A map beyond the end of a file that has shrunk would end the process at the first
-            # access.
-            if os.fstat(descriptor.number).st_size < self.size:
-                raise self._ends_before(0, self.size)
-            return memoryview(mmap.mmap(descriptor.number, self.size, prot=mmap.PROT_READ))
+        # A map beyond the end of a file that has shrunk would end the process at the first access.
+        self.check_unchanged()
+        if self._map is None and self.size:
+            with reading(self.name):
+                self._map = memoryview(mmap.mmap(descriptor.number, self.size, prot=mmap.PROT_READ))
+        return memoryview(b"") if self._map is None else self._map
 
     def close(self) -> None:
         """Close the file. Maps stay valid, and calls that have begun are completed."""
-        self._descriptor = None
+        self._descriptor = self._map = None
+
+    def check_unchanged(self) -> None:
+        """Raise ``CorruptCheckpoint`` if the file was written since it was opened."""
+        descriptor = self._open_descriptor()
+        with reading(self.name):
+            is_changed = stamp_of(os.fstat(descriptor.number)) != self.stamp
+        if is_changed:
+            raise replaced_error(self.name)
 
     def _open_descriptor(self) -> _Descriptor:
         if self._descriptor is None:
@@ -316,8 +325,12 @@ def open_local(path: str) -> LocalReadableFile:
         raise MalformedCheckpoint(
             f"{path} is {kind}, not a file.", "Name a file that holds a checkpoint."
         )
-    stamp = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-    return LocalReadableFile(path, status.st_size, stamp, descriptor)
+    return LocalReadableFile(path, status.st_size, stamp_of(status), descriptor)
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """Return the stamp of a file, from what the system says of it."""
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
 def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
@@ -340,100 +353,3 @@ def sync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fsync(descriptor)
-
-
-# --- One writer at a time
-
-_ATTEMPTS = 1000
-"""Attempts to lock the file; each fails if another writer comes and goes meanwhile."""
-
-
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-_lock_files: set[int] = set()
-"""The descriptors of lock files that this process has open, locked or not."""
-
-
-@contextmanager
-def locked(path: str, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; ``LockHeld``, with ``what``, at once if another writer does."""
-    held: list[int] = []
-    is_locked, process = False, os.getpid()
-    try:
-        with writing(what):  # what is to be written is known to the caller, and its lock is not
-            _lock(path, what, held)
-        is_locked = True
-        yield
-    finally:
-        # And not in a child that was forked meanwhile, whose lock it is not.
-        if os.getpid() == process:
-            # Delete first, release then: a writer that has opened this file sees that it is gone
-            # and opens the next.
-            if is_locked:
-                with suppress(OSError):  # a file that stays is taken over by the next writer
-                    os.unlink(path)
-            for descriptor in held:
-                _close_lock(descriptor)
-            if not is_locked:
-                _remove_unused(path)
-
-
-def _lock(path: str, what: str, held: list[int]) -> None:
-    """Lock the file, and add the descriptor that holds the lock to ``held``."""
-    for _ in range(_ATTEMPTS):
-        with unforked:
-            held.append(os.open(path, _LOCK_FLAGS, 0o666))
-            _lock_files.update(held)
-        try:
-            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(held[0], path):
-                return
-        except BlockingIOError:
-            _close_lock(held.pop())
-            break
-        _close_lock(held.pop())
-    raise held_error(path, what)
-
-
-def held_error(path: str, what: str) -> LockHeld:
-    """Return the error for a lock file ``path`` that another writer of ``what`` holds."""
-    return LockHeld(
-        f"{what} is being written by another writer, which holds {path}.",
-        "Wait until it is done, or stop it.",
-    )
-
-
-def _remove_unused(path: str) -> None:
-    """Remove a lock file after an error in locking, unless another writer holds it."""
-    with suppress(OSError), unforked:
-        descriptor = os.open(path, _LOCK_FLAGS & ~os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
-                os.unlink(path)
-        finally:
-            os.close(descriptor)
-
-
-def _close_lock(descriptor: int) -> None:
-    with unforked:
-        _lock_files.discard(descriptor)
-        os.close(descriptor)
-
-
-def _close_inherited() -> None:
-    """Close what a forked child has of its parent's locks; the parent still holds them."""
-    while _lock_files:
-        os.close(_lock_files.pop())
-
-
-os.register_at_fork(after_in_child=_close_inherited)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    """Return True if the open file is the one under that path."""
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(descriptor), there)

@@ -9,7 +9,8 @@ import errno
 import fcntl
 import os
 
-from shardvar.storage.posix import held_error, writing
+from shardvar.storage.locks import held_error
+from shardvar.storage.posix import writing
 
 
 def check_directory(path: str) -> None:

@@ -19,12 +19,14 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """Size and age of a file, as its folder tells them."""
+    """Size, age and identity of a file, as its folder tells them."""
 
     nbytes: int
     """The number of bytes."""
     changed: float | None
     """The time of the last change, in seconds since the Epoch; None if it is not known."""
+    stamp: str
+    """The ``ReadableFile.stamp`` of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,8 @@ class Storage(Protocol):
     def status(self, name: str) -> FileStatus | None:
         """Return size and age of a file in the directory; None if it does not exist."""
 
-    def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in and below the directory, by sorted paths.
+    def tree(self) -> dict[str, FileStatus]:
+        """Return the facts of all files in and below the directory, by sorted paths.
 
         Symbolic links to directories are not entered, so that every file is inside.
         """

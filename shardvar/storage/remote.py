@@ -253,7 +253,7 @@ class RemoteStorage:
         if head is None or not head.version:
             head = upload.ask(name) if upload else self.client.head(key)
         return RemoteReadableFile(
-            self.client.place(key), head.nbytes, _stamp(head), self.client, key, head, self._ahead
+            self.client.place(key), head.nbytes, head.stamp, self.client, key, head, self._ahead
         )
 
     def names(self) -> list[str]:
@@ -269,7 +269,7 @@ class RemoteStorage:
         with _lock:
             self._listings.clear()  # what was listed may be of the checkpoint before
             self._walked.clear()
-        return _stamp(head)
+        return head.stamp
 
     def refreshed(self) -> "RemoteStorage":
         """Return the same folder, to be listed again, outside of any write."""
@@ -288,20 +288,20 @@ class RemoteStorage:
             self.client, self._join(name), _walked=self._walked, _ahead=self._ahead
         )
 
-    def tree(self) -> dict[str, int]:
-        """Return the sizes of all files in the folder and below it, sorted by path with "/"."""
+    def tree(self) -> dict[str, FileStatus]:
+        """Return the facts of all files in the folder and below it, sorted by path with "/"."""
         found = dict(sorted(self.client.walk(self.key).items()))
         with _lock:
             self._walked.clear()
             self._walked.update(
                 {f"{self.key}/{path}" if self.key else path: head for path, head in found.items()}
             )
-        return {path: head.nbytes for path, head in found.items()}
+        return {path: head.status for path, head in found.items()}
 
     def status(self, name: str) -> FileStatus | None:
         """Return size and time of a file in the folder; None if it does not exist."""
         head = self._uploads[-1].head(name) if self._uploads else self._listing().files.get(name)
-        return None if head is None else FileStatus(head.nbytes, head.changed)
+        return None if head is None else head.status
 
     def create(self, name: str) -> WritableFile:
         """Open a new file, which is on this machine until it is uploaded; only within ``lock``."""
@@ -443,8 +443,3 @@ class RemoteStorage:
             cause = f"Invalid file name {name!r} in {self.path}: it is not the name of one file."
             raise InvalidCheckpoint(cause, "Use a name that stays in its folder.")
         return f"{self.key}/{name}" if self.key else name
-
-
-def _stamp(head: Head) -> str:
-    """Return the text that differs for other content."""
-    return f"{head.nbytes}-{head.version}"

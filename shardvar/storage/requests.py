@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from shardvar.storage.protocol import FileStatus
+
 PART_NBYTES = 8 << 20
 """A part of an upload. No service takes parts below 5 MiB."""
 PARTS_AHEAD = 3
@@ -33,6 +35,16 @@ class Head:
     """The time of its last change, in seconds since the Epoch."""
     condition: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     """The version for a conditional request; None if unknown, as from a listing."""
+
+    @property
+    def stamp(self) -> str:
+        """The text that differs for other content."""
+        return f"{self.nbytes}-{self.version}"
+
+    @property
+    def status(self) -> FileStatus:
+        """The facts that the folder tells."""
+        return FileStatus(self.nbytes, self.changed, self.stamp)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ for."""
 from dataclasses import dataclass, field
 
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, MissingFile
+from shardvar.storage.protocol import FileStatus
 
 SEPARATOR = b"\0<next file>\0"
 """Stands between the files of one input: the index, then the data files in the order in which they
@@ -94,7 +95,7 @@ class MemoryStorage:
         """The stamp of a file; no file of an input is ever replaced."""
         return f"{self.path}/{name}" if name in self._names else None
 
-    def tree(self) -> dict[str, int]:
+    def tree(self) -> dict[str, FileStatus]:
         """The files of an array of Zarr: its description, and then chunks, in folders below it."""
         found = (
             [*self._names, "t/.zarray", "t/0", "t/1"]
@@ -102,7 +103,8 @@ class MemoryStorage:
             else [*self._names, "c/0", "c/1"]
         )
         self._names = found[: len(self._pieces)]
-        return {name: len(self._pieces[position]) for position, name in enumerate(self._names)}
+        sizes = {name: len(self._pieces[position]) for position, name in enumerate(self._names)}
+        return {name: FileStatus(size, None, f"{self.path}/{name}") for name, size in sizes.items()}
 
     def folder(self, name: str) -> "MemoryFolder":
         return MemoryFolder(self, f"{name}/")

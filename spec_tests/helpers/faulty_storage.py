@@ -26,7 +26,7 @@ from shardvar.engine.pool import in_this_thread
 from shardvar.errors import AmbiguousPath, CheckpointError, StorageError
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage, split_path
-from shardvar.storage.protocol import ReadableFile, WritableFile
+from shardvar.storage.protocol import FileStatus, ReadableFile, WritableFile
 
 FORMATS = {
     "shardvar": ("shardvar", "ck", 3),
@@ -182,7 +182,7 @@ class FaultyStorage:
     def borrowed(self, name: str) -> AbstractContextManager["FaultyStorage"]:
         return nullcontext(self)
 
-    def tree(self) -> dict[str, int]:
+    def tree(self) -> dict[str, FileStatus]:
         self.fault.live()
         return self.inner.tree()
 

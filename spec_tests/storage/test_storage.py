@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import (
     ArgumentError,
+    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MalformedCheckpoint,
@@ -89,16 +90,20 @@ def test_no_byte_is_read_past_the_end(storage: LocalStorage, start: int, nbytes:
             file.read_into(start, memoryview(bytearray(nbytes)))
 
 
-def test_a_file_that_shrinks_is_incomplete(storage: LocalStorage) -> None:
+@pytest.mark.parametrize("nbytes", [0, 2, 5, 9])
+def test_a_file_that_is_written_while_it_is_open_is_not_read(
+    storage: LocalStorage, nbytes: int
+) -> None:
     written(storage, "f", b"12345")
+    os.utime(Path(storage.path) / "f", ns=(0, 0))
     file = storage.open("f")
-    os.truncate(Path(storage.path) / "f", 2)
+    (Path(storage.path) / "f").write_bytes(b"1" * nbytes)
     for read in (
         lambda: file.read(0, 5),
         lambda: file.read_into(0, memoryview(bytearray(5))),
         file.map,
     ):
-        with pytest.raises(IncompleteCheckpoint):
+        with pytest.raises(CorruptCheckpoint, match="f was replaced while it was being read"):
             read()
 
 

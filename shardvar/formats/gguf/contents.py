@@ -99,6 +99,7 @@ def read_gguf(storage: Storage, name: str) -> GgufContents:
             _check_split(header.metadata, number, len(names))
             _add_tensors(contents, header, number, file.name, file.size)
         headers.append(header)
+    contents.data.check_in_place()
     _check_counts(contents, headers, f"{storage.path}: {name}")
     contents.metadata = {key: _text(value) for key, value in headers[0].metadata.items()}
     contents.tensors = sorted(

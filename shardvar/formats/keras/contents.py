@@ -18,7 +18,7 @@ from shardvar.errors import (
     ReadError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.keras.archive import Span, find_span
 from shardvar.formats.keras.hdf5 import Hdf5File
 from shardvar.formats.keras.names import ARCHIVE_SUFFIX, INDEX_SUFFIX
@@ -64,7 +64,7 @@ class KerasContents:
 
 def read_keras(storage: Storage, name: str) -> KerasContents:
     """Return the contents of the file, the archive, or the set with the index ``name``."""
-    layers = _read_index(storage, name) if name.endswith(INDEX_SUFFIX) else {}
+    layers, stamp = _read_index(storage, name) if name.endswith(INDEX_SUFFIX) else ({}, "")
     # A model without weights has a set without files.
     names = sorted(layers) if name.endswith(INDEX_SUFFIX) else [name]
     contents = KerasContents(DataFiles(storage, names))
@@ -77,6 +77,9 @@ def read_keras(storage: Storage, name: str) -> KerasContents:
                 if own is None:
                     raise
                 contents.faults.update((layer, error.at(repr(layer))) for layer in own)
+        if stamp:
+            check_same(storage, name, stamp)
+            contents.data.check_in_place()
     except BaseException:
         close_all(contents)
         raise
@@ -138,8 +141,8 @@ def _compare(
         )
 
 
-def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
-    """Return the paths of layers of each file."""
+def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]], str]:
+    """Return the paths of layers of each file, and the stamp of the index."""
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
@@ -159,7 +162,7 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
             for layer, files in weight_map.items():
                 for each in _files(layer, files):
                     layers.setdefault(each, []).append(layer.strip("/"))
-            return layers
+            return layers, file.stamp
     finally:
         file.close()
 

@@ -24,9 +24,10 @@ from shardvar.errors import (
     MissingFile,
     UnsupportedError,
     prefix_errors,
+    replaced_error,
 )
 from shardvar.forks import new_lock
-from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced, replaced_error
+from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced
 from shardvar.formats.native.entries import (
     Entries,
     Overview,

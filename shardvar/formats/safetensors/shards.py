@@ -75,6 +75,7 @@ def read_shards(storage: Storage, name: str) -> SafetensorsContents:
                 raise invalid(f"It is named as a shard, but it has no {SHARDING_INFO_KEY}.")
         _join(joined, header, offsets, number)
         metadata |= header.metadata
+    files.check_in_place()
     for key, tensor in joined.tensors.items():
         _check_tensor(joined, key, tensor)
     parts = [part for each in names if (part := split_shard_name(each))]

@@ -26,7 +26,6 @@ import numpy as np
 
 from shardvar.errors import (
     CheckpointError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
@@ -35,7 +34,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, FileSource
+from shardvar.formats.files import DataFiles, FileSource, check_same
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
@@ -143,10 +142,10 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     faults |= absent
 
     # The index again: if it is another one now, the headers may come from two sets. It was kept
-    # open until here, so that the file system cannot give its identity to another file.
-    if _stamp(storage, name) != index.stamp:
-        cause = f"{storage.path}: {name} was replaced while the set was being opened."
-        raise CorruptCheckpoint(cause, "Open it again when the writer is done.")
+    # open until here, so that the file system cannot give its identity to another file. The files
+    # again: another writer may write them in any order.
+    check_same(storage, name, index.stamp)
+    files.check_in_place()
     index.close()
 
     # What is odd: sizes are compared only if all tensors are there.
@@ -197,12 +196,6 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
     except BaseException:
         file.close()
         raise
-
-
-def _stamp(storage: Storage, name: str) -> str:
-    file = storage.open(name)
-    file.close()
-    return file.stamp
 
 
 def _check_name(folder: str, name: str) -> None:

@@ -32,8 +32,9 @@ from shardvar.errors import (
     MalformedCheckpoint,
     OutOfBounds,
     prefix_errors,
+    replaced_error,
 )
-from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced, replaced_error
+from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.contents import (
     column_of,

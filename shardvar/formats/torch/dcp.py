@@ -12,6 +12,7 @@ for another, for items say nothing about the tensor that they belong to.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any, cast
 
@@ -26,8 +27,9 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
     prefix_errors,
+    replaced_error,
 )
-from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
+from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.items import Frames, View
 from shardvar.formats.torch.metadata import Items, parse_metadata
@@ -304,6 +306,7 @@ def open_dcp(storage: Storage, name: str) -> TorchSource:
                 source = _source(storage, items)
             source.data.hold()
             if not is_replaced(storage, name, file):
+                source.data.watch(partial(is_replaced, storage, name, file))
                 return source
             source.close()
         finally:

@@ -60,6 +60,7 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
     data = DataFiles(storage, _files(storage, name))
     contents, parts = SavedContents(), dict[str, list[Part]]()
     nbytes = sum(_read_rank(data, rank, contents, parts) for rank in range(len(data.names)))
+    data.check_in_place()
     left = max(nbytes, _MIN_SLICES)
     for key, held in parts.items():
         try:

@@ -32,7 +32,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import PICKLE, Archive, open_archive
 from shardvar.formats.torch.items import View, payload_of, view_of
@@ -261,7 +261,7 @@ def open_file(storage: Storage, name: str) -> TorchSource:
 
 def open_set(storage: Storage, name: str) -> TorchSource:
     """Open a set, by the name of its index."""
-    weight_map = _read_index(storage, name)
+    weight_map, stamp = _read_index(storage, name)
     names = sorted(set(weight_map.values()))
     data = DataFiles(storage, names)
     contents = SavedContents()
@@ -290,15 +290,17 @@ def open_set(storage: Storage, name: str) -> TorchSource:
             contents.findings.append(
                 Finding(file, f"It holds {others}, which the index does not name there.", True)
             )
+    check_same(storage, name, stamp)
+    data.check_in_place()
     return torch_source(data, contents)
 
 
-def _read_index(storage: Storage, name: str) -> Mapping[str, str]:
-    """Return the file of each key of a set."""
+def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, str], str]:
+    """Return the file of each key of a set, and the stamp of the index."""
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
-            return read_set_index(file.read, file.size).weight_map
+            return read_set_index(file.read, file.size).weight_map, file.stamp
     finally:
         file.close()
 

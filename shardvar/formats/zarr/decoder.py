@@ -25,10 +25,10 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
     UnsupportedError,
+    replaced_error,
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
-from shardvar.formats.files import replaced_error
 from shardvar.layout.dtypes import Array
 from shardvar.storage.protocol import Storage
 

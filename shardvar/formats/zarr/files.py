@@ -2,13 +2,16 @@
 database in it."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self, TypeVar
 
-from shardvar.errors import InvalidCheckpoint
-from shardvar.formats.files import open_below
-from shardvar.storage.protocol import ReadableFile, Storage, Traits
+from shardvar.errors import CheckpointError, InvalidCheckpoint, MissingFile, replaced_error
+from shardvar.formats.files import ATTEMPTS, FileSource, open_below
+from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
 from shardvar.wire.damage import DISTRUST
+
+Opened = TypeVar("Opened", bound=FileSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,22 @@ class PathListing:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A folder whose files, also in the folders in it, are opened by their paths."""
+    """A folder at one moment: its files, also in the folders in it, are opened by their paths.
+
+    A file that was replaced since then is refused. So all that is read is of one moment.
+    """
 
     root: Storage
     """The folder."""
+    index: str
+    """The path of the file that is replaced with the checkpoint."""
+    files: Mapping[str, FileStatus]
+    """All files, by sorted paths."""
+
+    @classmethod
+    def of(cls, root: Storage, index: str) -> Self:
+        """Return a folder as it is now."""
+        return cls(root, index, root.tree())
 
     @property
     def path(self) -> str:
@@ -60,8 +75,54 @@ class Tree:
         return self.root.traits
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``InvalidCheckpoint`` if its path leads out of the folder."""
-        return open_below(self.root, name)
+        """Open a file; ``InvalidCheckpoint`` if its path leads out of the folder,
+        ``CorruptCheckpoint`` if it was replaced."""
+        try:
+            file = open_below(self.root, name)
+        except MissingFile:
+            if self.is_replaced():
+                raise replaced_error(f"{self.path}/{name}") from None
+            raise
+        known = self.files.get(name)
+        if known is None or known.stamp != file.stamp:
+            file.close()
+            raise replaced_error(f"{self.path}/{name}")
+        return file
+
+    def check(self, name: str) -> None:
+        """Raise ``CorruptCheckpoint`` if a file was replaced or removed; of a folder on a disk."""
+        *steps, last = name.split("/")
+        folder = self.root
+        for step in steps:
+            folder = folder.folder(step)
+        known = self.files.get(name)
+        if known is None or folder.stamp(last) != known.stamp:
+            raise replaced_error(f"{self.path}/{name}")
+
+    def is_replaced(self) -> bool:
+        """Return True if the index was replaced; of a folder that is not on a disk, reads tell."""
+        known = self.files.get(self.index)
+        return (
+            self.traits is None
+            and known is not None
+            and self.root.stamp(self.index) not in (None, known.stamp)
+        )
+
+
+def open_tree(root: Storage, index: str, read: Callable[[Tree], Opened]) -> Opened:
+    """Return what ``read`` makes of a folder; again if the index was replaced meanwhile."""
+    for _ in range(ATTEMPTS):
+        tree = Tree.of(root, index)
+        try:
+            found = read(tree)
+        except CheckpointError:
+            if not tree.is_replaced():
+                raise
+            continue
+        if not tree.is_replaced():
+            return found
+        found.close()
+    raise replaced_error(f"{root.path}/{index}")
 
 
 def check_inside(path: str) -> None:

@@ -6,6 +6,7 @@ say which arrays there should be (``lost``), and nothing else is taken from them
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shardvar.errors import (
@@ -20,7 +21,7 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.formats.zarr.files import PathListing, Tree
+from shardvar.formats.zarr.files import PathListing, Tree, open_tree
 from shardvar.formats.zarr.lost import (
     CONSOLIDATED,
     compare_repeated,
@@ -43,7 +44,11 @@ CONVENTION = Convention(fills=True, is_database=False)
 def open_group(storage: Storage, name: str) -> ZarrSource:
     """Open the group or the array of a folder, by the name of its description."""
     check_finished(storage, name)
-    tree, sizes = Tree(storage), storage.tree()
+    return open_tree(storage, name, partial(_read_group, name))
+
+
+def _read_group(name: str, tree: Tree) -> ZarrSource:
+    storage, sizes = tree.root, {path: each.nbytes for path, each in tree.files.items()}
     listing, contents = PathListing([*sizes], sizes), ArrayContents()
     with prefix_errors(storage.path):
         attributes = _attributes(tree, listing, name)
@@ -56,7 +61,7 @@ def open_group(storage: Storage, name: str) -> ZarrSource:
         contents.add(found, listing, CONVENTION, decoder)
         index, file_sizes = contents.table(listing, CONVENTION, metadata)
     return ZarrSource(
-        index, DataFiles(tree, index.files, file_sizes), contents, CONVENTION, decoder
+        index, DataFiles(tree, index.files, file_sizes), contents, CONVENTION, decoder, tree
     )
 
 

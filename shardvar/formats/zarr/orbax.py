@@ -30,7 +30,7 @@ from shardvar.formats.protocol import Finding, Format
 from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.formats.zarr.files import PathListing, Tree, check_inside
+from shardvar.formats.zarr.files import PathListing, Tree, check_inside, open_tree
 from shardvar.formats.zarr.group import read_document, read_documents, text_of
 from shardvar.formats.zarr.names import (
     DATABASE,
@@ -153,7 +153,12 @@ def open_orbax(storage: Storage) -> ZarrSource:
         cause = f"{storage.path}: Orbax has not finished this checkpoint, or was interrupted."
         raise IncompleteCheckpoint(cause, "Use an earlier step, or wait for the save to finish.")
     check_finished(storage, TREE)
-    tree, sizes = Tree(storage), storage.tree()
+    index = DATABASE if DATABASE in storage.names() else TREE
+    return open_tree(storage, index, _read_orbax)
+
+
+def _read_orbax(tree: Tree) -> "OrbaxSource":
+    storage, sizes = tree.root, {path: each.nbytes for path, each in tree.files.items()}
     contents = ArrayContents()
     with prefix_errors(storage.path):
         with prefix_errors(TREE):
@@ -178,7 +183,7 @@ def open_orbax(storage: Storage) -> ZarrSource:
         )
         index, file_sizes = contents.table(listing, convention, about)
     data = DataFiles(tree, index.files, None if is_ocdbt else file_sizes)
-    return OrbaxSource(index, data, contents, convention, decoder)
+    return OrbaxSource(index, data, contents, convention, decoder, tree)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

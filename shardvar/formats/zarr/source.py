@@ -18,6 +18,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.ahead import Ahead, Band
 from shardvar.formats.zarr.contents import ArrayContents, Convention
 from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.files import Tree
 from shardvar.formats.zarr.index import ChunkIndex
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
@@ -43,6 +44,8 @@ class ZarrSource(FileSource):
     """The way in which the format reads them."""
     decoder: Decoder
     """TensorStore."""
+    tree: Tree
+    """The folder."""
     _decoded: "OrderedDict[Band, memoryview]" = field(default_factory=OrderedDict)
     """The bytes of the bands that were read last."""
     _ahead: Ahead = field(init=False)
@@ -149,7 +152,12 @@ class ZarrSource(FileSource):
         """Return the bytes of a band in fresh memory."""
         description = self.contents.array_of(band[0])[0].description
         with prefix_errors(f"{description.key!r}"):
-            return self.decoder.finish_reading(description.path, self._ahead.take(band))
+            try:
+                return self.decoder.finish_reading(description.path, self._ahead.take(band))
+            finally:
+                # The decoder opens files by their paths: what it has read is the checkpoint's if
+                # the file is still the one of the listing. That it is not explains an error.
+                self.tree.check(self.data.names[int(self.index.entries.file[band[0]])])
 
     def _start(self, band: Band) -> Any:
         """Begin to decode a band; raise what is wrong with its file, if that is known."""

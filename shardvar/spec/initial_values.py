@@ -1,7 +1,8 @@
 """Chapter 5. Initial values: what each shard begins with, when every shard is drawn by itself.
 
-A draw returns a list of values in C order, each step rounded to the dtype as the frameworks round
-it. ``float16`` and ``bfloat16`` normals are computed in float32.
+A draw returns a list of values in C order. TensorFlow rounds each step to the dtype, and computes
+normals of float16 and bfloat16 in float32 before it scales them. The stream by index computes both
+dtypes in float32, and rounds once at the end.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -175,10 +176,11 @@ def indexed_uniform(
     dtype = np.dtype(dtype)
     if dtype.kind == "i":
         return [int(low) + indexed_word(seed, i) % (int(high) - int(low)) for i in where]
-    wide = _wide(dtype)
-    below = np.nextafter(wide(high), wide(low))  # rounding may reach ``high``
-    found = [_scaled(wide, _indexed_fraction(seed, i, dtype), low, high) for i in where]
-    return [dtype.type(min(each, below)) for each in found]
+    low, high = dtype.type(low), dtype.type(high)
+    # Computed in at least float32, and rounded once. If that reaches ``high``, the value is the
+    # largest below it.
+    found = [_scaled(_wide(dtype), _indexed_fraction(seed, i, dtype), low, high) for i in where]
+    return [min(dtype.type(each), np.nextafter(high, low)) for each in found]
 
 
 def indexed_normal(
@@ -189,7 +191,8 @@ def indexed_normal(
     >>> indexed_normal([3], 7, 0, 1, "float32") == indexed_normal(range(4), 7, 0, 1, "float32")[3:]
     True
     """
-    return _moved([_indexed_normal(seed, i, dtype, 0) for i in where], mean, stddev, dtype)
+    found = [_indexed_normal(seed, i, dtype, 0) for i in where]
+    return _rounded(_moved(found, mean, stddev, _wide(dtype)), dtype)
 
 
 def indexed_truncated(
@@ -206,7 +209,7 @@ def indexed_truncated(
         while abs(_indexed_normal(seed, i, dtype, attempt)) >= 2:
             attempt += 1
         found.append(_indexed_normal(seed, i, dtype, attempt))
-    return _moved(found, mean, stddev, dtype)
+    return _rounded(_moved(found, mean, stddev, _wide(dtype)), dtype)
 
 
 Draw = Callable[[Sequence[int], Any, float, float, Any], list[Any]]
@@ -292,6 +295,10 @@ def _indexed_normal(seed: int, i: int, dtype: Any, attempt: int) -> Any:
     radius = np.sqrt(kind(-2) * kind(decimals.log(float(kind(1) - u))))
     angle = float(kind(2 * np.pi) * v)
     return radius * kind(decimals.sin(angle) if i % 2 else decimals.cos(angle))
+
+
+def _rounded(values: Iterable[Any], dtype: Any) -> list[Any]:
+    return [np.dtype(dtype).type(value) for value in values]
 
 
 def _moved(values: Iterable[Any], mean: float, stddev: float, dtype: Any) -> list[Any]:

@@ -33,7 +33,7 @@ def embedding_lookup(shards: Shards, ids: npt.ArrayLike, max_norm: float | None 
     for place, one in enumerate(ids.ravel().tolist()):
         shard, local = owner(one, [len(each) for each in shards])
         found[place] = clipped(shards[shard][local], max_norm)
-    return found.reshape(*ids.shape, *row)
+    return found.reshape((*ids.shape, *row))
 
 
 # R-LOOKUP-4 (RFC 002): "max_norm: If not `None`, each embedding is clipped if its l2-norm is larger
@@ -76,7 +76,7 @@ def embedding_lookup_sparse(
         }[combiner]
         for column in np.ndindex(found.shape[1:]):
             total = fsum(w * float(row[column]) for row, w in zip(rows, weights, strict=True))
-            found[number][column] = total / divisor if divisor else 0.0
+            found[(number, *column)] = total / divisor if divisor else 0.0
     return found
 
 

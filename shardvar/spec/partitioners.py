@@ -100,12 +100,16 @@ def shard_rows(
 ) -> list[Interval] | None:
     """Return the rows of each shard of a new variable; None means a normal variable.
 
+    An answer that is shorter than the shape leaves the other axes whole.
+
     >>> shard_rows([5, 2], 4, lambda shape, itemsize: [2, 1])
     [(0, 3), (3, 5)]
     """
     if partitioner is None:
         return None
     answer = list(partitioner(shape, itemsize))
-    if len(answer) != len(shape) or min(answer, default=1) < 1 or any(n > 1 for n in answer[1:]):
+    if len(answer) > len(shape) or min(answer, default=1) < 1 or any(n > 1 for n in answer[1:]):
         raise ValueError(f"The partitioner answered {answer} for the shape {list(shape)}.")
-    return div(shape[0], answer[0]) if answer and answer[0] > 1 else None
+    # There are no more shards than rows, as in TensorFlow.
+    num_shards = min(answer[0], shape[0]) if answer else 1
+    return div(shape[0], num_shards) if num_shards > 1 else None

@@ -145,10 +145,12 @@ def coverage(shape: Sequence[int], parts: Sequence[Region]) -> str:
     >>> coverage([5], [((0,), (2,)), ((3,), (2,))])
     'hole'
     """
-    whole = set(indices(([0] * len(shape), shape)))
+    for offset, counts in parts:
+        for extent, start, count in zip(shape, offset, counts, strict=True):
+            if start < 0 or start + count > extent:  # also of a part without indices
+                return "outside"
+    whole = indices(([0] * len(shape), shape))
     held = [index for part in parts for index in indices(part)]
-    if not set(held) <= whole:
-        return "outside"
     if len(held) != len(set(held)):
         return "overlap"
-    return "tiled" if set(held) == whole else "hole"
+    return "tiled" if len(held) == len(whole) else "hole"

@@ -136,6 +136,8 @@ def to_elements(
 def even(shape: Sequence[int], itemsize: int, remaining: int, limit: int) -> tuple[int, int] | None:
     """Cut as TensorFlow does: into parts of even size, along the axis that takes the fewest.
 
+    If no index fits an empty file, TensorFlow never ends. Then the cut is as in ``most_filling``.
+
     >>> even([13], 4, 24, 24)  # 6 of 13 rows fit, so there are 3 parts: 5, 5 and 3
     (0, 5)
     """
@@ -145,7 +147,7 @@ def even(shape: Sequence[int], itemsize: int, remaining: int, limit: int) -> tup
         parts = -(-extent // per_file) if per_file else 0
         if parts and (best is None or parts < fewest):
             best, fewest = (axis, -(-extent // parts)), parts
-    return best
+    return best or most_filling(shape, itemsize, remaining, limit)
 
 
 def fewest_files(tensors: Sequence[Tensor], limit: int) -> int:
@@ -177,7 +179,7 @@ def balanced(tensors: Sequence[Tensor], num_files: int) -> Files:
     """
     ends, rows = [Fraction(0)], []
     for key, itemsize, shape in tensors:
-        for row in range(shape[0]):
+        for row in range(shape[0] if shape else 1):  # a scalar is one row
             ends.append(ends[-1] + prod(shape[1:]) * itemsize)
             rows.append((key, row))
     marks = [ends[-1] * number / num_files for number in range(1, num_files)]
@@ -188,9 +190,8 @@ def balanced(tensors: Sequence[Tensor], num_files: int) -> Files:
         for key, _, shape in tensors:
             held = [row for each, row in rows[start:stop] if each == key]
             if held:
-                file.append(
-                    (key, (held[0], *[0] * (len(shape) - 1)), (len(held), *map(int, shape[1:])))
-                )
+                first, count = ((held[0],), (len(held),)) if shape else ((), ())
+                file.append((key, (*first, *[0] * len(shape[1:])), (*count, *shape[1:])))
         files.append(file)
     return files
 

@@ -195,22 +195,26 @@ class BalancedPolicy(ColumnarPolicy):
         """
         cuttable = cuttable_rows(slices, capabilities)
         total = int(slices.nbytes.sum())
-        marks = [total * n // self.num_files for n in range(1, self.num_files)]
+        # A mark is a fraction of a byte: 5 bytes in 2 files have it at 2.5. So that all numbers are
+        # whole, places of payloads are counted in units of 1 / unit byte.
+        unit = 2 * self.num_files
+        marks = [2 * total * n for n in range(1, self.num_files)]
         parts: list[SlicePart] = []
         middles: list[int] = []
         position = 0
-        for row, nbytes in enumerate(slices.nbytes.tolist()):
+        for row, nbytes in enumerate(each * unit for each in slices.nbytes.tolist()):
             # Only marks strictly inside the payload cut it: a mark on its first or last byte lies
             # between two slices.
             inside = marks[bisect_right(marks, position) : bisect_left(marks, position + nbytes)]
             cuts = [mark - position for mark in inside] if cuttable[row] else []
-            for part in _cut_at(slices, row, nbytes, cuts):
+            for part in _cut_at(slices, row, nbytes // unit, cuts, unit):
                 parts.append(part)
-                middles.append(position + part.nbytes // 2)
-                position += part.nbytes
+                middles.append(position + part.nbytes * unit // 2)
+                position += part.nbytes * unit
         num_files = max(1, min(self.num_files, len(parts)))
+        # A row whose middle is on a mark is in front of the cut, and belongs to the file before it.
         first = _leave_none_empty(
-            [bisect_left(middles, mark) for mark in marks], len(parts), num_files
+            [bisect_right(middles, mark) for mark in marks], len(parts), num_files
         )
         # first[k] is the first part of file k + 1, so the file of a part is the number of such
         # firsts up to it.
@@ -220,8 +224,11 @@ class BalancedPolicy(ColumnarPolicy):
         )
 
 
-def _cut_at(slices: SliceTable, row: int, nbytes: int, marks: list[int]) -> list[SlicePart]:
-    """Cut a slice along axis 0 at the rows nearest to some places of its payload."""
+def _cut_at(
+    slices: SliceTable, row: int, nbytes: int, marks: list[int], unit: int
+) -> list[SlicePart]:
+    """Cut a slice along axis 0 at the rows nearest to some places of its payload, which are counted
+    in 1 / ``unit`` bytes."""
     if not marks:
         return [SlicePart(row, None, nbytes)]
     region = slices.region(row)
@@ -230,7 +237,8 @@ def _cut_at(slices: SliceTable, row: int, nbytes: int, marks: list[int]) -> list
     # Half a row is added before dividing, so that the nearest row is taken: with rows of 10 bytes,
     # byte 14 is row 1 and byte 15 is row 2. Cuts at the first or the last row would leave an empty
     # part.
-    cuts = sorted({(mark + row_nbytes // 2) // row_nbytes for mark in marks} - {0, count})
+    units = row_nbytes * unit
+    cuts = sorted({(mark + units // 2) // units for mark in marks} - {0, count})
     parts = []
     for start, stop in zip([0, *cuts], [*cuts, count], strict=True):
         part = Region(

@@ -1,0 +1,74 @@
+"""`shardvar.spec` as a book: each rule has its sentence or its source, one example and one
+property; the book imports NumPy and the standard library."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardvar import spec
+from spec_tests.helpers.source_code import tree_of
+
+CHAPTERS = sorted(
+    path for path in Path(str(spec.__file__)).parent.glob("*.py") if path.stem != "__init__"
+)
+TESTS = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(__file__).parent.glob("*.py")]
+
+
+def rules(path: Path) -> list[ast.FunctionDef]:
+    """The public functions of a chapter."""
+    return [
+        node
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+
+
+def test_the_table_of_contents_lists_every_chapter_in_order() -> None:
+    listed = re.findall(r"^    \d+ +(\w+)", str(spec.__doc__), re.MULTILINE)
+    numbered = {
+        int(found[1]): path.stem
+        for path in CHAPTERS
+        if (found := re.match(r"Chapter (\d+)\. ", str(ast.get_docstring(tree_of(path)))))
+    }
+    assert listed == [numbered[number] for number in sorted(numbered)]
+    assert sorted([*listed, "decimals"]) == [path.stem for path in CHAPTERS] == spec.__all__
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_imports_numpy_and_the_standard_library(path: Path) -> None:
+    """And chapters before it, so that the book can be read from top to bottom."""
+    known = {*sys.stdlib_module_names, "numpy", "shardvar"}
+    modules = [
+        node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert {str(module).split(".")[0] for module in modules} <= known
+    ours = [str(module) for module in modules if str(module).startswith("shardvar")]
+    assert all(module.startswith("shardvar.spec") for module in ours)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_every_rule_has_an_example_and_a_property(path: Path) -> None:
+    named = {
+        node.attr for tree in TESTS for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    }
+    lacking = [
+        node.name
+        for node in rules(path)
+        if ">>> " not in str(ast.get_docstring(node)) or node.name not in named
+    ]
+    # These are members of tables, by which the properties call them.
+    assert [name for name in lacking if name not in IN_TABLES] == []
+
+
+IN_TABLES = {
+    *("sgd", "momentum", "adagrad", "adam", "rmsprop"),
+    *("tensorflow_normal", "tensorflow_truncated", "indexed_normal", "indexed_truncated"),
+    *("intervals", "assign", "assign_add", "assign_sub", "strided", "chunk", "to_elements"),
+    *("most_filling", "whole", "row_nbytes", "counts"),
+}
+"""Rules that the properties reach through tables and other rules; the doctests call them."""

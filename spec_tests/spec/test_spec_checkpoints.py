@@ -1,0 +1,266 @@
+"""Chapters 10 and 11: checkpoints and policies equal their plain rules."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import PolicyError, ShardvarError
+from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.spec import checkpoints, partitions, policies, variables
+from shardvar.testing import bits
+from spec_tests.helpers.embedding_tables import shard
+from spec_tests.helpers.max_shard_size_twin import Tensors, answer
+
+DTYPES = "uint8 int8 int64 uint64 bool float16 bfloat16 float32 float64 complex128".split()
+sizes = st.lists(st.integers(0, 3), min_size=1, max_size=5)
+
+
+@settings(max_examples=30)
+@given(sizes, st.sampled_from(DTYPES), st.sampled_from([(), (2,), (1, 2)]), st.data())
+def test_restored_to_other_shards(
+    tmp_path_factory: pytest.TempPathFactory,
+    cut: list[int],
+    dtype: str,
+    row: tuple[int, ...],
+    data: st.DataObject,
+) -> None:
+    """R-CKPT-1 (RFC 000): "being able to save sharded variable to a checkpoint, and restore it to
+    possibly a different number of shards." R-CKPT-1 (RFC 002): "as long as the new
+    `PartitionedVariable` has the same full shape"."""
+    value = data.draw(bits(numpy_dtype(dtype), (sum(cut), *row)))
+    ends = sorted(data.draw(st.lists(st.integers(0, sum(cut)), max_size=3)))
+    other = [stop - start for start, stop in zip([0, *ends], [*ends, sum(cut)], strict=True)]
+    path = tmp_path_factory.mktemp("a") / "model"
+    sv.Checkpoint(w=shard(value, cut)).write(path)
+    again = shard(np.zeros_like(value), other)
+    sv.Checkpoint(w=again).read(path)
+    slices = checkpoints.save({"w": variables.shard(value, cut)})
+    plain = checkpoints.restore(slices, "w", other)
+    assert [np.asarray(each).tobytes() for each in again.variables] == [
+        each.tobytes() for each in plain
+    ]
+
+
+@settings(max_examples=20)
+@given(sizes.filter(sum), sizes, st.integers(0, 9))
+def test_slots_are_restored_to_other_shards(
+    tmp_path_factory: pytest.TempPathFactory, cut: list[int], other: list[int], seed: int
+) -> None:
+    """R-SLOT-2 (RFC 000): "At saving/loading time, optimizer sees sharded variable as a
+    ShardedVariable instance for the purpose of elastic saving and loading."."""
+    value = np.random.default_rng(seed).normal(size=(sum(cut), 2))
+    other = [*cut[::-1], 0] if sum(other) != sum(cut) else other
+    saved, optimizer = shard(value, cut), sv.optimizers.Momentum(0.5, 0.5)
+    optimizer.apply_gradients([(np.asarray(each) * 2, each) for each in saved.variables])
+    path = tmp_path_factory.mktemp("a") / "model"
+    sv.Checkpoint(w=saved, optimizer=optimizer).write(path)
+    again, fresh = shard(np.zeros_like(value), other), sv.optimizers.Momentum(0.5, 0.5)
+    fresh.add_slot(again, "momentum")
+    sv.Checkpoint(w=again, optimizer=fresh).read(path)
+    slot = [np.asarray(each) for each in optimizer.get_slot(saved, "momentum").variables]
+    plain = checkpoints.restore(checkpoints.save({"momentum": slot}), "momentum", other)
+    came = fresh.get_slot(again, "momentum").variables
+    assert [each.numpy().tolist() for each in came] == [each.tolist() for each in plain]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(1, 4), max_size=2),
+    st.sampled_from(["whole", "drop", "overlap", "move", "stranger", "cast"]),
+    st.data(),
+)
+def test_slices_are_combined_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, shape: list[int], damage: str, data: st.DataObject
+) -> None:
+    """R-POLICY-7 (RFC 001): "`restore()` will need to combine those to form the original tensor
+    (slice)". R-DAMAGE-1 (RFC 001): "all variables present before saving will be available for
+    loading and restoration"."""
+    value = np.arange(int(np.prod(shape))).reshape(shape).astype(np.float32)
+    cut = [data.draw(st.integers(1, 3)) for _ in shape]
+    parts = [
+        part
+        for part in partitions.grid(partitions.axis_sizes(shape, cut))
+        if all(part[1]) or not part[1]
+    ]
+    regions = [sv.Region(*part) for part in data.draw(st.permutations(parts))]
+    slices: list[checkpoints.Slice] = [
+        ("w", shape, each.offset, np.array(value[each.slices])) for each in regions
+    ]
+    if damage == "drop":
+        slices = slices[1:]
+    elif damage == "overlap" and len(slices) > 1:
+        slices.append(("w", shape, [0] * len(shape), value))
+    elif damage == "move" and shape:
+        key, full, offset, array = slices[0]
+        slices[0] = (key, full, [offset[0] + 1, *offset[1:]], array)
+    elif damage == "cast" and len(slices) > 1:
+        slices[0] = (*slices[0][:3], slices[0][3].astype(np.float64))
+    path = tmp_path_factory.mktemp("a") / "model"
+    key = "v" if damage == "stranger" else "w"
+    try:
+        plain = checkpoints.combine(slices, key)
+    except (ValueError, KeyError):
+        with pytest.raises((ShardvarError, KeyError)):
+            _write_and_read(path, slices, key)
+        return
+    assert np.array_equal(_write_and_read(path, slices, key), plain)
+    assert np.array_equal(plain, value)
+
+
+def _write_and_read(path: Path, slices: list[checkpoints.Slice], key: str) -> Array:
+    """The slices as one process holds them, written and read."""
+    shards = [sv.LocalShard(array, offset, tuple(full)) for _, full, offset, array in slices]
+    sv.save_shards(path, {"w": shards}, process=0, num_processes=1, run="a")
+    return np.asarray(sv.load(path)[key])
+
+
+def files_of(answered: Any) -> policies.Files:
+    """The answer of a callback as plain files."""
+    files: policies.Files = []
+    for shards in answered:
+        file = []
+        for key, parts in shards.items():
+            for text, array in parts.items():
+                offset: Any = [0] * array.ndim
+                if text:
+                    offset = checkpoints.parse_slice_text(text)[1][0]
+                file.append((key, tuple(offset), tuple(array.shape)))
+        files.append(sorted(file))
+    return files
+
+
+def sized(tensors: Tensors) -> list[policies.Tensor]:
+    return [(key, numpy_dtype(dtype).itemsize, shape) for key, dtype, shape in tensors]
+
+
+def in_order(files: policies.Files) -> policies.Files:
+    return [sorted(file) for file in files]
+
+
+tensor_lists = st.lists(
+    st.tuples(
+        st.sampled_from(["int8", "float16", "float32", "float64"]),
+        st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda rows: [(f"t{number}", *row) for number, row in enumerate(rows)])
+
+
+@settings(max_examples=60)
+@given(tensor_lists, st.integers(8, 60))
+def test_max_shard_size(tensors: Tensors, limit: int) -> None:
+    """R-POLICY-4 (RFC 001): "without those shards exceeding a specified size". R-POLICY-14
+    (RFC 001): "so we don't create more shards than is necessary"."""
+    came = files_of(answer(tensors, sv.MaxShardSizePolicy(limit)))
+    plain = policies.max_shard_size(sized(tensors), limit)
+    assert came == in_order(plain)
+    item = {key: nbytes for key, nbytes, _ in sized(tensors)}
+    for file in plain:
+        assert sum(int(np.prod(shape)) * item[key] for key, _, shape in file) <= limit
+    assert len(plain) >= policies.fewest_files(sized(tensors), limit)
+
+
+@given(tensor_lists, st.integers(40, 80))
+def test_cuts_of_tensorflow(tensors: Tensors, limit: int) -> None:
+    kept = [each for each in tensors if 0 not in each[2]]
+    policy = sv.MaxShardSizePolicy(limit, compat="tensorflow")
+    came = [file for file in files_of(answer(kept, policy)) if file]
+    assert came == in_order(policies.filled(sized(kept), limit, policies.even))
+
+
+@given(tensor_lists, st.data())
+def test_grouped(tensors: Tensors, data: st.DataObject) -> None:
+    """R-POLICY-8 (RFC 001): "all tensors in a shard must belong to the same task". R-POLICY-10
+    (RFC 001): "Callback to split tensors into shards based on their device."."""
+    number = st.integers(0, 2)
+    tasks = data.draw(st.lists(number, min_size=len(tensors), max_size=len(tensors)))
+    units = data.draw(st.lists(number, min_size=len(tensors), max_size=len(tensors)))
+    given_tensors = []
+    for (key, dtype, shape), task, unit in zip(tensors, tasks, units, strict=True):
+        array = np.zeros(shape, numpy_dtype(dtype))
+        device = f"/job:ps/replica:0/task:{task}/device:GPU:{unit}"
+        given_tensors.append(
+            sv.ShardableTensor(array, array.dtype, device, key, array.shape, "", key)
+        )
+    by_task = policies.grouped(sized(tensors), tasks)
+    assert sorted(files_of(sv.ShardByTaskPolicy()(given_tensors))) == sorted(in_order(by_task))
+    both = [3 * task + unit for task, unit in zip(tasks, units, strict=True)]
+    by_device = policies.grouped(sized(tensors), both)
+    assert sorted(files_of(sv.ShardByDevicePolicy()(given_tensors))) == sorted(in_order(by_device))
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 4), st.integers(1, 3), st.data())
+def test_restrictions(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, columns: int, data: st.DataObject
+) -> None:
+    """R-POLICY-9 (RFC 001): "will perform validation checks after running the callback function".
+    R-POLICY-1 (RFC 001): "Tensors must not be removed from the checkpoint." R-POLICY-2 (RFC 001):
+    "Tensors must not be reshaped." R-POLICY-3 (RFC 001): "Tensor dtypes must not change." R-POLICY-8
+    (RFC 001): "Tensors within a shard must belong to the same task.": what the plain rule finds
+    broken is refused, and nothing else."""
+    value = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    middle = data.draw(st.integers(1, rows - 1))
+    halves = [([0, 0], value[:middle]), ([middle, 0], value[middle:])]
+    change = data.draw(st.sampled_from(["none", "drop", "double", "cast", "reshape", "invent"]))
+    full, key = [rows, columns], "w"
+    if change == "drop":
+        halves.pop(data.draw(st.integers(0, 1)))
+    elif change == "double":
+        halves.append(halves[0])
+    elif change == "cast":
+        halves = [(at, part.astype(np.float64)) for at, part in halves]
+    elif change == "reshape":
+        full, halves = [columns, rows], [([0, 0], value.reshape(columns, rows))]
+    elif change == "invent":
+        key = "v"
+    plain = policies.broken_restrictions(
+        {"w": ("float32", [rows, columns], 0)},
+        [[(key, part.dtype.name, full, at, part.shape)] for at, part in halves],
+    )
+
+    class Answers(sv.ShardingCallback):
+        description = "Answers with slices."
+
+        def __call__(self, shardable_tensors: Any, /) -> Any:
+            return [
+                {key: {checkpoints.format_slice_text(full, (at, part.shape)): part}}
+                for at, part in halves
+            ]
+
+    try:
+        sv.save(tmp_path_factory.mktemp("a") / "model", {"w": value}, policy=Answers())
+    except PolicyError:
+        assert plain != []
+    else:
+        assert plain == []
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["int8", "float16", "float32", "float64"]),
+            st.lists(st.integers(1, 6), max_size=2).map(tuple),
+        ),
+        min_size=1,
+        max_size=3,
+    ).map(lambda rows: [(f"t{number}", *row) for number, row in enumerate(rows)]),
+    st.integers(1, 4),
+)
+def test_balanced(tensors: Tensors, num_files: int) -> None:
+    """Payloads end to end, cut at the row that is nearest to each even mark."""
+    plain = policies.balanced(sized(tensors), num_files)
+    if not all(plain):
+        return
+    given_tensors = [
+        sv.ShardableTensor(x := np.zeros(shape, dtype), x.dtype, "", key, x.shape, "", key)
+        for key, dtype, shape in tensors
+    ]
+    assert files_of(sv.BalancedPolicy(num_files)(given_tensors)) == in_order(plain)

@@ -83,6 +83,9 @@ MAX_METADATA_NBYTES: Final = 1 << 28
 MAX_PICKLE_NBYTES: Final = 1 << 26
 """Bytes of the pickle of a file of torch.save: half a million tensors."""
 
+MAX_OBJECTS_NBYTES: Final = 1 << 26
+"""Bytes of the objects that a checkpoint carries in its metadata: half a million settings."""
+
 MAX_GGUF_HEADER_NBYTES: Final = 1 << 28
 """Bytes of the metadata and the list of tensors of a GGUF file: a tokenizer of a million words
 takes some 64 MiB."""

@@ -212,10 +212,7 @@ def _print_report(
         for problem in lines_of_problems("lost: ", report.lost, everything=True):
             say(problem)
     if report.num_objects:
-        print(f"carried {count(report.num_objects, 'object')} of PyTorch with the tensors")
-    if report.num_texts:
-        texts = f"the text of {count(report.num_texts, 'object')} of PyTorch"
-        print(f"kept {texts} in the metadata; {report.format} holds only tensors")
+        print(f"carried {count(report.num_objects, 'object')} with the tensors")
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

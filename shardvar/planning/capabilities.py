@@ -30,8 +30,11 @@ class Capabilities:
     """True if it can have more than one data file."""
     atomic_overwrite: bool = True
     """True if an existing checkpoint is replaced in one step, so that no crash leaves a mixture."""
-    keeps_metadata: bool = False
-    """True if it keeps the user's metadata and no strings; the text of objects goes there."""
+    holds_objects: bool = False
+    """True if it holds plain objects, such as settings, in addition to tensors
+    (``formats.objects``)."""
+    guards_metadata: bool = False
+    """True if a checksum covers the user's metadata."""
     is_grid: bool = False
     """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0
     may be shorter."""

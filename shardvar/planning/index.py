@@ -30,6 +30,11 @@ _FREE_NBYTES = 1 << 20
 """Bytes that the payloads of a file may have, however small it is: 1 MiB costs nothing."""
 
 
+OBJECTS = "shardvar.objects"
+"""The name of the text in ``Metadata.user`` that has the objects of a checkpoint, where a format
+has no other place for them (``formats.objects``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """Metadata that a writer stores about the checkpoint itself."""
@@ -43,7 +48,8 @@ class Metadata:
     paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     """The steps to a key's value in a nested value of dicts and lists, if known."""
     objects: Mapping[str, bytes] = field(default_factory=dict)
-    """Objects that are carried over as they are, in the bytes of their format."""
+    """Objects to write, each as its encoding (``wire.plain``), or as the item of a distributed
+    checkpoint that becomes one. Of a checkpoint that is read, the source has them."""
     generation: str = ""
     """A text that another checkpoint of the same path does not have, where the index holds one: the
     run of the processes that wrote it. A copy of a checkpoint does not inherit it."""

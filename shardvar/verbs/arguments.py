@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.layout.dtypes import code, dtype_name, numpy_dtype
+from shardvar.planning.index import OBJECTS
 
 if TYPE_CHECKING:
     pass
@@ -138,6 +139,9 @@ def texts_of(metadata: Any) -> dict[str, str]:
             raise ArgumentError(
                 f"The metadata {name!r}: {text!r} are not valid Unicode.", "Give other text."
             ) from None
+    if OBJECTS in metadata:
+        cause = f"The metadata have the name {OBJECTS!r}, under which formats keep objects."
+        raise ArgumentError(cause, "Give it another name.")
     return dict(metadata)
 
 

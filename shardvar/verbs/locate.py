@@ -45,6 +45,7 @@ from shardvar.formats.table import (
 )
 from shardvar.formats.unfinished import name_unfinished, remedy_of_unfinished, unfinished_files
 from shardvar.pictures.words import similar
+from shardvar.planning.index import OBJECTS
 from shardvar.storage.links import inner_links
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
@@ -97,6 +98,10 @@ class Location:
             source = self.format.open(self.storage, self.name)
         except MissingFile as error:
             raise self._unfinished(error) from None
+        if OBJECTS in source.index.metadata.user:
+            from shardvar.formats.objects import with_objects  # few checkpoints have them
+
+            source = with_objects(source, self.format.capabilities.guards_metadata)
         return source.dequantized() if dequantize else source
 
     def _unfinished(self, error: MissingFile) -> MissingFile:

@@ -63,10 +63,8 @@ class WriteReport:
     exceeding: "tuple[Exceeding, ...]" = ()
     """The files that are larger than the policy's limit, each with the reason."""
     num_objects: int = 0
-    """Objects of PyTorch that were carried along with the tensors; a distributed checkpoint has
-    them in a file next to the data files."""
-    num_texts: int = 0
-    """Objects of PyTorch kept as text in metadata: the format holds no objects or strings."""
+    """Plain objects, such as settings, that were carried along with the tensors. A distributed
+    checkpoint has them in a file next to the data files, other formats in their metadata."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()

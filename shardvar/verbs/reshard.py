@@ -24,10 +24,11 @@ from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
+from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, Metadata, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
-from shardvar.verbs.carried import find_objects, read_texts
+from shardvar.verbs.carried import find_objects
 from shardvar.verbs.conversions import Conversions, stored_entries
 from shardvar.verbs.joining import open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
@@ -209,7 +210,7 @@ def _reshard(
         if len(found) > 1
         else select_keys(reader.keys(), changes.filter, changes.exclude)
     )
-    objects, texts = find_objects(reader, goal.format, kept)
+    objects = find_objects(reader, goal.format, kept)
     lost: tuple[Damage, ...] = ()
     if changes.keep_going:
         # A pattern that is wrong is found before all is read.
@@ -217,15 +218,13 @@ def _reshard(
             reader,
             kept,
             objects,
-            texts,
             changes,
             kept.intersection(reader.faults).difference(objects),
         )
         lost = find_lost(reader, kept.difference(objects))
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
-    chosen = _select(reader, kept, objects, texts, changes, gone)
-    texts = [key for key in texts if key not in gone] if gone else texts
-    metadata = _metadata(reader, chosen, objects, texts, lost)
+    chosen = _select(reader, kept, objects, changes, gone)
+    metadata = _metadata(reader, chosen, objects, lost)
     partition = changes.partition
     if lost:
         partition = without_lost(partition, chosen.entries.slices.tensors.keys, chosen.lost)
@@ -233,12 +232,12 @@ def _reshard(
     work = plan(goal, chosen.entries, partition=partition, metadata=metadata, source=payloads)
     generation = _generation(found, reader, payloads, work)
     if move is None:
-        return replace(preview(work, generation), num_texts=len(texts), lost=lost)
+        return replace(preview(work, generation), lost=lost)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
     for error in reader.source.storage_errors(kept - gone).values():
         raise error
-    return replace(move(work, payloads, generation), num_texts=len(texts), lost=lost)
+    return replace(move(work, payloads, generation), lost=lost)
 
 
 def _move(
@@ -319,14 +318,13 @@ def _select(
     reader: Reader,
     kept: set[str],
     objects: Mapping[str, bytes],
-    texts: Sequence[str],
     changes: Changes,
     gone: set[str],
 ) -> _Chosen:
     """The tensors to write: kept keys that are not ``gone``; patterns may match lost ones."""
-    entries = _filtered(reader, kept - gone, {*objects, *texts})
+    entries = _filtered(reader, kept - gone, {*objects})
     tensors = entries.slices.tensors
-    lost = [key for key in reader if key in gone and key not in texts]
+    lost = [key for key in reader if key in gone]
     keys = [*tensors.keys, *objects, *lost]
     renamed = keys
     if changes.rename or changes.strip_prefix or changes.add_prefix:
@@ -349,12 +347,11 @@ def _metadata(
     reader: Reader,
     chosen: _Chosen,
     objects: Mapping[str, bytes],
-    texts: Sequence[str],
     lost: tuple[Damage, ...],
 ) -> Metadata:
     """The metadata that are kept with the tensors."""
     new = chosen.names
-    user = read_texts(reader, texts)
+    user = dict(reader.metadata.user)
     if lost:
         user |= note_of(lost)
     if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
@@ -368,11 +365,18 @@ def _metadata(
 
 def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
     """The entries of the kept keys, without the objects; raises the fault of any."""
-    for key, error in reader.faults.items():
-        if key in kept and key not in objects:
-            is_unsupported = isinstance(error, UnsupportedError)
-            leave = " Or leave it out with exclude= (--exclude)." if is_unsupported else ""
-            raise type(error)(error.cause, error.remedy + leave).in_file(error.file)
+    wrong = {
+        key: error for key, error in reader.faults.items() if key in kept and key not in objects
+    }
+    for first, error in wrong.items():
+        if not isinstance(error, UnsupportedError):
+            raise error.at().in_file(error.file)
+        others = [key for key, each in wrong.items() if key != first and type(each) is type(error)]
+        cause, leave = error.cause, " Or leave it out with exclude= (--exclude)."
+        if others:
+            cause += f" Nor can {named(others)} be converted."
+            leave = " Or leave them out with exclude= (--exclude)."
+        raise type(error)(cause, error.remedy + leave).in_file(error.file)
     return take_tensors(reader.entries(), kept - objects)
 
 

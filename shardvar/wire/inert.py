@@ -6,7 +6,7 @@
 
 Three calls have no effect but a plain value, and are made at once: ``torch.Size`` becomes a tuple,
 ``collections.OrderedDict`` a dict, and ``_codecs.encode``, with which protocol 2 writes bytes,
-bytes.
+bytes. Where the types of values matter, the first two become ``Size`` and ``OrderedMap``.
 
 Lists, dicts and nodes may be nested without bounds, may be shared and may contain themselves. So
 nothing here recurses, and nothing that gets them may: not ``repr``, not ``==``, not ``hash``.
@@ -22,6 +22,18 @@ _KEY_ITEMS = 64
 
 _BYTES = ("__builtin__.bytes", "builtins.bytes")
 """The class whose call makes no bytes; the first is the name of Python 2, which protocol 2 uses."""
+
+
+class Size(tuple[Any, ...]):
+    """A tuple that was a ``torch.Size``."""
+
+    __slots__ = ()
+
+
+class OrderedMap(dict[Any, Any]):
+    """A dict that was a ``collections.OrderedDict``."""
+
+    __slots__ = ()
 
 
 class Global:
@@ -73,15 +85,19 @@ def name_of(called: Any) -> Any:
     return called.name if type(called) is Global else called
 
 
-def call(called: Any, args: Any) -> Any:
-    """Return what a call gives: a plain value where the result is known, else a node."""
+def call(called: Any, args: Any, is_typed: bool = False) -> Any:
+    """Return what a call gives: a plain value where the result is known, else a node.
+
+    With ``is_typed``, a ``torch.Size`` and an ``OrderedDict`` are distinguished from a tuple and a
+    dict.
+    """
     name = called.name if type(called) is Global else None
     values = args if type(args) is tuple else ()
     if name == SIZE and len(values) == 1 and type(values[0]) in (tuple, list):
-        return tuple(values[0])
+        return Size(values[0]) if is_typed else tuple(values[0])
     if name == ORDERED_DICT and (not values or (len(values) == 1 and type(values[0]) is list)):
         # The items are set afterwards; Python 2 gave them as pairs.
-        made: dict[Any, Any] = {}
+        made: dict[Any, Any] = OrderedMap() if is_typed else {}
         for key, value in values[0] if values else ():
             set_items(made, [key, value])
         return made
@@ -106,7 +122,7 @@ def set_items(target: Any, items: list[Any]) -> None:
     keys, values = items[::2], items[1::2]
     if type(target) is Node:
         target.items = [*(target.items or ()), *items]
-    elif type(target) is dict and all(map(_is_key, keys)):
+    elif type(target) in (dict, OrderedMap) and all(map(_is_key, keys)):
         target.update(zip(keys, values, strict=True))
     else:
         raise TypeError
@@ -115,12 +131,12 @@ def set_items(target: Any, items: list[Any]) -> None:
 def _is_key(value: Any) -> bool:
     """Return True if a value may be a key: hashing it is quick, and goes no deeper than a few
     tuples."""
-    if type(value) is not tuple:
+    if type(value) not in (tuple, Size):
         return type(value) in _HASHED
     left, count = [*value[: _KEY_ITEMS + 1]], len(value)
     while left and count <= _KEY_ITEMS:
         item = left.pop()
-        if type(item) is tuple:
+        if type(item) in (tuple, Size):
             left += item[: _KEY_ITEMS + 1]
             count += len(item)
         elif type(item) not in _HASHED:

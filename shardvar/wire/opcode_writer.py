@@ -5,6 +5,7 @@ same value.
     None, bool, int, float, str         one opcode each
     bytes                               one opcode; in protocol 2 a call
     tuple, list, dict                   the items, then the opcode that collects them
+    ``OrderedMap``                      a call of the class, then the items
     ``Global(name)``                    GLOBAL: the name is imported
     ``Call(name, args)``                GLOBAL, the arguments, REDUCE: the name is called
     ``Instance(name, state)``           GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD: an instance
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shardvar.wire.inert import ENCODE, Global, Reference
+from shardvar.wire.inert import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,13 @@ class _Writer:
         self.number()
         self.push_marked((each for pair in items.items() for each in pair), b"u")
 
+    def push_ordered(self, items: OrderedMap) -> None:
+        """Add the opcodes that push an ``OrderedDict``."""
+        self.push_new_call(Call(ORDERED_DICT, ()))
+        self.number()
+        if items:
+            self.push_marked((each for pair in items.items() for each in pair), b"u")
+
     def push_list(self, items: list[Any]) -> None:
         """Add the opcodes that push a list."""
         self.parts.append(b"]")
@@ -200,7 +208,9 @@ def _integer(value: int) -> bytes:
     octets = value.to_bytes(
         (value if value >= 0 else ~value).bit_length() // 8 + 1, "little", signed=True
     )
-    return b"\x8a" + bytes([len(octets)]) + octets
+    if len(octets) < 1 << 8:
+        return b"\x8a" + bytes([len(octets)]) + octets
+    return b"\x8b" + struct.pack("<L", len(octets)) + octets
 
 
 _TUPLES = {0: b")", 1: b"\x85", 2: b"\x86", 3: b"\x87"}
@@ -216,6 +226,7 @@ _PUSH: dict[type, Callable[[_Writer, Any], None]] = {
     tuple: _Writer.push_tuple,
     list: _Writer.push_list,
     dict: _Writer.push_dict,
+    OrderedMap: _Writer.push_ordered,
     Global: lambda w, value: w.push_name(value.name),
     Call: _Writer.push_call,
     Instance: _Writer.push_instance,

@@ -29,25 +29,38 @@ from typing import Any
 
 from shardvar.errors import MalformedCheckpoint, ShardvarError
 from shardvar.wire.damage import DISTRUST, malformed
-from shardvar.wire.inert import Global, Node, Reference, call, extend, name_of, set_items
+from shardvar.wire.inert import (
+    Global,
+    Node,
+    OrderedMap,
+    Reference,
+    call,
+    extend,
+    name_of,
+    set_items,
+)
 from shardvar.wire.usual_opcodes import Known, read_usual
 
 
 def parse_pickle(
-    data: bytes, check: Callable[[str], object] = lambda _name: None, fast: bool = True
+    data: bytes,
+    check: Callable[[str], object] = lambda _name: None,
+    fast: bool = True,
+    is_typed: bool = False,
 ) -> tuple[Any, int]:
     """Return the value of a pickle, and the offset of the byte after it; ``MalformedCheckpoint`` if
     it is damaged.
 
     ``check`` is called with each name, and raises if the pickle is to be refused for it.
-    ``fast=False`` reads each opcode by itself, with the same result.
+    ``fast=False`` reads each opcode by itself, with the same result. ``is_typed`` keeps the types
+    of tuples and dicts that were of torch's or Python's subclasses (``inert.call``).
 
     >>> parse_pickle(b"\\x80\\x02(K\\x01K\\x02t.")
     ((1, 2), 9)
     >>> parse_pickle(b"\\x80\\x02cposix\\nsystem\\nX\\x02\\x00\\x00\\x00ls\\x85R.")
     (Node('posix.system'), 26)
     """
-    machine = _Machine(data, check, fast)
+    machine = _Machine(data, check, fast, is_typed)
     try:
         machine.run()
     except _Stop:
@@ -72,7 +85,9 @@ class _Stop(Exception):
 class _Machine:
     """The state of the stack machine, and the opcodes that are more than an expression."""
 
-    def __init__(self, data: bytes, check: Callable[[str], object], fast: bool) -> None:
+    def __init__(
+        self, data: bytes, check: Callable[[str], object], fast: bool, is_typed: bool
+    ) -> None:
         self.data = data
         self.check = check
         self.position = 0
@@ -80,7 +95,8 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: list[Any] = []
         self.known: Known = {}
-        self.fast = fast
+        self.fast = fast and not is_typed  # what is usual are indexes, which need no types
+        self.is_typed = is_typed
 
     def run(self) -> None:
         """Read opcodes to the end of the data, or until STOP raises."""
@@ -190,7 +206,7 @@ class _Machine:
         if type(target) is Node and target.state is None:
             target.state = state
         # The attributes of an OrderedDict are not its items, and are dropped.
-        elif type(target) is not dict:
+        elif type(target) not in (dict, OrderedMap):
             raise malformed(
                 f"The pickle sets a state at offset {self.position} that its object cannot have."
             )
@@ -248,7 +264,7 @@ def _new(machine: _Machine, args: Any) -> None:
 
 
 def _reduce(machine: _Machine, args: Any) -> None:
-    machine.push(call(machine.pop(), args))
+    machine.push(call(machine.pop(), args, machine.is_typed))
 
 
 def _make_tuple(machine: _Machine, count: int) -> None:

@@ -22,6 +22,7 @@ from shardvar.engine.cast import CastSource
 from shardvar.engine.transpose import TransposedSource
 from shardvar.formats import protocol
 from shardvar.formats.gguf.source import DequantizedSource
+from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.source import WrappedSource
 from shardvar.verbs.callbacks.call import OverlaidSource
@@ -38,6 +39,13 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
         ("read_span", "read_into", "map", "in_order"),
         "Arrays follow the files of the other source.",
     ),
+    ObjectsSource: dict.fromkeys(READ, "Objects are entries that the other source does not have.")
+    | {
+        "index": "It lists objects.",
+        "is_guarded": "Objects are in the metadata.",
+        "dequantized": "The objects stay.",
+        "objects": "It has objects.",
+    },
     DequantizedSource: {
         "index": "It lists numbers and not blocks.",
         "read_into": "It decodes blocks.",

@@ -19,8 +19,9 @@ from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.dcp import open_dcp
 from shardvar.formats.torch.items import Frames
+from shardvar.formats.torch.objects import plain_of
 from shardvar.formats.torch.state_dict import leaves_of
-from shardvar.formats.torch.tensors import literal_of, tensor_of
+from shardvar.formats.torch.tensors import tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.inert import Global, Node, Reference
@@ -190,11 +191,14 @@ def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(
     ("value", "words"),
     [
         ((TENSOR, 1), "It is an object with a tensor in it."),
-        (Global("torch.float32"), "It refers to torch.float32, which shardvar does not import."),
+        (
+            Global("torch.nn.Linear"),
+            "It refers to torch.nn.Linear, which shardvar does not import.",
+        ),
         (Global("builtins.len"), "It refers to builtins.len, which shardvar does not import."),
         (
-            {Global("torch.float32"): 1},
-            "It refers to torch.float32, which shardvar does not import.",
+            {Global("torch.strided"): 1},
+            "It refers to torch.strided, which shardvar does not import.",
         ),
         (
             Node("builtins.range", (0, 3, 1)),
@@ -212,7 +216,7 @@ def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(
 )
 def test_an_object_that_is_not_plain_is_refused_for_what_it_is(value: Any, words: str) -> None:
     with pytest.raises(UnsupportedError, match=words):
-        literal_of(value)
+        plain_of(value)
 
 
 def test_objects_are_shown_as_python_literals() -> None:
@@ -370,7 +374,7 @@ def test_a_call_of_what_has_no_name_is_refused() -> None:
     """A pickle can call any value, also one that has no hash."""
     nameless, wrapper = Node({"a": 1}, ()), "torch._utils._rebuild_parameter"
     with pytest.raises(ShardvarError):
-        literal_of([nameless])
+        plain_of([nameless])
     for tensor in (
         Node(wrapper, (nameless,)),
         Node(
@@ -396,12 +400,12 @@ def test_a_cycle_or_a_laugh_is_refused_and_not_followed() -> None:
     for _ in range(100_000):
         nested = [nested]
     with pytest.raises(UnsupportedError, match="nested deeper"):
-        literal_of(nested)
+        plain_of(nested)
     wide: list[Any] = [1] * 1000
     for _ in range(40):
         wide = [wide] * 1000
     with pytest.raises(UnsupportedError):
-        literal_of(wide)
+        plain_of(wide)
 
 
 def test_a_folder_of_a_trainer_means_its_model(tmp_path: Path) -> None:

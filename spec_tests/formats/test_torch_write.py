@@ -16,7 +16,7 @@ import shardvar as sv
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch.archive import build_frame, open_archive, records_of, tensor_call
 from shardvar.formats.torch.saved import plan_saved
-from shardvar.formats.torch.tensors import DTYPES, literal_of, tensor_of, value_of
+from shardvar.formats.torch.tensors import DTYPES, tensor_of
 from shardvar.wire.inert import Node
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
@@ -72,8 +72,8 @@ def test_plain_objects_of_a_distributed_checkpoint_are_values_of_the_file(tmp_pa
         and values["big"] == 2**70
     )
     assert "model.weight" not in values or values["model.weight"] is None
-    save_values(tmp_path / "set.pt", {"kept": -math.inf, "seen": Call("builtins.set", ([1, 2],))})
-    with pytest.raises(UnsupportedError, match=r"cannot hold 'seen' \(string\)"):
+    save_values(tmp_path / "set.pt", {"kept": -math.inf, "seen": Call("builtins.range", (1, 2, 1))})
+    with pytest.raises(UnsupportedError, match=r"'seen'.*builtins.range.*exclude"):
         sv.reshard(tmp_path / "set.pt", tmp_path / "y.pt")
     assert not (tmp_path / "y.pt").exists()
     # Without a tensor, a file is its frame alone.
@@ -85,27 +85,6 @@ def save_values(path: Path, values: dict[str, Any]) -> None:
     path.write_bytes(
         b"".join(octets for _, octets in build_frame(records_of(build_pickle(values), []), []))
     )
-
-
-@given(
-    st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False)
-        | st.text()
-        | st.binary(),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.tuples(inner)
-            | st.dictionaries(st.text(), inner, max_size=3)
-        ),
-        max_leaves=8,
-    )
-)
-def test_an_object_is_the_same_after_its_literal_and_after_its_pickle(value: Any) -> None:
-    assert value_of(literal_of(value)) == value
-    assert repr(pickle.loads(build_pickle(value))) == repr(value)
 
 
 def test_pythons_zipfile_reads_the_file_and_agrees_with_every_checksum(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from shardvar.formats.native.names import (
     leftovers,
     native_index_name,
 )
+from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_FILES
@@ -59,6 +60,8 @@ CAPABILITIES = Capabilities(
     ),
     max_slice_rank=64,
     empty_slices=True,
+    holds_objects=True,
+    guards_metadata=True,
 )
 """Everything; only strings and variants, whose elements have no fixed size, are never cut."""
 
@@ -175,7 +178,8 @@ def create_native(
     keys = list(map(encode_text, assignment.slices.tensors.keys))
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
-    metadata = Metadata(description, metadata.writer, metadata.user)
+    user = texts_with_objects(metadata) if metadata.objects else metadata.user
+    metadata = Metadata(description, metadata.writer, user)
     # The files of the existing index may have the names of this generation, and then another one is
     # taken: writing these files again would break the old checkpoint before the new one is there.
     is_there = native_index_name(prefix) in storage.names()

@@ -30,7 +30,7 @@ CAPABILITIES = Capabilities(
     dtypes=SAFETENSORS_DTYPES,
     slice_dtypes=frozenset(),
     atomic_overwrite=False,
-    keeps_metadata=True,
+    holds_objects=True,
     is_exact=True,
 )
 """Whole tensors only; overwriting a set leaves, for a moment, neither old nor new."""

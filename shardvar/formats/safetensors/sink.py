@@ -23,6 +23,7 @@ from shardvar.formats.files import (
     remove_unnamed,
     take_away,
 )
+from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
@@ -171,16 +172,14 @@ def plan_safetensors(
     slices = assignment.slices
     check_holds(slices, capabilities, "safetensors")
     check_uncut(slices, "safetensors")
-    description = metadata.description or assignment.description
+    description, user = metadata.description or assignment.description, texts_with_objects(metadata)
     own = {
         DESCRIPTION_KEY: description,
         WRITER_KEY: metadata.writer,
         GENERATION_KEY: metadata.generation,
     }
-    texts = {FORMAT_KEY: FORMAT_VALUE, **own, **metadata.user}
-    writer = SafetensorsWriter(
-        {key: text for key, text in texts.items() if text or key in metadata.user}
-    )
+    texts = {FORMAT_KEY: FORMAT_VALUE, **own, **user}
+    writer = SafetensorsWriter({key: text for key, text in texts.items() if text or key in user})
     prefix, index = prefix_of(name), index_name_of(name)
     asides = [
         f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}.{generation}.tmp"

@@ -35,6 +35,7 @@ CAPABILITIES = Capabilities(
     dtypes=frozenset(DTYPES.values()),
     slice_dtypes=frozenset(DTYPES.values()),
     max_slice_rank=MAX_RANK,
+    holds_objects=True,
     is_exact=True,
     folder_index=METADATA,
 )

@@ -4,6 +4,8 @@
     FOLDER/byteorder                    "little" or "big"; older files lack it and are little-endian
     FOLDER/data/0, FOLDER/data/1, …     the storages
     FOLDER/version                      "3", and further records that say nothing about tensors
+    FOLDER/.shardvar/leaves             of shardvar: an encoded list of the keys that are one object,
+                                        although their values are dicts or lists of dicts
 
 FOLDER is ``archive`` or the stem of the file's name. Records are stored without compression, and
 the bytes of each begin at a multiple of 64 from the beginning of the archive. Their local headers
@@ -42,10 +44,10 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MalformedCheckpoint,
     OutOfBounds,
-    ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.torch.tensors import STORAGES, UNTYPED_STORAGE, value_of
+from shardvar.formats.torch.objects import pickled_of
+from shardvar.formats.torch.tensors import STORAGES, UNTYPED_STORAGE
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
@@ -61,6 +63,7 @@ from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, malformed, past_limit
 from shardvar.wire.inert import ORDERED_DICT, Global, Reference
 from shardvar.wire.opcode_writer import Call, build_pickle
+from shardvar.wire.plain import decode_value, encode_value
 from shardvar.wire.zip import (
     CENTRAL,
     LOCAL,
@@ -75,7 +78,7 @@ from shardvar.wire.zip import (
     parse_directory,
 )
 
-PICKLE = "data.pkl"
+PICKLE, LEAVES = "data.pkl", ".shardvar/leaves"
 _SMALL_TAIL_NBYTES = 4096
 """The bytes at an archive's end that are read first: the directory of one tensor takes some 700."""
 _MAX_TEXT_NBYTES = 1 << 10
@@ -229,7 +232,9 @@ class PackedRecord(NamedTuple):
     """Its bytes; None for a storage, whose bytes are written by others."""
 
 
-def records_of(pickle: bytes, storage_nbytes: Sequence[int]) -> list[PackedRecord]:
+def records_of(
+    pickle: bytes, storage_nbytes: Sequence[int], leaves: Sequence[str] = ()
+) -> list[PackedRecord]:
     """Return the records of an archive, whose storages have these sizes."""
     storages = [
         PackedRecord(f"data/{number}", nbytes) for number, nbytes in enumerate(storage_nbytes)
@@ -239,6 +244,7 @@ def records_of(pickle: bytes, storage_nbytes: Sequence[int]) -> list[PackedRecor
         _text("byteorder", b"little"),
         *storages,
         _text("version", b"3\n"),
+        *([_text(LEAVES, encode_value([*leaves]).encode())] if leaves else []),
     ]
 
 
@@ -356,19 +362,16 @@ def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
     )
 
 
-def object_item(literal: str) -> bytes | None:
-    """Return the item of an object that has this literal; None if it holds other than plain values.
+def item_of(carried: bytes) -> bytes:
+    """Return the item of an object that is carried: as another distributed checkpoint has it, which
+    begins as a zip archive does, or an encoding (``wire.plain``), which never begins so.
 
-    >>> object_item("{'betas': (0.9, 0.99)}") is None, object_item("set([1])") is None
-    (False, True)
+    >>> item_of(b"[1]")[:2], item_of(item_of(b"[1]")) == item_of(b"[1]")
+    (b'PK', True)
     """
-    try:
-        value = value_of(literal)
-    except ShardvarError:
-        raise
-    except ValueError:
-        return None
-    pickle = build_pickle(value)
+    if carried.startswith(b"PK"):
+        return carried
+    pickle = build_pickle(pickled_of(decode_value(carried.decode("ascii"))))
     return b"".join(octets for _, octets in build_frame(records_of(pickle, []), []))
 
 

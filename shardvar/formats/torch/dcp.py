@@ -31,7 +31,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import Frames, View
+from shardvar.formats.torch.items import Frames, View, encoding_in
 from shardvar.formats.torch.metadata import Items, parse_metadata
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA, is_bare, rank_indexes
 from shardvar.formats.torch.source import TorchSource
@@ -156,17 +156,21 @@ class DcpIndex:
         self._resolve(rows)
         return self.unguarded.isdisjoint(rows.tolist())
 
-    def read_objects(self, keys: Collection[str]) -> dict[str, bytes]:
-        """Return the items of the objects among keys, of any class; raise if the bytes of
-        one are damaged."""
+    def read_objects(self, keys: Collection[str], as_items: bool) -> dict[str, bytes]:
+        """Return the encodings of the plain objects among keys, or the items of all; raise if the
+        bytes of one are damaged."""
         found = {}
         for row in range(len(self.slices)):
             key = self.slices.key(row)
             if self.slices.dtype(row) == STRING and key in keys and key not in self.broken:
                 try:
-                    found[key] = Frames(self.data).read_item(
+                    item = Frames(self.data).read_item(
                         int(self.file[row]), self.items.start[row], self.items.nbytes[row]
                     )
+                    if as_items:
+                        found[key] = item
+                    elif self.fault_of(key) is None:  # it is plain
+                        found[key] = encoding_in(item)
                 except (CheckpointError, StorageError, UnsupportedError) as error:
                     raise self._placed(row, error) from None
         return found

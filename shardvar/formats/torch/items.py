@@ -26,11 +26,12 @@ import numpy as np
 
 from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.files import DataFiles
+from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import Archive, Read, Record, open_archive
+from shardvar.formats.torch.objects import plain_of
 from shardvar.formats.torch.tensors import (
     StoredTensor,
     is_tensor,
-    literal_of,
     tensor_of,
     unsupported,
 )
@@ -39,11 +40,11 @@ from shardvar.layout.dtypes import numpy_dtype
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.protocol import ReadableFile
-from shardvar.wire import strings
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import WRITE_AGAIN, corrupt, past_limit
 from shardvar.wire.inert import Node
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import encode_value
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 
@@ -106,15 +107,26 @@ def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View
     return view
 
 
-def payload_of(value: Any) -> bytes:
-    """Return the payload of an object: its literal, as a string tensor without axes."""
-    literal = np.array(literal_of(value).encode("utf-8", "surrogatepass"), object)
-    return strings.encode(literal)
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A plain object that was read."""
+
+    payload: bytes
+    """Its literal, as a string tensor without axes."""
+    encoding: bytes
+    """Its encoding (``wire.plain``)."""
 
 
-def literal_in(payload: bytes) -> str:
-    """Return the literal of an object from its payload."""
-    return bytes(strings.decode(payload, ())[()]).decode("utf-8", "surrogatepass")
+def object_of(node: Any) -> StoredObject:
+    """Return a parsed object; raise if it is not plain."""
+    value = plain_of(node)
+    return StoredObject(payload_of(value), encode_value(value).encode("ascii"))
+
+
+def encoding_in(item: bytes) -> bytes:
+    """Return the encoding of the object in an item."""
+    archive = open_archive(lambda start, nbytes: item[start : start + nbytes], 0, len(item))
+    return object_of(parse_pickle(archive.pickle(), is_typed=True)[0]).encoding
 
 
 def read_view(view: View, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
@@ -247,7 +259,8 @@ class Frames:
         opened = self.data.open(file)
         item = self._whole(opened, start, nbytes) if nbytes <= _SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
-        return payload_of(parse_pickle(archive.pickle())[0]), archive.has_checksums
+        value = plain_of(parse_pickle(archive.pickle(), is_typed=True)[0])
+        return payload_of(value), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:
         """Return the item at byte ``start`` of a file as it is, with all its CRCs compared."""

@@ -30,7 +30,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import View, payload_of
+from shardvar.formats.torch.items import StoredObject, View, object_of
 from shardvar.formats.torch.names import find_ranks, rank_file, world_size_of
 from shardvar.formats.torch.shares import Runs, Share, held_regions, local_shape, share_of
 from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
@@ -47,7 +47,7 @@ _AGAIN = "The ranks had diverged when they saved: save the checkpoint again."
 _MIN_SLICES = 1 << 12
 """Slices that the files of any checkpoint may describe, however small they are."""
 
-Part = tuple[int, Share | bytes]
+Part = tuple[int, Share | StoredObject]
 """A rank, and the part of a tensor or the payload of an object that it holds under a key."""
 Shares = Sequence[tuple[int, Share]]
 """The parts of a tensor, each with the rank that holds it."""
@@ -114,7 +114,7 @@ def _read_rank(
     for key in unpickled.leaves:
         try:
             value = unpickled.value(key)
-            part = share_of(value, rank, unpickled.view) if is_tensor(value) else payload_of(value)
+            part = share_of(value, rank, unpickled.view) if is_tensor(value) else object_of(value)
             parts.setdefault(key, []).append((rank, part))
         except READ_ERRORS as error:
             contents.faults.setdefault(key, error.at(file.name, repr(key)))
@@ -123,7 +123,7 @@ def _read_rank(
 
 def _join(held: Sequence[Part]) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
     """Return the slices of a tensor, or the object of all ranks; and the copies."""
-    objects = [(rank, part) for rank, part in held if isinstance(part, bytes)]
+    objects = [(rank, part) for rank, part in held if isinstance(part, StoredObject)]
     if objects:
         if len(objects) < len(held) or len({part for _, part in objects}) > 1:
             raise UnsupportedError("The ranks hold different objects under this key.", _ALONE)

@@ -30,10 +30,11 @@ from shardvar.formats.torch.names import (
     set_of,
     world_size_of,
 )
+from shardvar.formats.torch.objects import pickled_of
 from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
-from shardvar.formats.torch.state_dict import open_file, open_set
-from shardvar.formats.torch.tensors import DTYPES, value_of
+from shardvar.formats.torch.state_dict import leaves_of, open_file, open_set
+from shardvar.formats.torch.tensors import DTYPES
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -43,6 +44,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.opcode_writer import build_pickle
+from shardvar.wire.plain import decode_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class SavedWriter:
     """The frame and the checksums of a file."""
 
     objects: Mapping[str, Any]
-    """The objects in addition to the tensors: plain values."""
+    """The objects in addition to the tensors, as ``build_pickle`` takes them."""
     run_nbytes: int = 0
     """0: a record has one checksum, and its runs have none."""
 
@@ -78,7 +80,7 @@ def plan_saved(
     capabilities: Capabilities,
     generation: str,
 ) -> OneFileSink:
-    """Lay the tensors out, and the objects with these literals; ``UnsupportedError`` if the format
+    """Lay the tensors out, and the objects with these encodings; ``UnsupportedError`` if the format
     cannot hold them."""
     slices, file = assignment.slices, file_name(name)
     check_holds(slices, capabilities, "pt")
@@ -94,8 +96,8 @@ def plan_saved(
         raise UnsupportedError(cause, "Choose another name.")
     writer = SavedWriter(
         {
-            key: value_of(literal.decode("utf-8", "surrogatepass"))
-            for key, literal in objects.items()
+            key: pickled_of(decode_value(encoding.decode("ascii")))
+            for key, encoding in objects.items()
         }
     )
     records = _records(slices, writer.objects)
@@ -138,17 +140,31 @@ def _records(slices: SliceTable, objects: Mapping[str, Any]) -> list[PackedRecor
         tensors.keys[row]: tensor_call(tensors.dtype(row), tensors.shape(row), number)
         for number, row in enumerate(rows)
     }
-    return records_of(build_pickle({**calls, **objects}), slices.nbytes.tolist())
+    pickle = build_pickle({**calls, **objects})
+    return records_of(pickle, slices.nbytes.tolist(), _entered(objects))
+
+
+def _entered(objects: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values a reader would take for several keys."""
+    # A dict, or a list with one in it; torch has such tuples as one object.
+    return [
+        key
+        for key, value in objects.items()
+        if isinstance(value, dict | list | tuple) and [*leaves_of({key: value})[0]] != [key]
+    ]
 
 
 def _empty(writer: SavedWriter) -> bytes:
     """Return a file without tensors, whose ranges follow one another: only the frame."""
-    records = records_of(build_pickle({**writer.objects}), [])
+    records = records_of(build_pickle({**writer.objects}), [], _entered(writer.objects))
     return b"".join(octets for _, octets in build_frame(records, []))
 
 
 CAPABILITIES = Capabilities(
-    dtypes=frozenset(DTYPES.values()), slice_dtypes=frozenset(), many_files=False
+    dtypes=frozenset(DTYPES.values()),
+    slice_dtypes=frozenset(),
+    many_files=False,
+    holds_objects=True,
 )
 """Whole tensors of the dtypes that torch has, in one file."""
 

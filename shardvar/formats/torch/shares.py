@@ -359,10 +359,10 @@ def _check_rank(claimed: Any, rank: int | None) -> None:
 def _extents(layout: dict[Any, Any]) -> Iterator[int]:
     """Yield the extent of each axis of a mesh; an axis that was flattened has several numbers."""
     axes, shapes = layout.get("axes"), layout.get("shape")
-    if type(axes) is tuple:
+    if isinstance(axes, tuple):
         shapes = tuple(_state(axis).get("shape") for axis in axes)
-    for shape in shapes if type(shapes) is tuple else (shapes,):
-        yield prod(_numbers(shape if type(shape) is tuple else (shape,), _MAX_RANKS, MAX_RANK))
+    for shape in shapes if isinstance(shapes, tuple) else (shapes,):
+        yield prod(_numbers(shape if isinstance(shape, tuple) else (shape,), _MAX_RANKS, MAX_RANK))
 
 
 def _placement(value: Any, rank: int) -> Placement:
@@ -431,12 +431,12 @@ def _attributes(state: Any) -> dict[Any, Any]:
     """Return attributes; a class with slots has them as the second of two."""
     if type(state) is tuple and len(state) == 2:
         state = state[1] if state[0] is None else state[0]
-    return state if type(state) is dict else {}
+    return state if isinstance(state, dict) else {}
 
 
 def _numbers(value: Any, most: int, count: int) -> tuple[int, ...]:
     """Return some integers of at least 0 and at most ``most``."""
-    if type(value) not in (tuple, list) or len(value) > count:
+    if not isinstance(value, tuple | list) or len(value) > count:
         raise MalformedCheckpoint(
             "Its shape, its offsets or its mesh are not lists of numbers.", WRITE_AGAIN
         )

@@ -39,7 +39,7 @@ from shardvar.formats.files import (
 )
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.sinks import FileSink
-from shardvar.formats.torch.archive import ItemFrame, frame_of
+from shardvar.formats.torch.archive import ItemFrame, frame_of, item_of
 from shardvar.formats.torch.metadata import ABOUT, DCP
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
 from shardvar.formats.unfinished import JOURNAL_ENDING, share_files, share_prefix
@@ -313,7 +313,9 @@ def plan_dcp(
     base = np.append(0, ends)[bounds[:-1]]
     item = np.empty_like(nbytes)
     item[order] = ends - nbytes[order] - base[assignment.file[order]]
-    return DcpSink(storage, generation, assignment, metadata, item + head, (item, nbytes))
+    items = {key: item_of(carried) for key, carried in metadata.objects.items()}
+    about = replace(metadata, objects=items)
+    return DcpSink(storage, generation, assignment, about, item + head, (item, nbytes))
 
 
 def adopt_dcp(

@@ -13,9 +13,8 @@ import numpy as np
 from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, prefix_errors
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.archive import Record, object_item
-from shardvar.formats.torch.items import View, literal_in, read_view
-from shardvar.formats.torch.tensors import value_of
+from shardvar.formats.torch.archive import Record
+from shardvar.formats.torch.items import StoredObject, View, read_view
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
@@ -51,8 +50,9 @@ class TorchSource(FileSource):
     """The objects."""
     look: Callable[[], Iterable[Finding]]
     """Finds the oddities of the files."""
-    carry: Callable[[Collection[str]], Mapping[str, bytes]]
-    """Returns the objects among keys as items of a distributed checkpoint."""
+    carry: Callable[[Collection[str], bool], Mapping[str, bytes]]
+    """Returns the encodings of the plain objects among keys; with True, the items of all objects of
+    a distributed checkpoint instead."""
     is_covered: Callable[[str], bool]
     """Returns True for a key whose bytes all have a checksum that is compared."""
     storages: StorageChecks = StorageChecks()
@@ -98,35 +98,9 @@ class TorchSource(FileSource):
         return key in self.storages.parts
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the objects among keys: items of a distributed checkpoint, literals of a file, or
-        texts of Orbax."""
-        if form == "torch":
-            return self.carry(keys)
-        literals = _plain(self, keys) if form in ("pt", "orbax") else {}
-        if form == "pt":
-            return {
-                key: literal.encode("utf-8", "surrogatepass") for key, literal in literals.items()
-            }
-        values = {key: value_of(literal) for key, literal in literals.items()}
-        return {
-            key: value.encode("utf-8", "surrogatepass")
-            for key, value in values.items()
-            if type(value) is str
-        }
-
-
-def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, str]:
-    """Return the literals of the objects among keys, except for values that are not plain."""
-    found = {}
-    for entries in source.index.scan():
-        for row in np.flatnonzero(entries.slices.codes() == code(STRING)).tolist():
-            key, literal = (
-                entries.slices.key(row),
-                literal_in(source.payloads[int(entries.start[row])]),
-            )
-            if key in keys and object_item(literal) is not None:
-                found[key] = literal
-    return found
+        """Return the encodings of the plain objects among keys, or items of any class between
+        distributed checkpoints."""
+        return self.carry(keys, form == "torch")
 
 
 _BLOCK_NBYTES = 1 << 22
@@ -138,8 +112,8 @@ class Stored:
 
     file: int
     """The number of the file."""
-    value: View | bytes
-    """The elements of the slice, or the payload of the object."""
+    value: View | StoredObject
+    """The elements of the slice, or the object."""
     offset: tuple[int, ...] = ()
     """The first indices of the slice in the whole tensor."""
     shape: tuple[int, ...] = ()
@@ -173,9 +147,12 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     keys = sorted(contents.stored.keys() - contents.faults.keys())
     rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
     views = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, View)}
-    payloads = {
-        row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, bytes)
+    objects = {
+        row: each.value
+        for row, (_, each) in enumerate(rows)
+        if isinstance(each.value, StoredObject)
     }
+    payloads = {row: each.payload for row, each in objects.items()}
     plain = np.array([row in views and views[row].is_plain for row in range(len(rows))], np.bool)
     start = [views[row].start if plain[row] else row for row in range(len(rows))]
     checksum = [views[row].checksum if row in views else NO_CHECKSUM for row in range(len(rows))]
@@ -189,21 +166,19 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     index = TableIndex(
         entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults)
     )
-    objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
+    encodings = {keys[rows[row][0]]: each.encoding for row, each in objects.items()}
     storages = _storages(keys, contents)
-    look, carry = _looker(data, contents, keys), partial(_items, objects)
+    look, carry = _looker(data, contents, keys), partial(_carried, encodings)
     storage_checks = StorageChecks(_parts(storages), partial(_storage_errors, data, storages))
     is_covered = lambda key: key not in contents.unguarded  # noqa: E731
     return TorchSource(index, data, views, payloads, look, carry, is_covered, storage_checks)
 
 
-def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
-    """Return the objects among keys as items of a distributed checkpoint, except for values that
-    are not plain."""
-    items = {
-        key: object_item(literal_in(payload)) for key, payload in objects.items() if key in keys
-    }
-    return {key: item for key, item in items.items() if item is not None}
+def _carried(
+    encodings: Mapping[str, bytes], keys: Collection[str], _as_items: bool
+) -> dict[str, bytes]:
+    """Return the encodings of the objects among keys; files of torch.save have no items."""
+    return {key: encoding for key, encoding in encodings.items() if key in keys}
 
 
 def _slices(
@@ -217,7 +192,9 @@ def _slices(
     tensors = TensorTable(keys, codes, *pad([each.shape for each in firsts], fill=1))
     shapes = [each.value.tensor.shape if isinstance(each.value, View) else () for _, each in rows]
     offset = _matrix([each.offset for _, each in rows], 0, tensors)
-    nbytes = [len(each.value) if isinstance(each.value, bytes) else 0 for _, each in rows]
+    nbytes = [
+        len(each.value.payload) if isinstance(each.value, StoredObject) else 0 for _, each in rows
+    ]
     tensor = np.array([row for row, _ in rows], np.int64)
     return SliceTable.of(
         tensors, tensor, offset, _matrix(shapes, 1, tensors), np.array(nbytes, np.int64)
@@ -344,7 +321,7 @@ def _storage_errors(
 def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:
     """Return True if two copies of a slice have the same bytes."""
     one, two = first.value, second.value
-    if isinstance(one, bytes) or isinstance(two, bytes):
+    if isinstance(one, StoredObject) or isinstance(two, StoredObject):
         return one == two
     for start in range(0, one.nbytes, _BLOCK_NBYTES):
         buffers = [bytearray(min(_BLOCK_NBYTES, one.nbytes - start)) for _ in range(2)]

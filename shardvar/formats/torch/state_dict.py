@@ -20,7 +20,7 @@ records of the archive, and refused with a remedy. A fault of a tensor is a faul
 leaves the others readable.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,8 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.archive import PICKLE, Archive, open_archive
-from shardvar.formats.torch.items import View, payload_of, view_of
+from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
+from shardvar.formats.torch.items import View, object_of, view_of
 from shardvar.formats.torch.names import LEGACY_MAGIC, is_bare
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
@@ -52,8 +52,9 @@ from shardvar.wire.damage import (
     is_known_archive,
     malformed,
 )
-from shardvar.wire.inert import Node
+from shardvar.wire.inert import Node, OrderedMap
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import decode_value
 from shardvar.wire.set_index import read_set_index
 
 _MIN_LEAVES, _MAX_DEPTH, _MAX_EXPANSION = 1 << 12, 100, 64
@@ -65,9 +66,12 @@ _KEY_LENGTH = 256
 """The longest text in a tuple that is a key."""
 
 
-def leaves_of(root: Any, nbytes: int = 0) -> tuple[dict[str, Any], set[str]]:
+def leaves_of(
+    root: Any, nbytes: int = 0, whole: Collection[str] = ()
+) -> tuple[dict[str, Any], set[str]]:
     """Return the leaves by key, and the keys that two leaves have.
 
+    Values of the keys ``whole`` are not entered.
     ``nbytes`` is the size of the pickle, and bounds the number of values: each takes a byte, unless
     it is shared.
 
@@ -77,7 +81,7 @@ def leaves_of(root: Any, nbytes: int = 0) -> tuple[dict[str, Any], set[str]]:
     entered = _entered(root)
     leaves: dict[str, Any] = {}
     clashes: set[str] = set()
-    for key, value in _walk(root, entered, max(nbytes, _MIN_LEAVES)):
+    for key, value in _walk(root, entered, max(nbytes, _MIN_LEAVES), whole):
         if key in leaves:
             clashes.add(key)
         leaves.setdefault(key, value)
@@ -85,7 +89,9 @@ def leaves_of(root: Any, nbytes: int = 0) -> tuple[dict[str, Any], set[str]]:
     return leaves, clashes
 
 
-def _walk(root: Any, entered: set[int], most: int) -> Iterator[tuple[str, Any]]:
+def _walk(
+    root: Any, entered: set[int], most: int, whole: Collection[str]
+) -> Iterator[tuple[str, Any]]:
     """Yield the leaves in order, with their keys."""
     left: list[tuple[str, int, Any]] = [("", 0, root)]
     count = length = 0
@@ -99,7 +105,8 @@ def _walk(root: Any, entered: set[int], most: int) -> Iterator[tuple[str, Any]]:
                 "them."
             )
             raise InvalidCheckpoint(cause, DISTRUST)
-        pairs = _pairs(value) if id(value) in entered else None
+        is_entered = id(value) in entered and not (depth and key in whole)
+        pairs = _pairs(value) if is_entered else None
         if pairs is None:
             yield key, value
         else:
@@ -142,11 +149,11 @@ def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
     """Return the steps to the items of a container, and the items; None for everything else."""
     if type(value) in (list, tuple):
         return zip(map(str, range(len(value))), value, strict=True)
-    if type(value) is dict:
+    if type(value) in (dict, OrderedMap):
         keys, values = [*value], [*value.values()]
     elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
         # A counter's items are its argument, the others' items are set afterwards.
-        given = [each for each in _arguments(value) if type(each) is dict]
+        given = [each for each in _arguments(value) if isinstance(each, dict)]
         items = [
             *(pair for each in given for item in each.items() for pair in item),
             *(value.items or ()),
@@ -172,7 +179,7 @@ def _has_text(key: Any) -> bool:
     return all(
         (type(item) in _SCALARS and (type(item) is not int or item.bit_length() <= 64))
         or (type(item) in (str, bytes) and len(item) <= _KEY_LENGTH)
-        for item in (key if type(key) is tuple else (key,))
+        for item in (key if isinstance(key, tuple) else (key,))
     )
 
 
@@ -213,12 +220,27 @@ def unpickle(file: ReadableFile) -> Unpickled:
     with prefix_errors(file.name):
         archive = _archive(file)
         data = archive.pickle()
-        root, _ = parse_pickle(data)
-        leaves, clashes = leaves_of(root, len(data))
+        root, _ = parse_pickle(data, is_typed=True)
+        leaves, clashes = leaves_of(root, len(data), _whole(archive, len(data)))
         # A dict of another class may have the key "".
-        if not is_tensor(root) and type(root) not in (dict, list, tuple) and leaves.get("") is root:
+        if (
+            not is_tensor(root)
+            and not isinstance(root, dict | list | tuple)
+            and leaves.get("") is root
+        ):
             raise unsupported(root)
         return Unpickled(archive, archive.is_big_endian(), leaves, clashes, len(data))
+
+
+def _whole(archive: Archive, most: int) -> frozenset[str]:
+    """Return the keys that the archive says are one object each."""
+    if not archive.has(LEAVES):
+        return frozenset()
+    # They are keys of the pickle, which JSON has with at most six characters for each byte.
+    keys = decode_value(archive.content(LEAVES, 6 * most + 2).decode("ascii", "replace"))
+    if type(keys) is not list or not all(type(key) is str for key in keys):
+        raise malformed(f"The record {LEAVES!r} is not a list of keys.")
+    return frozenset(keys)
 
 
 def _archive(file: ReadableFile) -> Archive:
@@ -318,7 +340,7 @@ def _add(
             stored = (
                 Stored.whole(number, whole_of(value, unpickled.view))
                 if is_tensor(value)
-                else Stored(number, payload_of(value))
+                else Stored(number, object_of(value))
             )
             contents.stored[key] = [stored]
         except READ_ERRORS as error:

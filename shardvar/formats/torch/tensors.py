@@ -13,12 +13,9 @@ class, record, location, size):
 a typed storage counts elements, the size of an untyped one bytes. The location, such as "cuda:3",
 says where the tensor was.
 
-An object is anything else. Plain ones (None, numbers, text, bytes, and lists, tuples, dicts and
-sets of them) become their Python literal; an object of any other class is refused, and the error
-names the class.
+Anything else is an object (``objects``).
 """
 
-import ast
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -91,7 +88,7 @@ FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
 """The call whose arguments are another call, its class and its arguments."""
 _TYPES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
 """The classes with which ``FROM_TYPE`` makes a plain tensor."""
-_CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
+CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
 SUBCLASS = "torch._utils._rebuild_wrapper_subclass"
 """The function that makes a tensor of a subclass, such as a DTensor."""
 
@@ -101,6 +98,8 @@ OF_RANKS = (
     "Put the files of all ranks into one folder, under names such as model_world_size_4_rank_0.pt, "
     "or save it as a plain tensor: `tensor.full_tensor()`."
 )
+
+
 _SAVE_PARTS = (
     "Save what it holds as tensors, numbers and text; of a module, its state dict: "
     "`module.state_dict()`."
@@ -108,10 +107,10 @@ _SAVE_PARTS = (
 _SAVE_TENSOR = "Save it as a tensor: `torch.as_tensor(value)`."
 
 
-def _of_builtins(*names: str) -> tuple[str, ...]:
+def of_builtins(*names: str) -> tuple[str, ...]:
     """Return the full names of built-in functions, in Python 3 and, for protocol 2, in Python 2.
 
-    >>> _of_builtins("set")
+    >>> of_builtins("set")
     ('builtins.set', '__builtin__.set')
     """
     return tuple(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in names)
@@ -124,15 +123,8 @@ _RUNNING = frozenset(
     "shelve shutil socket subprocess sys tempfile timeit types urllib webbrowser".split()
 )
 """Modules of Python whose functions a pickle calls only to do harm; little of them is data."""
-_HARMLESS = _of_builtins("range", "xrange", "slice", "type", "object")
+_HARMLESS = of_builtins("range", "xrange", "slice", "type", "object")
 """Calls of them that make a value and do nothing else."""
-_PLAIN_CALLS = _of_builtins("set", "frozenset", "complex", "bytearray")
-"""Calls that are part of a literal."""
-
-# Literals.
-_MAX_TEXT, _MAX_DEPTH = 1 << 20, 64
-"""Bounds of the literal of an object: characters, and lists within lists."""
-_BRACKETS: dict[Any, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}
 
 
 @dataclass(frozen=True)
@@ -202,7 +194,7 @@ def is_tensor(value: Any) -> bool:
     return (
         type(value) is Node
         and type(value.name) is str
-        and (value.name in _CALLS or "_rebuild_" in value.name)
+        and (value.name in CALLS or "_rebuild_" in value.name)
     )
 
 
@@ -226,7 +218,7 @@ def tensor_of(value: Node) -> StoredTensor:
 
 def _unwrapped(function: Any, kind: Any, args: Any) -> Node:
     name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
-    if type(function) is not Global or name not in _CALLS or type_name not in _TYPES:
+    if type(function) is not Global or name not in CALLS or type_name not in _TYPES:
         raise UnsupportedError(
             f"It is a tensor of the class {type_name}.", OF_RANKS if name == SUBCLASS else _PLAIN
         )
@@ -243,7 +235,8 @@ def _tensor(node: Node) -> StoredTensor:
     storage, offset, shape, strides = args[:4]
     flags = args[6 + has_dtype] if len(args) > 6 + has_dtype else {}
     dtype, record, nbytes = _storage(storage, args[6] if has_dtype else None)
-    numbers = (offset, *shape, *strides) if type(shape) is type(strides) is tuple else (None,)
+    is_placed = isinstance(shape, tuple) and isinstance(strides, tuple)
+    numbers = (offset, *shape, *strides) if is_placed else (None,)
     if any(type(number) is not int or not 0 <= number <= MAX_NBYTES for number in numbers):
         raise MalformedCheckpoint(
             "Its offset, shape or strides are not numbers of elements.", WRITE_AGAIN
@@ -263,7 +256,9 @@ def _tensor(node: Node) -> StoredTensor:
         flags.get("conj") is True and "complex" in dtype,
         flags.get("neg") is True,
     )
-    tensor = StoredTensor(dtype, shape, strides, offset, record, nbytes, is_conjugate, is_negative)
+    tensor = StoredTensor(
+        dtype, tuple(shape), tuple(strides), offset, record, nbytes, is_conjugate, is_negative
+    )
     _check_bounds(tensor)
     return tensor
 
@@ -339,100 +334,3 @@ def unsupported(value: Any) -> CheckpointError | UnsupportedError:
     return UnsupportedError(
         f"It is an object of the class {name}, which shardvar does not make.", remedy
     )
-
-
-def literal_of(value: Any) -> str:
-    """Return the Python literal of a plain object; raise the error for the first part that is not
-    plain.
-
-    >>> literal_of({"betas": (0.9, 0.99), "tags": ["a", b"b", None]})
-    "{'betas': (0.9, 0.99), 'tags': ['a', b'b', None]}"
-    """
-    parts: list[str] = []
-    length = 0
-    # What is left to write, last first: a text as it is, or a value with its depth. Nothing
-    # recurses.
-    left: list[tuple[Any, int]] = [(value, 0)]
-    while left:
-        item, depth = left.pop()
-        if depth < 0:
-            parts.append(item)
-        else:
-            parts.append(_written(item, depth, left))
-        length += len(parts[-1])
-        if length > _MAX_TEXT or depth > _MAX_DEPTH:
-            cause = (
-                f"It is an object of more than {_MAX_TEXT} characters, or nested deeper than "
-                f"{_MAX_DEPTH}."
-            )
-            raise UnsupportedError(cause, "Save large data as tensors.")
-    return "".join(parts)
-
-
-def value_of(literal: str) -> Any:
-    """Return the object that has a literal; ``ValueError`` if a part of it is a call, such as
-    ``set()``.
-
-    Law: ``literal_of(value_of(literal)) == literal``.
-
-    >>> value_of("{'best': (inf, None)}")
-    {'best': (inf, None)}
-    """
-    # Python writes infinity and NaN as names.
-    return ast.literal_eval(_Floats().visit(ast.parse(literal, mode="eval")))
-
-
-class _Floats(ast.NodeTransformer):
-    """Put numbers in the place of the names ``inf`` and ``nan``."""
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(float(node.id)) if node.id in ("inf", "nan") else node
-
-
-def _written(item: Any, depth: int, left: list[tuple[Any, int]]) -> str:
-    """Return the beginning of a value's literal, and push the rest."""
-    kind = type(item)
-    if item is None or kind in (bool, float, str, bytes):
-        return repr(item)
-    if kind is int:
-        if item.bit_length() > 4096:  # Python refuses to write longer ones
-            raise UnsupportedError(
-                f"It is an integer of {item.bit_length()} bits.", "Save it as bytes."
-            )
-        return repr(item)
-    if kind is Node and item.name in _PLAIN_CALLS:
-        return _written_call(item, depth, left)
-    if kind is Node and item.name in _CALLS:
-        raise UnsupportedError(
-            "It is an object with a tensor in it.", "Save its tensors in dicts and lists."
-        )
-    if kind not in (list, tuple, dict):
-        raise unsupported(item)
-    if len(left) + len(item) > _MAX_TEXT:
-        raise UnsupportedError(
-            f"It is an object of more than {_MAX_TEXT} characters.", "Save large data as tensors."
-        )
-    begin, end = _BRACKETS[kind]
-    flat: list[tuple[Any, int]] = []
-    for position, each in enumerate(item):
-        flat.append((", " if position else "", -1))
-        flat.append((each, depth + 1))
-        if kind is dict:
-            flat += [(": ", -1), (item[each], depth + 1)]
-    flat.append(("," + end if kind is tuple and len(item) == 1 else end, -1))
-    left += reversed(flat)
-    return begin
-
-
-def _written_call(item: Node, depth: int, left: list[tuple[Any, int]]) -> str:
-    """Write a set, a complex number or a bytearray as a call: ``set([1, 2])``."""
-    args = item.args if type(item.args) is tuple else ()
-    if item.items:
-        args = (*args, item.items)
-    if item.state is not None or len(args) > 2:
-        raise unsupported(item)
-    left.append((")", -1))
-    for position, each in reversed(list(enumerate(args))):
-        left.append((each, depth + 1))
-        left.append((", " if position else "", -1))
-    return f"{item.name.rpartition('.')[2]}("

@@ -21,6 +21,7 @@ The codec of an array's description is ``wire.zarr_metadata``.
 from dataclasses import dataclass
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Format
 from shardvar.formats.zarr.build import WRITTEN, build_array, build_group, build_root
 from shardvar.formats.zarr.group import open_group
@@ -49,7 +50,7 @@ CAPABILITIES = Capabilities(
     slice_dtypes=WRITTEN,
     max_slice_rank=MAX_AXES,
     atomic_overwrite=False,
-    keeps_metadata=True,
+    holds_objects=True,
     is_grid=True,
     folder_index=INDEX,
 )
@@ -102,7 +103,7 @@ class ZarrFormat(Format):
             )
         nodes = {path.removesuffix(f"/{INDEX}"): document for path, document in documents.items()}
         dtypes = {slices.tensors.dtype(row) for row in range(len(keys))}
-        index = INDEX, build_root(metadata.user, nodes, keys, dtypes)
+        index = INDEX, build_root(texts_with_objects(metadata), nodes, keys, dtypes)
         paths = chunk_paths(slices, keys, version=3)
         return plan_folder(
             storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=True

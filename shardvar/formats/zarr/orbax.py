@@ -10,7 +10,7 @@ and a value of at most 1024 bytes is in a node; larger ones have none.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
+from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Finding, Format
 from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
@@ -57,6 +58,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
+from shardvar.wire.plain import Tagged, decode_value, encode_value
 from shardvar.wire.zarr_metadata import MAX_AXES, parse_object
 
 CAPABILITIES = Capabilities(
@@ -64,7 +66,7 @@ CAPABILITIES = Capabilities(
     slice_dtypes=WRITTEN,
     max_slice_rank=MAX_AXES,
     atomic_overwrite=False,
-    keeps_metadata=True,
+    holds_objects=True,
     is_grid=True,
     folder_index=TREE,
 )
@@ -109,9 +111,8 @@ class OrbaxFormat(Format):
         slices = assignment.slices
         keys = slices.tensors.keys
         check_arrays(assignment, self.capabilities, self.name)
-        texts = {
-            key: text.decode("utf-8", "surrogatepass") for key, text in metadata.objects.items()
-        }
+        texts, objects = _split_texts(metadata.objects)
+        user = texts_with_objects(replace(metadata, objects=objects))
         check_paths([*keys, *texts], self.name)
         if DATABASE in storage.names():
             cause = f"{storage.path} has a database, {DATABASE}, which is not replaced."
@@ -125,7 +126,7 @@ class OrbaxFormat(Format):
             documents[f"{key}/{DOCUMENTS[2]}"] = document
         if texts:
             documents[STRINGS] = build_document(texts)
-        index = TREE, build_tree(keys, metadata.paths, metadata.user, [*texts])
+        index = TREE, build_tree(keys, metadata.paths, user, [*texts])
         paths = chunk_paths(slices, keys, version=2)
         return plan_folder(
             storage,
@@ -145,6 +146,19 @@ class OrbaxFormat(Format):
 
 
 FORMAT = OrbaxFormat()
+
+
+def _split_texts(objects: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Return the texts among objects, which Orbax restores itself, and the objects for the
+    metadata: all but texts that came from Orbax."""
+    values = {key: decode_value(each.decode("ascii")) for key, each in objects.items()}
+    own = {
+        key: value.value
+        for key, value in values.items()
+        if type(value) is Tagged and value.kind == "text"
+    }
+    texts = {key: value for key, value in values.items() if type(value) is str}
+    return texts | own, {key: each for key, each in objects.items() if key not in own}
 
 
 def open_orbax(storage: Storage) -> ZarrSource:
@@ -191,12 +205,14 @@ class OrbaxSource(ZarrSource):
     """An open checkpoint of Orbax."""
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the strings among keys as Orbax keeps them; none for any other format."""
-        texts = self.contents.texts if form == FORMAT.name else {}
-        return {
-            key: bytes(strings.decode(payload, ())[()])
-            for key, payload in texts.items()
+        """Return the encodings of the strings among keys."""
+        texts = {
+            key: bytes(strings.decode(payload, ())[()]).decode("utf-8", "surrogatepass")
+            for key, payload in self.contents.texts.items()
             if key in keys
+        }
+        return {
+            key: encode_value(Tagged("text", text)).encode("ascii") for key, text in texts.items()
         }
 
     def is_guarded(self, key: str) -> bool:

@@ -1,0 +1,287 @@
+"""Plain objects that a checkpoint carries in its metadata, in formats that have only tensors.
+
+Settings such as a learning rate belong to a training state, and tensors are not the place for them.
+All of them are one document (``wire.plain``), which lies where a format keeps texts:
+
+    native                   the user's metadata, under ``OBJECTS``
+    safetensors              ``__metadata__`` of each file, under ``OBJECTS``
+    orbax, zarr              the custom metadata of the tree, the attributes of the group
+    npz, tensorflow          a member, a string tensor, of that name
+    torch, pt                nowhere: they have objects of their own
+
+A sink writes ``texts_with_objects(metadata)``. A source gives the document among the user's metadata, and
+``with_objects`` wraps the source: objects are listed as the formats of torch list theirs, as
+strings without a shape, whose payload is the literal. Every verb then works with them.
+
+An object that cannot be decoded is a fault of its key. A document that cannot is a fault of the key
+``OBJECTS``; the tensors can be read all the same.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from shardvar.errors import (
+    READ_ERRORS,
+    CheckpointError,
+    InvalidCheckpoint,
+    UnknownKey,
+    UnsupportedError,
+)
+from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
+from shardvar.layout.dtypes import STRING, Bools, Ints, code
+from shardvar.planning.index import (
+    NO_CHECKSUM,
+    OBJECTS,
+    EntryTable,
+    Index,
+    Metadata,
+    ScannedFaults,
+)
+from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.wire import strings
+from shardvar.wire.damage import WRITE_AGAIN
+from shardvar.wire.literals import literal_of
+from shardvar.wire.plain import (
+    Tagged,
+    build_objects,
+    decode_value,
+    encode_value,
+    parse_objects,
+    value_of_node,
+)
+
+
+def payload_of(value: Any) -> bytes:
+    """Return the payload of a plain object: its literal, as a string tensor without axes."""
+    literal = literal_of(value).encode("utf-8", "surrogatepass")
+    return strings.encode(np.array(literal, object))
+
+
+def texts_with_objects(metadata: Metadata) -> dict[str, str]:
+    """Return the user's metadata, with the document of the objects if there are any."""
+    if not metadata.objects:
+        return dict(metadata.user)
+    encodings = {key: octets.decode("ascii") for key, octets in metadata.objects.items()}
+    return {**metadata.user, OBJECTS: build_objects(encodings)}
+
+
+def with_objects(source: Source, is_guarded: bool) -> Source:
+    """Return the source with the objects of its document; the source itself if it has none.
+
+    ``is_guarded`` is True if checksums cover the metadata.
+    """
+    text = source.index.metadata.user.get(OBJECTS)
+    return source if text is None else ObjectsSource(source, _index(source, text), is_guarded)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectsIndex:
+    """The table of contents of a source, and its objects."""
+
+    inner: Index
+    """The tensors."""
+    metadata: Metadata
+    """The metadata of the checkpoint, without the document."""
+    objects: EntryTable
+    """The objects; each has a start below 0."""
+    payloads: list[bytes]
+    """[n] the payload of each."""
+    encodings: dict[str, bytes]
+    """The encoding of each, by key."""
+    broken: Mapping[str, CheckpointError]
+    """The objects that cannot be decoded."""
+    known: frozenset[str]
+    """The keys that are equal objects in ``inner``: texts of Orbax."""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the data files."""
+        return [*self.inner.files]
+
+    @property
+    def faults(self) -> "ObjectFaults":
+        """The keys that cannot be read."""
+        return ObjectFaults(self)
+
+    def find(self, key: str) -> EntryTable:
+        """Return the entry of an object, or the entries of a tensor."""
+        if key not in self.encodings:
+            return self.inner.find(key)
+        row = self.objects.slices.tensors.rows()[key]
+        return _rows(self.objects, np.array([row]))
+
+    def scan(self) -> Iterator[EntryTable]:
+        """Yield the entries of the tensors, then the entries of the objects."""
+        for entries in self.inner.scan():
+            keys = entries.slices.tensors.keys
+            shown = [row for row, key in enumerate(keys) if key not in self.encodings]
+            yield entries if len(shown) == len(keys) else _rows(entries, np.array(shown, np.int64))
+        if self.encodings:
+            yield self.objects
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectFaults(ScannedFaults):
+    """The unreadable keys: a look-up asks for one key, iteration for all."""
+
+    index: ObjectsIndex
+    """The index that has the keys."""
+
+    def __getitem__(self, key: str) -> CheckpointError:
+        index = self.index
+        if key in index.broken:
+            return index.broken[key]
+        if key in index.encodings and key not in index.known and _is_there(index.inner, key):
+            return _both(key)
+        return index.inner.faults[key]
+
+    def all(self) -> Mapping[str, CheckpointError]:
+        """All keys with their errors."""
+        index = self.index
+        keys = [key for entries in index.inner.scan() for key in entries.slices.tensors.keys]
+        faults = dict(index.inner.faults.items())
+        both = {*keys, *faults}.intersection(index.encodings).difference(index.known)
+        return faults | {key: _both(key) for key in both} | dict(index.broken)
+
+
+def _both(key: str) -> InvalidCheckpoint:
+    return InvalidCheckpoint(f"{key!r} is both a tensor and an object.", WRITE_AGAIN)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectsSource(WrappedSource):
+    """A source, and the objects in its metadata."""
+
+    inner: Source = field()
+    """The source of the tensors."""
+    index: ObjectsIndex = field()
+    """The table of contents."""
+    are_guarded: bool
+    """True if checksums cover the metadata."""
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of an object or of a tensor."""
+        number = -1 - int(entries.start[row])
+        if number < 0:
+            self.inner.read_into(entries, row, start, buffer)
+        else:
+            buffer[:] = self.index.payloads[number][start : start + len(buffer)]
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for tensors that the inner source is best asked for in order."""
+        found, held = np.zeros(len(rows), np.bool), entries.start[rows] >= 0
+        found[held] = self.inner.in_order(entries, rows[held])
+        return found
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Let the inner source prepare for its tensors."""
+        self.inner.expect(entries, rows[entries.start[rows] >= 0])
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        """Let the inner source decode a tensor."""
+        return self.inner.decode(entries, row) if entries.start[row] >= 0 else None
+
+    def is_guarded(self, key: str) -> bool | None:
+        """Return True if checksums cover the metadata, for an object."""
+        return self.are_guarded if key in self.index.encodings else self.inner.is_guarded(key)
+
+    def dequantized(self) -> Source:
+        """Return the same objects with numbers in place of encoded bytes."""
+        return replace(self, inner=self.inner.dequantized())
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+        """Return the encodings of the objects among keys, in any format."""
+        held = self.inner.objects(keys, form) or {}
+        own = {key: each for key, each in self.index.encodings.items() if key in keys}
+        return {**held, **own}
+
+
+def _index(source: Source, text: str) -> ObjectsIndex:
+    """Return the table of contents of a source whose document is ``text``."""
+    faults: dict[str, CheckpointError | UnsupportedError] = {}
+    try:
+        nodes = parse_objects(text)
+    except (CheckpointError, UnsupportedError) as error:
+        nodes, faults[OBJECTS] = {}, error.at(repr(OBJECTS))
+    encodings: dict[str, bytes] = {}
+    payloads: list[bytes] = []
+    for key, node in nodes.items():
+        try:
+            value = value_of_node(node)
+            payload, encoding = payload_of(value), encode_value(value).encode("ascii")
+        except (CheckpointError, UnsupportedError) as error:
+            faults[key] = error.at(repr(key))
+        else:
+            encodings[key] = encoding
+            payloads.append(payload)
+    inner = source.index
+    held = source.objects([*encodings], "") or {}
+    known = frozenset(key for key, each in held.items() if _is_text(each, encodings[key]))
+    user = {name: each for name, each in inner.metadata.user.items() if name != OBJECTS}
+    return ObjectsIndex(
+        inner,
+        replace(inner.metadata, user=user),
+        _table([*encodings], payloads),
+        payloads,
+        encodings,
+        cast(Mapping[str, CheckpointError], faults),
+        known,
+    )
+
+
+def _is_text(held: bytes, encoding: bytes) -> bool:
+    """Return True if an object is the text that the source has as well."""
+    value = decode_value(encoding.decode("ascii"))
+    return type(value) is str and encode_value(Tagged("text", value)).encode("ascii") == held
+
+
+def _is_there(index: Index, key: str) -> bool:
+    """Return True if an index has a tensor of that key, readable or not."""
+    try:
+        index.find(key)
+    except UnknownKey:
+        return key in index.faults
+    except READ_ERRORS:
+        return True
+    return True
+
+
+def _table(keys: list[str], payloads: list[bytes]) -> EntryTable:
+    """Return the entries of objects."""
+    count = len(keys)
+    tensors = TensorTable(
+        keys,
+        np.full(count, code(STRING)),
+        np.zeros(count, np.int64),
+        np.zeros((count, 0), np.int64),
+    )
+    sizes = np.array([*map(len, payloads)], np.int64)
+    empty = np.zeros((count, 0), np.int64)
+    # An object belongs to no data file; the number of the first one keeps columns of numbers valid.
+    return EntryTable(
+        SliceTable.of(tensors, np.arange(count), empty, empty, sizes),
+        np.zeros(count, np.int64),
+        -1 - np.arange(count),
+        np.full(count, NO_CHECKSUM),
+        np.zeros(count, np.bool),
+    )
+
+
+def _rows(entries: EntryTable, tensors: Ints) -> EntryTable:
+    """Return the entries of some tensors, over a table of only these."""
+    position = np.full(len(entries.slices.tensors), -1, np.int64)
+    position[tensors] = np.arange(len(tensors))
+    chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
+    slices = chosen.slices
+    table = SliceTable(
+        slices.tensors.take(tensors),
+        position[slices.tensor],
+        slices.offset,
+        slices.shape,
+        slices.nbytes,
+    )
+    return replace(chosen, slices=table)

@@ -1,0 +1,373 @@
+"""Plain values: what a training program keeps with its tensors, and their one encoding.
+
+A value is a tree of the types below. The encoding is JSON in ASCII. What JSON has means itself; any
+other value is an object with one name, the *tag*, which says its type:
+
+    None, True, False              ``null``, ``true``, ``false``
+    text                           a string; with halves of surrogate pairs ``{"str": BASE64}``, the
+                                   bytes of UTF-8 that encodes them as other characters
+    integer of at most 53 bits     a number without a point or an exponent
+    other integer                  ``{"int": "-0x20000000000000"}``
+    float                          ``{"float": "0.1"}``: the shortest text that gives the same
+                                   number, as Python writes it; ``inf``, ``-inf``; ``nan``, or
+                                   ``nan:`` and the 16 digits of the bits of any other NaN
+    complex                        ``{"complex": [REAL, IMAGINARY]}``, each the text of a float
+    bytes, bytearray               ``{"bytes": BASE64}``, ``{"bytearray": BASE64}``
+    list                           an array
+    tuple, torch.Size              ``{"tuple": [...]}``, ``{"torch.Size": [...]}``
+    set, frozenset                 ``{"set": [...]}``, ``{"frozenset": [...]}``: the items in the
+                                   order of the pickle
+    dict, OrderedDict              ``{"dict": [[KEY, VALUE], ...]}``, ``{"OrderedDict": ...}``
+    argparse.Namespace             ``{"argparse.Namespace": [[NAME, VALUE], ...]}``
+    torch.dtype                    ``{"torch.dtype": "float32"}``
+    torch.device                   ``{"torch.device": ["cuda", 3]}``, or only the type
+    text of Orbax                  ``{"text": "adam"}``: a text whose literal has no quotes
+    scalar of NumPy                ``{"numpy.float64": HEX}``: its bytes, little-endian;
+                                   ``{"numpy.str_": TEXT}``, ``{"numpy.bytes_": BASE64}``
+
+Each value has one encoding, which a reader checks: equal texts are equal values of equal types. A
+tag that a reader does not know is an error of that value only. Nothing is imported or called.
+
+A *document* is the encoding of many values with their keys, which are sorted:
+
+    ``{"version": 1, "objects": [[KEY, VALUE], ...]}``
+
+A reader refuses another version, and ignores other names. Spaces between tokens do not count.
+
+Laws: ``decode_value(encode_value(value))`` is the value; ``encode_value(decode_value(text))`` is
+the text, up to spaces.
+"""
+
+import base64
+import binascii
+import json
+import re
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import UnsupportedError
+from shardvar.limits import MAX_OBJECTS_NBYTES
+from shardvar.wire.damage import decoding, invalid, past_limit
+from shardvar.wire.inert import OrderedMap, Size
+from shardvar.wire.strict_json import parse_json
+
+VERSION = 1
+"""The version of a document."""
+
+MAX_DEPTH, MAX_TEXT = 64, 1 << 20
+"""Bounds of one value: levels of lists within lists; characters of its literal, and the number of
+values in it."""
+_JSON_DEPTH = 3 * MAX_DEPTH + 8
+"""Levels of JSON: a dict takes three, the object, the list of its items and the item."""
+_EXACT = 1 << 53
+"""The first integer that a double cannot tell from the next one: readers in other languages take
+numbers of JSON for doubles."""
+_NAN = 0x7FF8000000000000
+"""The bits of the NaN that Python makes."""
+
+NUMPY_NAMES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
+    "complex128".split()
+)
+"""The scalars of NumPy that are plain values, apart from ``str_`` and ``bytes_``."""
+_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
+"""The name of a dtype of torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A value whose type Python's literals lack."""
+
+    kind: str
+    """The tag of the type."""
+    value: Any
+    """A list for ``set`` and ``frozenset``, a dict of texts for ``argparse.Namespace``, a text for
+    ``torch.dtype`` and ``text``, a tuple of the type and the number for ``torch.device``."""
+
+
+def too_large() -> UnsupportedError:
+    """Return the error for a value that is larger than any setting."""
+    cause = (
+        f"It is an object of more than {MAX_TEXT} characters, or nested deeper than {MAX_DEPTH}."
+    )
+    return UnsupportedError(cause, "Save large data as tensors.")
+
+
+# Encoding.
+
+
+def encode_value(value: Any) -> str:
+    """Return the encoding of a plain value; ``UnsupportedError`` if it is too large.
+
+    >>> encode_value({"betas": (0.9, 0.99), "tags": ["a", b"b", None]})
+    '{"dict":[["betas",{"tuple":[{"float":"0.9"},{"float":"0.99"}]}],["tags",["a",{"bytes":"Yg=="},null]]]}'
+    """
+    text = json.dumps(_node(value, 0), separators=(",", ":"))
+    if len(text) > 8 * MAX_TEXT:
+        raise too_large()
+    return text
+
+
+def _node(value: Any, depth: int) -> Any:
+    """Return a value as JSON has it."""
+    if depth > MAX_DEPTH:
+        raise too_large()
+    if value is None or type(value) is bool:
+        return value
+    if isinstance(value, np.generic):
+        return _numpy_node(value)
+    return _NODES[type(value)](value, depth + 1)
+
+
+def _text_node(text: str, _depth: int) -> Any:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return {"str": _base64(text.encode("utf-8", "surrogatepass"))}
+    return text
+
+
+def _numpy_node(value: Any) -> Any:
+    name = value.dtype.name
+    if isinstance(value, np.str_):
+        return {"numpy.str_": _text_node(str(value), 0)}
+    if isinstance(value, np.bytes_):
+        return {"numpy.bytes_": _base64(bytes(value))}
+    return {f"numpy.{name}": np.asarray(value, value.dtype.newbyteorder("<")).tobytes().hex()}
+
+
+def _named_node(value: Tagged, depth: int) -> Any:
+    if value.kind in ("torch.dtype", "text"):
+        return {value.kind: _text_node(value.value, depth)}
+    if value.kind == "argparse.Namespace":
+        return {value.kind: _pairs(value.value, depth)}
+    return {value.kind: _items(value.value, depth)}
+
+
+def _items(values: Iterable[Any], depth: int) -> list[Any]:
+    return [_node(each, depth) for each in values]
+
+
+def _pairs(values: Mapping[Any, Any], depth: int) -> list[Any]:
+    return [[_node(key, depth), _node(each, depth)] for key, each in values.items()]
+
+
+def _float_text(value: float) -> str:
+    if value == value:
+        return repr(value)
+    bits: int = struct.unpack(">Q", struct.pack(">d", value))[0]
+    return "nan" if bits == _NAN else f"nan:{bits:016x}"
+
+
+def _base64(octets: bytes | bytearray) -> str:
+    return base64.b64encode(octets).decode("ascii")
+
+
+_NODES: dict[type, Callable[[Any, int], Any]] = {
+    str: _text_node,
+    int: lambda value, _: value if -_EXACT < value < _EXACT else {"int": hex(value)},
+    float: lambda value, _: {"float": _float_text(value)},
+    complex: lambda value, _: {"complex": [_float_text(value.real), _float_text(value.imag)]},
+    bytes: lambda value, _: {"bytes": _base64(value)},
+    bytearray: lambda value, _: {"bytearray": _base64(value)},
+    list: _items,
+    tuple: lambda value, depth: {"tuple": _items(value, depth)},
+    Size: lambda value, depth: {"torch.Size": _items(value, depth)},
+    dict: lambda value, depth: {"dict": _pairs(value, depth)},
+    OrderedMap: lambda value, depth: {"OrderedDict": _pairs(value, depth)},
+    Tagged: _named_node,
+}
+
+
+# Decoding. The depth of what is decoded is bounded before anything recurses.
+
+
+def decode_value(text: str) -> Any:
+    """Return the value that has an encoding.
+
+    ``UnsupportedError`` for a type that this release does not know, ``InvalidCheckpoint`` for what
+    no writer makes.
+
+    >>> decode_value('{"tuple":[1,{"float":"1.0"}]}')
+    (1, 1.0)
+    """
+    return value_of_node(parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH))
+
+
+def value_of_node(node: Any) -> Any:
+    """Return the value that parsed JSON encodes."""
+    with decoding(_wrong, ValueError, TypeError, OverflowError, struct.error):
+        value = _value(node)
+        # One value has one encoding. So what differs, such as a key that occurs twice, a float
+        # with needless digits, or an integer that should be a number, was not written by a writer.
+        if _node(value, 0) != node:
+            raise ValueError("another text is its encoding")
+    return value
+
+
+def _wrong(error: Exception) -> Exception:
+    return invalid(f"The encoding of an object is wrong: {str(error) or type(error).__name__}.")
+
+
+def _value(node: Any) -> Any:
+    kind = type(node)
+    if kind is list:
+        return [_value(each) for each in node]
+    if kind is dict:
+        if len(node) != 1:
+            raise ValueError(f"an object has {len(node)} names")
+        ((tag, content),) = node.items()
+        return _tagged(tag, content)
+    if kind is float:
+        raise ValueError("a number has a point or an exponent")
+    return node
+
+
+def _tagged(tag: str, content: Any) -> Any:
+    """Return the value of a tag and what it tags."""
+    decode = _VALUES.get(tag)
+    if decode is not None:
+        return decode(content)
+    if tag.removeprefix("numpy.") in NUMPY_NAMES and tag.startswith("numpy."):
+        dtype = np.dtype(tag.removeprefix("numpy."))
+        octets = bytes.fromhex(content)
+        if len(octets) != dtype.itemsize or (dtype == np.bool and octets > b"\1"):
+            raise ValueError(f"{content!r} is not a scalar of NumPy")
+        return np.frombuffer(octets, dtype.newbyteorder("<")).astype(dtype)[0]
+    cause = f"It has the type {tag[:100]!r}, which this release does not know."
+    raise UnsupportedError(cause, "Install a newer release.")
+
+
+def _float_of(text: Any) -> float:
+    if type(text) is not str:
+        raise TypeError("a float is not text")
+    if text.startswith("nan"):
+        bits = int(text.removeprefix("nan:"), 16) if text != "nan" else _NAN
+        number: float = struct.unpack(">d", struct.pack(">Q", bits))[0]
+        return number
+    return float(text)
+
+
+def _complex_of(parts: list[str]) -> complex:
+    real, imaginary = parts
+    return complex(_float_of(real), _float_of(imaginary))
+
+
+def _octets_of(text: Any) -> bytes:
+    if type(text) is not str:
+        raise TypeError("bytes are not text")
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _list_of(content: Any) -> list[Any]:
+    if type(content) is not list:
+        raise TypeError("the items of an object are not an array")
+    return [_value(each) for each in content]
+
+
+def _dict_of(pairs: Any, make: Callable[[Any], dict[Any, Any]] = dict) -> dict[Any, Any]:
+    made = make((_value(key), _value(each)) for key, each in pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return made
+
+
+def _namespace_of(pairs: Any) -> Tagged:
+    made = _dict_of(pairs)
+    if not all(type(name) is str for name in made):
+        raise TypeError("a name of a Namespace is not text")
+    return Tagged("argparse.Namespace", made)
+
+
+def _dtype_of(name: Any) -> Tagged:
+    if type(name) is not str or not _DTYPE.fullmatch(name):
+        raise TypeError("a dtype of torch has no name")
+    return Tagged("torch.dtype", name)
+
+
+def _text_of(node: Any) -> Tagged:
+    text = _value(node)
+    if type(text) is not str:
+        raise TypeError("a text of Orbax is not text")
+    return Tagged("text", text)
+
+
+def _device_of(parts: Any) -> Tagged:
+    kinds = [*map(type, parts)]
+    if kinds not in ([str], [str, int]):
+        raise TypeError("a device of torch is not a type and a number")
+    return Tagged("torch.device", tuple(parts))
+
+
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    "str": lambda text: _octets_of(text).decode("utf-8", "surrogatepass"),
+    "int": lambda text: int(text, 16),
+    "float": _float_of,
+    "complex": _complex_of,
+    "bytes": _octets_of,
+    "bytearray": lambda text: bytearray(_octets_of(text)),
+    "tuple": lambda items: tuple(_list_of(items)),
+    "torch.Size": lambda items: Size(_list_of(items)),
+    "set": lambda items: Tagged("set", _list_of(items)),
+    "frozenset": lambda items: Tagged("frozenset", _list_of(items)),
+    "dict": _dict_of,
+    "OrderedDict": lambda pairs: _dict_of(pairs, OrderedMap),
+    "argparse.Namespace": _namespace_of,
+    "torch.dtype": _dtype_of,
+    "torch.device": _device_of,
+    "text": _text_of,
+    "numpy.str_": lambda node: np.str_(_value(node)),
+    "numpy.bytes_": lambda text: np.bytes_(_octets_of(text)),
+}
+
+
+# Documents.
+
+
+def build_objects(objects: Mapping[str, str]) -> str:
+    """Return the document of encodings by key.
+
+    >>> build_objects({"b": "1", "a": "null"})
+    '{"version":1,"objects":[["a",null],["b",1]]}'
+    """
+    pairs = [f"[{encode_value(key)},{objects[key]}]" for key in sorted(objects)]
+    text = f'{{"version":{VERSION},"objects":[{",".join(pairs)}]}}'
+    if len(text) > MAX_OBJECTS_NBYTES:
+        cause = f"The {len(pairs)} objects take {len(text)} bytes, more than {MAX_OBJECTS_NBYTES}"
+        raise UnsupportedError(
+            f"{cause} (MAX_OBJECTS_NBYTES).", "Leave some out (--exclude), or save them as tensors."
+        )
+    return text
+
+
+def parse_objects(text: str) -> dict[str, Any]:
+    """Return the parsed JSON of each value of a document, by key.
+
+    ``value_of_node`` decodes each: one that is wrong leaves the others readable.
+    """
+    if len(text) > MAX_OBJECTS_NBYTES:
+        raise past_limit(f"The objects have {len(text)} bytes", "MAX_OBJECTS_NBYTES")
+    root = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
+    version = root.get("version") if type(root) is dict else None
+    if type(version) is int and version != VERSION:
+        raise UnsupportedError(
+            f"The objects have version {version}; this release reads {VERSION}.",
+            "Install a newer release.",
+        )
+    pairs = root.get("objects") if type(version) is int else None
+    if type(pairs) is not list or not all(type(each) is list and len(each) == 2 for each in pairs):
+        raise invalid("The objects are not a version and a list of keys and values.")
+    found: dict[str, Any] = {}
+    for name, node in pairs:
+        key = value_of_node(name)
+        if type(key) is not str or key in found:
+            raise invalid(f"A key of an object is not text, or occurs twice: {str(name)[:100]}.")
+        found[key] = node
+    return found

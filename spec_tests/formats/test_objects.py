@@ -1,0 +1,165 @@
+"""Objects in the metadata of a checkpoint: what every verb sees of them, and documents that are
+wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.cli.main import main
+from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.planning.index import OBJECTS
+from shardvar.wire.inert import OrderedMap, Size
+from shardvar.wire.plain import Tagged, build_objects, encode_value
+from spec_tests.formats.test_torch_write import save_values
+from spec_tests.helpers.format_protocol import GOLDEN
+
+FORMS = ["shardvar", "safetensors", "zarr", "orbax"]
+ENDINGS = {"safetensors": ".safetensors", "pt": ".pt", "npz": ".npz"}
+W = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def save_with(path: Path, document: str, **tensors: Any) -> None:
+    """Save a file whose metadata have that document, as only a faulty writer would."""
+    header: dict[str, Any] = {"__metadata__": {OBJECTS: document}}
+    payloads = b""
+    for key, array in ({"w": W} | tensors).items():
+        octets = array.astype(np.float32).tobytes()
+        header[key] = {
+            "dtype": "F32",
+            "shape": list(array.shape),
+            "data_offsets": [len(payloads), len(payloads) + len(octets)],
+        }
+        payloads += octets
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + payloads)
+
+
+def document(**values: Any) -> str:
+    return build_objects({key: encode_value(value) for key, value in values.items()})
+
+
+@pytest.mark.parametrize("form", [*FORMS, "torch", "pt"])
+def test_a_copy_keeps_the_objects(form: str, tmp_path: Path) -> None:
+    """In the same format and from any format to any other, in another cut; a filter chooses among
+    them, and the metadata of the user stay."""
+    values = {"lr": 0.1, "betas": (0.9, 0.99), "size": Size([2]), "kind": Tagged("torch.dtype", "int8"),
+              "step": np.int64(3), "map": OrderedMap({"a": None}), "name": "adam"}  # fmt: skip
+    save_with(tmp_path / "a.safetensors", document(**values))
+    ending = ENDINGS.get(form, "")
+    first, second = tmp_path / f"b{ending}", tmp_path / f"c{ending}"
+    sv.reshard(tmp_path / "a.safetensors", first, format=form)
+    cut = 2 if form in ("shardvar", "torch", "zarr", "orbax") else None
+    report = sv.reshard(first, second, format=form, partition=cut, exclude="name")
+    assert (report.num_objects, report.num_tensors) == (len(values) - 1, 1)
+    with sv.open_checkpoint(first) as reader, sv.open_checkpoint(second) as copy:
+        assert {*copy} == {*reader} - {"name"} == {"w", *values} - {"name"}
+        assert reader.source.objects(values, "") == {
+            key: encode_value(value).encode() for key, value in values.items()
+        }
+        assert copy.source.objects(values, "") == {
+            key: encode_value(value).encode() for key, value in values.items() if key != "name"
+        }
+        assert reader.read("step")[()] == b"np.int64(3)" and not reader.metadata.user
+        assert reader.read("betas")[()] == b"(0.9, 0.99)"
+    assert sv.verify(second).ok and np.array_equal(sv.load(second)["w"], W)
+
+
+def test_a_changed_object_is_a_difference_with_its_key(tmp_path: Path) -> None:
+    for name, rate in (("a", 0.1), ("b", 0.2)):
+        save_with(tmp_path / f"{name}.safetensors", document(lr=rate, name="x"))
+        sv.reshard(tmp_path / f"{name}.safetensors", tmp_path / f"n{name}", format="shardvar")
+    for b in ("nb", "b.safetensors"):
+        report = sv.diff(tmp_path / "na", tmp_path / b)
+        assert [each.key for each in report.differences] == ["lr"]
+    assert sv.diff(tmp_path / "na", tmp_path / "a.safetensors").equal
+
+
+def test_objects_are_shown_as_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_with(tmp_path / "a.safetensors", document(lr=0.125))
+    sv.reshard(tmp_path / "a.safetensors", tmp_path / "n", format="shardvar")
+    for path in (tmp_path / "n", tmp_path / "a.safetensors"):
+        assert main(["inspect", str(path), "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (len(shown["tensors"]), shown["num_settings"], shown["metadata"]) == (2, 1, {})
+        assert main(["show", str(path), "lr"]) == 0
+        assert "0.125" in capsys.readouterr().out
+
+
+def test_verify_says_what_covers_the_objects(tmp_path: Path) -> None:
+    """The index of the native format has checksums, and the header of safetensors has none."""
+    save_with(tmp_path / "a.safetensors", document(lr=0.125))
+    sv.reshard(tmp_path / "a.safetensors", tmp_path / "n", format="shardvar")
+    assert not sv.verify(tmp_path / "n").unverified
+    assert {each.key for each in sv.verify(tmp_path / "a.safetensors").unverified} == {"w", "lr"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "error"),
+    [
+        ('{"version":1,"objects":[["lr",{"float":"0.5"}],["x",{"datetime":1}]]}', "x", UnsupportedError),
+        ('{"version":1,"objects":[["lr",{"float":"0.5"}],["x",{"float":"1"}]]}', "x", InvalidCheckpoint),
+        ('{"version":1,"objects":[["lr",{"float":"0.5"}],["w",1]]}', "w", InvalidCheckpoint),
+        ('{"version":1,"objects":[["lr",1],["lr",2]]}', OBJECTS, InvalidCheckpoint),
+        ('{"version":7,"objects":[]}', OBJECTS, UnsupportedError),
+        ("no JSON", OBJECTS, InvalidCheckpoint),
+    ],
+)  # fmt: skip
+def test_a_wrong_object_is_a_fault_of_its_key(
+    text: str, key: str, error: type[Exception], tmp_path: Path
+) -> None:
+    """Nothing is dropped silently: a conversion of all is refused with the key, and the others can
+    be read."""
+    save_with(tmp_path / "a.safetensors", text, v=W)
+    with sv.open_checkpoint(tmp_path / "a.safetensors") as reader:
+        assert {*reader.faults} == {key} and key in reader
+        assert np.array_equal(reader.read("v"), W)
+        if key != OBJECTS:
+            assert reader.read("lr")[()] == b"0.5"
+        with pytest.raises((error, sv.errors.MalformedCheckpoint)):
+            reader.read(key)
+    with pytest.raises((error, sv.errors.MalformedCheckpoint), match=key):
+        sv.reshard(tmp_path / "a.safetensors", tmp_path / "b", format="shardvar")
+    assert not [*tmp_path.glob("b*")]
+    sv.reshard(tmp_path / "a.safetensors", tmp_path / "b", format="shardvar", exclude=key)
+    assert "v" in sv.load(tmp_path / "b")
+
+
+def test_a_document_in_the_metadata_of_the_user_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(sv.errors.ArgumentError, match=OBJECTS):
+        sv.save(tmp_path / "a", {"w": W}, metadata={OBJECTS: "{}"})
+
+
+def test_texts_of_orbax_stay_texts_of_orbax(tmp_path: Path) -> None:
+    """By way of another format, with the same digests; elsewhere they are texts."""
+    source = GOLDEN / "orbax" / "strings" / "ckpt"
+    for form in FORMS:
+        between, back = tmp_path / f"{form}{ENDINGS.get(form, '')}", tmp_path / f"{form}-back"
+        sv.reshard(source, between, format=form)
+        sv.reshard(between, back, format="orbax")
+        for path in (between, back):
+            assert sv.diff(source, path).equal and sv.verify(path).ok
+        assert (back / "_strings.json").read_bytes()
+    sv.reshard(source, tmp_path / "x.pt")
+
+
+def test_objects_without_any_tensor_are_carried(tmp_path: Path) -> None:
+    save_values(tmp_path / "a.pt", {"lr": 0.5, "name": "x"})
+    for form in ("shardvar", "safetensors", "orbax", "zarr", "torch"):
+        path = tmp_path / f"{form}{ENDINGS.get(form, '')}"
+        assert sv.reshard(tmp_path / "a.pt", path, format=form).num_objects == 2
+        sv.reshard(path, tmp_path / f"{form}.pt")
+        assert sv.diff(tmp_path / "a.pt", tmp_path / f"{form}.pt").equal
+
+
+def test_every_object_that_is_refused_is_named(tmp_path: Path) -> None:
+    from shardvar.wire.opcode_writer import Call
+
+    values = {name: Call("builtins.range", (1, 2, 1)) for name in ("first", "second")}
+    save_values(tmp_path / "a.pt", {"lr": 0.5} | values)
+    with pytest.raises(UnsupportedError, match=r"first.*builtins.range.*'second'.*exclude"):
+        sv.reshard(tmp_path / "a.pt", tmp_path / "b", format="shardvar")
+    assert not [*tmp_path.glob("b*")]

@@ -1,26 +1,24 @@
-"""Buckets of S3, Google Cloud Storage and Azure, and files of web servers: the one module that
-imports obstore.
+"""Buckets of S3, Google Cloud Storage and Azure, and files of web servers, by obstore.
 
 obstore finds credentials itself (the environment, a service account, an instance's role). None is
 taken from a URL, kept, pickled or shown: an ``ObjectClient`` pickles only its root, and makes its
 store when it is used.
 
-Its errors become shardvar's (``storage.refusals``). Its threads do not survive a fork: a child of a
-process that has used it is refused, since it would wait for ever.
+Its errors become shardvar's (``storage.refusals``). It makes each attempt of a request, and only
+the parts of an upload more than once: which request is made again, and when, is the matter of
+``storage.attempts``.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 from shardvar.errors import (
-    ArgumentError,
     LockHeld,
     MissingFile,
     ServerError,
@@ -29,71 +27,28 @@ from shardvar.errors import (
     UnsupportedError,
     replaced_error,
 )
-from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
+from shardvar.storage import attempts
 from shardvar.storage.answers import is_copy
-from shardvar.storage.concurrency import check_wanted
-from shardvar.storage.refusals import ALLOW_HTTP, broken_error, refused_error
+from shardvar.storage.concurrency import Result, check_wanted
+from shardvar.storage.refusals import broken_error, passing_fault, refused_error
 from shardvar.storage.requests import (
     MOST_COPIED_NBYTES,
+    ONE_PUT_NBYTES,
     PART_NBYTES,
     PARTS_AHEAD,
     FolderListing,
     Head,
-    first_line,
 )
+from shardvar.storage.stores import CLIENTS, library, make_store, variables_of
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 """The schemes of URLs that this module serves."""
 
-_RETRIES: dict[str, Any] = {
-    "max_retries": 6,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {
-        "init_backoff": timedelta(seconds=0.1),
-        "max_backoff": timedelta(seconds=5),
-        "base": 2,
-    },
-}
-"""Seven attempts; where answers come at once, the last one is some seconds after the first."""
-
-_CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
-"""A request with its body may take two minutes: 8 MiB at 70 KB/s."""
-
-_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
-"""The beginnings of the variables that obstore reads, by scheme; else Azure's."""
+_lock = new_lock()
 
 _MOST_PARTS = 9000
 """S3 takes 10,000 parts of a file."""
-
-_lock = new_lock()
-_loaded: dict[str, Any] = {}
-"""The module, and the process that imported it."""
-
-
-def _obstore() -> Any:
-    """Return the module; ``MissingExtra`` if it is not installed."""
-    with _lock:
-        if not _loaded:
-            try:
-                import obstore
-                import obstore.store
-            except ImportError:
-                cause = (
-                    "Reading and writing in buckets needs the package obstore, which is not "
-                    "installed."
-                )
-                raise missing_extra(cause, "cloud") from None
-            _loaded.update(module=obstore, process=os.getpid())
-        if _loaded["process"] != os.getpid():
-            cause = (
-                "This process was forked from one that has used a bucket, whose threads it does "
-                "not have."
-            )
-            raise UnsupportedError(
-                cause, "Start it with multiprocessing's method 'spawn', or fork before."
-            )
-        return _loaded["module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +72,6 @@ class ObjectClient:
         """Return True for a bucket, which has conditional requests."""
         return not self.is_web
 
-    @property
-    def _variables(self) -> str:
-        """The beginning of the names of this service's environment variables."""
-        return _VARIABLES.get(self.root.partition(":")[0], "AZURE_")
-
     def place(self, key: str) -> str:
         """Return the URL of a key, for messages and for users."""
         return f"{self.root}/{quote(key) if self.is_web else key}" if key else self.root
@@ -129,7 +79,7 @@ class ObjectClient:
     def head(self, key: str) -> Head:
         """Return the facts of a file; ``MissingFile`` if it does not exist."""
         with self._asking(key):
-            meta = _obstore().head(self._store(), key)
+            meta = self._ask(lambda store: library().head(store, key))
             # Google asks for a generation, which listings lack; the others for the entity tag as it
             # is sent.
             condition = {
@@ -144,9 +94,13 @@ class ObjectClient:
         condition = None if self.is_web else _condition(head.version)
         if condition is not None:
             options["if_match"] = condition
+
+        def get(store: Any) -> tuple[Head, memoryview]:
+            answer = library().get(store, key, options=options)
+            return _head_of(answer.meta), memoryview(answer.bytes())
+
         with self._asking(key, is_conditional=condition is not None):
-            answer = _obstore().get(self._store(), key, options=options)
-            found = _head_of(answer.meta)
+            found, octets = self._ask(get)
             is_other_size = found.nbytes != head.nbytes
             # A time is not a version: a file that is replaced within a second has the same.
             if found.version != head.version or (
@@ -161,7 +115,7 @@ class ObjectClient:
                 raise ServerError(
                     f"{cause}, of the same version.", "Look at the server, or at a proxy between."
                 )
-            return memoryview(answer.bytes())
+            return octets
 
     def listing(self, key: str) -> FolderListing:
         """Return the content of a folder; empty if it does not exist."""
@@ -171,7 +125,7 @@ class ObjectClient:
                 "Give the URL of a file: the index of a checkpoint, or its only file.",
             )
         with self._listing(key):
-            found = _obstore().list_with_delimiter(self._store(), key or None)
+            found = self._ask(lambda store: library().list_with_delimiter(store, key or None))
         first = len(key) + 1 if key else 0
         files = {
             each["path"][first:]: _head_of(each)
@@ -184,7 +138,7 @@ class ObjectClient:
         """Return the facts of all files below a folder, by their paths from it."""
         first = len(key) + 1 if key else 0
         with self._listing(key):
-            pages = _obstore().list(self._store(), key or None)
+            pages = self._ask(lambda store: list(library().list(store, key or None)))
             return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
     def put(self, key: str, path: str) -> Head:
@@ -192,18 +146,17 @@ class ObjectClient:
 
         After an error the file is read back: if it has these bytes, only the answer was lost.
         """
-        nbytes = os.path.getsize(path)
-        part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
+        nbytes, has_parts = os.path.getsize(path), False
         try:
-            with self._asking(key), open(path, "rb") as file:
-                parts = _wanted(iter(lambda: file.read(part_nbytes), b""))
-                found = _obstore().put(
-                    self._store(),
-                    key,
-                    Path(path) if nbytes <= part_nbytes else parts,
-                    chunk_size=part_nbytes,
-                    max_concurrency=PARTS_AHEAD,
-                )
+            with self._asking(key):
+                if has_parts := nbytes > ONE_PUT_NBYTES:
+                    # Of a request that begins an upload, obstore repeats none to Google.
+                    found = self._ask(lambda _: self._put_parts(key, path, nbytes))
+                else:
+                    found = self._ask(
+                        lambda store: library().put(store, key, Path(path), use_multipart=False),
+                        is_writing=True,
+                    )
         except (StorageError, MissingFile) as error:
             # The answer to the last request may be lost, and the file whole all the same.
             head = self._stored(key, path)
@@ -211,10 +164,20 @@ class ObjectClient:
                 return head
             if isinstance(error, MissingFile):
                 error = self._unwritable(key)
-            if nbytes <= part_nbytes:
-                raise error from None
-            raise _in_parts(error) from None
+            raise (_in_parts(error) if has_parts else error) from None
         return Head(nbytes, _version(found), None)
+
+    def _put_parts(self, key: str, path: str, nbytes: int) -> Any:
+        """Upload a file in parts, and wait before each until requests are welcome."""
+        part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
+        with open(path, "rb") as file:
+            parts = _wanted(iter(lambda: file.read(part_nbytes), b""))
+            return self._put_stream(key, parts, part_nbytes)
+
+    def _put_stream(self, key: str, parts: Iterator[Any], part_nbytes: int) -> Any:
+        return library().put(
+            self._store("parts"), key, parts, chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD
+        )
 
     def _stored(self, key: str, path: str) -> Head | None:
         """Return the facts of a file that has the bytes of a local one; None if it has others, or
@@ -239,13 +202,16 @@ class ObjectClient:
         It replaces a file that has the name. With ``is_new``, such a file stays where it would get
         a new version: S3 gives the same bytes the same one, and has no such condition.
         """
-        module, is_s3 = _obstore(), self.root.startswith("s3:")
+        module, is_s3 = library(), self.root.startswith("s3:")
         with self._asking(old):
             if is_s3 and (head := self.head(old)).nbytes > MOST_COPIED_NBYTES:
                 self._copy_in_parts(old, head, new)
                 return
             with suppress(module.exceptions.AlreadyExistsError):
-                module.copy(self._store(), old, new, overwrite=is_s3 or not is_new)
+                self._ask(
+                    lambda store: module.copy(store, old, new, overwrite=is_s3 or not is_new),
+                    is_writing=True,
+                )
 
     def _copy_in_parts(self, old: str, head: Head, new: str) -> None:
         """Read a file and upload it again; after an error it is read back, as for ``put``."""
@@ -260,13 +226,7 @@ class ObjectClient:
                     reader.submit(self.read, old, head, start, nbytes).result()
                     for start, nbytes in zip(starts, sizes, strict=True)
                 )
-                _obstore().put(
-                    self._store(),
-                    new,
-                    _wanted(parts),
-                    chunk_size=part_nbytes,
-                    max_concurrency=PARTS_AHEAD,
-                )
+                self._put_stream(new, _wanted(parts), part_nbytes)
         except (StorageError, MissingFile) as error:
             with suppress(ShardvarError):
                 found = self.head(new)
@@ -282,11 +242,22 @@ class ObjectClient:
 
         ``LockHeld`` otherwise.
         """
-        kinds = _obstore().exceptions
+        kinds = library().exceptions
         mode: Any = "create" if old is None else dict(old.condition or {})
+        # S3's word for a writer at the same time, of a file that is there; of a new one it is an
+        # answer.
+        passes = old is not None and self.root.startswith("s3:")
+        found = None
         try:
-            with self._asking(key):
-                found = _put_in_mode(self._store(), key, content, mode, kinds)
+            with (
+                self._asking(key),
+                suppress(kinds.AlreadyExistsError, kinds.PreconditionError),
+            ):
+                found = self._ask(
+                    lambda store: library().put(store, key, content, mode=mode),
+                    is_writing=True,
+                    conflicts_pass=passes,
+                )
         except MissingFile:
             raise self._unwritable(key) from None
         if found is None:
@@ -298,37 +269,32 @@ class ObjectClient:
     def delete(self, key: str) -> None:
         """Delete a file; does nothing if it does not exist."""
         with suppress(MissingFile), self._asking(key):
-            _obstore().delete(self._store(), key)
+            self._ask(lambda store: library().delete(store, key))
 
-    def _store(self) -> Any:
-        """Return the store, made from the environment of the moment in which it is used first."""
-        module = _obstore()
+    def _ask(
+        self,
+        request: Callable[[Any], Result],
+        *,
+        is_writing: bool = False,
+        conflicts_pass: bool = False,
+    ) -> Result:
+        """Return the result of a request to a store, which is made again where that may help."""
+        kinds = library().exceptions
+        last = sum(kind.startswith("writing") for kind in CLIENTS) - 1
+
+        def attempt(number: int) -> Result:
+            return request(self._store(f"writing {min(number, last)}" if is_writing else "reading"))
+
+        return attempts.PACE.ask(
+            attempt, lambda error: passing_fault(kinds, error, conflicts_pass=conflicts_pass)
+        )
+
+    def _store(self, kind: str) -> Any:
+        """Return a store, made from the environment at its first use."""
         with _lock:
-            if "" not in self._stores:
-                # These options replace what the environment says of the connection, so that is
-                # asked here.
-                allowed = any(
-                    os.environ.get(name, "").lower() in ("true", "1") for name in ALLOW_HTTP
-                )
-                is_plain = any(
-                    url.startswith("http:")
-                    for url in (self.root, os.environ.get("GOOGLE_BASE_URL", ""))
-                )
-                options = {**_CLIENT, "allow_http": allowed or is_plain}
-                try:
-                    store = module.store.from_url(
-                        self.root, client_options=options, retry_config=_RETRIES
-                    )
-                except module.exceptions.BaseError as error:
-                    remedy = (
-                        "Set what the service needs in the environment, in the variables "
-                        f"{self._variables}*."
-                    )
-                    raise ArgumentError(
-                        f"{self.root} cannot be used: {first_line(error)}.", remedy
-                    ) from None
-                self._stores[""] = store
-            return self._stores[""]
+            if kind not in self._stores:
+                self._stores[kind] = make_store(self.root, kind)
+            return self._stores[kind]
 
     @contextmanager
     def _asking(self, key: str, *, is_conditional: bool = False) -> Iterator[None]:
@@ -336,7 +302,7 @@ class ObjectClient:
 
         With ``is_conditional``, a request states the version that it reads.
         """
-        module = _obstore()
+        module = library()
         try:
             yield
         except ShardvarError:
@@ -348,7 +314,7 @@ class ObjectClient:
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of a module that cannot be imported
                 raise
-            raise broken_error(self.root, self.place(key), self._variables, error) from None
+            raise broken_error(self.root, self.place(key), variables_of(self.root), error) from None
 
     @contextmanager
     def _listing(self, key: str) -> Iterator[None]:
@@ -383,16 +349,9 @@ def _in_parts(error: StorageError) -> StorageError:
 def _wanted(parts: Iterable[Any]) -> Iterator[Any]:
     """Yield parts for an upload as long as it is wanted; obstore aborts it otherwise."""
     for part in parts:
+        attempts.PACE.wait()
         check_wanted()
         yield part
-
-
-def _put_in_mode(store: Any, key: str, content: bytes, mode: Any, kinds: Any) -> Any:
-    """Return the answer to a conditional request; None if its condition does not hold."""
-    try:
-        return _obstore().put(store, key, content, mode=mode)
-    except (kinds.AlreadyExistsError, kinds.PreconditionError):
-        return None
 
 
 def _head_of(meta: Any) -> Head:

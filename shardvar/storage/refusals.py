@@ -16,6 +16,7 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
 )
+from shardvar.storage.attempts import Fault, FaultKind
 from shardvar.storage.requests import first_line
 
 ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
@@ -23,6 +24,50 @@ ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 """The word by which a service names an error, in its answer."""
+
+
+_STATUS = re.compile(r"\bstatus: (\d{3})\b")
+_KIND = re.compile(r"\bkind: (Timeout|Connect|Request|Interrupted|Decode|Body)\b")
+"""The words of obstore for the status of an answer, and for what happened to a connection."""
+
+_FAULTS: dict[str, FaultKind] = {
+    "429": "refused",
+    "503": "refused",
+    "408": "broken",
+    "500": "broken",
+    "502": "broken",
+    "504": "broken",
+}
+
+_BUSY = {"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling"}
+"""Words of services for too many requests, with any status."""
+
+
+def passing_fault(kinds: Any, error: Exception, *, conflicts_pass: bool) -> Fault | None:
+    """Return the fault of a request that failed with ``error``, if it may pass; None otherwise.
+
+    With ``conflicts_pass``, 409 is the answer to two requests at the same moment.
+    """
+    text = str(error)
+    status = found[1] if (found := _STATUS.search(text)) else ""
+    if isinstance(error, kinds.AlreadyExistsError):
+        return Fault("broken") if conflicts_pass and status == "409" else None
+    if not isinstance(error, kinds.GenericError):
+        return None
+    if status:
+        code = found[1] if (found := _CODE.search(text)) else ""
+        if code in _BUSY:
+            return Fault("refused")
+        if code == "RequestTimeout":
+            return Fault("broken")
+        return Fault(_FAULTS[status]) if status in _FAULTS else None
+    if "invalid list response" in text or "invalid DeleteObjects response" in text:
+        return Fault("odd")
+    if (found := _KIND.search(text)) is None:
+        return None
+    # A connection that cannot be made in time is not a request that has no answer.
+    is_stalled = found[1] == "Timeout" and "ConnectError" not in text
+    return Fault("stalled" if is_stalled else "broken")
 
 
 def refused_error(kinds: Any, place: str, error: Exception) -> ShardvarError:

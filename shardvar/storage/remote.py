@@ -31,14 +31,13 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
-    ServerError,
     UnsupportedError,
 )
 from shardvar.forks import new_lock
 from shardvar.storage.claims import describe_claim
 from shardvar.storage.concurrency import do_all, uninterrupted
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
-from shardvar.storage.requests import Client, FolderListing, Head
+from shardvar.storage.requests import Client, FolderListing, Head, read_whole
 from shardvar.storage.uploads import Upload
 
 AHEAD_NBYTES = 3 << 19
@@ -174,15 +173,7 @@ class RemoteReadableFile:
         return start, min(stop + room, self.size)
 
     def _fetch(self, start: int, nbytes: int) -> memoryview:
-        octets = self._client.read(self._key, self._head, start, nbytes)
-        if len(octets) != nbytes:
-            cause = (
-                f"{self.name}: the server sent {len(octets)} of {nbytes} bytes at offset {start}."
-            )
-            raise ServerError(
-                cause, "Try again. If it persists, a proxy may be truncating responses."
-            )
-        return octets
+        return read_whole(self._client, self._key, self._head, start, nbytes)
 
     def _check_range(self, start: int, nbytes: int) -> None:
         if self._is_closed:

@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from shardvar.errors import ServerError
 from shardvar.storage.protocol import FileStatus
 
 PART_NBYTES = 8 << 20
 """A part of an upload. No service takes parts below 5 MiB."""
+ONE_PUT_NBYTES = 16 << 20
+"""A file of at most this size is uploaded in one request. A process that is killed leaves the parts
+of an upload, and nothing of a request."""
 PARTS_AHEAD = 3
 """Parts of an upload that are held in memory at a time."""
 UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
@@ -69,6 +73,18 @@ def first_line(error: BaseException) -> str:
     line = (str(error).splitlines() or [""])[0].partition(": <")[0] or type(error).__name__
     line = re.sub(r"(?<=://)[^/\s]*@", "", line)
     return re.sub(r"[?;][\w%]\S*", "", line).strip().rstrip(".:")
+
+
+def read_whole(client: "Client", key: str, head: Head, start: int, nbytes: int) -> memoryview:
+    """Return a range of a file; ``ServerError`` if the server sends another number of bytes twice."""
+    for _ in range(2):  # what was cut on its way once comes whole then
+        octets = client.read(key, head, start, nbytes)
+        if len(octets) == nbytes:
+            return octets
+    cause = (
+        f"{client.place(key)}: the server sent {len(octets)} of {nbytes} bytes at offset {start}."
+    )
+    raise ServerError(cause, "Try again. If it persists, a proxy may be truncating responses.")
 
 
 class Client(Protocol):

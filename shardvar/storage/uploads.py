@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from shardvar.errors import MissingFile, ServerError, ShardvarError, StorageError
+from shardvar.errors import MissingFile, ShardvarError, StorageError
 from shardvar.pictures.words import message
 from shardvar.storage.answers import current_head, is_copy, is_sent, read_back
 from shardvar.storage.claims import BucketClaim, claim_name
@@ -50,7 +50,13 @@ from shardvar.storage.outcomes import (
     untrue_error,
 )
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
-from shardvar.storage.requests import MOST_COPIED_NBYTES, UPLOAD_NBYTES, BucketClient, Head
+from shardvar.storage.requests import (
+    MOST_COPIED_NBYTES,
+    UPLOAD_NBYTES,
+    BucketClient,
+    Head,
+    read_whole,
+)
 
 _LOG = logging.getLogger("shardvar.storage")
 
@@ -317,20 +323,12 @@ class Upload:
             with open(self.staged[name], "rb") as file:
                 return file.read()
         head = self._uploaded(name)
+        if not head.nbytes:
+            return b""
         try:
-            content = (
-                bytes(self.client.read(self._join(name), head, 0, head.nbytes))
-                if head.nbytes
-                else b""
-            )
+            return bytes(read_whole(self.client, self._join(name), head, 0, head.nbytes))
         except MissingFile:
             raise gone_error(self._place(name)) from None
-        if len(content) != head.nbytes:
-            cause = f"{self._place(name)}: the server sent {len(content)} of {head.nbytes} bytes."
-            raise ServerError(
-                cause, "Try again. If it persists, a proxy may be truncating responses."
-            )
-        return content
 
     def _copy(self, old: str, new: str, *, may_exist: bool) -> None:
         """Copy a file within the bucket; with ``may_exist``, unless another process that commits

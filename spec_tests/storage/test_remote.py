@@ -28,7 +28,8 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
 )
-from shardvar.storage import filesystems, objects
+from shardvar.storage import attempts, filesystems, stores
+from shardvar.storage.attempts import Pace
 from shardvar.storage.local import split_place
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.posix import LocalReadableFile
@@ -371,8 +372,8 @@ def test_a_web_server_that_cuts_answers_short_is_an_error(
     with pytest.raises(ServerError, match="the server sent"):
         sv.load(f"{server.url}/model.npz")
     assert (
-        server.num_requests == 2
-    )  # for its size, and for its first bytes: no other format asks again
+        server.num_requests == 3
+    )  # for its size, and twice for its first bytes: no other format asks again
 
 
 def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_path: Path) -> None:
@@ -421,7 +422,7 @@ def test_a_forked_child_is_refused(
         with pytest.raises(CheckpointNotFound):
             sv.load(url)
     parent = os.getpid()
-    for module in (objects, filesystems):
+    for module in (stores, filesystems):
         monkeypatch.setattr(module.os, "getpid", lambda: parent + 1)
     for url in (f"{server.url}/none.npz", "memory://none/model"):
         with pytest.raises(UnsupportedError, match=r"forked.*spawn"):
@@ -443,7 +444,7 @@ def test_a_client_pickles_its_url_alone(server: RangeServer) -> None:
 
 def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    monkeypatch.setattr(objects, "_loaded", {})
+    monkeypatch.setattr(stores, "_loaded", {})
     with pytest.raises(MissingExtra, match=r"Install it: .*\[cloud\]"):
         sv.load("s3://bucket/model")
 
@@ -453,7 +454,7 @@ def in_environment(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Set variables of the environment, for a service that refuses connections and is asked
     once."""
     pytest.importorskip("obstore")
-    monkeypatch.setattr(objects, "_RETRIES", {**objects._RETRIES, "max_retries": 0})
+    monkeypatch.setattr(attempts, "PACE", Pace(patience=0, patience_broken=0, patience_unknown=0))
 
     def put(**variables: str) -> None:
         usual = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_REGION": "r"}

@@ -103,6 +103,9 @@ def add_latest(group: Group, metavar: str = "PATH") -> None:
     group.add_argument(
         "--latest", action="store_true", help=f"take the newest checkpoint in the folder {metavar}"
     )
+    group.add_argument(
+        "--item", metavar="NAME", help="with --latest: the item NAME of a step that has several"
+    )
 
 
 def add_filter(group: Group) -> None:

@@ -1,5 +1,5 @@
-"""A note on the checkpoints of a folder that a command did not use, with the command that shows
-them."""
+"""Notes on what a path does not mean: the checkpoints of a folder that a command did not use, with
+the command that shows them, and the other parts of the save that a file is a part of."""
 
 import os
 from argparse import Namespace
@@ -21,6 +21,9 @@ def notes_about(arguments: Namespace) -> list[str]:
         with suppress(ShardvarError):  # the command itself says what is wrong
             if text := _text(folder):
                 notes.append(f"note: {text}")
+    for path in dict.fromkeys(_files(arguments)):
+        with suppress(ShardvarError):
+            notes += _part_notes(path)
     return notes
 
 
@@ -31,11 +34,31 @@ def num_lines(notes: Sequence[str]) -> int:
 
 def _folders(arguments: Namespace) -> Iterator[str]:
     """Yield the paths among the arguments that are local folders."""
-    for name in ("path", "a", "b", "source"):
+    return filter(os.path.isdir, _paths(arguments, "path", "a", "b", "source"))
+
+
+def _files(arguments: Namespace) -> Iterator[str]:
+    """Yield the paths among the arguments that are local files; ``reshard`` refuses parts itself."""
+    return filter(os.path.isfile, _paths(arguments, "path", "a", "b"))
+
+
+def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
+    for name in names:
         given = getattr(arguments, name, [])
-        for path in [given] if isinstance(given, str) else given:
-            if os.path.isdir(path):
-                yield path
+        yield from [given] if isinstance(given, str) else given
+
+
+def _part_notes(path: str) -> list[str]:
+    """Return the note about a file that is a part of a save; none for other files."""
+    from shardvar.formats.parts import find_part
+    from shardvar.storage.local import split_place
+
+    part = find_part(*split_place(path))
+    if part is None:
+        return []
+    kind, others = part
+    parts = f"one of {len(others):,} parts" if len(others) > 1 else "one part"
+    return [f"note: {short_path(path)} is {parts} of a larger save: {kind.what}"]
 
 
 def _text(folder: str) -> str:

@@ -29,10 +29,11 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.tables import print_table
 from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.formats.parts import PartsFormat
 from shardvar.storage.links import inner_links
 from shardvar.storage.local import split_place
 from shardvar.verbs.locate import Location, arrays_alone, exact_path
-from shardvar.verbs.newest import Candidate, newest_among, newest_checkpoint, steps_of
+from shardvar.verbs.newest import Candidate, find_newest, newest_among
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
 
@@ -63,21 +64,23 @@ def take_newest(arguments: Namespace) -> None:
     """Replace the folder that ``--latest`` was given for by its newest checkpoint."""
     name = "source" if "source" in arguments else "path"
     given = getattr(arguments, name)
+    item = arguments.item
     newest = (
-        [_newest_in(folder) for folder in given] if isinstance(given, list) else _newest_in(given)
+        [_newest_in(folder, item) for folder in given]
+        if isinstance(given, list)
+        else _newest_in(given, item)
     )
     setattr(arguments, name, newest)
 
 
-def _newest_in(folder: str) -> str:
+def _newest_in(folder: str, item: str | None) -> str:
     """The path of the newest checkpoint in a folder, after notes that say which it is."""
-    newest = newest_checkpoint(folder)
-    unfinished = [each for each in steps_of(folder) if not each.is_finished]
-    if unfinished:
-        steps = ", ".join(printable(each.step) for each in unfinished[-3:])
-        note(f"note: passed over {count(len(unfinished), 'unfinished checkpoint')}: {steps}")
-    note(f"note: the newest is {short_path(newest)}")
-    return newest
+    newest, choice = find_newest(folder, item)
+    for each in choice.notes:
+        note(f"note: {printable(each)}")
+    reason = f", since {printable(choice.reason)}" if choice.reason else ""
+    note(f"note: the newest is {short_path(newest.path)}{reason}")
+    return newest.path
 
 
 def print_choices(
@@ -95,7 +98,7 @@ def print_choices(
             {
                 "path": name,
                 "format": each.location.format.name,
-                "newest": [each] == newest,
+                "newest": each in newest,
                 "finished": each.is_finished,
                 "saved": each.saved,
                 "num_tensors": content and content.num_tensors,
@@ -108,7 +111,10 @@ def print_choices(
         print_json({"schema": SCHEMA, "checkpoints": listed})
         return
     links = _links(path, found)
-    choose = "one of them, or the newest with --latest" if len(newest) == 1 else "one of them"
+    choose = "one of them"
+    if newest:
+        item = f" --item {newest[0].item}" if len(newest) > 1 else ""
+        choose = f"one of them, or the newest with --latest{item}"
     say(f"{path_on_a_line(path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
     if kind := arrays_alone([each.location for each in found]):
         warn(f"! This is {kind.what}. {kind.remedy}")
@@ -161,7 +167,7 @@ def _links(path: str, found: Sequence[Candidate]) -> list[str]:
 def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
     """The newest one; none if the file that should name it cannot be read."""
     try:
-        return newest_among(path, found)
+        return [*newest_among(path, found).newest]
     except ShardvarError as error:
         note(f"note: {error.cause}")
         return []
@@ -210,7 +216,7 @@ def _cells(
     tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
     saved = "" if each.saved is None else _time(each.saved)
-    remarks = ["newest" * ([each] == newest), f"also {printable(link)}" * bool(link)]
+    remarks = ["newest" * (each in newest), f"also {printable(link)}" * bool(link)]
     remarks.append(_problem(each, content))
     return each.location.format.name, tensors, size, saved, ", ".join(filter(None, remarks))
 
@@ -219,6 +225,8 @@ def _problem(each: Candidate, content: _Content | None) -> str:
     """Return why a checkpoint is not known to be sound; empty if its index is."""
     if not each.is_finished:
         return "not finished"
+    if isinstance(each.location.format, PartsFormat):
+        return "files of single ranks"
     return "not opened" if content is None else content.wrong
 
 

@@ -140,6 +140,11 @@ def execute(arguments: Namespace) -> int:
         from shardvar.cli.listing import take_newest
 
         take_newest(arguments)
+    elif getattr(arguments, "item", None) is not None:
+        raise ArgumentError(
+            f"--item {arguments.item} chooses in the newest step, and --latest is not given.",
+            "Add --latest, or give the path of the item.",
+        )
     match arguments.command:
         case "inspect":
             from shardvar.cli.inspect import execute

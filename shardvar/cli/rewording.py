@@ -35,8 +35,8 @@ def options_first(words: list[str]) -> list[str]:
             others.extend(rest)
         elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
             options.append(word)
-            # The one option of ``show`` that takes a value; the value must stay behind it.
-            if word == "--verify":
+            # The options of ``show`` that take a value; the value must stay behind them.
+            if word in ("--verify", "--item"):
                 options.extend(islice(rest, 1))
         else:
             others.append(word)

@@ -21,6 +21,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
+from shardvar.formats.parts import INTERRUPTED
 from shardvar.formats.table import format_names, format_of_name, stem_of_name
 from shardvar.formats.unfinished import (
     cause_of_unfinished,
@@ -53,8 +54,6 @@ _MODELS = (
 )
 """The endings of files that are more telling than others, however large these are."""
 
-_UNFINISHED = "The save was interrupted: take the step before it, and remove this folder."
-
 _NAMES = (
     (r".*\.(incomplete|part|crdownload|aria2|download)", FileKind(
         "an unfinished download", "Finish the download, or start it again.", True)),
@@ -71,20 +70,8 @@ _NAMES = (
 """Kinds of files that their first bytes do not tell."""
 
 _FOLDERS = (
-    (r".*\.orbax-checkpoint-tmp(-\d+)?", FileKind("an Orbax checkpoint that was not finished", _UNFINISHED, True)),
-    (r"tmp-checkpoint-\d+|[A-Za-z_-]*\d+[._-]tmp", FileKind("a checkpoint that was not finished", _UNFINISHED, True)),
-    (r"mp_rank_\d+(_\d+)*", FileKind(
-        "a Megatron checkpoint in its old form, with a folder for each rank",
-        "Name the file of one rank, or convert it where Megatron is installed: "
-        "`tools/checkpoint/convert.py`.")),
-    (r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt|.*_optim_states\.pt", FileKind(
-        "a DeepSpeed checkpoint, with files for each rank",
-        "Name the file of one rank, or join them with the zero_to_fp32.py that DeepSpeed put next "
-        "to the folder.")),
-    (r"consolidated\.0*[1-9]\d*\.pth", FileKind(
-        "a model of Llama in its original form, with a file for each rank of tensor parallelism",
-        "Name the file of one rank, or join them with transformers' "
-        "convert_llama_weights_to_hf.py.")),
+    (r".*\.orbax-checkpoint-tmp(-\d+)?", FileKind("an Orbax checkpoint that was not finished", INTERRUPTED, True)),
+    (r"tmp-checkpoint-\d+|[A-Za-z_-]*\d+[._-]tmp", FileKind("a checkpoint that was not finished", INTERRUPTED, True)),
     (r"saved_model\.pb(txt)?", FileKind("a SavedModel without its folder variables", "Copy the whole folder.", True)),
     (r"model_index\.json", FileKind("a pipeline of diffusers without its weights", "Also copy its subfolders.", True)),
     (r"events\.out\.tfevents\..*", FileKind(

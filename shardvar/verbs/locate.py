@@ -29,6 +29,7 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
+from shardvar.formats.parts import COMMON, PartsFormat, kind_of_parts
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
     ending_of_other_files,
@@ -134,6 +135,10 @@ def find_checkpoints(path: Path) -> list[Location]:
 def _found_at(storage: Storage, name: str) -> list[Location]:
     """The checkpoints that a name may mean in a directory; without a name, all of it."""
     found = _locate(storage, name)
+    # Megatron's file of common values means its folder, also by its own path.
+    if name in ("", COMMON) and (kind := kind_of_parts(storage, [each.name for each in found])):
+        form = PartsFormat(kind)
+        return [Location(form, storage, form.name)]
     if not found and not name and _VARIABLES in storage.folders():
         found = _locate(storage.folder(_VARIABLES), "")
     return found

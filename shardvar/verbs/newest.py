@@ -3,28 +3,49 @@ of the last step.
 
     checkpoint                           TensorFlow's state file, which ``sv.Checkpoint`` keeps too
     latest_checkpointed_iteration.txt    Megatron's: the number of a step
-    latest                               DeepSpeed's: the name of a step's folder
+    latest, latest_universal             DeepSpeed's: the name of a step's folder
+    a link latest or last                to a step's folder
     step-1000, checkpoint-500, 20, ...   names that differ only in their numbers (``steps``)
 
-A checkpoint that was not finished is passed over, and listed with the others.
+The file is believed. A checkpoint that was not finished is passed over, and said to be: one without
+its index or a data file, and the folder of a step that has no checkpoint at all. A step may have
+several checkpoints, its items, such as the folders ``state`` and ``extra`` of Orbax: then the item
+is the question.
 """
 
+import logging
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 
-from shardvar.errors import AmbiguousPath
+from shardvar.errors import AmbiguousPath, ArgumentError, IncompleteCheckpoint, ShardvarError
+from shardvar.formats.parts import INTERRUPTED, PartsFormat
 from shardvar.formats.table import format_of_name, names_of_target
+from shardvar.pictures.words import count, named
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.foreign import kind_of_folder
 from shardvar.verbs.locate import Location, Path, below, find_below, find_checkpoint, parts, several
 from shardvar.verbs.state_file import STATE_FILE, read_state_file
-from shardvar.verbs.steps import differing, in_series
+from shardvar.verbs.steps import (
+    first_difference,
+    in_series,
+    is_step,
+    may_be_parts,
+    natural_key,
+    pattern_of,
+)
+from shardvar.wire.kinds import FileKind
 
-_MEGATRON, _DEEPSPEED = "latest_checkpointed_iteration.txt", "latest"
+_MEGATRON, _DEEPSPEED = "latest_checkpointed_iteration.txt", ("latest", "latest_universal")
+_LINKS = ("latest", "last")
 _POINTER_NBYTES = 256
+_PIPELINE = "model_index.json"
+"""The file of a pipeline, whose folders are components: text_encoder_2, text_encoder_3."""
+_EMPTY = FileKind("a step without a checkpoint", INTERRUPTED, True)
+_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +55,59 @@ class Candidate:
     location: Location
     """The checkpoint."""
     step: str
-    """The name that tells it from the others."""
+    """The name that tells it from the others, or that its step has."""
+    item: str
+    """The path of the checkpoint in its step; empty if the step is the checkpoint."""
     saved: float | None
     """The time of its last change, in seconds since the Epoch: its index's, or its only file's."""
     is_finished: bool
     """False after an interrupted save: its index is missing, or its folder has a temporary name."""
 
 
-def newest_checkpoint(path: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The answer to the question which checkpoint is the newest."""
+
+    newest: Sequence[Candidate] = ()
+    """The newest; several if they are items of one step, none if it is unknown."""
+    reason: str = ""
+    """The file or link that says so, and its step: ``latest names step-9``."""
+    doubt: str = ""
+    """A wrong answer of a file or a link: ``latest names step-12, which is not there``."""
+    passed: Sequence[Candidate] = ()
+    """The checkpoints that were not finished."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what is not as it should be."""
+        steps = [*dict.fromkeys(each.step for each in self.passed)]
+        unfinished = f"passed over {count(len(steps), 'unfinished checkpoint')}"
+        return [f"{unfinished}: {', '.join(steps[-3:])}"] * bool(steps) + [self.doubt] * bool(
+            self.doubt
+        )
+
+
+def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
     """Return the path of the newest checkpoint in a folder.
 
     The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in
-    the names do, such as ``step-1000``. Checkpoints that were not finished are passed over. A
-    checkpoint of the folder itself, such as the model that a trainer saves at the end, hides no
-    folders of steps next to it.
+    the names do, such as ``step-1000``. Checkpoints that were not finished are passed over, with a
+    warning in the log. A checkpoint of the folder itself, such as the model that a trainer saves at
+    the end, hides no folders of steps next to it.
 
     Parameters
     ----------
     path : path_like
         The folder, or any path that means one checkpoint.
+    item : str, optional
+        The checkpoint to take of a step that has several, such as ``"state"``.
 
     Raises
     ------
     AmbiguousPath
-        If nothing tells which checkpoint is the newest.
+        If nothing tells which checkpoint is the newest, or its step has several.
+    ArgumentError
+        If the newest step has no such item.
     CheckpointNotFound
         If there is no checkpoint.
 
@@ -74,31 +124,67 @@ def newest_checkpoint(path: Path) -> str:
     >>> os.path.basename(sv.newest_checkpoint(folder))
     'step-10'
     """
+    found, choice = find_newest(path, item)
+    for each in choice.notes:
+        _LOG.warning("%s: %s", os.fspath(path), each)
+    return found.path
+
+
+def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
+    """Return the newest checkpoint as ``newest_checkpoint`` does, and why it was chosen."""
     found = steps_of(path)
-    if len(found) < 2:
-        return find_checkpoint(path).path
-    chosen = newest_among(path, found)
-    if len(chosen) != 1:
-        error = several(path, [each.location for each in chosen or found])
-        raise AmbiguousPath(
-            error.cause, "Nothing tells which one is the newest: give the path of one of them."
+    choice = newest_among(path, found)
+    if item is not None:
+        choice = replace(choice, newest=_of_item(path, choice, item))
+    elif len(found) < 2:
+        only = find_checkpoint(path)
+        if choice.passed or isinstance(only.format, PartsFormat):
+            only.open().close()  # the error says what is wrong with it
+        return only, choice
+    if len(choice.newest) == 1:
+        return choice.newest[0].location, choice
+    if choice.newest:
+        raise _items_error(path, choice.newest)
+    cause = several(path, [each.location for each in found]).cause
+    reason = choice.doubt or "Nothing tells which one is the newest"
+    if len(choice.passed) == len(found):
+        reason = "None of them is finished"
+    elif not choice.doubt and may_be_parts([each.step for each in found]):
+        reason += ", and they may be the files of the ranks of one save"
+    raise AmbiguousPath(cause, f"{reason[:1].upper()}{reason[1:]}: give the path of one of them.")
+
+
+def _of_item(path: Path, choice: Newest, item: str) -> list[Candidate]:
+    """The candidates of an item of the newest step."""
+    wanted = [each for each in choice.newest if item in (*each.item.split("/"), each.location.stem)]
+    if choice.newest and not wanted:
+        there = named([each.item for each in choice.newest]) or "none"
+        cause = (
+            f"The newest step of {os.fspath(path)}, {choice.newest[0].step}, has no item {item!r}."
         )
-    return chosen[0].location.path
+        raise ArgumentError(cause, f"Its items: {there}.")
+    return wanted
+
+
+def _items_error(path: Path, newest: Sequence[Candidate]) -> AmbiguousPath:
+    """Return the error of a newest step that has several checkpoints."""
+    listed = ", ".join(f"{each.location.path} ({each.location.format.name})" for each in newest)
+    cause = (
+        f"The newest step of {os.fspath(path)} is {newest[0].step}, and it has several items: "
+        f"{listed}."
+    )
+    item = newest[0].item
+    return AmbiguousPath(
+        cause, f"Choose one, such as `--latest --item {item}` or item={item!r}, or give its path."
+    )
 
 
 def candidates_of(path: Path) -> list[Candidate]:
-    """Return the checkpoints that a path may mean, in natural order."""
+    """Return the checkpoints that a path may mean, in natural order, and the folders of steps that
+    have none."""
+    storage, name = split_place(path)
     found = find_below(path)
-    # Of one, the last part counts.
-    return _candidates(split_place(path)[0].path if len(found) > 1 else os.curdir, found)
-
-
-def _candidates(folder: str, found: Sequence[Location]) -> list[Candidate]:
-    steps = differing([parts(folder, each) for each in found])
-    return [
-        Candidate(each, step, _saved(each), _is_finished(each, step))
-        for each, step in zip(found, steps, strict=True)
-    ]
+    return _candidates(storage, found) if not name else _of_one_name(found)
 
 
 def steps_of(path: Path) -> list[Candidate]:
@@ -110,34 +196,118 @@ def steps_of(path: Path) -> list[Candidate]:
     own = found[0].location if len(found) == 1 else None
     if name or own is None or own.storage != storage or own.format.capabilities.folder_index:
         return found
-    nearby = _candidates(storage.path, below(path))
-    return nearby if in_series([each.step for each in nearby]) else found
+    nearby = _candidates(storage, below(path))
+    steps = {each.step for each in nearby} - {os.path.basename(storage.path)}
+    return nearby if in_series([*steps]) else found
 
 
-def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the newest of some checkpoints; several of one step, none if unknown."""
-    finished = [each for each in found if each.is_finished]
-    stated = _stated(split_place(path)[0], finished)
-    if stated:
-        return stated
-    series = in_series([each.step for each in finished])
-    return [each for each in finished if each.step == series[-1]] if series else []
+def _of_one_name(found: Sequence[Location]) -> list[Candidate]:
+    """The candidates of a path that is not a folder's."""
+    return [Candidate(each, each.name, "", _saved(each), _is_finished(each, "")) for each in found]
 
 
-def _stated(storage: Storage, found: Sequence[Candidate]) -> list[Candidate]:
-    """The checkpoints of the step that a file in the folder names, as far as they exist."""
+def _candidates(storage: Storage, found: Sequence[Location]) -> list[Candidate]:
+    """The checkpoints below a folder, with their steps and items."""
+    paths = [parts(storage.path, each) for each in found]
+    depth = _depth_of_steps(paths)
+    candidates = []
+    for each, path in zip([*found], paths, strict=True):
+        step, item = path[depth], "/".join(path[depth + 1 :])
+        candidates.append(Candidate(each, step, item, _saved(each), _is_finished(each, step)))
+    steps = [each.step for each in candidates]
+    own = os.path.basename(storage.path)
+    if len(found) > 1 and not in_series(steps) and is_step(own):
+        # The folder is a step, and the checkpoints in it are its items.
+        candidates = [
+            replace(each, step=own, item="/".join(path))
+            for each, path in zip(candidates, paths, strict=True)
+        ]
+    elif found:
+        candidates += _empty_steps(storage, paths[0][:depth], steps)
+    return sorted(candidates, key=lambda each: natural_key(each.location.path))
+
+
+def _depth_of_steps(paths: Sequence[Sequence[str]]) -> int:
+    """Return the number of the component of each path that is a step's name.
+
+    The paths first differ there, or it is one before that that names a step, if several
+    items of one step are there.
+    """
+    if not paths:
+        return 0
+    depth = first_difference(paths)
+    if in_series([path[depth] for path in paths]):
+        return depth
+    return next((at for at in reversed(range(depth)) if is_step(paths[0][at])), depth)
+
+
+def _empty_steps(storage: Storage, folders: Sequence[str], steps: Sequence[str]) -> list[Candidate]:
+    """Return the folders next to the steps that are named like steps, and have no checkpoint."""
+    series = in_series(steps)
+    if not series:
+        return []
+    for name in folders:
+        storage = storage.folder(name)
+    pattern, form = pattern_of(series[0]), PartsFormat(_EMPTY)
+    return [
+        Candidate(Location(form, storage.folder(name), form.name), name, "", None, False)
+        for name in storage.folders()
+        if name not in steps and (pattern_of(name) == pattern or _is_temporary(name))
+    ]
+
+
+def newest_among(path: Path, found: Sequence[Candidate]) -> Newest:
+    """Return which of some checkpoints is the newest, as far as it is known."""
+    storage = split_place(path)[0]
+    gone = {each.step for each in found if not each.is_finished}
+    while True:
+        finished = [each for each in found if each.step not in gone]
+        stated, says = _stated(storage, finished)
+        newest = stated or _last_of_series(storage, finished)
+        broken = {each.step for each in newest if _lacks_files(each.location)}
+        if not broken:
+            break
+        gone |= broken
+    reason, doubt = (
+        (says, "") if stated or not says else ("", f"{says}, which is not there or not whole")
+    )
+    return Newest(newest, reason, doubt, [each for each in found if each.step in gone])
+
+
+def _last_of_series(storage: Storage, found: Sequence[Candidate]) -> list[Candidate]:
+    steps = [each.step for each in found]
+    if len(found) > 1 and len(set(steps)) == 1 and is_step(steps[0]):
+        return [*found]
+    series = [] if _PIPELINE in storage.names() else in_series(steps)
+    return [each for each in found if each.step == series[-1]] if series else []
+
+
+def _stated(storage: Storage, found: Sequence[Candidate]) -> tuple[list[Candidate], str]:
+    """The checkpoints of the step that a file or a link in the folder names, and what it says."""
     names = storage.names()
     state = read_state_file(storage, STATE_FILE) if STATE_FILE in names else None
     if state is not None:
         newest = os.path.basename(state.newest)
-        return [each for each in found if newest in (each.step, each.location.stem)]
+        chosen = [each for each in found if newest in (each.step, each.location.stem)]
+        return chosen, f"{STATE_FILE} names {newest}"
     if _MEGATRON in names:
-        number = _pointer(storage, _MEGATRON)
-        return [
-            each for each in found if _last_number(each.step) == _last_number(number) is not None
+        text = _pointer(storage, _MEGATRON)
+        chosen = [
+            each
+            for each in found
+            if each.step == text or _last_number(each.step) == _last_number(text) is not None
         ]
-    name = _pointer(storage, _DEEPSPEED) if _DEEPSPEED in names else ""
-    return [each for each in found if each.step == name]
+        return chosen, f"{_MEGATRON} names {text}"
+    pointers = {name: _pointer(storage, name) for name in _DEEPSPEED if name in names}
+    if storage.local_path is not None:
+        links = {name: os.path.join(storage.local_path, name) for name in _LINKS}
+        pointers |= {
+            name: os.readlink(link) for name, link in links.items() if os.path.islink(link)
+        }
+    for name, text in pointers.items():
+        newest = os.path.basename(text.rstrip("/"))
+        return [each for each in found if each.step == newest], f"{name} names {newest}"
+    return [], ""
 
 
 def _pointer(storage: Storage, name: str) -> str:
@@ -150,7 +320,7 @@ def _pointer(storage: Storage, name: str) -> str:
 
 
 def _last_number(text: str) -> int | None:
-    numbers = re.findall("[0-9]+", text)
+    numbers = re.findall("[0-9]{1,18}", text)
     return int(numbers[-1]) if numbers else None
 
 
@@ -166,7 +336,28 @@ def _saved(found: Location) -> float | None:
 def _is_finished(found: Location, step: str) -> bool:
     """Return False if the checkpoint is named by its index, and that is missing, or its step has a
     temporary name."""
-    kind = kind_of_folder([step])
-    if kind and kind.is_lost:
+    form = found.format
+    if _is_temporary(step) or (isinstance(form, PartsFormat) and form.kind.is_lost):
         return False
-    return format_of_name(found.name) != found.format.name or found.name in found.storage.names()
+    return format_of_name(found.name) != form.name or found.name in found.storage.names()
+
+
+def _is_temporary(step: str) -> bool:
+    kind = kind_of_folder([step])
+    return kind is not None and kind.is_lost
+
+
+def _lacks_files(found: Location) -> bool:
+    """Return True if a checkpoint on a disk lacks its index, or a file that its index names."""
+    if found.storage.local_path is None:
+        return False
+    try:
+        with closing(found.open()) as source:
+            there = {*found.storage.names()}
+            return not source.places and any(
+                "/" not in name and name not in there for name in source.index.files
+            )
+    except IncompleteCheckpoint:
+        return True
+    except ShardvarError:  # the command itself says what is wrong
+        return False

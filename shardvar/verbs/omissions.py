@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from shardvar.errors import ShardvarError
+from shardvar.formats.parts import PartsFormat
 from shardvar.formats.table import formats_of, is_side
 from shardvar.storage.links import outer_links
 from shardvar.storage.local import split_place
@@ -41,7 +42,7 @@ def find_omissions(path: Path) -> Omissions:
     storage, name = split_place(path)
     folder = storage.local_path
     found = find_below(path) if folder is not None and not name else []
-    if folder is None or not found:
+    if folder is None or not found or any(isinstance(each.format, PartsFormat) for each in found):
         return Omissions()
     here = [each for each in found if each.storage == storage]
     files = sorted({each.name for each in _side_files(storage)} - {each.name for each in here})

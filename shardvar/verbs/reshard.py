@@ -23,6 +23,7 @@ import numpy as np
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import open_below
+from shardvar.formats.parts import PartsFormat, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, Metadata, take_tensors
@@ -286,6 +287,11 @@ def _find(
             "Rescue them one by one, then join.",
         )
     found = list(map(find_checkpoint, sources))
+    for each in found:
+        if isinstance(each.format, PartsFormat):
+            each.open()  # the error says what it is
+    if len(found) == 1:
+        check_not_a_part(found[0].storage, found[0].name)
     goal = find_target(target, format, otherwise=found[0].format.name)
     for each in found:
         if is_same(each, goal):

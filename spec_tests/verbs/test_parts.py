@@ -1,0 +1,196 @@
+"""Saves in parts: files of single ranks, interrupted saves, and the saves that only their writers
+read.
+
+None is a checkpoint, a step or a model, whichever path leads to it and whatever verb is asked.
+"""
+
+import pickle
+import string
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import AmbiguousPath, IncompleteCheckpoint, ShardvarError, UnsupportedError
+from shardvar.verbs.steps import in_series
+from spec_tests.helpers.command_line import Run, run
+
+__all__ = ["run"]
+
+WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=8)
+PROCESSES = ("rank", "mp_rank_", "shard-", "tp", "pp_", "host.", "worker_", "local_rank_", "node-")
+ENDINGS = st.sampled_from([".safetensors", ".npz", ".pt"])
+
+
+def put(path: Path, value: float = 1.0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sv.save(path, {"w": np.full((2, 3), value, np.float32)})
+
+
+def refused(path: Path, target: Path) -> ShardvarError:
+    """The error of a path, which is the same in every verb; nothing is written."""
+    errors = []
+    verbs: list[Callable[[], object]] = [
+        lambda: sv.load(path),
+        lambda: sv.open_checkpoint(path),
+        lambda: sv.newest_checkpoint(path),
+        lambda: sv.reshard(path, target),
+        lambda: sv.diff(path, path),
+    ]
+    for verb in verbs:
+        with pytest.raises((UnsupportedError, IncompleteCheckpoint)) as caught:
+            verb()
+        errors.append(caught.value)
+    assert len({error.cause for error in errors}) == 1 and not target.exists()
+    assert errors[0].remedy
+    return errors[0]
+
+
+@settings(max_examples=6)
+@given(st.sampled_from(PROCESSES), WORDS, WORDS, ENDINGS, st.integers(2, 3), st.booleans())
+def test_files_of_single_ranks_are_one_save_and_no_steps(
+    word: str,
+    before: str,
+    after: str,
+    ending: str,
+    count: int,
+    in_folders: bool,
+) -> None:
+    folder = Path(tempfile.mkdtemp())
+    names = [f"{before}-{word}{rank}" for rank in range(count)]
+    files = [
+        folder / "save" / (f"{name}/{after}{ending}" if in_folders else f"{name}_{after}{ending}")
+        for name in names
+    ]
+    for file in files:
+        put(file)
+    target = folder / "whole.npz"
+    assert "rank" in refused(folder / "save", target).cause
+    assert sorted(sv.load(files[-1])) == ["w"]  # one may look into a part
+    with pytest.raises(UnsupportedError, match="one part of a larger save") as caught:
+        sv.reshard(files[-1], target)
+    assert "--concat" in caught.value.remedy and not target.exists()
+    sv.reshard(files, target, concat={"w": 0})
+    assert sv.load(target)["w"].shape == (2 * count, 3)
+
+
+@settings(max_examples=6)
+@given(WORDS, ENDINGS, st.integers(2, 4), st.booleans())
+def test_the_index_of_torch_checkpointing_makes_numbered_files_ranks(
+    item: str, ending: str, count: int, is_read: bool
+) -> None:
+    folder = Path(tempfile.mkdtemp())
+    files = [folder / "save" / f"{item}_{rank}{ending}" for rank in range(count)]
+    for file in files:
+        put(file)
+    index: object = {"world_size": count, "items": {item: [1, 2]}} if is_read else [item]
+    (folder / "save" / "metadata.pkl").write_bytes(pickle.dumps(index))
+    assert "torch_checkpointing" in refused(folder / "save", folder / "whole.npz").cause
+    with pytest.raises(UnsupportedError, match="one part of a larger save"):
+        sv.reshard(files[0], folder / "half.npz")
+    for file in files[1:]:
+        file.unlink()
+    if is_read:  # the others are lost
+        refused(folder / "save", folder / "whole.npz")
+    (folder / "save" / "metadata.pkl").write_bytes(pickle.dumps({"world_size": 1}))
+    assert sorted(sv.load(folder / "save")) == ["w"]
+
+
+@pytest.mark.parametrize("step", ["iter_0000005", "x"])
+def test_a_lone_common_file_of_megatron_is_an_interrupted_save(
+    step: str, tmp_path: Path, run: Run
+) -> None:
+    sv.save(tmp_path / "run" / "iter_0000004", {"w": np.ones(3)}, format="torch")
+    put(tmp_path / "run" / step / "common.pt")
+    for path in (tmp_path / "run" / step, tmp_path / "run" / step / "common.pt"):
+        assert "without its tensors" in refused(path, tmp_path / "out.npz").cause
+        assert run("verify", path).code == 1
+        assert run("inspect", path).code == 3
+    if step != "x":
+        assert sv.newest_checkpoint(tmp_path / "run").endswith("iter_0000004")
+        outcome = run("verify", tmp_path / "run", "--latest")
+        assert (
+            outcome.code == 0 and "passed over 1 unfinished checkpoint: iter_0000005" in outcome.err
+        )
+        listed = run("inspect", tmp_path / "run").out
+        assert "iter_0000005  parts" in listed and "not finished" in listed
+    sv.save(tmp_path / "run" / step, {"w": np.ones(3)}, format="torch", force=True)
+    assert sorted(sv.load(tmp_path / "run" / step)) == ["w"]
+
+
+def universal(folder: Path) -> None:
+    for name in ("embed.weight", "layers.0.bias"):
+        for state in ("fp32", "exp_avg", "exp_avg_sq"):
+            put(folder / "zero" / name / f"{state}.pt")
+    put(folder / "mp_rank_00_model_states.pt")
+
+
+def megatron(folder: Path) -> None:
+    for rank in range(2):
+        put(folder / f"mp_rank_{rank:02}" / "model_optim_rng.pt")
+
+
+def deepspeed(folder: Path) -> None:
+    for rank in range(2):
+        put(folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (universal, "Universal Checkpoint of DeepSpeed"),
+        (megatron, "Megatron"),
+        (deepspeed, "DeepSpeed"),
+    ],
+)
+def test_the_saves_of_trainers_are_named_at_each_path_and_as_steps(
+    make: Callable[[Path], None], words: str, tmp_path: Path, run: Run
+) -> None:
+    for step in (5, 10):
+        make(tmp_path / "run" / f"global_step{step}")
+    step = tmp_path / "run" / "global_step10"
+    assert words in refused(step, tmp_path / "out").cause
+    if make is universal:
+        assert words in refused(step / "zero", tmp_path / "out").cause
+        assert words in refused(step / "zero" / "embed.weight", tmp_path / "out").cause
+        assert sorted(sv.load(step / "zero" / "embed.weight" / "fp32.pt")) == ["w"]
+    assert sv.newest_checkpoint(tmp_path / "run") == str(step)
+    (tmp_path / "run" / "latest").write_text("global_step5")
+    outcome = run("verify", tmp_path / "run", "--latest")
+    assert outcome.code == 3 and words in outcome.err and "latest names global_step5" in outcome.err
+    assert "Nothing tells" not in outcome.err
+
+
+def test_numbers_from_zero_may_be_ranks_and_have_no_newest(tmp_path: Path) -> None:
+    for number in range(2):
+        put(tmp_path / f"model_{number}.safetensors")
+    with pytest.raises(AmbiguousPath, match="may be the files of the ranks of one save"):
+        sv.newest_checkpoint(tmp_path)
+
+
+@given(
+    WORDS, st.lists(st.integers(0, 10**6), min_size=1, unique=True), st.lists(WORDS, unique=True)
+)
+def test_one_numbered_name_is_no_series_and_two_are(
+    word: str, numbers: list[int], others: list[str]
+) -> None:
+    """Unless the name has a word for a step, or is a number."""
+    assume(word not in others and "rank" not in word)
+    assume(
+        not {word} & {"tp", "pp", "mp", "step", "steps", "iter", "epoch", "ckpt", "part", "node"}
+    )
+    assume(not {word} & {"fp", "bf", "i", "q", "iq", "int", "uint", "float", "gpu", "host", "proc"})
+    assume(not {word} & {"shard", "worker", "process", "device", "replica", "round", "update"})
+    names = [f"{word}_{number}" for number in numbers]
+    found = in_series([*names, *others])
+    if len(names) == 1 or sorted(numbers) == [*range(len(numbers))]:
+        assert found == []
+    else:
+        assert found == [f"{word}_{number}" for number in sorted(numbers)]
+    assert in_series([f"step-{numbers[0]}", *others]) == [f"step-{numbers[0]}"]
+    assert in_series([str(numbers[0]), *others]) == [str(numbers[0])]

@@ -101,7 +101,7 @@ picture: .venv/installed .venv-browser/installed ## draw docs/images/inspect.svg
 	@if .ci/chromium; then $(BROWSER) -m spec_tests.helpers.view_picture; fi
 
 # Where `make test` takes a sample of the combinations.
-THOROUGH := spec_tests/crash spec_tests/verbs/test_bucket_workers.py spec_tests/verbs/test_every_bit.py spec_tests/engine
+THOROUGH := spec_tests/crash spec_tests/objects/test_shared_directory.py spec_tests/verbs/test_bucket_workers.py spec_tests/verbs/test_every_bit.py spec_tests/engine
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and try every combination of the tests of crashes
 	OPENBLAS_NUM_THREADS=1 $(DEV) -m spec_tests.helpers.killed_writers 2000

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError, ArgumentTypeError, LockHeld
 from shardvar.pictures.words import message
 from shardvar.planning.policies import Policy
 from shardvar.reference.objects.checkpoint import Checkpoint
@@ -115,8 +115,9 @@ class CheckpointManager:
     -----
     A manager takes over the checkpoints in the directory that the state file lists as saved by a
     manager under this ``checkpoint_name``; other checkpoints and files are never touched. Opening a
-    manager changes nothing on the disk, so that another process may open one to restore. Of two
-    that save in one directory at once, one gets ``LockHeld``.
+    manager changes nothing on the disk, so that another process may open one to restore. Only one
+    may save in a directory: ``save`` raises ``LockHeld``, and writes nothing, if another manager is
+    saving there, or has saved there since this one read or wrote the state file.
 
     Examples
     --------
@@ -167,7 +168,10 @@ class CheckpointManager:
         check_string(checkpoint_name, "names of checkpoints")
         storage = self._series().storage
         self._own = re.compile(re.escape(checkpoint_name) + r"-\d+", re.DOTALL | re.ASCII)
-        self._state = _take_over(read_state(storage), self._own, clock(), self._directory)
+        there = read_state(storage)
+        self._state = _take_over(there, self._own, clock(), self._directory)
+        # The content that the state file may have if only this manager saves.
+        self._known = {there: self._state}
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -237,7 +241,7 @@ class CheckpointManager:
         ArgumentError
             If a number is not an integer >= 0.
         LockHeld
-            If another manager is saving in the directory.
+            If another manager is saving in the directory, or has saved there since this one did.
         StorageError
             If the disk is full, or the file system refuses.
         """
@@ -336,18 +340,24 @@ class CheckpointManager:
         storage.make()
         with storage.lock(_LOCK):
             there = read_state(storage)
+            if there not in self._known:
+                raise _shared_error(self._directory, there)
+            self._known = {there: self._known[there]}
             # Plan: the checkpoint, and the names that go. What an earlier save left is removed
             # first, to make room for the new one.
             write = planned or plan()
-            state, gone = plan_rotation(self._state, target.name, self._clock(), self._retention)
+            state, gone = plan_rotation(
+                self._known[there], target.name, self._clock(), self._retention
+            )
             left = remove_checkpoints(series, self._unfinished(storage, there))
             # Note. A checkpoint that is overwritten exists already, and stays if the save fails.
             is_new = there is None or target.name not in (there.newest, *there.kept)
             write_note(storage, there, [*left, *gone, *([target.name] if is_new else [])])
             # Commit: the checkpoint, then the state file.
             report = write()
+            self._known[state] = state  # before it is written: an error may leave either
             write_state(storage, state)
-            self._state = state
+            self._state, self._known = state, {state: state}
             if step is not None:
                 self._last_step = step
             # Remove, and keep in the note only what could not be removed.
@@ -384,6 +394,17 @@ def _take_over(
     ]
     return SeriesState(
         state.newest, tuple(each for each, _ in kept), tuple(saved for _, saved in kept), preserved
+    )
+
+
+def _shared_error(directory: str, there: SeriesState | None) -> LockHeld:
+    """Return the error for a directory whose state file this manager has not written."""
+    found = "its state file is gone" if there is None else f"the newest there is {there.newest}"
+    return LockHeld(
+        f"{directory}: another manager or program has saved here since this manager did: {found}. "
+        "Nothing was written.",
+        "Let one manager save in a directory. To go on with this one, stop the other one, and make "
+        "the manager again.",
     )
 
 

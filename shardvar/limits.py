@@ -22,8 +22,13 @@ what it adds to the key before it, and every 16th key is whole, so that 16 keys 
 times the bytes that they take."""
 
 MAX_PAYLOAD_EXPANSION: Final = 16
-"""Bytes of all payloads of a data file, for each byte of the file, above 1 MiB: the same bytes may
-have several names, but a small file must not become a thousand large arrays."""
+"""Bytes of all payloads of a data file, for each byte of the file, above 1 MiB in all files: the
+same bytes may have several names, but a small file must not become a thousand large arrays."""
+
+MAX_VIEW_EXPANSION: Final = 256
+"""Bytes of all tensors of files of torch.save, for each byte of their storages, above 64 MiB.
+Tensors may share a storage, and repeat its elements. A layer that is used by all others has as many
+names as the model has layers, and a mask of a byte may have the square of the longest sequence."""
 
 MAX_RANK: Final = 64
 """Axes of a tensor, as in NumPy 2."""
@@ -97,10 +102,11 @@ MAX_CODEC_EXPANSION: Final = 1 << 15
 """Bytes from a compressed byte of Zarr or Orbax: zstd makes 128 KiB of 4 bytes."""
 
 MAX_ABSENT_FILES: Final = 1 << 16
-"""Files of an array of Zarr that are absent, and for which the fill value stands."""
+"""Files that are absent from all arrays of a Zarr group, read as the fill value, above
+16 (``MAX_PAYLOAD_EXPANSION``) for each file that there is."""
 
 MAX_FILL_NBYTES: Final = 1 << 30
-"""Bytes of a group of Zarr for which the fill value stands."""
+"""Bytes that these files would have, above 16 for each byte of the files that there are."""
 
 MAX_STATE_NBYTES: Final = 1 << 26
 """Bytes of the state file of a directory of checkpoints: half a million paths."""

@@ -227,13 +227,15 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
     ``file_nbytes`` are the sizes.
 
     The same bytes may have several names. But all payloads of a file have at most
-    ``MAX_PAYLOAD_EXPANSION`` times its bytes, or ``_FREE_NBYTES``: otherwise a small file could
-    become many large arrays.
+    ``MAX_PAYLOAD_EXPANSION`` times its bytes: otherwise a small file could become many large
+    arrays. What all files have beyond that may be ``_FREE_NBYTES``.
     """
     # Floats, which do not overflow.
     total = np.bincount(entries.file, entries.slices.nbytes, len(file_nbytes))
-    allowed = np.maximum(MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), _FREE_NBYTES)
-    is_suspect = (total > allowed)[entries.file] & (entries.slices.nbytes > 0)
+    beyond = np.maximum(total - MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), 0)
+    if beyond.sum() <= _FREE_NBYTES:
+        return np.zeros(len(entries), np.bool)
+    is_suspect = (beyond > 0)[entries.file] & (entries.slices.nbytes > 0)
     # Sorted by file and start, a payload that shares bytes with any later one shares some with the
     # next one. The remaining ones are apart from each other, and so together not larger than their
     # file.

@@ -4,7 +4,7 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
 ``torch.save``. In the order in which they build on each other:
 
     names       file names, and what a person may type for a checkpoint
-    tensors     tensors and objects, from the nodes of a pickle; the names of element types
+    tensors     tensors, from the nodes of a pickle; the names of element types
     archive     the zip archives of ``torch.save``, read and written
     items       a stored tensor or object, and what surrounds it in a file
     metadata    the index of a distributed checkpoint

@@ -28,7 +28,7 @@ from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import Archive, Read, Record, open_archive
-from shardvar.formats.torch.objects import plain_of
+from shardvar.formats.torch.objects import TextRoom, plain_of
 from shardvar.formats.torch.tensors import (
     StoredTensor,
     is_tensor,
@@ -117,16 +117,17 @@ class StoredObject:
     """Its encoding (``wire.plain``)."""
 
 
-def object_of(node: Any) -> StoredObject:
-    """Return a parsed object; raise if it is not plain."""
-    value = plain_of(node)
+def object_of(node: Any, room: TextRoom) -> StoredObject:
+    """Return a parsed object; raise if it is not plain, or if its pickle has no ``room`` for it."""
+    value = plain_of(node, room)
     return StoredObject(payload_of(value), encode_value(value).encode("ascii"))
 
 
 def encoding_in(item: bytes) -> bytes:
     """Return the encoding of the object in an item."""
     archive = open_archive(lambda start, nbytes: item[start : start + nbytes], 0, len(item))
-    return object_of(parse_pickle(archive.pickle(), is_typed=True)[0]).encoding
+    pickle = archive.pickle()
+    return object_of(parse_pickle(pickle, is_typed=True)[0], TextRoom.of(len(pickle))).encoding
 
 
 def read_view(view: View, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
@@ -247,6 +248,14 @@ class Frames:
                 "The item holds an object, and the index says that it is a tensor.", WRITE_AGAIN
             )
         view = view_of(archive, tensor_of(root), archive.is_big_endian())
+        if view.nbytes > view.record.nbytes:
+            # torch writes such a view as its elements. Here, an item of a few bytes could claim any
+            # number of them.
+            cause = (
+                f"Its {view.nbytes} bytes are repeated from a storage of {view.record.nbytes}, "
+                "which no item holds."
+            )
+            raise InvalidCheckpoint(cause, WRITE_AGAIN)
         if is_small and (view.tensor.dtype, view.tensor.shape) == kind:
             made = _template_of(archive, view, item, start)
             if made is not None:
@@ -259,7 +268,8 @@ class Frames:
         opened = self.data.open(file)
         item = self._whole(opened, start, nbytes) if nbytes <= _SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
-        value = plain_of(parse_pickle(archive.pickle(), is_typed=True)[0])
+        pickle = archive.pickle()
+        value = plain_of(parse_pickle(pickle, is_typed=True)[0], TextRoom.of(len(pickle)))
         return payload_of(value), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:

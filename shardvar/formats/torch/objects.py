@@ -15,12 +15,14 @@ and cyclic as the file likes, so their depth and their size are bounded while th
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
-from shardvar.errors import UnsupportedError
+from shardvar.errors import InvalidCheckpoint, UnsupportedError
 from shardvar.formats.torch.tensors import CALLS, of_builtins, unsupported
+from shardvar.wire.damage import DISTRUST
 from shardvar.wire.inert import SIZE, Global, Node, OrderedMap, Size
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import MAX_DEPTH, MAX_TEXT, Tagged, too_large
@@ -38,12 +40,41 @@ _TORCH_DTYPE = re.compile(
     re.ASCII,
 )
 """The names of dtypes of torch, including ones that tensors of shardvar cannot have."""
+_MAX_EXPANSION, _FREE_TEXT = 64, 1 << 16
+"""Characters and items of all objects of a pickle, for each of its bytes, and of any pickle. A name
+of 64 characters that comes again is a reference of two bytes."""
 
 
-def plain_of(item: Any) -> Any:
+@dataclass(slots=True)
+class TextRoom:
+    """The characters, digits and items that the objects of one pickle may still have: values that
+    objects share could make them as large as the square of the pickle."""
+
+    left: int
+    """Their number."""
+
+    @classmethod
+    def of(cls, nbytes: int) -> Self:
+        """Return the room of a pickle of ``nbytes``."""
+        return cls(max(_FREE_TEXT, _MAX_EXPANSION * nbytes))
+
+
+def plain_of(item: Any, room: TextRoom | None = None) -> Any:
     """Return the plain value of a parsed object; raise the error for the first part that is not
-    plain."""
-    return _Copy().of(item, 0)
+    plain, or ``InvalidCheckpoint`` if its pickle has no ``room`` left."""
+    if room is not None and room.left <= 0:
+        cause = (
+            f"The objects of the file have more than {_MAX_EXPANSION} times as many characters and "
+            "items as their pickle has bytes."
+        )
+        raise InvalidCheckpoint(cause, DISTRUST)
+    copy = _Copy()
+    try:
+        return copy.of(item, 0)
+    finally:
+        # An error also took its time.
+        if room is not None:
+            room.left -= max(MAX_TEXT - copy.left, 1)
 
 
 class _Copy:

@@ -114,7 +114,11 @@ def _read_rank(
     for key in unpickled.leaves:
         try:
             value = unpickled.value(key)
-            part = share_of(value, rank, unpickled.view) if is_tensor(value) else object_of(value)
+            part = (
+                share_of(value, rank, unpickled.view)
+                if is_tensor(value)
+                else object_of(value, unpickled.room)
+            )
             parts.setdefault(key, []).append((rank, part))
         except READ_ERRORS as error:
             contents.faults.setdefault(key, error.at(file.name, repr(key)))

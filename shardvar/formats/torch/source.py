@@ -16,11 +16,12 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import Record
 from shardvar.formats.torch.items import StoredObject, View, read_view
 from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.limits import MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.damage import corrupt
+from shardvar.wire.damage import corrupt, past_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class TorchSource(FileSource):
 
 
 _BLOCK_NBYTES = 1 << 22
+_FREE_NBYTES = 1 << 26
+"""Bytes that the tensors of any files may have, however small these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ class SavedContents:
 
 def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     """Return the source; decoded slices and objects are known by the number of their row."""
+    _check_views(contents)
     keys = sorted(contents.stored.keys() - contents.faults.keys())
     rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
     views = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, View)}
@@ -172,6 +176,30 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     storage_checks = StorageChecks(_parts(storages), partial(_storage_errors, data, storages))
     is_covered = lambda key: key not in contents.unguarded  # noqa: E731
     return TorchSource(index, data, views, payloads, look, carry, is_covered, storage_checks)
+
+
+def _check_views(contents: SavedContents) -> None:
+    """Make faults of the keys with which the tensors are too large for their storages: they share
+    bytes, or repeat them."""
+    views = {
+        key: [(each.file, each.value) for each in held if isinstance(each.value, View)]
+        for key, held in contents.stored.items()
+    }
+    storages = {
+        (file, view.record.start): view.record.nbytes
+        for held in views.values()
+        for file, view in held
+    }
+    room = _FREE_NBYTES + MAX_VIEW_EXPANSION * sum(storages.values())
+    for key in sorted(views):
+        nbytes = sum(view.nbytes for _, view in views[key])
+        if nbytes > room:
+            cause = (
+                f"{key!r}: With its {nbytes} bytes, the tensors have too many for their storages"
+            )
+            contents.faults.setdefault(key, past_limit(cause, "MAX_VIEW_EXPANSION"))
+        else:
+            room -= nbytes
 
 
 def _carried(

@@ -37,6 +37,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
 from shardvar.formats.torch.items import View, object_of, view_of
 from shardvar.formats.torch.names import LEGACY_MAGIC, is_bare
+from shardvar.formats.torch.objects import TextRoom
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
 from shardvar.formats.torch.tensors import StoredTensor, is_tensor, unsupported
@@ -203,6 +204,8 @@ class Unpickled:
     """The keys that several values have."""
     nbytes: int
     """The size of the pickle."""
+    room: TextRoom
+    """The characters and items that its objects may still have."""
 
     def value(self, key: str) -> Any:
         """Return the value of a key; ``InvalidCheckpoint`` if there are several."""
@@ -229,7 +232,9 @@ def unpickle(file: ReadableFile) -> Unpickled:
             and leaves.get("") is root
         ):
             raise unsupported(root)
-        return Unpickled(archive, archive.is_big_endian(), leaves, clashes, len(data))
+        return Unpickled(
+            archive, archive.is_big_endian(), leaves, clashes, len(data), TextRoom.of(len(data))
+        )
 
 
 def _whole(archive: Archive, most: int) -> frozenset[str]:
@@ -334,13 +339,13 @@ def _add(
     unpickled = unpickle(file)
     if not unpickled.archive.has_checksums:
         contents.unguarded |= unpickled.leaves.keys()
-    for key in unpickled.leaves.keys() if wanted is None else unpickled.leaves.keys() & wanted:
+    for key in [key for key in unpickled.leaves if wanted is None or key in wanted]:
         try:
             value = unpickled.value(key)
             stored = (
                 Stored.whole(number, whole_of(value, unpickled.view))
                 if is_tensor(value)
-                else Stored(number, object_of(value))
+                else Stored(number, object_of(value, unpickled.room))
             )
             contents.stored[key] = [stored]
         except READ_ERRORS as error:

@@ -2,7 +2,7 @@
 
     an entry   one chunk, cut to the array's shape; plain if it lies in its file as in memory
 
-Laws, of each array by itself:
+Laws, of each array by itself, but for what may be absent (``Allowance``):
 
     a chunk that is absent   is damage, unless the format says that the fill value stands for it;
                              zero is the fill value of version 2 without one
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import prod
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 
@@ -94,12 +94,15 @@ class Chunks:
         return plain
 
     @property
+    def is_absent(self) -> Bools:
+        """[m] True for chunks that have elements and are not stored."""
+        absent: Bools = ~self.is_present & (self.shape > 0).all(axis=1)
+        return absent
+
+    @property
     def is_guarded(self) -> bool:
         """Return True if checksums cover every element."""
-        # An array without elements has nothing to guard.
-        return self.metadata.is_guarded and bool(
-            (self.is_present | (self.shape == 0).any(axis=1)).all()
-        )
+        return self.metadata.is_guarded and not self.is_absent.any()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,42 @@ class Convention:
     """The name of the file that stands for all of them."""
     texts: str = ""
     """The name of the file of strings."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """The amount of a checkpoint that may still be absent. All its arrays share it: a description
+    of a few hundred bytes can claim as much as a large one."""
+
+    files: int
+    """Chunks."""
+    nbytes: int
+    """Bytes for which the fill value stands."""
+    claims: int
+    """Bytes of chunks of a database that are not compared with what is stored of them."""
+
+    @classmethod
+    def of(cls, count: int, stored: int) -> Self:
+        """Return the room of a checkpoint of ``count`` files with ``stored`` bytes in all."""
+        # What grows with the files costs no more than reading them.
+        return cls(
+            MAX_ABSENT_FILES + MAX_PAYLOAD_EXPANSION * count,
+            MAX_FILL_NBYTES + MAX_PAYLOAD_EXPANSION * stored,
+            MAX_PAYLOAD_EXPANSION * stored,
+        )
+
+    def take(self, chunks: Chunks) -> None:
+        """Take the absent chunks of one more array; raise if there is no room for them."""
+        is_absent = chunks.is_absent
+        itemsize = numpy_dtype(chunks.metadata.dtype).itemsize
+        # Floats, which do not overflow.
+        filled = int(chunks.shape[is_absent].prod(axis=1, dtype=np.float64).sum()) * itemsize
+        if filled > self.nbytes:
+            raise past_limit(
+                f"With {filled} bytes more, the fill value stands for too many", "MAX_FILL_NBYTES"
+            )
+        self.files -= int(is_absent.sum())
+        self.nbytes -= filled
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +174,8 @@ class ArrayContents:
     _payloads: list[bytes] = field(default_factory=list)
     first: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     """[n + 1] the number of the first entry of each array."""
+    is_absent: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
+    """[m] True for entries that are absent chunks, by number."""
 
     def add(
         self,
@@ -144,21 +185,14 @@ class ArrayContents:
         decoder: Decoder,
     ) -> None:
         """Add arrays, each checked by itself."""
-        budget = MAX_FILL_NBYTES
         stored = sum(listing.sizes.values())
+        room = Allowance.of(len(listing.names), stored)
         for each in sorted(found, key=lambda one: one.key):
             try:
                 metadata = parse_array(each.data, each.version)
-                chunks = _chunks(each, metadata, listing.below(each.path), convention.fills)
-                filled = _fill_nbytes(chunks)
-                budget -= filled
-                if budget < 0:
-                    raise past_limit(
-                        f"With {filled} bytes more, the fill value stands for too many",
-                        "MAX_FILL_NBYTES",
-                    )
+                chunks = _chunks(each, metadata, listing.below(each.path), convention.fills, room)
                 if convention.is_database:
-                    _check_values(chunks, decoder, stored)
+                    _check_values(chunks, decoder, room)
                 else:
                     _check_files(chunks, listing)
             except READ_ERRORS as error:
@@ -190,6 +224,9 @@ class ArrayContents:
         counts = [*np.diff(self.first).tolist(), *([1] * len(self.texts))]
         tensor = np.repeat(np.arange(len(keys)), np.array(counts, np.int64))
         nbytes = np.array([0] * int(self.first[-1]) + [*map(len, self.texts.values())], np.int64)
+        self.is_absent = np.concatenate(
+            [*(chunks.is_absent for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
+        )
         # Values of the database have no files.
         plain = np.concatenate(
             [*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
@@ -239,18 +276,25 @@ def _paths(chunks: Chunks) -> Iterator[str]:
 
 
 def _chunks(
-    description: Description, metadata: ArrayMetadata, there: list[str], fills: bool
+    description: Description,
+    metadata: ArrayMetadata,
+    there: list[str],
+    fills: bool,
+    room: Allowance,
 ) -> Chunks:
-    """Return the chunks of an array; ``there`` are stored."""
+    """Return the chunks of an array; ``there`` are stored, and as many as ``room`` has may be
+    absent."""
     counts, names = prod(metadata.counts), {*there}.difference(_OWN)
     may_be_absent = (
         fills and (metadata.has_fill or metadata.version == 2) and not metadata.is_complete
     )
     # No list is made whose length is a claim.
-    if counts > len(names) + (MAX_ABSENT_FILES if may_be_absent else 0):
+    if counts > len(names) + (max(room.files, 0) if may_be_absent else 0):
         if may_be_absent:
             raise past_limit(
-                f"{counts} chunks are claimed, and {len(names)} stored", "MAX_ABSENT_FILES"
+                f"{counts} chunks are claimed, and {len(names)} stored, so that in all arrays "
+                "too many are absent",
+                "MAX_ABSENT_FILES",
             )
         raise _absent(metadata, names, counts)
     expected = [*metadata.chunk_names()] if counts else []
@@ -266,9 +310,10 @@ def _chunks(
             if rank
             else step.reshape(1, 0)
         )
-        return Chunks(
-            description, metadata, offset, np.minimum(step, extent - offset), expected, is_present
-        )
+        shape = np.minimum(step, extent - offset)
+        chunks = Chunks(description, metadata, offset, shape, expected, is_present)
+        room.take(chunks)
+        return chunks
     # An array without elements has one slice, which is stored nowhere.
     empty = np.zeros((1, rank), np.int64)
     return Chunks(description, metadata, empty, extent.reshape(1, rank), [""], np.zeros(1, np.bool))
@@ -278,14 +323,6 @@ def _absent(metadata: ArrayMetadata, names: set[str], counts: int) -> Incomplete
     first = next(islice((name for name in metadata.chunk_names() if name not in names), 1), "")
     lost = f"The chunk {first!r}, one of {counts}, is missing."
     return IncompleteCheckpoint(lost, "Copy the checkpoint again, with all its folders.")
-
-
-def _fill_nbytes(chunks: Chunks) -> int:
-    """Return the bytes that absent chunks become."""
-    if chunks.is_present.all():
-        return 0
-    itemsize = numpy_dtype(chunks.metadata.dtype).itemsize
-    return int(chunks.shape[~chunks.is_present].prod(axis=1, dtype=np.float64).sum()) * itemsize
 
 
 def _check_files(chunks: Chunks, listing: PathListing) -> None:
@@ -311,14 +348,14 @@ def _check_files(chunks: Chunks, listing: PathListing) -> None:
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
 
 
-def _check_values(chunks: Chunks, decoder: Decoder, stored: int) -> None:
-    """Raise unless each value of the database may be as large as it must be; ``stored`` are the
-    bytes of all files."""
+def _check_values(chunks: Chunks, decoder: Decoder, room: Allowance) -> None:
+    """Raise unless each value of the database may be as large as it must be."""
     metadata = chunks.metadata
     nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
-    # A claim that is not much larger than the files is harmless, and this saves a question for each
-    # chunk.
-    if nbytes * len(chunks.names) <= stored * MAX_PAYLOAD_EXPANSION:
+    # Claims that together are not much larger than the files are harmless, and this saves a
+    # question for each chunk.
+    if nbytes * len(chunks.names) <= room.claims:
+        room.claims -= nbytes * len(chunks.names)
         return
     for name in chunks.names:
         least = max(-(-nbytes // MAX_CODEC_EXPANSION), metadata.min_nbytes)

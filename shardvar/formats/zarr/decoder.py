@@ -139,6 +139,24 @@ class Decoder:
             array: Array = np.ascontiguousarray(pending.result())
         return array.reshape(-1).view(np.uint8).data
 
+    def fill_value(self, path: str, document: Mapping[str, Any]) -> bytes:
+        """Return the element that stands for absent chunks of an array; no file is looked at."""
+        module = _tensorstore()
+        with _Translation(path):
+            empty = module.open(
+                {
+                    "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
+                    "kvstore": {"driver": "memory"},
+                    "metadata": dict(document),
+                    "fill_missing_data_reads": True,
+                },
+                open=True,
+                assume_metadata=True,
+                read=True,
+            ).result()
+            element: bytes = empty[(0,) * empty.rank].read().result().tobytes()
+        return element
+
     def _array(self, path: str, document: Mapping[str, Any], fills: bool) -> Any:
         with _lock:
             found = self._arrays.get(path)

@@ -4,6 +4,10 @@ A chunk is decoded whole, or if it consists of inner chunks, some rows of these 
 decoded last is kept, since the engine asks for blocks of it one after the other. The engine says
 what it will ask for next (``expect``): chunks without inner ones are decoded ahead, by
 TensorStore's threads.
+
+An absent chunk, for which the fill value stands, is not looked for again: the folder was listed
+when the checkpoint was opened. One element of one such chunk is decoded, and repeated for all
+absent chunks of its array, so that a chunk that is absent costs neither a file nor memory.
 """
 
 from collections import OrderedDict
@@ -11,12 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from shardvar.errors import prefix_errors
 from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.ahead import Ahead, Band
-from shardvar.formats.zarr.contents import ArrayContents, Convention
+from shardvar.formats.zarr.contents import ArrayContents, Chunks, Convention
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import Tree
 from shardvar.formats.zarr.index import ChunkIndex
@@ -26,6 +32,8 @@ from shardvar.wire.crc import CRC32C, Checksum
 
 _BAND_NBYTES = 1 << 23
 """Bytes that are decoded at once of a chunk that consists of inner chunks."""
+_PAGE_NBYTES = 4096
+"""Bytes of fill values that are copied at once: a multiple of the size of any element."""
 _KEPT_BANDS = 2
 """Bands that are kept once they were asked for."""
 
@@ -48,6 +56,8 @@ class ZarrSource(FileSource):
     """The folder."""
     _decoded: "OrderedDict[Band, memoryview]" = field(default_factory=OrderedDict)
     """The bytes of the bands that were read last."""
+    _pages: dict[str, bytes] = field(default_factory=dict)
+    """Two pages of fill values of each array that has absent chunks and was read, by key."""
     _ahead: Ahead = field(init=False)
     """Bands that will be asked for."""
     _lock: Any = field(default_factory=new_lock)
@@ -71,6 +81,9 @@ class ZarrSource(FileSource):
         if text is not None:
             buffer[:] = text[start : start + len(buffer)]
             return
+        if self.contents.is_absent[number]:
+            self._fill(self.contents.array_of(number)[0], start, buffer)
+            return
         row_nbytes, band_rows = self._bands(number)
         filled = 0
         while filled < len(buffer):
@@ -91,9 +104,10 @@ class ZarrSource(FileSource):
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         """Decode the payloads of some rows ahead, which will be read in that order."""
         numbers = entries.start[rows]
+        numbers = numbers[numbers < self.contents.first[-1]]
         bands = [
             (number, *self._bands(number))
-            for number in numbers[numbers < self.contents.first[-1]].tolist()
+            for number in numbers[~self.contents.is_absent[numbers]].tolist()
         ]
         # Of chunks with inner ones, a part may be wanted.
         whole = [each for each in bands if each[2] == self._rows(each[0])]
@@ -104,7 +118,7 @@ class ZarrSource(FileSource):
     def decode(self, entries: EntryTable, row: int) -> memoryview:
         """Return the payload of an entry in fresh memory, which the caller keeps."""
         number, rows = int(entries.start[row]), 0
-        if self.contents.text_of(number) is None:
+        if self.contents.text_of(number) is None and not self.contents.is_absent[number]:
             row_nbytes, rows = self._bands(number)
             if rows == self._rows(number) and row_nbytes:
                 return self._finish((number, 0, rows))
@@ -119,6 +133,25 @@ class ZarrSource(FileSource):
     def is_guarded(self, key: str) -> bool:
         """Return True if checksums cover every byte of the key."""
         return self.contents.is_guarded(key)
+
+    def _fill(self, chunks: Chunks, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from an absent chunk, from byte ``start`` of its payload on."""
+        key = chunks.description.key
+        with self._lock:
+            page = self._pages.get(key)
+        if page is None:
+            with prefix_errors(f"{key!r}"):
+                value = self.decoder.fill_value(chunks.description.path, chunks.metadata.document)
+            # Twice, so that a page of values can begin at any byte of a value.
+            page = value * (2 * _PAGE_NBYTES // len(value))
+            with self._lock:
+                self._pages[key] = page
+        skip = start % numpy_dtype(chunks.metadata.dtype).itemsize
+        whole = len(buffer) // _PAGE_NBYTES * _PAGE_NBYTES
+        if whole:
+            pages = np.frombuffer(buffer[:whole], np.uint8).reshape(-1, _PAGE_NBYTES)
+            pages[:] = np.frombuffer(page, np.uint8, _PAGE_NBYTES, skip)
+        buffer[whole:] = page[skip : skip + len(buffer) - whole]
 
     def _bands(self, number: int) -> tuple[int, int]:
         """Return the bytes of a row of an entry, and the rows of its bands."""

@@ -110,6 +110,56 @@ class Names(SphinxDirective):
         return list(where.children)
 
 
+class Chapter(SphinxDirective):
+    """Show a module of ``shardvar.spec`` as a chapter: each rule below its sentence."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        path = Path(shardvar.__file__).parent / "spec" / f"{self.arguments[0]}.py"
+        self.env.note_dependency(str(path))
+        source = path.read_text(encoding="utf-8")
+        shown = self.parse_text_to_nodes(str(ast.get_docstring(ast.parse(source))))
+        parent = shown
+        for block in source.split('"""', 2)[2].split("\n\n\n"):
+            comment, code = split_comment(block.strip("\n"))
+            if name := re.match(r"def ([a-z]\w*)", code):
+                section = nodes.section(ids=[name[1]])
+                section += nodes.title(text=name[1])
+                shown.append(section)
+                parent = section
+            elif not comment and re.match(r"from|import|def _", code):
+                # Imports, and helpers, which the rule above them calls: only helpers are shown.
+                code = "" if not code.startswith("def _") else code
+            parent += self.parse_text_to_nodes(as_quotations(comment))
+            if code:
+                parent += nodes.literal_block(code, code, language="python")
+        return shown
+
+
+def split_comment(block: str) -> tuple[str, str]:
+    """Return the comment at the top of a block of code as one line, and the code below it."""
+    lines = block.split("\n")
+    count = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return " ".join(line.lstrip("# ") for line in lines[:count]), "\n".join(
+        lines[count:]
+    ).strip("\n")
+
+
+def as_quotations(comment: str) -> str:
+    """Return a comment as Markdown: a quotation for each sentence of an RFC, with a link to its rule.
+
+    >>> as_quotations('Words. R-DIV-1 (RFC 000): "one two"')
+    'Words.\\n\\n> "one two"\\n>\\n> [R-DIV-1](../rules.md#r-div-1), RFC 000'
+    """
+    first, *rest = re.split(r"(R-[A-Z]+-\d+) \((RFC \d+)\): ", comment)
+    found = [first.strip()]
+    for rule, rfc, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        link = f"[{rule}](../rules.md#{rule.lower()}), {rfc}"
+        found.append(f"> {text.strip()}\n>\n> {link}")
+    return "\n\n".join(filter(None, found))
+
+
 def directive_of(value: Any) -> str:
     """Return the autodoc directive for a function, a class, an error or a value."""
     if inspect.isclass(value):
@@ -284,6 +334,7 @@ def convert_docstring(
 def setup(app: Any) -> None:
     """Register the directive and the handlers above."""
     app.add_directive("names", Names)
+    app.add_directive("chapter", Chapter)
     app.connect("source-read", convert_markdown)
     # Before numpydoc, which converts the sections.
     app.connect("autodoc-process-docstring", convert_docstring, priority=400)

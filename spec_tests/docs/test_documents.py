@@ -66,7 +66,9 @@ def test_a_page_may_show_what_fails_if_it_says_how() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
     """No test runs a block of another language."""
-    assert {block.language for block in blocks(read(page))} <= LANGUAGES
+    found = {block.language for block in blocks(read(page))}
+    # The site shows a chapter of shardvar.spec, whose examples run as doctests.
+    assert {each for each in found if not re.fullmatch(r"\{chapter\} \w+", each)} <= LANGUAGES
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=name_of)

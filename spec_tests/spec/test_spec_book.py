@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardvar import spec
+from spec_tests.helpers.paths import DOCS
 from spec_tests.helpers.source_code import tree_of
 
 CHAPTERS = sorted(
@@ -35,6 +36,11 @@ def test_the_table_of_contents_lists_every_chapter_in_order() -> None:
     }
     assert listed == [numbered[number] for number in sorted(numbered)]
     assert sorted([*listed, "decimals"]) == [path.stem for path in CHAPTERS] == spec.__all__
+
+
+def test_the_site_shows_every_chapter() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "spec").glob("*.md"))
+    assert sorted(re.findall(r"^```{chapter} (\w+)$", pages, re.MULTILINE)) == spec.__all__
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

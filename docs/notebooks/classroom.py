@@ -111,7 +111,12 @@ def show(*places: str) -> None:
             raise ValueError(f"{place} is defined in {found.__module__}.")
         source = escape(inspect.cleandoc("\n" + inspect.getsource(found)))
         file = f"{module.replace('.', '/')}.py"
-        title = f"The package's own version: <code>{name}</code> in <code>{file}</code>"
+        whose = (
+            "The plain rule"
+            if module.startswith("shardvar.spec.")
+            else "The package's own version"
+        )
+        title = f"{whose}: <code>{name}</code> in <code>{file}</code>"
         display(HTML(f"<details><summary>{title}</summary><pre>{source}</pre></details>"))
 
 

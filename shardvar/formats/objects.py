@@ -6,18 +6,20 @@ All of them are one document (``wire.plain``), which lies where a format keeps t
     native                   the user's metadata, under ``OBJECTS``
     safetensors              ``__metadata__`` of each file, under ``OBJECTS``
     orbax, zarr              the custom metadata of the tree, the attributes of the group
-    npz, tensorflow          a member, a string tensor, of that name
+    npz                      an array of bytes (uint8) with the key ``OBJECTS``
+    tensorflow               a string tensor without axes with that key, in a separate file
     torch, pt                nowhere: they have objects of their own
 
-A sink writes ``texts_with_objects(metadata)``. A source gives the document among the user's metadata, and
-``with_objects`` wraps the source: objects are listed as the formats of torch list theirs, as
-strings without a shape, whose payload is the literal. Every verb then works with them.
+A sink writes ``texts_with_objects(metadata)``, or ``document_of(metadata)``. A source gives the
+document among the user's metadata, or as a tensor, and ``with_objects`` wraps the source: objects
+are listed as the formats of torch list theirs, as strings without a shape, whose payload is the
+literal. Every verb then works with them.
 
 An object that cannot be decoded is a fault of its key. A document that cannot is a fault of the key
 ``OBJECTS``; the tensors can be read all the same.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -33,6 +35,8 @@ from shardvar.errors import (
 from shardvar.formats.protocol import Source
 from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import STRING, Bools, Ints, code
+from shardvar.limits import MAX_OBJECTS_NBYTES
+from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import (
     NO_CHECKSUM,
     OBJECTS,
@@ -40,10 +44,11 @@ from shardvar.planning.index import (
     Index,
     Metadata,
     ScannedFaults,
+    unknown_key,
 )
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.wire import strings
-from shardvar.wire.damage import WRITE_AGAIN
+from shardvar.wire.damage import WRITE_AGAIN, corrupt, invalid, past_limit
 from shardvar.wire.literals import literal_of
 from shardvar.wire.plain import (
     Tagged,
@@ -65,17 +70,59 @@ def texts_with_objects(metadata: Metadata) -> dict[str, str]:
     """Return the user's metadata, with the document of the objects if there are any."""
     if not metadata.objects:
         return dict(metadata.user)
+    return {**metadata.user, OBJECTS: document_of(metadata)}
+
+
+def document_of(metadata: Metadata, keys: Sequence[str] = ()) -> str:
+    """Return the document of the objects; empty without objects.
+
+    ``keys`` are the tensors of a checkpoint that has the document under a key.
+    """
+    if OBJECTS in keys:
+        cause = f"A tensor has the key {OBJECTS!r}, under which the format has objects."
+        raise UnsupportedError(cause, "Rename the tensor (--rename).")
     encodings = {key: octets.decode("ascii") for key, octets in metadata.objects.items()}
-    return {**metadata.user, OBJECTS: build_objects(encodings)}
+    return build_objects(encodings) if encodings else ""
 
 
-def with_objects(source: Source, is_guarded: bool) -> Source:
+def with_objects(source: Source, can: Capabilities) -> Source:
     """Return the source with the objects of its document; the source itself if it has none.
 
-    ``is_guarded`` is True if checksums cover the metadata.
+    ``can`` says what the format of the source holds.
     """
-    text = source.index.metadata.user.get(OBJECTS)
-    return source if text is None else ObjectsSource(source, _index(source, text), is_guarded)
+    if can.objects_in_tensor:
+        if not any(OBJECTS in entries.slices.tensors.keys for entries in source.index.scan()):
+            return source
+        index = _index(source, lambda: _read_tensor(source), OBJECTS)
+    else:
+        text = source.index.metadata.user.get(OBJECTS)
+        if text is None:
+            return source
+        index = _index(source, lambda: text, None)
+    return ObjectsSource(source, index, can.guards_metadata)
+
+
+def _read_tensor(source: Source) -> str:
+    """Return the document in a tensor."""
+    entries = source.index.find(OBJECTS)
+    dtype, nbytes = entries.slices.dtype(0), int(entries.slices.nbytes.sum())
+    if (
+        dtype not in (STRING, "uint8")
+        or len(entries) != 1
+        or len(entries.slices.tensors.shape(0)) > 1
+    ):
+        raise invalid("The objects are not one text.")
+    if nbytes > MAX_OBJECTS_NBYTES + 16:  # of the length and the checksum of a string
+        raise past_limit(f"The objects have {nbytes} bytes", "MAX_OBJECTS_NBYTES")
+    payload = bytearray(nbytes)
+    source.read_into(entries, 0, 0, memoryview(payload))
+    # The source compares the checksum of what is not plain.
+    crc, expected = source.crc, int(entries.checksum[0])
+    if crc is not None and expected not in (NO_CHECKSUM, crc.compute(payload)):
+        raise corrupt(f"The {nbytes} bytes of the objects disagree with their checksum.")
+    octets = strings.decode(payload, entries.slices.tensors.shape(0)) if dtype == STRING else None
+    text = payload if octets is None else b"".join(octets.reshape(-1).tolist())
+    return text.decode("ascii", "replace")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +143,8 @@ class ObjectsIndex:
     """The objects that cannot be decoded."""
     known: frozenset[str]
     """The keys that are equal objects in ``inner``: texts of Orbax."""
+    hidden: str | None
+    """The key of the tensor that is the document, if it is one."""
 
     @property
     def files(self) -> list[str]:
@@ -109,6 +158,8 @@ class ObjectsIndex:
 
     def find(self, key: str) -> EntryTable:
         """Return the entry of an object, or the entries of a tensor."""
+        if key == self.hidden:
+            raise unknown_key(key, self.encodings)
         if key not in self.encodings:
             return self.inner.find(key)
         row = self.objects.slices.tensors.rows()[key]
@@ -118,7 +169,11 @@ class ObjectsIndex:
         """Yield the entries of the tensors, then the entries of the objects."""
         for entries in self.inner.scan():
             keys = entries.slices.tensors.keys
-            shown = [row for row, key in enumerate(keys) if key not in self.encodings]
+            shown = [
+                row
+                for row, key in enumerate(keys)
+                if key not in self.encodings and key != self.hidden
+            ]
             yield entries if len(shown) == len(keys) else _rows(entries, np.array(shown, np.int64))
         if self.encodings:
             yield self.objects
@@ -200,11 +255,12 @@ class ObjectsSource(WrappedSource):
         return {**held, **own}
 
 
-def _index(source: Source, text: str) -> ObjectsIndex:
-    """Return the table of contents of a source whose document is ``text``."""
+def _index(source: Source, read: Callable[[], str], hidden: str | None) -> ObjectsIndex:
+    """Return the table of contents of a source whose document is what ``read`` returns, and perhaps
+    a tensor with the key ``hidden``."""
     faults: dict[str, CheckpointError | UnsupportedError] = {}
     try:
-        nodes = parse_objects(text)
+        nodes = parse_objects(read())
     except (CheckpointError, UnsupportedError) as error:
         nodes, faults[OBJECTS] = {}, error.at(repr(OBJECTS))
     encodings: dict[str, bytes] = {}
@@ -230,6 +286,7 @@ def _index(source: Source, text: str) -> ObjectsIndex:
         encodings,
         cast(Mapping[str, CheckpointError], faults),
         known,
+        hidden,
     )
 
 

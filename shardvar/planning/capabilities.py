@@ -35,6 +35,8 @@ class Capabilities:
     (``formats.objects``)."""
     guards_metadata: bool = False
     """True if a checksum covers the user's metadata."""
+    objects_in_tensor: bool = False
+    """True if the objects are a tensor, since the format has no metadata of the user."""
     is_grid: bool = False
     """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0
     may be shorter."""

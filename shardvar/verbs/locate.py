@@ -96,13 +96,13 @@ class Location:
         """Open the checkpoint for reading, with ``dequantize`` with numbers in the place of
         quantised blocks."""
         try:
-            source = self.format.open(self.storage, self.name)
+            source, can = self.format.open(self.storage, self.name), self.format.capabilities
         except MissingFile as error:
             raise self._unfinished(error) from None
-        if OBJECTS in source.index.metadata.user:
-            from shardvar.formats.objects import with_objects  # few checkpoints have them
+        if can.objects_in_tensor or OBJECTS in source.index.metadata.user:
+            from shardvar.formats.objects import with_objects  # few have any
 
-            source = with_objects(source, self.format.capabilities.guards_metadata)
+            source = with_objects(source, can)
         return source.dequantized() if dequantize else source
 
     def _unfinished(self, error: MissingFile) -> MissingFile:

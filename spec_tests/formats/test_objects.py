@@ -17,7 +17,7 @@ from shardvar.wire.plain import Tagged, build_objects, encode_value
 from spec_tests.formats.test_torch_write import save_values
 from spec_tests.helpers.format_protocol import GOLDEN
 
-FORMS = ["shardvar", "safetensors", "zarr", "orbax"]
+FORMS = ["shardvar", "safetensors", "zarr", "orbax", "npz", "tensorflow"]
 ENDINGS = {"safetensors": ".safetensors", "pt": ".pt", "npz": ".npz"}
 W = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -52,7 +52,7 @@ def test_a_copy_keeps_the_objects(form: str, tmp_path: Path) -> None:
     ending = ENDINGS.get(form, "")
     first, second = tmp_path / f"b{ending}", tmp_path / f"c{ending}"
     sv.reshard(tmp_path / "a.safetensors", first, format=form)
-    cut = 2 if form in ("shardvar", "torch", "zarr", "orbax") else None
+    cut = 2 if form in ("shardvar", "torch", "zarr", "orbax", "tensorflow") else None
     report = sv.reshard(first, second, format=form, partition=cut, exclude="name")
     assert (report.num_objects, report.num_tensors) == (len(values) - 1, 1)
     with sv.open_checkpoint(first) as reader, sv.open_checkpoint(second) as copy:
@@ -148,7 +148,7 @@ def test_texts_of_orbax_stay_texts_of_orbax(tmp_path: Path) -> None:
 
 def test_objects_without_any_tensor_are_carried(tmp_path: Path) -> None:
     save_values(tmp_path / "a.pt", {"lr": 0.5, "name": "x"})
-    for form in ("shardvar", "safetensors", "orbax", "zarr", "torch"):
+    for form in (*FORMS, "torch"):
         path = tmp_path / f"{form}{ENDINGS.get(form, '')}"
         assert sv.reshard(tmp_path / "a.pt", path, format=form).num_objects == 2
         sv.reshard(path, tmp_path / f"{form}.pt")
@@ -163,3 +163,41 @@ def test_every_object_that_is_refused_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"first.*builtins.range.*'second'.*exclude"):
         sv.reshard(tmp_path / "a.pt", tmp_path / "b", format="shardvar")
     assert not [*tmp_path.glob("b*")]
+
+
+@pytest.mark.parametrize("form", ["npz", "tensorflow"])
+def test_a_document_in_a_tensor_is_compared_with_its_checksum(form: str, tmp_path: Path) -> None:
+    """With any bit of it changed, it is a fault with the name of the document; the tensors are
+    read."""
+    save_with(tmp_path / "a.safetensors", document(lr=0.5))
+    path = tmp_path / f"b{ENDINGS.get(form, '')}"
+    sv.reshard(tmp_path / "a.safetensors", path, format=form)
+    file = path if form == "npz" else tmp_path / "b.data-00001-of-00002"
+    octets = bytearray(file.read_bytes())
+    octets[octets.index(b"0.5")] ^= 4
+    file.write_bytes(octets)
+    assert np.array_equal(sv.load(path, "w")["w"], W)
+    report = sv.verify(path)
+    assert not report.ok and {each.key for each in report.damages} == {OBJECTS}
+    with pytest.raises(sv.errors.CorruptCheckpoint, match=OBJECTS):
+        sv.reshard(path, tmp_path / "c", format="shardvar")
+
+
+@pytest.mark.parametrize("form", ["npz", "tensorflow"])
+def test_a_tensor_cannot_have_the_name_of_the_document(form: str, tmp_path: Path) -> None:
+    """Nothing is written, with objects and without."""
+    save_with(tmp_path / "a.safetensors", document(lr=0.5))
+    path = tmp_path / f"b{ENDINGS.get(form, '')}"
+    with pytest.raises(UnsupportedError, match=OBJECTS):
+        sv.reshard(tmp_path / "a.safetensors", path, format=form, rename={"w": OBJECTS})
+    with pytest.raises(UnsupportedError, match=OBJECTS):
+        sv.save(path, {OBJECTS: W}, format=form)
+    assert not [*tmp_path.glob("b*")]
+
+
+def test_numpy_reads_the_document(tmp_path: Path) -> None:
+    save_with(tmp_path / "a.safetensors", document(lr=0.5))
+    sv.reshard(tmp_path / "a.safetensors", tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert {*arrays.files} == {"w", OBJECTS}
+        assert json.loads(arrays[OBJECTS].tobytes()) == json.loads(document(lr=0.5))

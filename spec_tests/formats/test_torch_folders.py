@@ -259,13 +259,15 @@ def test_plain_objects_of_a_file_of_torch_save_become_objects(tmp_path: Path) ->
     assert "string" in kinds
 
 
-@pytest.mark.parametrize("form", ["shardvar", "safetensors", "zarr", "orbax", "pt"])
+@pytest.mark.parametrize(
+    "form", ["shardvar", "safetensors", "zarr", "orbax", "pt", "npz", "tensorflow"]
+)
 def test_objects_go_to_any_format_and_come_back(form: str, tmp_path: Path) -> None:
     """As values with their types, under new names as well; every verb sees them as in torch's own
     format."""
     source = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
     keys = {"epoch", "name", "raw", "optim.groups.0.betas", "nothing", "big", "model.w"}
-    ending = {"safetensors": ".safetensors", "pt": ".pt"}.get(form, "")
+    ending = {"safetensors": ".safetensors", "pt": ".pt", "npz": ".npz"}.get(form, "")
     path, back = tmp_path / f"m{ending}", tmp_path / "back"
     report = sv.reshard(source, path, format=form, filter=keys, rename={"epoch": "round"})
     assert report.num_objects == len(keys) - 1

@@ -16,7 +16,7 @@ from spec_tests.helpers.programs import ENVIRONMENT
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
 
-CONTAINERS = ("shardvar", "safetensors", "orbax", "zarr", "pt")
+CONTAINERS = ("shardvar", "safetensors", "orbax", "zarr", "npz", "tensorflow", "pt")
 
 PROGRAM = """
 import argparse, math, os, sys
@@ -125,7 +125,7 @@ def test_a_job_resumes_from_every_container(tmp_path: Path) -> None:
 
     run(tmp_path, "save")
     for name in CONTAINERS:
-        ending = {"safetensors": ".safetensors", "pt": ".pt"}.get(name, "")
+        ending = {"safetensors": ".safetensors", "pt": ".pt", "npz": ".npz"}.get(name, "")
         between = tmp_path / f"{name}{ending}"
         report = sv.reshard(tmp_path / "saved", between, format=name)
         back = sv.reshard(between, tmp_path / f"{name}-back", format="torch")

@@ -22,7 +22,14 @@ from shardvar.wire.zip import LOCAL, local_nbytes
 
 _FILE_SUFFIX = ".npz"
 
-CAPABILITIES = Capabilities(dtypes=NPY_DTYPES, slice_dtypes=frozenset(), many_files=False)
+CAPABILITIES = Capabilities(
+    dtypes=NPY_DTYPES,
+    slice_dtypes=frozenset(),
+    many_files=False,
+    holds_objects=True,
+    guards_metadata=True,
+    objects_in_tensor=True,
+)
 """Whole tensors of NumPy's own dtypes; an npy header cannot name others."""
 
 
@@ -58,8 +65,10 @@ class NpzFormat(Format):
         metadata: Metadata,
         generation: str,
     ) -> OneFileSink:
-        """Lay out an archive. The metadata are dropped: NumPy's format cannot hold them."""
-        return plan_archive(storage, _file_name(name), assignment, self.capabilities, generation)
+        """Lay out an archive. Of the metadata only objects are kept, as an array."""
+        return plan_archive(
+            storage, _file_name(name), assignment, metadata, self.capabilities, generation
+        )
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the archive."""

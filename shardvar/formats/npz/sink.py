@@ -13,12 +13,14 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.npz.contents import MEMBER_SUFFIX
+from shardvar.formats.objects import document_of
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.sinks import OneFileSink, check_uncut
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
+from shardvar.planning.index import OBJECTS, Metadata
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.archive_writer import (
     build_central,
@@ -38,6 +40,8 @@ _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL
 class NpzWriter:
     """The frame and the checksums of an archive."""
 
+    objects: bytes = b""
+    """The document of the objects, which is the last array; empty without objects."""
     run_nbytes: int = 0
     """0: an array has one checksum, and its runs have none."""
 
@@ -81,12 +85,24 @@ class NpzWriter:
             )
             directory.append(build_central(position, name, crc, total))
             position = begin + nbytes
+        if self.objects:
+            name, content = encode_name(OBJECTS + MEMBER_SUFFIX), _array_of(self.objects)
+            crc, total = CRC32.compute(content), len(content)
+            nbytes = plan_local_nbytes(position, name, total)
+            parts.append((position, build_local(nbytes, name, crc, total) + content))
+            directory.append(build_central(position, name, crc, total))
+            position += nbytes + total
         listed = b"".join(directory)
         return [*parts, (position, listed + build_end(position, len(listed), len(directory)))]
 
 
 def plan_archive(
-    storage: Storage, name: str, assignment: Assignment, capabilities: Capabilities, generation: str
+    storage: Storage,
+    name: str,
+    assignment: Assignment,
+    metadata: Metadata,
+    capabilities: Capabilities,
+    generation: str,
 ) -> OneFileSink:
     """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
     slices = assignment.slices
@@ -112,14 +128,27 @@ def plan_archive(
         )
         starts.append(start)
         position = start + nbytes
+    writer = NpzWriter(document_of(metadata, slices.tensors.keys).encode("ascii"))
     return OneFileSink(
         storage,
         name,
         generation,
         np.array(starts, np.int64),
-        NpzWriter(),
-        lambda: build_end(0, 0, 0),
+        writer,
+        lambda: _empty(writer),
     )
+
+
+def _array_of(octets: bytes) -> bytes:
+    """Return bytes as an array of NumPy, with its header."""
+    return build_preamble("uint8", (len(octets),)) + octets
+
+
+def _empty(writer: NpzWriter) -> bytes:
+    """Return an archive without tensors: only the frame."""
+    none = np.zeros(0, np.int64)
+    slices = TensorTable.of([]).whole()
+    return b"".join(octets for _, octets in writer.frame(slices, none, FileChecksums(none)))
 
 
 def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:

@@ -31,6 +31,9 @@ CAPABILITIES = Capabilities(
     dtypes=frozenset(ENUMS),
     slice_dtypes=SLICE_DTYPES,
     max_slice_rank=8,  # kTensorSliceMaxRank: TensorFlow aborts when it reads more axes
+    holds_objects=True,
+    guards_metadata=True,
+    objects_in_tensor=True,
 )
 
 
@@ -60,8 +63,8 @@ class TensorFlowFormat(SharedFormat):
         metadata: Metadata,
         generation: str,
     ) -> BundleSink:
-        """Lay out a bundle. The metadata are dropped: TensorFlow's format cannot hold them."""
-        return plan_bundle(storage, name, assignment, self.capabilities, generation)
+        """Lay out a bundle. Of the metadata only objects are kept, as a string tensor."""
+        return plan_bundle(storage, name, assignment, metadata, self.capabilities, generation)
 
     def adopt(
         self,

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import check_written, put_in_place, remove_unnamed
+from shardvar.formats.files import check_written, put_in_place, remove_unnamed, write_file
+from shardvar.formats.objects import document_of
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.sinks import FileSink, temporary_files
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
@@ -36,7 +37,7 @@ from shardvar.formats.tensorflow.protos import (
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import OBJECTS, Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
@@ -96,23 +97,29 @@ class BundleSink(FileSink):
     """The checksums of each file."""
     generation: str = ""
     """The generation that the index keeps."""
+    objects: bytes = b""
+    """The payload of the document of the objects, which has a separate file; empty without objects."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
         # Plan: names that are free, and the index, whole, in memory. Checksums come file by file,
         # and within a file in the order of the assignment: the order of a stable sort by file.
         names = self.storage.names()
-        count = _free_count(self.prefix, self.assignment.num_files, names)
+        num_files = self.assignment.num_files + bool(self.objects)
+        count = _free_count(self.prefix, num_files, names)
         crc = np.zeros(len(self.assignment.file), np.int64)
         crc[np.argsort(self.assignment.file, kind="stable")] = np.concatenate(
             [np.zeros(0, np.int64), *(file.payload for file in checksums)]
         )
-        finals = [
-            data_name(self.prefix, number, count) for number in range(self.assignment.num_files)
-        ]
-        renames = list(zip(self.asides, finals, strict=True))
+        finals = [data_name(self.prefix, number, count) for number in range(num_files)]
+        if self.objects:
+            write_file(self.storage, self._objects_aside, self.objects)
+        renames = list(zip([*self.asides, self._objects_aside], finals, strict=False))
         index = encode_table(
-            [(HEADER_KEY, encode_header(count, self.generation)), *sorted(self._entries(crc))]
+            [
+                (HEADER_KEY, encode_header(count, self.generation)),
+                *sorted([*self._entries(crc), *self._objects_entry()]),
+            ]
         )
         # Commit, then remove: until the rename of the index, the old one names the old files.
         last = self.index_aside, bundle_index_name(self.prefix)
@@ -121,7 +128,18 @@ class BundleSink(FileSink):
     @property
     def temporary(self) -> Sequence[str]:
         """The temporary names of all files, the index included."""
-        return [*self.asides, self.index_aside]
+        return [*self.asides, self._objects_aside, self.index_aside]
+
+    @property
+    def _objects_aside(self) -> str:
+        return f"{self.index_aside.removesuffix('.tmp')}o.tmp"
+
+    def _objects_entry(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entry of the objects, a string tensor without axes, if there are any."""
+        if self.objects:
+            crc = mask(strings.bundle_checksum(self.objects, 1))
+            place = encode_place(self.assignment.num_files, 0, len(self.objects), crc)
+            yield OBJECTS.encode(), encode_head(ENUMS[STRING], ()) + place
 
     def _tidy(self, finals: Sequence[str]) -> None:
         remove_unnamed(self.storage, lambda names: unnamed_files(self.prefix, names, finals))
@@ -178,6 +196,7 @@ def plan_bundle(
     storage: Storage,
     prefix: str,
     assignment: Assignment,
+    metadata: Metadata,
     capabilities: Capabilities,
     generation: str,
 ) -> BundleSink:
@@ -197,7 +216,13 @@ def plan_bundle(
         asides,
         f"{prefix}.index.{generation}.tmp",
         _starts(assignment),
+        objects=_payload(document_of(metadata, assignment.slices.tensors.keys)),
     )
+
+
+def _payload(text: str) -> bytes:
+    """Return the payload of a text as a string tensor without axes; empty for an empty text."""
+    return strings.encode(np.array(text.encode("ascii"), object)) if text else b""
 
 
 def adopt_bundle(
@@ -210,7 +235,7 @@ def adopt_bundle(
 ) -> BundleSink:
     """Return the sink of data files that are written already, numbered as the assignment says."""
     written = check_written(storage, [[each] for each in files.names], files.nbytes)
-    planned = plan_bundle(storage, prefix, assignment, capabilities, metadata.generation)
+    planned = plan_bundle(storage, prefix, assignment, metadata, capabilities, metadata.generation)
     return replace(planned, asides=written, start=files.start, generation=metadata.generation)
 
 

@@ -11,6 +11,7 @@ Both are known only by their names. Of every format that shardvar writes:
     PREFIX.svdata-GENERATION-00000-of-00003     a data file of the native format, as long as no
                                                 PREFIX.svindex is there
     .PREFIX.claim                               a claim, in a bucket (``storage.claims``)
+    .PREFIX.TOKEN.uploads                       the mark of uploads in parts, in a bucket
 
 Each format removes what dead writers of its kind have left. These names serve what no format can
 know: that a path without a checkpoint has an unfinished one, and that a write of another format has
@@ -55,6 +56,8 @@ _NATIVE = re.compile(
 )
 _CLAIM = re.compile(r"\.(?P<prefix>.+)\.claim", re.DOTALL)
 
+_UPLOADS = re.compile(r"\.(?P<prefix>.+)\.[0-9a-f]{16}\.uploads", re.DOTALL)
+
 
 def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
     """Return the files of unfinished writes of a prefix, claims first; with an empty prefix, of all
@@ -66,14 +69,14 @@ def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
     names = [name for name in names if not is_share_file(name)]
     there = set(names)
     left = [name for name in names if _is_unfinished(name, prefix, there)]
-    return sorted(left, key=lambda name: name[0] != ".")
+    return sorted(left, key=lambda name: _CLAIM.fullmatch(name) is None)
 
 
 def _is_unfinished(name: str, prefix: str, there: set[str]) -> bool:
     if native := _NATIVE.fullmatch(name):
         is_named = not native["ending"] and f"{native['prefix']}.svindex" in there
         return not is_named and prefix in ("", native["prefix"])
-    match = _CLAIM.fullmatch(name) or _ASIDE.fullmatch(name)
+    match = _CLAIM.fullmatch(name) or _ASIDE.fullmatch(name) or _UPLOADS.fullmatch(name)
     if prefix:
         return match is not None and match["prefix"] == prefix
     return match is not None or _ASIDE_IN_FOLDER.fullmatch(name) is not None

@@ -7,13 +7,21 @@ Only one writer can create it, and it is removed at the end of the write. A writ
 leaves it. Nothing but the object's being there is believed: neither its age nor a clock decides,
 since a writer that is slow, or whose clock jumps, is still a writer. So it goes when a person says
 that the writer is dead (``break_claim``).
+
+    .NAME.TOKEN.uploads    the same line: a writer that uploads files in parts, or has others do it
+
+It keeps no writer out. A service does not list unfinished uploads among the files, and they cost
+money. So the next writer of the checkpoint finds the mark, names them, and removes it.
 """
 
 import json
+import logging
 import os
 import re
+import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import RLock
@@ -21,9 +29,12 @@ from threading import RLock
 from shardvar._version import __version__
 from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError
 from shardvar.forks import new_lock
+from shardvar.pictures.words import message
 from shardvar.storage.answers import has_content
 from shardvar.storage.outcomes import untrue_error
 from shardvar.storage.requests import BucketClient, Client, Head
+
+_LOG = logging.getLogger("shardvar.storage")
 
 _MOST_NBYTES = 4096
 """No claim has more."""
@@ -38,6 +49,16 @@ def claim_name(stem: str) -> str:
     '.model.claim'
     """
     return f".{stem}.claim"
+
+
+def uploads_marks(stem: str, names: Iterable[str]) -> list[str]:
+    """Return the marks of earlier writers of a checkpoint.
+
+    >>> uploads_marks("m", [".m.00112233aabbccdd.uploads", ".m.claim", ".n.00112233aabbccdd.uploads"])
+    ['.m.00112233aabbccdd.uploads']
+    """
+    mark = re.compile(rf"\.{re.escape(stem)}\.[0-9a-f]{{16}}\.uploads", re.DOTALL)
+    return [name for name in names if mark.fullmatch(name)]
 
 
 def _owner_text(token: str) -> bytes:
@@ -148,3 +169,50 @@ class BucketClaim:
                 cause = f"{place} is not there, which the service has taken."
                 raise untrue_error(cause) from None
         return files
+
+
+@dataclass(slots=True)
+class UploadsMark:
+    """The mark of one write that uploads files in parts, which is made when it is first needed."""
+
+    client: BucketClient
+    """The requests."""
+    folder: str
+    """The key of the checkpoint's folder."""
+    stem: str
+    """The name of the checkpoint, without its ending."""
+    found: list[str] = field(default_factory=list)
+    """The marks of earlier writers."""
+    made: list[str] = field(default_factory=list)
+    """The mark of this write, once the bucket may have it."""
+    _lock: RLock = field(default_factory=new_lock)
+
+    def find(self, there: dict[str, Head]) -> None:
+        """Take the marks of earlier writers out of a listing, and log what these may have left."""
+        self.found = uploads_marks(self.stem, there)
+        for name in self.found:
+            del there[name]
+        if self.found:
+            _LOG.warning("%s", message(self._warning()))
+
+    def make(self) -> None:
+        """Make the mark before the first upload in parts."""
+        with self._lock:
+            if not self.made:
+                token = secrets.token_hex(8)
+                self.made.append(f".{self.stem}.{token}.uploads")
+                with suppress(LockHeld):  # by its own first attempt, of which the answer was lost
+                    self.client.put_if(self._key(self.made[0]), _owner_text(token), None)
+
+    def _warning(self) -> str:
+        whose = describe_claim(self.client, self._key(self.found[0]))
+        place, names = self.client.place(self.folder), self._key(self.stem)
+        return (
+            f"{place}: an earlier writer of {self.stem!r}{whose and f', {whose},'} has not ended. "
+            "If it was killed, it may have left unfinished uploads, which cost money, under keys "
+            f"that begin with {names!r}. List and end them with the tools of the service, or by a "
+            "lifecycle rule."
+        )
+
+    def _key(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name

@@ -162,7 +162,7 @@ class LocalStorage:
     def finish(self, name: str) -> None:
         """Do nothing: a file is on the disk once it is closed."""
 
-    def lend(self, names: Iterable[str]) -> None:
+    def lend(self, names: Iterable[str], nbytes: int = 0) -> None:  # noqa: ARG002
         """Check the names under which other processes begin the files."""
         self.check_names(_attempt(name) for name in names)
 

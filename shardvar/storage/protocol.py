@@ -164,8 +164,10 @@ class Storage(Protocol):
         """Say that a new file is closed and whole; a bucket uploads it if it was announced. For
         several threads."""
 
-    def lend(self, names: Iterable[str]) -> None:
+    def lend(self, names: Iterable[str], nbytes: int = 0) -> None:
         """Say which files other processes will write, each by ``borrowed``; only within ``lock``.
+
+        The largest has about ``nbytes``.
 
         ``LockHeld`` if a bucket has another writer of the names that they get in the end.
         """

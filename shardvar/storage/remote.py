@@ -330,11 +330,11 @@ class RemoteStorage:
         upload = self._writing(name)
         uninterrupted(lambda: upload.send(name))
 
-    def lend(self, names: Iterable[str]) -> None:
+    def lend(self, names: Iterable[str], nbytes: int = 0) -> None:
         """Leave files to other processes, claiming temporary names; ``LockHeld``."""
         if self._uploads:
             upload = self._uploads[-1]
-            uninterrupted(lambda: upload.lend(names))
+            uninterrupted(lambda: upload.lend(names, nbytes))
 
     def claim(self) -> None:
         """Keep other writers of the same names out until ``lock`` is left; or ``LockHeld``."""
@@ -343,7 +343,7 @@ class RemoteStorage:
     @contextmanager
     def borrowed(self, name: str) -> Iterator["RemoteStorage"]:
         """Give a storage with a write for only this file, which is uploaded at the end."""
-        upload = Upload(self.client, self.key, name, {}, announced={name})  # type: ignore[arg-type]
+        upload = Upload(self.client, self.key, name, {}, announced={name}, is_borrowed=True)  # type: ignore[arg-type]
         try:
             yield RemoteStorage(self.client, self.key, _uploads=[upload])
             do_all(upload.send, upload.unsent(), self.traits)

@@ -1,5 +1,4 @@
-"""One write into a bucket: files that are finished here, and a commit that is one conditional
-request.
+"""One write into a bucket: finished files, and a commit that is one conditional request.
 
 A bucket has neither random writes nor renames nor locks, so a write is another than on a disk:
 
@@ -8,8 +7,7 @@ A bucket has neither random writes nor renames nor locks, so a write is another 
                      the commit
     move             uploads a file under its final name
     rename           the commit: it uploads the last file (the index, or the only file) in one
-                     request, which succeeds only if the bucket still has what it had when the write
-                     began
+                     request, if the bucket still has what it had when the write began
     lend             the files that other processes write, who upload them under their temporary
                      names: ``move`` copies them within the bucket, and ``rename`` reads the one
                      that is the commit back
@@ -39,7 +37,7 @@ from dataclasses import dataclass, field
 from shardvar.errors import MissingFile, ShardvarError, StorageError
 from shardvar.pictures.words import message
 from shardvar.storage.answers import current_head, is_copy, is_sent, read_back
-from shardvar.storage.claims import BucketClaim, claim_name
+from shardvar.storage.claims import BucketClaim, UploadsMark, claim_name
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
 from shardvar.storage.outcomes import (
     commit_error,
@@ -52,6 +50,7 @@ from shardvar.storage.outcomes import (
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import (
     MOST_COPIED_NBYTES,
+    ONE_PUT_NBYTES,
     UPLOAD_NBYTES,
     BucketClient,
     Head,
@@ -61,13 +60,11 @@ from shardvar.storage.requests import (
 _LOG = logging.getLogger("shardvar.storage")
 
 ONE_REQUEST_NBYTES = 64 << 20
-"""A commit of at most this size is one conditional request; it is held in memory twice. A larger
-file goes up in parts, which no condition can guard: its version is compared just before, under a
-claim."""
+"""A commit of at most this size is one conditional request, held in memory twice. A larger file
+goes up in parts, without a condition: its version is compared just before, under a claim."""
 
 _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
-"""The text after the name of a checkpoint in the names of its numbered files, such as
-``.data-00000-of-00002``, and in the index of a folder, where it is the whole name."""
+"""The text after the name of a checkpoint in its numbered files; none in the index of a folder."""
 
 
 @dataclass(slots=True)
@@ -90,21 +87,27 @@ class Upload:
     """Names that are final from the beginning."""
     claim: BucketClaim = field(init=False)
     """The claim of the checkpoint's names, for the case that it is needed."""
+    mark: UploadsMark = field(init=False)
+    """The mark of uploads in parts."""
     lent: set[str] = field(default_factory=set)
     """Files that other processes write, and upload under these names."""
     own: dict[str, Head | None] = field(default_factory=dict)
     """The files that this write has uploaded, each with the one that had its name before."""
     left: set[str] = field(default_factory=set)
     """Files that could not be removed."""
+    is_borrowed: bool = False
+    """True in the process that writes a file for another, which has made the mark."""
     is_committed: bool = False
     """True once the commit was made."""
     is_open: bool = False
-    """True from the request of the commit until its outcome is known."""
+    """True while the outcome of the commit is not known."""
     room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
     """The memory of the uploads that are under way."""
 
     def __post_init__(self) -> None:
         self.claim = BucketClaim(self.client, self.key, self.stem, self.folder)
+        self.mark = UploadsMark(self.client, self.key, self.stem)
+        self.mark.find(self.there)
 
     def create(self, name: str) -> LocalWritableFile:
         """Open a new temporary file."""
@@ -146,12 +149,13 @@ class Upload:
         """Say which files have their final names from the beginning."""
         self.announced.update(names)
 
-    def lend(self, names: Iterable[str]) -> None:
-        """Leave files to other processes. The names that they get in the end are claimed, unless
-        they are announced."""
+    def lend(self, names: Iterable[str], nbytes: int) -> None:
+        """Leave files to other processes, and claim the names that are not announced."""
         names = set(names)
         if names - self.announced:
             self.hold()
+        if nbytes > ONE_PUT_NBYTES // 2:  # with its frame, a file is somewhat larger
+            self.mark.make()
         self.lent |= names
         self.announced |= names  # so that the journals of these files go up as they do
         for name in names:
@@ -272,9 +276,10 @@ class Upload:
     def end(self) -> None:
         """Remove the temporary files and the claim, and log what could not be removed."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.claim.is_made:
+        claims = [claim_name(self.stem)] if self.claim.is_made else []
+        for name in claims + self.mark.made + self.mark.found * self.is_committed:
             with suppress(StorageError):
-                self._delete(claim_name(self.stem))
+                self._delete(name)
         if self.left:
             # Errors of a removal are suppressed, since that which led to it says more. Nothing else
             # names these files.
@@ -301,6 +306,8 @@ class Upload:
 
     def _put(self, old: str, new: str) -> None:
         nbytes = os.path.getsize(self.staged[old])
+        if nbytes > ONE_PUT_NBYTES and not self.is_borrowed:
+            self.mark.make()
         with self.room.hold(min(nbytes, UPLOAD_NBYTES)):
             # Before the request: a file whose answer is lost must be removed as well.
             self.own.setdefault(new, self.there.get(new))

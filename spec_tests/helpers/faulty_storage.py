@@ -173,8 +173,8 @@ class FaultyStorage:
     def finish(self, name: str) -> None:
         self.inner.finish(name)
 
-    def lend(self, names: Iterable[str]) -> None:
-        self.inner.lend(names)
+    def lend(self, names: Iterable[str], nbytes: int = 0) -> None:
+        self.inner.lend(names, nbytes)
 
     def claim(self) -> None:
         self.inner.claim()

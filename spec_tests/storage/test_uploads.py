@@ -786,3 +786,57 @@ def test_what_needs_a_disk_is_refused_for_a_url(
     with in_bucket(bucket), pytest.raises(ArgumentError, match="local disk"):
         sv.export(objects, "s3://bucket/run/model", format="tensorflow")
     assert os.listdir(tmp_path) == ["temporary"] and not bucket.files
+
+
+@pytest.mark.parametrize(
+    ("form", "is_lent"), [("shardvar", False), ("torch", True), ("safetensors", False)]
+)
+def test_what_a_killed_upload_may_have_left_is_named_by_the_next_write(
+    form: str,
+    is_lent: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A writer is killed at each request of a write with a file in parts. Either it had begun no
+    such file, or the next write of that checkpoint names the keys, once; no other write does, and
+    no mark stays."""
+    monkeypatch.setattr(uploads, "ONE_PUT_NBYTES", 1000)
+    sv.save(tmp_path / "m", {"w": np.arange(1000.0), "b": np.arange(300)})
+    url = {"shardvar": "run/m", "safetensors": "run/m.safetensors", "torch": "run/m"}[form]
+    named = 0
+    for number in range(60):
+        bucket = MemoryBucket(fail_at=number, error=Dead)
+
+        def write(url: str = url) -> None:
+            with ThreadPoolExecutor(1) as executor:
+                options: dict[str, Any] = {"executor": executor} if is_lent else {}
+                options["policy"] = sv.MaxShardSizePolicy(6000)  # two files
+                sv.reshard(tmp_path / "m", f"s3://bucket/{url}", format=form, force=True, **options)
+
+        with in_bucket(bucket):
+            with suppress(Dead):
+                write()
+            is_done = not bucket.is_dead
+            large = [
+                what for what in bucket.log if re.search("put .*(svdata|safetensors|dist)", what)
+            ]
+            bucket.fail_at, bucket.is_dead = None, False
+            caplog.clear()
+            write("run/other")
+            assert "unfinished uploads" not in caplog.text
+            for claim in [key for key in bucket.files if key.endswith(".claim")]:
+                del bucket.files[claim]
+            marks = [key for key in bucket.files if key.endswith(".uploads")]
+            assert marks or not large or is_done
+            caplog.clear()
+            write()
+            said = [each.message for each in caplog.records if "unfinished uploads" in each.message]
+            assert len(said) == len(marks) <= 1
+            named += len(said)
+            assert all("under keys that begin with 'run/" in text for text in said)
+            assert not any(key.endswith(".uploads") for key in bucket.files)
+        if is_done:
+            assert named >= 1
+            return
+    pytest.fail("the write does not come to its end")

@@ -334,7 +334,8 @@ def runner_of(
 
     def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
         if tasks:
-            tasks[0].storage.lend([task.name for task in tasks])
+            largest = max(int(task.plan.targets.nbytes.sum()) for task in tasks)
+            tasks[0].storage.lend([task.name for task in tasks], largest)
         calls = (
             (run_file, _arguments(number, task, opening, source))
             for number, task in enumerate(tasks)

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardvar.errors import MalformedCheckpoint, ShardvarError
+from shardvar.limits import MAX_NESTING
 from shardvar.wire.damage import DISTRUST, malformed
 from shardvar.wire.inert import (
     Global,
@@ -171,6 +172,11 @@ class _Machine:
 
     def mark(self) -> None:
         """Begin a list of values."""
+        if len(self.marks) == MAX_NESTING:
+            raise malformed(
+                f"The pickle has more than {MAX_NESTING} unfinished values in each other at offset "
+                f"{self.position} (MAX_NESTING)."
+            )
         self.marks.append(self.stack)
         self.stack = []
 

@@ -458,6 +458,26 @@ def pt_keys(count: int) -> Files:
     return {"ck.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
 
 
+def pt_nested(count: int) -> Files:
+    """Tuples in each other, a byte each."""
+    return {"ck.pt": torch_file.archive(b"N" + b"\x85" * count)}
+
+
+def pt_empty_lists(count: int) -> Files:
+    """A list of empty lists, a byte each."""
+    return {"ck.pt": torch_file.archive(b"](" + b"]" * count + b"e")}
+
+
+def pt_empty_dicts(count: int) -> Files:
+    """A list of empty dicts, a byte each."""
+    return {"ck.pt": torch_file.archive(b"](" + b"}" * count + b"e")}
+
+
+def pt_none(count: int) -> Files:
+    """A list of None, a byte each, and a dict: so each is a value of its own."""
+    return {"ck.pt": torch_file.archive(b"](" + b"N" * count + b"}e")}
+
+
 def dcp_items(count: int) -> Files:
     """One tensor in slices of two rows, each with an item."""
     item = torch_file.ITEM
@@ -658,6 +678,10 @@ CONSTRUCTS = [
     Construct("dcp items", ".metadata", dcp_items, 300),
     Construct("dcp hints", ".metadata", dcp_hints, 1000),
     Construct("pt keys", "ck.pt", pt_keys, 1000),
+    Construct("pt nested", "ck.pt", pt_nested, 50_000),
+    Construct("pt empty lists", "ck.pt", pt_empty_lists, 50_000),
+    Construct("pt empty dicts", "ck.pt", pt_empty_dicts, 50_000),
+    Construct("pt none", "ck.pt", pt_none, 4000),
     Construct("pt ranks keys", "ck_world_size_1", pt_ranks_keys, 1000),
     Construct("gguf keys", "ck.gguf", gguf_keys, 1000),
     Construct("gguf fields", "ck.gguf", gguf_fields, 3000),

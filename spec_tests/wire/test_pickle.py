@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import MalformedCheckpoint, ShardvarError
+from shardvar.limits import MAX_NESTING
 from shardvar.wire.inert import Global, Node, Reference
 from shardvar.wire.opcode_writer import Call, Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
@@ -282,3 +283,14 @@ def test_laughs_cost_nothing() -> None:
         )
     value, _ = parse_pickle(b"\x80\x02(" + data[2:] + b"l.")
     assert isinstance(value, list)
+
+
+@pytest.mark.parametrize("depth", [99, 100, 101, 100_000])
+def test_unfinished_values_are_in_each_other_as_deep_as_the_limit_says(depth: int) -> None:
+    """Golden pickles have at most 9; without a limit each takes memory before anything is known."""
+    data = b"\x80\x02" + b"(" * depth + b"t" * depth + b"."
+    if depth <= MAX_NESTING:
+        assert parse_pickle(data)[1] == len(data)
+    else:
+        with pytest.raises(MalformedCheckpoint, match="MAX_NESTING"):
+            parse_pickle(data)

@@ -20,9 +20,9 @@ records of the archive, and refused with a remedy. A fault of a tensor is a faul
 leaves the others readable.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from shardvar.errors import (
     READ_ERRORS,
@@ -42,6 +42,7 @@ from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
 from shardvar.formats.torch.tensors import StoredTensor, is_tensor, unsupported
 from shardvar.formats.window import Window
+from shardvar.limits import MAX_NESTING
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
@@ -58,9 +59,10 @@ from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import decode_value
 from shardvar.wire.set_index import read_set_index
 
-_MIN_LEAVES, _MAX_DEPTH, _MAX_EXPANSION = 1 << 12, 100, 64
-"""Bounds: the values of any file, however small; levels; and the characters of all keys, for each
-byte of a file."""
+_MIN_LEAVES, _MAX_EXPANSION, _LEAF_NBYTES = 1 << 12, 64, 4
+"""Bounds: the values of any file, however small; the characters of all keys, for each byte of a
+file; and the bytes of a value with its name. (An item of a list of numbers has fewer, but such a
+list is one value.)"""
 _MAPPINGS = {"collections.defaultdict", "collections.OrderedDict", "collections.Counter"}
 _SCALARS = (int, float, bool, type(None))
 _KEY_LENGTH = 256
@@ -73,8 +75,7 @@ def leaves_of(
     """Return the leaves by key, and the keys that two leaves have.
 
     Values of the keys ``whole`` are not entered.
-    ``nbytes`` is the size of the pickle, and bounds the number of values: each takes a byte, unless
-    it is shared.
+    ``nbytes`` is the size of the pickle, and bounds the number of values.
 
     >>> leaves_of({"a": {"b": 1}, "c": [1, 2], "a.b": 3, "d": [{"e": None}]})
     ({'a.b': 1, 'c': [1, 2], 'd.0.e': None}, {'a.b'})
@@ -94,49 +95,60 @@ def _walk(
     root: Any, entered: set[int], most: int, whole: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the leaves in order, with their keys."""
-    left: list[tuple[str, int, Any]] = [("", 0, root)]
+    # The items of each level that are still to come; the root is the one item above the first.
+    left: list[tuple[str, Iterator[tuple[str, Any]]]] = [("", iter([("", root)]))]
     count = length = 0
     while left:
-        key, depth, value = left.pop()
+        prefix, items = left[-1]
+        step, value = next(items, ("", left))
+        if value is left:
+            left.pop()
+            continue
+        key, depth = prefix + step, len(left) - 1
         # Values that are shared have many keys, and keys repeat the names of all levels above.
         count, length = count + 1, length + len(key)
-        if count > most or depth > _MAX_DEPTH or length > most * _MAX_EXPANSION:
+        is_deep = depth > MAX_NESTING or length > most * _MAX_EXPANSION
+        if is_deep or count > max(most // _LEAF_NBYTES, _MIN_LEAVES):
             cause = (
-                f"The file describes more than {most} values, or more than {_MAX_DEPTH} levels of "
-                "them."
+                f"The file describes more values than its {most} bytes can hold, or more than "
+                f"{MAX_NESTING} levels of them."
             )
             raise InvalidCheckpoint(cause, DISTRUST)
-        is_entered = id(value) in entered and not (depth and key in whole)
-        pairs = _pairs(value) if is_entered else None
+        is_entered = type(value) not in (list, tuple) or id(value) in entered
+        pairs = _pairs(value) if is_entered and not (depth and key in whole) else None
         if pairs is None:
             yield key, value
         else:
-            prefix = f"{key}." if depth else ""
-            left += [(prefix + step, depth + 1, each) for step, each in reversed([*pairs])]
+            left.append((f"{key}." if depth else "", iter(pairs)))
 
 
 def _entered(root: Any) -> set[int]:
-    """Return the identities of the containers whose items are leaves: dicts, and lists that lead to
-    one or a tensor."""
-    # Every container once, with the containers that hold it; then upwards from dicts and tensors.
+    """Return the identities of the lists whose items are leaves, as those of dicts are: lists that
+    lead to a dict or a tensor."""
+    # Level by level every container once, with the lists that hold it; then upwards from dicts and
+    # tensors. Empty containers lead nowhere: a byte of the file makes one, so none is kept.
     holders: dict[int, list[int]] = {}
-    leading: list[int] = []
-    left, seen = [root], {id(root)}
-    while left:
-        value = left.pop()
-        pairs = _pairs(value)
-        if pairs is None:
-            continue
-        if type(value) not in (list, tuple):
-            leading.append(id(value))
-        for _, each in pairs:
-            if is_tensor(each):
-                leading.append(id(value))
-            elif _pairs(each) is not None:
-                holders.setdefault(id(each), []).append(id(value))
+    seen, leading = {id(root)}, list[int]()
+    level = [root]
+    for _ in range(MAX_NESTING):  # what is nested deeper is an object that cannot be read
+        below = []
+        for value in level:
+            is_leading = False
+            for each in _values(value) or ():
+                values = _values(each)
+                is_leading |= is_tensor(each) or (
+                    values is not None and type(each) not in (list, tuple)
+                )
+                if not values:
+                    continue
+                if type(each) in (list, tuple):
+                    holders.setdefault(id(each), []).append(id(value))
                 if id(each) not in seen:
                     seen.add(id(each))
-                    left.append(each)
+                    below.append(each)
+            if is_leading:
+                leading.append(id(value))
+        level = below
     entered: set[int] = set()
     while leading:
         number = leading.pop()
@@ -150,6 +162,20 @@ def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
     """Return the steps to the items of a container, and the items; None for everything else."""
     if type(value) in (list, tuple):
         return zip(map(str, range(len(value))), value, strict=True)
+    keys, values = _named_items(value)
+    return None if keys is None else zip(map(str, keys), values, strict=True)
+
+
+def _values(value: Any) -> Collection[Any] | None:
+    """Return the items of a container; None for everything else."""
+    if type(value) in (list, tuple):
+        return cast("Collection[Any]", value)
+    keys, values = _named_items(value)
+    return None if keys is None else values
+
+
+def _named_items(value: Any) -> tuple[Sequence[Any] | None, Sequence[Any]]:
+    """Return the keys and the items of a dict whose keys are names; None and nothing else."""
     if type(value) in (dict, OrderedMap):
         keys, values = [*value], [*value.values()]
     elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
@@ -161,10 +187,10 @@ def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
         ]
         keys, values = items[::2], items[1::2]
     else:
-        return None
+        return None, ()
     if not all(type(key) is str or _has_text(key) for key in keys):
-        return None
-    return zip(map(str, keys), values, strict=True)
+        return None, ()
+    return keys, values
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:

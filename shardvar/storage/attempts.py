@@ -32,6 +32,9 @@ FaultKind = Literal["refused", "stalled", "broken", "odd"]
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0
 """Pauses double from one to the other. After a minute of refusals, a pause ends within 8 s."""
 
+_LONGEST_REQUEST = 110.0
+"""The longest pause that a server may ask for: less than a request is made again."""
+
 _LEAST_REFUSALS = 5
 """A request is refused so often before it fails, since the others before it take their time."""
 
@@ -50,6 +53,24 @@ class Fault:
     """The failure, by the words at the top of this module."""
     retry_after: float = 0.0
     """The pause that the server asks for, in seconds; 0 if it names none."""
+
+
+def pause_of_header(text: str | None) -> float:
+    """Return the pause of a header ``Retry-After``, in seconds; 0 if there is none.
+
+    >>> pause_of_header("7"), pause_of_header("Fri, 31 Dec 1999 23:59:59 GMT"), pause_of_header("?")
+    (7.0, 0.0, 0.0)
+    """
+    from email.utils import parsedate_to_datetime  # of no use where no server is asked
+
+    try:
+        seconds = float(text or 0)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(str(text)).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(max(seconds, 0.0), _LONGEST_REQUEST) if math.isfinite(seconds) else 0.0
 
 
 @dataclass(slots=True)
@@ -85,11 +106,15 @@ class Pace:
     _changed: Condition = field(default_factory=lambda: Condition(new_lock()))
 
     def ask(
-        self, request: Callable[[int], Result], fault_of: Callable[[Exception], Fault | None]
+        self,
+        request: Callable[[int], Result],
+        fault_of: Callable[[Exception], Fault | None],
+        asked_pause: Callable[[], float] = lambda: 0.0,
     ) -> Result:
         """Return the result of a request, called with the number of the attempts before.
 
-        ``fault_of`` says of an error if it may pass; another error, or the last, is raised.
+        ``fault_of`` says of an error if it may pass; another error, or the last, is raised. After
+        the first of many refusals, ``asked_pause`` returns the pause that the server asks for.
         """
         number, began = 0, self.clock()
         while True:
@@ -99,7 +124,8 @@ class Pace:
                 result = request(number)
             except Exception as error:
                 fault = fault_of(error)
-                self._slow_down(fault, start)
+                if self._slow_down(fault, start) and (pause := asked_pause()):
+                    self._ready = max(self._ready, start + pause)
                 if fault is None or not self._may_repeat(fault, number, began):
                     raise
             else:
@@ -140,21 +166,22 @@ class Pace:
             self._busy.discard(threading.get_ident())
             self._changed.notify()
 
-    def _slow_down(self, fault: Fault | None, start: float) -> None:
-        """Take note of a failed attempt that was begun at a time."""
+    def _slow_down(self, fault: Fault | None, start: float) -> bool:
+        """Take note of a failed attempt that was begun at a time; return True for the first refusal
+        since the pace was set."""
         with self._changed:
             now = self.clock()
             if fault is None or fault.kind in ("refused", "odd"):
                 self._has_answered = True
             if fault is None:
-                return
+                return False
             # A failure of an hour ago says nothing about now.
             if start - self._failed > self.patience / 2:
                 self._failing = math.inf
             self._failing, self._failed = min(self._failing, start), now
             if fault.kind not in ("refused", "stalled"):
-                return
-            if start >= self._slowed:
+                return False
+            if is_first := start >= self._slowed:
                 self._slowed = now
                 self.most = max(min(self.most, len(self._busy)) // 2, 1)
                 if fault.kind == "refused":
@@ -162,6 +189,7 @@ class Pace:
             if fault.kind == "refused":
                 pause = max(self.pause * (0.75 + 0.25 * self.spread()), fault.retry_after)
                 self._ready = max(self._ready, self._slowed + pause, now + fault.retry_after)
+            return is_first and fault.kind == "refused" and not fault.retry_after
 
     def _speed_up(self, start: float) -> None:
         """Take note of an answered attempt that was begun at a time."""

@@ -6,7 +6,7 @@ Nothing is written: fsspec cannot replace a file only if it is unchanged.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,11 +25,17 @@ from shardvar.errors import (
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
+from shardvar.storage import attempts
+from shardvar.storage.attempts import Fault, pause_of_header
+from shardvar.storage.concurrency import Result
 from shardvar.storage.requests import FolderListing, Head, first_line
 
 _lock = new_lock()
 _processes: dict[str, int] = {}
 """The process that used fsspec first."""
+
+_BROKEN = {"ConnectionError", "ClientConnectionError", "ClientPayloadError", "ChunkedEncodingError"}
+"""Errors of connections, by their names in Python, requests and aiohttp."""
 
 _TIMES = ("mtime", "last_modified", "LastModified", "created")
 """The names under which file systems give the time of the last change."""
@@ -57,8 +63,7 @@ class FilesystemClient:
 
     def head(self, key: str) -> Head:
         """Return the facts of a file; ``MissingFile`` if it does not exist."""
-        with self._asking(key) as (system, base):
-            found = system.info(_below(base, key))
+        found = self._ask(key, lambda system, base: system.info(_below(base, key)))
         if found.get("type") != "file":
             raise MissingFile(f"{self.place(key)} is not a file.", COPY_AGAIN)
         return _head_of_info(found)
@@ -66,27 +71,29 @@ class FilesystemClient:
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
         """Return the bytes that the server sends for a range, up to the size from ``head``;
         ``CorruptCheckpoint`` if the file has another version."""
-        with self._asking(key) as (system, base):
+        stop = min(start + nbytes, head.nbytes)
+
+        def cat(system: Any, base: str) -> tuple[Any, Any]:
             # Without this, files of systems that are not asynchronous read 5 MiB ahead.
             options = {} if getattr(system, "async_impl", False) else {"cache_type": "none"}
-            stop = min(start + nbytes, head.nbytes)
-            octets = system.cat_file(_below(base, key), start=start, end=stop, **options)
-            if _head_of_info(system.info(_below(base, key))).stamp != head.stamp:
-                raise replaced_error(self.place(key))
-            return memoryview(octets)
+            path = _below(base, key)
+            return system.cat_file(path, start=start, end=stop, **options), system.info(path)
+
+        octets, found = self._ask(key, cat)
+        if _head_of_info(found).stamp != head.stamp:
+            raise replaced_error(self.place(key))
+        return memoryview(octets)
 
     def listing(self, key: str) -> FolderListing:
         """Return the content of a folder; empty if it does not exist."""
         try:
-            with self._asking(key) as (system, base):
-                path = _below(base, key)
-                found = [
-                    each
-                    for each in system.ls(path, detail=True)
-                    if _name(each) != path.rpartition("/")[2]
-                ]
+            base, listed = self._ask(
+                key, lambda system, base: (base, system.ls(_below(base, key), detail=True))
+            )
         except MissingFile:
             return FolderListing({}, [])
+        folder = _below(base, key).rpartition("/")[2]
+        found = [each for each in listed if _name(each) != folder]
         files = {_name(each): _head_of_info(each) for each in found if each["type"] == "file"}
         return FolderListing(
             files, sorted(_name(each) for each in found if each["type"] == "directory")
@@ -94,20 +101,26 @@ class FilesystemClient:
 
     def walk(self, key: str) -> dict[str, Head]:
         """Return the facts of all files below a folder, by their paths from it."""
-        with self._asking(key) as (system, base):
-            path = _below(base, key)
-            found = system.find(path, detail=True)
-            first = len(path.strip("/"))
-            return {
-                name.strip("/")[first:].strip("/"): _head_of_info(each)
-                for name, each in found.items()
-            }
+        base, found = self._ask(
+            key, lambda system, base: (base, system.find(_below(base, key), detail=True))
+        )
+        first = len(_below(base, key).strip("/"))
+        return {
+            name.strip("/")[first:].strip("/"): _head_of_info(each) for name, each in found.items()
+        }
+
+    def _ask(self, key: str, request: Callable[[Any, str], Result]) -> Result:
+        """Return the result of a request, which is made again where that may help; it gets the file
+        system and the root's path."""
+        with self._asking(key):
+            system, base = self._system()
+            return attempts.PACE.ask(lambda _: request(system, base), _passing_fault)
 
     @contextmanager
-    def _asking(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Give the file system and the root's path, and turn its errors into shardvar's."""
+    def _asking(self, key: str) -> Iterator[None]:
+        """Turn errors of a file system into shardvar's."""
         try:
-            yield self._system()
+            yield
         except ShardvarError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -162,6 +175,23 @@ def _open_system(root: str) -> tuple[Any, str]:
             f"Reading {scheme}:// needs a package that is not installed.", remedy
         ) from None
     return system, base
+
+
+def _passing_fault(error: Exception) -> Fault | None:
+    """Return the fault of a request that failed with ``error``, if it may pass; None otherwise."""
+    # The libraries of HTTP have the answer at the error, or its status and headers.
+    answer = getattr(error, "response", None)
+    answer = error if answer is None else answer
+    status = getattr(answer, "status_code", getattr(answer, "status", None))
+    if status in (429, 503):
+        headers = getattr(answer, "headers", None) or {}
+        return Fault("refused", pause_of_header(headers.get("Retry-After")))
+    if status in (408, 500, 502, 504):
+        return Fault("broken")
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & {"TimeoutError", "ReadTimeout"} and "ConnectTimeout" not in kinds:
+        return Fault("stalled")
+    return Fault("broken") if kinds & _BROKEN else None
 
 
 def _below(base: str, key: str) -> str:

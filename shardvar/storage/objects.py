@@ -40,7 +40,7 @@ from shardvar.storage.requests import (
     FolderListing,
     Head,
 )
-from shardvar.storage.stores import CLIENTS, library, make_store, variables_of
+from shardvar.storage.stores import CLIENTS, asked_pause, library, make_store, variables_of
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 """The schemes of URLs that this module serves."""
@@ -286,7 +286,9 @@ class ObjectClient:
             return request(self._store(f"writing {min(number, last)}" if is_writing else "reading"))
 
         return attempts.PACE.ask(
-            attempt, lambda error: passing_fault(kinds, error, conflicts_pass=conflicts_pass)
+            attempt,
+            lambda error: passing_fault(kinds, error, conflicts_pass=conflicts_pass),
+            lambda: asked_pause(self.root, self._store("reading")),
         )
 
     def _store(self, kind: str) -> Any:

@@ -5,12 +5,15 @@ that has used it is refused, since it would wait for ever.
 """
 
 import os
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
+from shardvar.storage.attempts import pause_of_header
 from shardvar.storage.refusals import ALLOW_HTTP
 from shardvar.storage.requests import first_line
 
@@ -38,6 +41,10 @@ _PARTS: dict[str, Any] = {
     },
 }
 """obstore repeats the parts of an upload itself: nothing else knows them."""
+
+_SIGNED = timedelta(seconds=60)
+_LOOK_SECONDS = 5
+"""The time for a look at the pause that a service asks for."""
 
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
 """The beginnings of the variables that obstore reads, by scheme; else Azure's."""
@@ -75,6 +82,30 @@ def library() -> Any:
 def variables_of(root: str) -> str:
     """Return the beginning of the names of a service's environment variables, by its URL."""
     return _VARIABLES.get(root.partition(":")[0], "AZURE_")
+
+
+def asked_pause(root: str, store: Any) -> float:
+    """Return the pause that a service asks for after it has refused a request; 0 if it names none.
+
+    obstore does not show the header ``Retry-After``. So the service is asked once more, for a file
+    that need not exist, by a URL that obstore signs.
+    """
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from urllib.request import getproxies, proxy_bypass
+
+    # What cannot be signed or reached names no pause.
+    with suppress(library().exceptions.BaseError, HTTPException, OSError, ValueError):
+        is_web = root.startswith("http")
+        url = urlsplit(root if is_web else library().sign(store, "HEAD", "none", _SIGNED))
+        if url.scheme in getproxies() and not proxy_bypass(url.hostname or ""):
+            return 0.0
+        kind = HTTPConnection if url.scheme == "http" else HTTPSConnection
+        with closing(kind(url.netloc, timeout=_LOOK_SECONDS)) as connection:
+            connection.request("HEAD", f"{url.path or '/'}?{url.query}".removesuffix("?"))
+            answer = connection.getresponse()
+            if answer.status in (429, 503):
+                return pause_of_header(answer.getheader("Retry-After"))
+    return 0.0
 
 
 def make_store(root: str, kind: str) -> Any:

@@ -558,6 +558,32 @@ def test_a_service_that_is_throttling_is_left_alone_until_it_recovers(
         assert is_same(f"{prefix}/{start}", tensors)
 
 
+def test_a_pause_that_a_service_asks_for_is_kept(
+    proxy: Proxy, prefix: str, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ``Retry-After``: after the first refusals and the look at the header, nothing is sent for
+    so long."""
+    if service == "gs":
+        pytest.skip("obstore signs only with the key of a service account")
+    monkeypatch.setattr(attempts, "PACE", Pace(patience=20))
+    begun: list[float] = []
+    times: list[float] = []
+
+    def rule(asked: Asked) -> Callable[[Answer], Answer] | None:
+        now = time.monotonic()
+        if asked.method == "PUT" and "svdata" in asked.path and not begun:
+            begun.append(now)
+        if not begun:
+            return None
+        times.append(now - begun[0])
+        return (lambda _answer: (503, {"Retry-After": "4"}, b"")) if now < begun[0] + 3 else None
+
+    proxy.rule = rule
+    sv.save(f"{prefix}/m", OLD, partition=4)
+    assert is_same(f"{prefix}/m", OLD)
+    assert len([each for each in times if each < 3.5]) <= 2
+
+
 @pytest.mark.parametrize("mebibytes", [8, 16])
 def test_a_file_of_one_request_is_one_put_and_leaves_nothing(
     mebibytes: int, proxy: Proxy, prefix: str, tmp_path: Path

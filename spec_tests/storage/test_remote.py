@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -498,3 +499,47 @@ def test_a_service_without_encryption_is_said_to_need_permission(in_environment:
 def test_a_path_is_split_as_before(tmp_path: Path) -> None:
     storage, name = split_place(tmp_path / "model")
     assert (storage.local_path, storage.path, name) == (str(tmp_path), str(tmp_path), "model")
+
+
+class Answered(Exception):
+    """An error of a library of HTTP, with the answer at it."""
+
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        self.response = SimpleNamespace(status_code=status, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("error", "pause"),
+    [
+        (Answered(429, {"Retry-After": "30"}), 30),
+        (Answered(503, {}), 0),
+        (Answered(500, {}), 0),
+        (TimeoutError(), 0),
+        (ConnectionResetError(), 0),
+    ],
+    ids=repr,
+)
+def test_failures_of_file_systems_that_pass_are_waited_for(
+    error: Exception, pause: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the Hub does with 429: each request fails once. The time is simulated."""
+    now = [0.0]
+    pace = Pace(clock=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(attempts, "PACE", pace)
+    sv.save(tmp_path / "m", {"w": np.arange(10)})
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{tmp_path}/m.*", "/passing/")
+    failed: set[str] = set()
+    for name in ("ls", "info", "cat_file"):
+        original = getattr(type(memory), name)
+
+        def fail(self: Any, path: str, *rest: Any, original: Any = original, **more: Any) -> Any:
+            if original.__name__ not in failed:
+                failed.add(original.__name__)
+                raise error
+            return original(self, path, *rest, **more)
+
+        monkeypatch.setattr(type(memory), name, fail)
+    assert sv.load("memory://passing/m")["w"].tolist() == list(range(10))
+    assert {"ls", "cat_file"} <= failed and now[0] >= pause

@@ -46,7 +46,7 @@ def clipped(row: Array, max_norm: float | None) -> Array:
     """
     if max_norm is None:
         return row
-    norm = sqrt(fsum(float(value) ** 2 for value in row.ravel()))
+    norm = sqrt(fsum(float(abs(value)) ** 2 for value in row.ravel()))
     return row if norm <= max_norm else row.astype(np.float64) * (max_norm / norm)
 
 

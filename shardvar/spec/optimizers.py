@@ -35,6 +35,16 @@ def momentum(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step:
     return w + slots["momentum"]
 
 
+def nesterov(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
+    """Move by where momentum will have led after this step.
+
+    >>> nesterov(1.0, 4.0, {"momentum": 2.0}, {"learning_rate": 0.25, "momentum": 0.5}, 1)
+    0.0
+    """
+    after = momentum(w, g, slots, hyper, step) - w
+    return w + hyper["momentum"] * after - hyper["learning_rate"] * g
+
+
 def adagrad(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
     """Divide the rate by the root of the sum of squares so far.
 
@@ -76,6 +86,7 @@ def rmsprop(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: 
 RULES: dict[str, tuple[Rule, tuple[str, ...], bool]] = {
     "SGD": (sgd, (), False),
     "Momentum": (momentum, ("momentum",), False),
+    "Nesterov": (nesterov, ("momentum",), False),
     "Adagrad": (adagrad, ("accumulator",), False),
     "Adam": (adam, ("m", "v"), True),
     "RMSprop": (rmsprop, ("rms",), True),

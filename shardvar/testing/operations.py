@@ -1,6 +1,7 @@
 """Strategies for the reads and writes of a sharded variable: ids, bags, basic indexes, updates.
 
-``updated`` is the definition of a write: plain NumPy on the whole array, one row after the other.
+``updated`` is the definition of a write, by the plain rules of ``shardvar.spec``: one row after the
+other.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.layout.dtypes import Array
+from shardvar.spec import lookups, variables
 from shardvar.testing.arrays import counting
 
 Ids = npt.NDArray[np.int64]
@@ -262,10 +264,10 @@ def clipped(rows: Array, max_norm: float) -> Array:
     >>> clipped(np.array([[3.0, 4.0], [0.0, 1.0]], np.float32), 2.5).tolist()
     [[1.5, 2.0], [0.0, 1.0]]
     """
-    norms = norms_of(rows)
-    # The maximum only avoids a division by 0 in rows that are not clipped.
-    scaled = np.where(norms > max_norm, rows * (max_norm / np.maximum(norms, max_norm)), rows)
-    return np.asarray(scaled.astype(rows.dtype))
+    found = rows.copy()
+    for place, row in enumerate(rows):
+        found[place] = lookups.clipped(row, max_norm)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,27 +322,6 @@ def updated(full: Array, update: Update) -> Array:
             update.op
         ]
         return np.asarray(dense).astype(full.dtype)
-    after = full.copy()
     # Division by zero and overflow are results to be compared, so NumPy must not warn about them.
     with np.errstate(all="ignore"):
-        for row, value in zip(update.ids.tolist(), update.values, strict=True):
-            after[row] = _combined(update.op, after[row], value)
-    return after
-
-
-def _combined(op: str, row: Any, value: Any) -> Any:
-    match op:
-        case "add":
-            return row + value
-        case "sub":
-            return row - value
-        case "mul":
-            return row * value
-        case "div":
-            return row / value
-        case "min":
-            return np.minimum(row, value)
-        case "max":
-            return np.maximum(row, value)
-        case _:
-            return value
+        return variables.scatter([full], update.op, update.ids.tolist(), update.values)[0]

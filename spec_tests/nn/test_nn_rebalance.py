@@ -62,28 +62,6 @@ def test_balanced_rows_are_a_permutation(counts: list[int], seed: int) -> None:
     assert sorted(rows.tolist()) == list(range(layout.num_rows))
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.data())
-def test_each_id_goes_to_the_shard_with_room_whose_load_is_least(
-    counts: list[int], data: st.DataObject
-) -> None:
-    """A plain twin: the most frequent first, and of equal loads the first shard."""
-    total = sum(counts)
-    frequencies = data.draw(st.lists(st.integers(0, 9), min_size=total, max_size=total))
-    loads, rows = [0] * len(counts), [-1] * total
-    free = [
-        list(range(sum(counts[:shard]), sum(counts[: shard + 1]))) for shard in range(len(counts))
-    ]
-    for one in sorted(range(total), key=lambda one: -frequencies[one]):
-        least = min(
-            (shard for shard in range(len(counts)) if free[shard]),
-            key=lambda shard: (loads[shard], shard),
-        )
-        rows[one] = free[least].pop(0)
-        loads[least] += frequencies[one]
-    assert plan_balanced_rows(frequencies, RowLayout.of_sizes(counts)).tolist() == rows
-
-
 def test_loads_are_sums_of_frequencies_and_not_counts_of_ids() -> None:
     assert plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist() == [
         0,

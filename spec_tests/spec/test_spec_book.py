@@ -72,7 +72,7 @@ def test_every_rule_has_an_example_and_a_property(path: Path) -> None:
 
 
 IN_TABLES = {
-    *("sgd", "momentum", "adagrad", "adam", "rmsprop"),
+    *("sgd", "momentum", "nesterov", "adagrad", "adam", "rmsprop"),
     *("tensorflow_normal", "tensorflow_truncated", "indexed_normal", "indexed_truncated"),
     *("intervals", "assign", "assign_add", "assign_sub", "strided", "chunk", "to_elements"),
     *("most_filling", "whole", "row_nbytes", "counts"),

@@ -220,6 +220,7 @@ def test_matmul_gradients(cut: list[int], columns: int) -> None:
 HYPER: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "SGD": ({"learning_rate": 0.125}, {}),
     "Momentum": ({"learning_rate": 0.125, "momentum": 0.75}, {"momentum": 0.0}),
+    "Nesterov": ({"learning_rate": 0.125, "momentum": 0.75}, {"momentum": 0.0}),
     "Adagrad": ({"learning_rate": 0.25, "epsilon": 2.0**-20}, {"accumulator": 0.125}),
     "Adam": (
         {"learning_rate": 0.125, "beta_1": 0.875, "beta_2": 0.96875, "epsilon": 2.0**-20},
@@ -236,8 +237,12 @@ def test_steps(name: str, cut: list[int], row: tuple[int, ...], data: st.DataObj
     variable level". R-SLOT-1 (RFC 000): "Slot variable is partitioned in exactly the same way as
     the original variable." Several steps, each dense, sparse or mixed."""
     hyper, first = HYPER[name]
-    more = {"initial_accumulator_value": first["accumulator"]} if name == "Adagrad" else {}
-    fast = getattr(sv.optimizers, name)(**hyper, **more)
+    more: dict[str, float] = {}
+    if name == "Adagrad":
+        more = {"initial_accumulator_value": first["accumulator"]}
+    if name == "Nesterov":
+        more = {"nesterov": True}
+    fast = getattr(sv.optimizers, name.replace("Nesterov", "Momentum"))(**hyper, **more)
     table = values((sum(cut), *row), "float64", 11)
     sharded, shards = shard(table, cut), variables.shard(table, cut)
     slots = {key: optimizers.add_slot(shards, start) for key, start in first.items()}

@@ -22,6 +22,7 @@ from shardvar.reference.variables import (
     Variable,
     variable_creator_scope,
 )
+from shardvar.spec.optimizers import RULES, add_slot, apply_gradients
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 from spec_tests.helpers.optimizer_steps import ANY, COMPATS, MAKERS, gradients
 
@@ -112,25 +113,20 @@ def test_rows_without_a_gradient_go_on_where_the_rule_moves_them(name: str, comp
         assert stays or np.array_equal(of_sparse, of_dense)
 
 
+HYPER = {
+    "learning_rate": 0.1, "momentum": 0.9, "beta_1": 0.9, "beta_2": 0.999, "rho": 0.9, "epsilon": 1e-7
+}  # fmt: skip
+
+
 def by_the_book(name: str, w: Any, steps: list[Any]) -> Any:
-    """The formulas on whole arrays in float64, dense gradients."""
-    m, v = np.zeros_like(w), np.full_like(w, 0.1 if name == "adagrad" else 0.0)
+    """The plain rules on one shard, in float64."""
+    title = {"sgd": "SGD", "rmsprop": "RMSprop"}.get(name, name.capitalize())
+    first = 0.1 if name == "adagrad" else 0.0
+    shards: Any = [w]
+    slots: Any = {slot: add_slot(shards, first) for slot in RULES[title][1]}
     for t, g in enumerate(steps, 1):
-        if name == "sgd":
-            w = w - 0.1 * g
-        elif name in ("momentum", "nesterov"):
-            m = 0.9 * m - 0.1 * g
-            w = w + (0.9 * m - 0.1 * g if name == "nesterov" else m)
-        elif name == "adagrad":
-            v = v + g * g
-            w = w - 0.1 * g / (np.sqrt(v) + 1e-7)
-        elif name == "adam":
-            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-            w = w - 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-7)
-        else:
-            v = 0.9 * v + 0.1 * g * g
-            w = w - 0.1 * g / (np.sqrt(v) + 1e-7)
-    return w
+        shards, slots = apply_gradients(title, shards, [g], slots, HYPER, t)
+    return shards[0]
 
 
 @pytest.mark.parametrize("name", sorted(MAKERS))

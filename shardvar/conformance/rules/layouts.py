@@ -25,7 +25,6 @@ from shardvar.conformance.rules.cases import (
     tables,
     uneven_tables,
 )
-from shardvar.conformance.rules.partitioning import by_division
 from shardvar.conformance.rules.updates import (
     CLIPPED,
     IDS,
@@ -53,6 +52,7 @@ from shardvar.conformance.rules.variables import (
     inner_slices,
     products_are_of_the_whole,
 )
+from shardvar.spec.partitions import div
 from shardvar.testing import Update, counting
 from shardvar.testing.arrays import bits
 from shardvar.testing.operations import SPARSE
@@ -125,7 +125,7 @@ def edge_rows(draw: st.DrawFn, start: Start) -> Indexed:
     sizes = (
         layout
         if isinstance(layout, list)
-        else [stop - begin for begin, stop in by_division(len(value), layout)]
+        else [stop - begin for begin, stop in div(len(value), layout)]
     )
     last = [stop - 1 for stop, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True) if size]
     row = draw(st.sampled_from(sorted({*last, 0, *(row + 1 for row in last[:-1])})))

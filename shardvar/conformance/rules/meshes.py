@@ -1,8 +1,8 @@
 """Level 9: what the devices of a mesh hold, what they are said to hold, and what moves between two
 layouts.
 
-The oracle of each rule cuts lists of indices (``rules.placements``), so that it depends on nothing
-else here. The sentences come from docs/layouts.md, where frameworks are compared; where they
+The oracle of each rule cuts lists of indices (``shardvar.spec.meshes``), so that it depends on
+nothing else here. The sentences come from docs/layouts.md, where frameworks are compared; where they
 differ, the rule says whose it is.
 """
 
@@ -22,8 +22,6 @@ from shardvar.conformance.rules.placements import (
     even_moves,
     expect_parts,
     few,
-    held_parts,
-    indices_of,
     moves,
     placements_on,
     rows_on_both,
@@ -31,6 +29,8 @@ from shardvar.conformance.rules.placements import (
     uneven,
 )
 from shardvar.layout.dtypes import Array
+from shardvar.spec.meshes import by_placements, fsdp, parts
+from shardvar.spec.redistribution import reduced
 from shardvar.testing import counting
 
 PAGE = "docs/layouts.md"
@@ -55,12 +55,18 @@ SPEC = (
 )
 FSDP = "FSDP cuts what tensor parallelism left."
 
+
+def parts_of(value: Array, mesh: MeshShape, placements: Any) -> list[Array]:
+    """The array of each device, by the plain rule."""
+    return parts(value, by_placements(value.shape, mesh, placements))
+
+
 SEVERAL_AXES = tuple(mesh for mesh in MESHES if len(mesh) > 1)
 
 
 def check_mesh_parts(adapter: Calls, case: Placed) -> None:
     """Compare what the devices hold with the definition."""
-    expect_parts(adapter.mesh_parts(*case), held_parts(*case))
+    expect_parts(adapter.mesh_parts(*case), parts_of(*case))
 
 
 @rule("V-MESH-1", 9, PAGE, EQUAL, "mesh_parts", even())
@@ -122,7 +128,7 @@ def check_stated_slices(adapter: Calls, case: Placed) -> None:
         (tuple(map(int, o)), tuple(map(int, s)))
         for o, s in adapter.mesh_slices(value.shape, mesh, placements)
     ]
-    expect_stated(came, indices_of(value.shape, mesh, placements))
+    expect_stated(came, by_placements(value.shape, mesh, placements))
 
 
 def expect_stated(
@@ -165,7 +171,7 @@ def empty_slices_are_stated(adapter: Calls, case: Placed) -> None:
 def check_whole(adapter: Calls, case: Placed) -> None:
     """Put a tensor together from the parts of its devices."""
     value, mesh, placements = case
-    expect_equal(adapter.mesh_gather(held_parts(*case), value.shape, mesh, placements), value)
+    expect_equal(adapter.mesh_gather(parts_of(*case), value.shape, mesh, placements), value)
 
 
 @rule("V-WHOLE-1", 9, PAGE, WHOLE, "mesh_gather", even(is_stacked=True))
@@ -195,7 +201,7 @@ def strided_parts_make_the_whole(adapter: Calls, case: Placed) -> None:
 def check_redistribution(adapter: Calls, case: Moved, method: str = "mesh_move") -> None:
     """Redistribute, and compare what the devices hold then."""
     value, mesh, _, target = case
-    expect_parts(getattr(adapter, method)(*case), held_parts(value, mesh, target))
+    expect_parts(getattr(adapter, method)(*case), parts_of(value, mesh, target))
 
 
 @rule("V-MOVE-1", 9, PAGE, MOVES, "mesh_move", even_moves())
@@ -260,10 +266,8 @@ def reductions(
 def check_reduced_terms(adapter: Calls, case: Reduced) -> None:
     """Reduce terms, and compare what the devices hold then."""
     terms, mesh, axis, op, placements = case
-    reduce: Any = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[op]
-    combined = reduce(np.stack(terms), axis=0)
     came = adapter.mesh_reduce(terms, mesh, axis, op, placements)
-    expect_parts(came, held_parts(combined.astype(np.float32), mesh, placements))
+    expect_parts(came, parts_of(reduced(terms, op), mesh, placements))
 
 
 @rule("V-TERM-1", 9, PAGE, TERMS, "mesh_reduce", reductions())
@@ -405,13 +409,6 @@ def weights(draw: st.DrawFn) -> tuple[Array, MeshShape]:
     return counting((draw(st.integers(mesh[0] * mesh[1], 13)), 2)), mesh
 
 
-def under_fsdp(shape: tuple[int, ...], mesh: MeshShape) -> list[list[list[int]]]:
-    """The indices of each device: tensor parallelism cuts first, from the right of the mesh."""
-    dp, tp = mesh
-    by_tp_first = indices_of(shape, (tp, dp), (0, 0))
-    return [by_tp_first[t * dp + d] for d in range(dp) for t in range(tp)]
-
-
 @rule("V-FSDP-1", 9, PAGE, FSDP, "fsdp_parts", weights())
 def fsdp_cuts_last(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
     """Tensor parallelism cuts a weight, and FSDP cuts what each of its ranks has, also where they
@@ -419,7 +416,7 @@ def fsdp_cuts_last(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
     value, mesh = case
     expect_parts(
         adapter.fsdp_parts(value, mesh),
-        [value[np.ix_(*axes)] for axes in under_fsdp(value.shape, mesh)],
+        parts(value, fsdp(value.shape, (mesh[0], mesh[1]), tp_axis=0)),
     )
 
 

@@ -1,7 +1,8 @@
 """Level 5: steps follow their formulas, on shards as on the whole, and slots lie as their variables
 do.
 
-The formulas are written out here, in float64 and on the whole array, as in the published vectors.
+The formulas are the plain rules of ``shardvar.spec``, in float64 and on the whole array, as in the
+published vectors.
 Libraries differ in two constants: Adagrad's squares begin at 0 or at 0.1, and an epsilon of at most
 1e-7 keeps a root from being zero. Either beginning is accepted, and gradients are so large that
 such an epsilon stays below the tolerance.
@@ -26,6 +27,9 @@ from shardvar.conformance.rules.cases import (
     uneven_tables,
 )
 from shardvar.layout.dtypes import Array
+from shardvar.spec.gradients import densified
+from shardvar.spec.optimizers import RULES, add_slot, apply_gradients
+from shardvar.spec.variables import Shards
 from shardvar.testing import counting, ids
 
 COMPONENTS = "gradient computation and update are always performed at the component variable level"
@@ -41,39 +45,23 @@ FIRST_SQUARES = (0.0, 0.1)
 """The values at which Adagrad's squares may begin: PyTorch's and JAX's, and TensorFlow's."""
 
 
+_HYPER = {
+    "learning_rate": RATE, "momentum": 0.9, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-30
+}  # fmt: skip
+"""The smallest epsilon changes no quotient but 0 / 0, which becomes 0."""
+
+
 def formula(
     kind: str, value: Array, gradients: Sequence[Array], first_square: float = 0.0
 ) -> Array:
-    """Return the value after a step a gradient, in float64; betas are 0.9 and 0.999."""
-    after, mean, square = (
-        value.astype(np.float64),
-        np.zeros(value.shape),
-        np.full(value.shape, first_square),
-    )
+    """Return the value after a step a gradient, by the plain rules in float64."""
+    name = {"sgd": "SGD"}.get(kind, kind.capitalize())
+    shards: Shards = [value.astype(np.float64)]
+    first = first_square if kind == "adagrad" else 0.0
+    slots = {slot: add_slot(shards, first) for slot in RULES[name][1]}
     for step, gradient in enumerate(gradients, 1):
-        g = gradient.astype(np.float64)
-        match kind:
-            case "sgd":
-                after = after - RATE * g
-            case "momentum":
-                mean = 0.9 * mean - RATE * g
-                after = after + mean
-            case "adagrad":
-                square = square + g * g
-                after = after - RATE * _quotient(g, np.sqrt(square))
-            case _:
-                mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g * g
-                # Both averages begin at 0; the divisors take that bias off: after one step 0.1 * g
-                # / 0.1 is g.
-                unbiased = mean / (1 - 0.9**step), square / (1 - 0.999**step)
-                after = after - RATE * _quotient(unbiased[0], np.sqrt(unbiased[1]))
-    return after
-
-
-def _quotient(one: Array, other: Array) -> Array:
-    """Return a quotient that is 0 where both are 0, as the epsilon makes it."""
-    quotient: Array = np.divide(one, other, out=np.zeros_like(one), where=other > 0)
-    return quotient
+        shards, slots = apply_gradients(name, shards, [gradient], slots, _HYPER, step)
+    return shards[0]
 
 
 def expect_formula(came: Any, kind: str, value: Array, gradients: Sequence[_Gradient]) -> None:
@@ -133,9 +121,7 @@ def dense(gradient: _Gradient, shape: tuple[int, ...]) -> Array:
     """A gradient as an array: rows that come several times are summed."""
     if not isinstance(gradient, tuple):
         return gradient
-    whole = np.zeros(shape, np.float32)
-    np.add.at(whole, gradient[0], gradient[1])
-    return whole
+    return densified((gradient[0].tolist(), gradient[1]), shape)
 
 
 def check_formula(adapter: Calls, kind: str, case: StepsCase) -> None:

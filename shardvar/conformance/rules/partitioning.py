@@ -1,6 +1,5 @@
 """Level 1: which rows a shard holds, and what partitioners answer."""
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,8 @@ from hypothesis import strategies as st
 from shardvar.conformance.calls import Calls, expect
 from shardvar.conformance.registry import rule
 from shardvar.conformance.rules.cases import pairs
+from shardvar.spec.partitioners import row_nbytes
+from shardvar.spec.partitions import axis_sizes, div, grid, owner
 
 DIV = (
     "If the ids do not evenly divide the number of shards, each of the first several shards will "
@@ -29,18 +30,10 @@ _dtypes: st.SearchStrategy[np.dtype[Any]] = st.sampled_from(
 )
 
 
-def by_division(length: int, num_shards: int) -> list[tuple[int, int]]:
-    """The definition, by NumPy's own rule for dividing an array."""
-    # The first shards take the remainder: 10 rows in 4 shards are 3, 3, 2, 2.
-    sizes = [len(part) for part in np.array_split(np.arange(length), num_shards)]
-    stops = np.cumsum(sizes).tolist()
-    return [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
-
-
 @rule("R-DIV-1", 1, "000", DIV, "div", st.tuples(lengths, counts))
 def rows_are_divided(adapter: Calls, case: tuple[int, int]) -> None:
     """`div` gives every shard its contiguous rows, the first ones one row more."""
-    came, must = pairs(adapter.div(*case)), by_division(*case)
+    came, must = pairs(adapter.div(*case)), div(*case)
     expect(came == must, f"It gave {came}.", f"It must give {must}.")
 
 
@@ -60,8 +53,8 @@ def ids_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
     shards, rows = adapter.owner(np.array(ids, np.int64), length, num_shards)
     # ``pairs`` consumes the zip, so arrays of different lengths become ``Broken`` there.
     came = pairs(zip(np.asarray(shards).tolist(), np.asarray(rows).tolist(), strict=True))
-    bounds = by_division(length, num_shards)
-    must = [next((s, i - a) for s, (a, b) in enumerate(bounds) if a <= i < b) for i in ids]
+    sizes = [stop - start for start, stop in div(length, num_shards)]
+    must = [owner(row, sizes) for row in ids]
     expect(came == must, f"It gave the (shard, row) pairs {came}.", f"It must give {must}.")
 
 
@@ -78,8 +71,7 @@ def counts_make_a_grid(adapter: Calls, case: tuple[tuple[int, ...], list[int]]) 
     """`regions` gives the parts of a grid, each axis divided by the div rule."""
     shape, along = case
     came = [(tuple(map(int, o)), tuple(map(int, s))) for o, s in adapter.regions(shape, along)]
-    axes = [by_division(extent, count) for extent, count in zip(shape, along, strict=True)]
-    must = [(tuple(a for a, _ in cell), tuple(b - a for a, b in cell)) for cell in product(*axes)]
+    must = grid(axis_sizes(shape, partitions=along))
     expect(came == must, f"It gave the (offset, shape) pairs {came}.", f"It must give {must}.")
 
 
@@ -115,19 +107,13 @@ sized = st.tuples(_shapes, _dtypes, st.integers(1, 300), st.integers(1, 9))
 Sized = tuple[tuple[int, ...], np.dtype[Any], int, int]
 
 
-def row_nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """The bytes of a row."""
-    # Without the dtype the product over no axes would be the float 1.0.
-    return int(np.prod(shape[1:], dtype=int)) * dtype.itemsize
-
-
 @rule("R-PART-3-min", 1, "000", AT_LEAST, "min_size", sized)
 def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
     """`min_size` answers with parts of at least the minimum, or with one part."""
     shape, dtype, minimum, _ = case
     parts = rows_only(adapter.min_size(*case), shape)
     # The last part is the smallest: 10 rows in 4 parts leave it 10 // 4 = 2.
-    smallest = shape[0] // parts * row_nbytes(shape, dtype)
+    smallest = shape[0] // parts * row_nbytes(shape, dtype.itemsize)
     expect(
         parts == 1 or smallest >= minimum,
         f"It gave {parts} parts, of which the smallest has {smallest} bytes.",
@@ -145,7 +131,8 @@ def no_more_parts(adapter: Calls, case: Sized) -> None:
     # Otherwise a partitioner that always answers 1 would keep the rule.
     more = parts + 1
     possible = (
-        more <= min(most, shape[0]) and shape[0] // more * row_nbytes(shape, dtype) >= minimum
+        more <= min(most, shape[0])
+        and shape[0] // more * row_nbytes(shape, dtype.itemsize) >= minimum
     )
     expect(
         not possible, f"It gave {parts} parts.", f"{more} parts would hold {minimum} bytes each."
@@ -163,7 +150,7 @@ def no_part_is_larger(adapter: Calls, case: Sized) -> None:
     shape, dtype, maximum, most = case
     parts = rows_only(adapter.max_size(*case), shape)
     # The first part is the largest, rounded up: 10 rows in 4 parts give it -(-10 // 4) = 3.
-    largest = -(-shape[0] // parts) * row_nbytes(shape, dtype)
+    largest = -(-shape[0] // parts) * row_nbytes(shape, dtype.itemsize)
     expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
     expect(
         largest <= maximum or parts in (most, shape[0]),

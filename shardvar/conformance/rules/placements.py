@@ -25,46 +25,6 @@ MESHES: tuple[MeshShape, ...] = ((1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3),
 """Meshes of one to three axes, with an axis of one device; frameworks compile for each."""
 
 
-def equal_ranges(indices: Sequence[int], count: int) -> list[list[int]]:
-    """The definition of ``torch.chunk``, filled up with empty parts: all parts are as long as the
-    first, to the end.
-
-    >>> equal_ranges(range(5), 4)
-    [[0, 1], [2, 3], [4], []]
-    """
-    size = max(1, -(-len(indices) // count))
-    return [list(indices[number * size : (number + 1) * size]) for number in range(count)]
-
-
-def indices_of(
-    shape: Sequence[int], mesh: MeshShape, placements: Sequence[MeshPlacement]
-) -> list[list[list[int]]]:
-    """For each device, the indices that it holds along each axis of the tensor."""
-    held = []
-    for coordinate in np.ndindex(*mesh):
-        axes = [list(range(extent)) for extent in shape]
-        for part, count, placement in zip(coordinate, mesh, placements, strict=True):
-            if isinstance(placement, tuple):
-                _, axis, factor = placement
-                axes[axis] = [
-                    index
-                    for run in equal_ranges(axes[axis], factor)
-                    for index in equal_ranges(run, count)[part]
-                ]
-            elif placement is not None:
-                axes[placement] = equal_ranges(axes[placement], count)[part]
-        held.append(axes)
-    return held
-
-
-def held_parts(value: Array, mesh: MeshShape, placements: Sequence[MeshPlacement]) -> list[Array]:
-    """The array of each device, by NumPy on the whole array."""
-    return [
-        value[np.ix_(*axes)] if axes else value
-        for axes in indices_of(value.shape, mesh, placements)
-    ]
-
-
 def expect_parts(came: Any, must: Sequence[Array]) -> None:
     """``Broken`` unless the answer is an array for each device with these values; empty ones may
     have any shape."""

@@ -20,6 +20,7 @@ from shardvar.conformance.rules.cases import (
     tables,
 )
 from shardvar.layout.dtypes import Array
+from shardvar.spec.lookups import embedding_lookup_sparse
 from shardvar.testing import SparseIds, Update, clipped, counting, ids, sparse_ids, updated
 
 LOOKUP = (
@@ -158,18 +159,15 @@ def bags_are_combined(adapter: Calls, case: BagsCase) -> None:
     """A bag of ids is the weighted sum of its rows, divided by the weights' sum (mean) or l2 norm
     (sqrtn)."""
     value, layout, some, combiner = case
-    must = np.zeros((len(some.bags), 2))
-    for number, bag in enumerate(some.bags):
-        if not bag:
-            continue
-        weights = np.ones(len(bag)) if some.weights is None else np.array(some.weights[number])
-        divisor = {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[
-            combiner
-        ]
-        must[number] = (value[bag] * weights[:, None]).sum(axis=0) / divisor
+    entries = [
+        (number, one, None if some.weights is None else some.weights[number][place])
+        for number, bag in enumerate(some.bags)
+        for place, one in enumerate(bag)
+    ]
+    must = embedding_lookup_sparse([value], entries, len(some.bags), combiner)
     handle = made(adapter, value, layout)
     came = adapter.lookup_bags(handle, some.bags, some.weights, combiner)
-    expect_equal(came, must.astype(np.float32), ulps=16)
+    expect_equal(came, must, ulps=16)
 
 
 @st.composite

@@ -20,8 +20,8 @@ from shardvar.conformance.rules.cases import (
     tables,
     uneven_tables,
 )
-from shardvar.conformance.rules.partitioning import by_division
 from shardvar.layout.dtypes import Array
+from shardvar.spec.partitions import div
 from shardvar.testing import counting
 
 CONCAT = (
@@ -79,7 +79,7 @@ def shards_are_divided(adapter: Calls, case: TableCase) -> None:
     """The shards of a variable hold the rows of the div rule."""
     value, num_shards = case
     came = [len(np.asarray(shard)) for shard in adapter.shards(adapter.create(value, num_shards))]
-    must = [stop - start for start, stop in by_division(len(value), num_shards)]
+    must = [stop - start for start, stop in div(len(value), num_shards)]
     expect(came == must, f"The shards have {came} rows.", f"They must have {must}.")
 
 

@@ -56,7 +56,7 @@ SPEC = (
 FSDP = "FSDP cuts what tensor parallelism left."
 
 
-def parts_of(value: Array, mesh: MeshShape, placements: Any) -> list[Array]:
+def device_arrays(value: Array, mesh: MeshShape, placements: Any) -> list[Array]:
     """The array of each device, by the plain rule."""
     return parts(value, by_placements(value.shape, mesh, placements))
 
@@ -66,7 +66,7 @@ SEVERAL_AXES = tuple(mesh for mesh in MESHES if len(mesh) > 1)
 
 def check_mesh_parts(adapter: Calls, case: Placed) -> None:
     """Compare what the devices hold with the definition."""
-    expect_parts(adapter.mesh_parts(*case), parts_of(*case))
+    expect_parts(adapter.mesh_parts(*case), device_arrays(*case))
 
 
 @rule("V-MESH-1", 9, PAGE, EQUAL, "mesh_parts", even())
@@ -171,7 +171,7 @@ def empty_slices_are_stated(adapter: Calls, case: Placed) -> None:
 def check_whole(adapter: Calls, case: Placed) -> None:
     """Put a tensor together from the parts of its devices."""
     value, mesh, placements = case
-    expect_equal(adapter.mesh_gather(parts_of(*case), value.shape, mesh, placements), value)
+    expect_equal(adapter.mesh_gather(device_arrays(*case), value.shape, mesh, placements), value)
 
 
 @rule("V-WHOLE-1", 9, PAGE, WHOLE, "mesh_gather", even(is_stacked=True))
@@ -201,7 +201,7 @@ def strided_parts_make_the_whole(adapter: Calls, case: Placed) -> None:
 def check_redistribution(adapter: Calls, case: Moved, method: str = "mesh_move") -> None:
     """Redistribute, and compare what the devices hold then."""
     value, mesh, _, target = case
-    expect_parts(getattr(adapter, method)(*case), parts_of(value, mesh, target))
+    expect_parts(getattr(adapter, method)(*case), device_arrays(value, mesh, target))
 
 
 @rule("V-MOVE-1", 9, PAGE, MOVES, "mesh_move", even_moves())
@@ -267,7 +267,7 @@ def check_reduced_terms(adapter: Calls, case: Reduced) -> None:
     """Reduce terms, and compare what the devices hold then."""
     terms, mesh, axis, op, placements = case
     came = adapter.mesh_reduce(terms, mesh, axis, op, placements)
-    expect_parts(came, parts_of(reduced(terms, op), mesh, placements))
+    expect_parts(came, device_arrays(reduced(terms, op), mesh, placements))
 
 
 @rule("V-TERM-1", 9, PAGE, TERMS, "mesh_reduce", reductions())

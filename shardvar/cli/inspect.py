@@ -16,6 +16,7 @@ from shardvar.cli.overview import print_overview
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
+from shardvar.planning.index import find_ties
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.newest import candidates_of
 from shardvar.verbs.parameters import ParameterCount
@@ -110,6 +111,7 @@ def _print_json(
             "writer": metadata.writer,
             "description": metadata.description,
             "metadata": dict(metadata.user),
+            "ties": find_ties(reader.entries()),
             "num_tensors": len(tensors),
             "num_parameters": parameters.total,
             "parameters_by_dtype": parameters.by_dtype,

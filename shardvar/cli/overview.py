@@ -36,6 +36,8 @@ from shardvar.cli.state import SUFFIX, fold_state, slot_names
 from shardvar.cli.tensors import Tensor, layout_of
 from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ReadError
+from shardvar.limits import MAX_NAMED
+from shardvar.planning.index import find_ties
 from shardvar.verbs.parameters import ParameterCount, is_optimizer_state
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
@@ -137,6 +139,13 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     if parts:
         text = "; ".join(parts)
         yield text[:1].upper() + text[1:]
+    ties = [
+        f"{printable(key)} = {printable(first)}"
+        for key, first in find_ties(reader.entries()).items()
+    ]
+    if ties:
+        more = f" and {len(ties) - MAX_NAMED} more" if len(ties) > MAX_NAMED else ""
+        yield f"Tied: {', '.join(ties[:MAX_NAMED])}{more}"
     if verbose:
         yield from _details(reader, parameters.by_dtype)
 

@@ -29,6 +29,7 @@ from shardvar.cli.view import check_target, show_link, write_plan_page
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.formats.table import name_of_target, names_of_target
+from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import message
 from shardvar.planning.policies import (
     BalancedPolicy,
@@ -213,6 +214,10 @@ def _print_report(
             say(problem)
     if report.num_objects:
         print(f"carried {count(report.num_objects, 'object')} with the tensors")
+    if report.untied:
+        pairs = [f"{key!r} and {first!r}" for key, first in report.untied]
+        more = f" and {len(pairs) - MAX_NAMED} more pairs" if len(pairs) > MAX_NAMED else ""
+        print(f"written twice, and one in the source: {', '.join(pairs[:MAX_NAMED])}{more}")
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

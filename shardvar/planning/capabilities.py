@@ -37,6 +37,8 @@ class Capabilities:
     """True if a checksum covers the user's metadata."""
     objects_in_tensor: bool = False
     """True if the objects are a tensor, since the format has no metadata of the user."""
+    holds_ties: bool = False
+    """True if two keys may have the same bytes: tied weights."""
     is_grid: bool = False
     """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0
     may be shorter."""

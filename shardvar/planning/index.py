@@ -50,6 +50,8 @@ class Metadata:
     objects: Mapping[str, bytes] = field(default_factory=dict)
     """Objects to write, each as its encoding (``wire.plain``), or as the item of a distributed
     checkpoint that becomes one. Of a checkpoint that is read, the source has them."""
+    ties: Mapping[str, str] = field(default_factory=dict)
+    """Keys to write that have the bytes of another tensor, each with the key of that one."""
     generation: str = ""
     """A text that another checkpoint of the same path does not have, where the index holds one: the
     run of the processes that wrote it. A copy of a checkpoint does not inherit it."""
@@ -248,6 +250,36 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
     shared[rows[order[1:][meet]]] = True
     shared[rows[order[:-1][meet]]] = True
     return shared
+
+
+_MOST_TIED = MAX_PAYLOAD_EXPANSION // 2
+"""Keys that share their bytes at most, so that no reader takes a small file for a hostile one."""
+
+
+def find_ties(entries: EntryTable) -> dict[str, str]:
+    """Return the keys that have the bytes of an earlier key, each with that key: tied weights.
+
+    Both have the same dtype and the same slices at the same places.
+    """
+    slices, tensors = entries.slices, entries.slices.tensors
+    rows = np.flatnonzero(entries.plain & (slices.nbytes > 0))
+    file, start = entries.file[rows], entries.start[rows]
+    order = np.lexsort((start, file))
+    file, start = file[order], start[order]
+    meet = np.flatnonzero((file[1:] == file[:-1]) & (start[1:] == start[:-1]))
+    if not len(meet):
+        return {}
+    found = np.unique(slices.tensor[rows[order[np.concatenate([meet, meet + 1])]]]).tolist()
+    order, bounds = slices.by_tensor(by_offset=True)
+    firsts: dict[tuple[object, ...], list[str]] = {}
+    for tensor in found:
+        mine = order[bounds[tensor] : bounds[tensor + 1]]
+        columns = (entries.plain, entries.file, entries.start, slices.offset, slices.shape)
+        places = [column[mine].tobytes() for column in columns]
+        if entries.plain[mine].all():
+            kind = (tensors.dtype(tensor), tensors.shape(tensor), *places)
+            firsts.setdefault(kind, []).append(tensors.keys[tensor])
+    return {key: first for first, *others in firsts.values() for key in others[: _MOST_TIED - 1]}
 
 
 def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:

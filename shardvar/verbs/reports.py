@@ -69,6 +69,8 @@ class WriteReport:
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()
     """The tensors that a reshard left out because they cannot be read, with the reasons."""
+    untied: tuple[tuple[str, str], ...] = ()
+    """Pairs of tensors that share their bytes in the source, and have their own in the target."""
     dry_run: bool = False
     """True if nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)

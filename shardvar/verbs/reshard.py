@@ -26,7 +26,7 @@ from shardvar.formats.files import open_below
 from shardvar.formats.parts import PartsFormat, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.pictures.words import named
-from shardvar.planning.index import EntryTable, Metadata, take_tensors
+from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.carried import find_objects
@@ -229,16 +229,28 @@ def _reshard(
     partition = changes.partition
     if lost:
         partition = without_lost(partition, chosen.entries.slices.tensors.keys, chosen.lost)
-    payloads = chosen.source
-    work = plan(goal, chosen.entries, partition=partition, metadata=metadata, source=payloads)
+    payloads, entries = chosen.source, chosen.entries
+    found_ties = find_ties(take_tensors(reader.entries(), chosen.names)).items()
+    ties = {chosen.names[key]: chosen.names[first] for key, first in found_ties}
+    untied = tuple(ties.items())
+    if ties and _keeps_ties(goal, changes):
+        others = set(entries.slices.tensors.keys).difference(ties)
+        entries, metadata, untied = take_tensors(entries, others), replace(metadata, ties=ties), ()
+    work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
     generation = _generation(found, reader, payloads, work)
     if move is None:
-        return replace(preview(work, generation), lost=lost)
+        return replace(preview(work, generation), lost=lost, untied=untied)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
     for error in reader.source.storage_errors(kept - gone).values():
         raise error
-    return replace(move(work, payloads, generation), lost=lost)
+    return replace(move(work, payloads, generation), lost=lost, untied=untied)
+
+
+def _keeps_ties(goal: Location, changes: Changes) -> bool:
+    """Return True if tied tensors become the same bytes in the target, which can hold that."""
+    is_same = changes.conversions == _UNCHANGED and not isinstance(changes.partition, Mapping)
+    return goal.format.capabilities.holds_ties and is_same
 
 
 def _move(

@@ -364,7 +364,7 @@ def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
         path=work.target.path,
         format=work.target.format.name,
         description=work.assignment.description,
-        num_tensors=len(set(slices.tensor.tolist())),
+        num_tensors=len(set(slices.tensor.tolist())) + len(work.metadata.ties),
         num_slices=len(slices),
         nbytes=int(slices.nbytes.sum()),
         file_nbytes=tuple(work.assignment.nbytes_of_files().tolist()),

@@ -88,6 +88,19 @@ def test_plain_objects_are_loaded_with_weights_only(tmp_path: Path) -> None:
     assert loaded == {f"state.{key}": value for key, value in values.items()}
 
 
+def test_tied_weights_stay_one_storage(tmp_path: Path) -> None:
+    """From a file to a file, and by way of the native format in slices."""
+    shared = torch.arange(12.0).reshape(4, 3)
+    torch.save({"emb": shared, "head": shared, "own": shared.clone()}, tmp_path / "a.pt")
+    sv.reshard(tmp_path / "a.pt", tmp_path / "b.pt")
+    sv.reshard(tmp_path / "a.pt", tmp_path / "native", format="shardvar", partition=2)
+    sv.reshard(tmp_path / "native", tmp_path / "c.pt")
+    for name in ("b.pt", "c.pt"):
+        loaded = torch.load(tmp_path / name, weights_only=True)
+        assert loaded["emb"].data_ptr() == loaded["head"].data_ptr() != loaded["own"].data_ptr()
+        assert all(torch.equal(each, shared) for each in loaded.values())
+
+
 def test_many_tensors_need_the_wide_directory_and_are_loaded(tmp_path: Path) -> None:
     """Zip counts members in 16 bits, and in 64 bits beyond."""
     written = {f"t{number}": np.array([number]) for number in range(1 << 16)}

@@ -11,8 +11,8 @@ one. Files that the new index does not name are removed after it, by this writer
 before, by the next.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed
-from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
+from shardvar.formats.native.entries import RUN_NBYTES, Overview, decode_text, encode_text
 from shardvar.formats.native.names import (
     aside_name,
     check_generation,
@@ -62,6 +62,7 @@ CAPABILITIES = Capabilities(
     empty_slices=True,
     holds_objects=True,
     guards_metadata=True,
+    holds_ties=True,
 )
 """Everything; only strings and variants, whose elements have no fixed size, are never cut."""
 
@@ -127,12 +128,15 @@ class NativeSink(Sink):
     """True where other processes have written the data files, so that they stay after an error."""
     writer: NativeWriter = NativeWriter()
     """The checksums of each file."""
+    ties: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Further keys, as they are stored, each with the key whose entries it has."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Write the index under a temporary name, rename it over the old one, and remove what it
         does not name."""
         # Plan: the index, whole, in memory.
         rows = _sort_rows(self.assignment, self.keys, self.start, checksums)
+        rows = _with_ties(rows, self.ties) if self.ties else rows
         octets = b"".join(encode_block_file(_encode_rows(rows), self.overview.encode()))
         aside = aside_name(self.prefix, self.overview.generation)
         data = list(zip(self.asides, self.names, strict=True))
@@ -178,6 +182,7 @@ def create_native(
     keys = list(map(encode_text, assignment.slices.tensors.keys))
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
+    ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
     user = texts_with_objects(metadata) if metadata.objects else metadata.user
     metadata = Metadata(description, metadata.writer, user)
     # The files of the existing index may have the names of this generation, and then another one is
@@ -188,7 +193,7 @@ def create_native(
     names = data_names(prefix, generation, assignment.num_files)
     storage.announce(names)
     about = Overview(metadata, generation, sizes)
-    return NativeSink(storage, prefix, assignment, keys, about, start, names, names)
+    return NativeSink(storage, prefix, assignment, keys, about, start, names, names, ties=ties)
 
 
 def adopt_native(
@@ -334,6 +339,28 @@ def _sort_rows(
         start[order],
         payload[order],
         list(map(runs.__getitem__, order.tolist())),
+    )
+
+
+def _with_ties(rows: _Rows, ties: Mapping[bytes, bytes]) -> _Rows:
+    """Return the entries, and for each further key the entries of its tensor again."""
+    number = {key: row for row, key in enumerate(rows.keys)}
+    pairs = sorted([*number.items(), *((key, number[first]) for key, first in ties.items())])
+    keys, origin = [key for key, _ in pairs], np.array([row for _, row in pairs], np.int64)
+    # The entries of a tensor follow one another.
+    slices, count = rows.slices, len(rows.keys)
+    bounds = np.searchsorted(slices.tensor, np.arange(count + 1))
+    taken = np.concatenate([np.arange(*bounds[row : row + 2]) for row in origin.tolist()])
+    tensor = np.repeat(np.arange(len(keys)), np.diff(bounds)[origin])
+    tensors = replace(slices.tensors.take(origin), keys=[decode_text(key) for key in keys])
+    columns = slices.offset[taken], slices.shape[taken], slices.nbytes[taken]
+    return _Rows(
+        SliceTable(tensors, tensor, *columns),
+        keys,
+        rows.file[taken],
+        rows.start[taken],
+        rows.checksum[taken],
+        [rows.runs[row] for row in taken.tolist()],
     )
 
 

@@ -2,13 +2,14 @@
 set.
 
 What is written is a dict of tensors, which ``torch.load`` also reads with ``weights_only=True`` and
-``mmap=True``. Keys are the keys of the dict: dots in them separate nothing. Each tensor is whole,
-contiguous, and has its own storage. Plain objects, such as steps and parameter groups, follow the
-tensors in the dict. The same tensors make the same bytes. ``archive`` describes the file.
+``mmap=True``. Keys are the keys of the dict: dots in them separate nothing. Each tensor is whole
+and contiguous, and has its own storage, except for tied ones. Plain objects, such as steps and
+parameter groups, follow the tensors in the dict. The same tensors make the same bytes. ``archive``
+describes the file.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ class SavedWriter:
 
     objects: Mapping[str, Any]
     """The objects in addition to the tensors, as ``build_pickle`` takes them."""
+    ties: Mapping[str, str] = field(default_factory=dict)
+    """Further keys, each with the key of the tensor whose storage it has."""
     run_nbytes: int = 0
     """0: a record has one checksum, and its runs have none."""
 
@@ -69,14 +72,14 @@ class SavedWriter:
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Sequence[tuple[int, bytes]]:
         """Return the headers of all records, the pickle, the directory and the end records."""
-        return [*build_frame(_records(slices, self.objects), checksums.payload.tolist())]
+        return [*build_frame(_records(slices, self), checksums.payload.tolist())]
 
 
 def plan_saved(
     storage: Storage,
     name: str,
     assignment: Assignment,
-    objects: Mapping[str, bytes],
+    metadata: Metadata,
     capabilities: Capabilities,
     generation: str,
 ) -> OneFileSink:
@@ -97,10 +100,11 @@ def plan_saved(
     writer = SavedWriter(
         {
             key: pickled_of(decode_value(encoding.decode("ascii")))
-            for key, encoding in objects.items()
-        }
+            for key, encoding in metadata.objects.items()
+        },
+        metadata.ties,
     )
-    records = _records(slices, writer.objects)
+    records = _records(slices, writer)
     if records[0].nbytes > MAX_PICKLE_NBYTES:
         cause = (
             f"The pickle of {len(slices)} tensors has {records[0].nbytes} bytes, more than "
@@ -133,15 +137,16 @@ def file_name(name: str) -> str:
     return name if name.endswith(SAVED_SUFFIXES) else f"{name}.pt"
 
 
-def _records(slices: SliceTable, objects: Mapping[str, Any]) -> list[PackedRecord]:
-    """Return the records of the file that holds these tensors and objects."""
+def _records(slices: SliceTable, writer: SavedWriter) -> list[PackedRecord]:
+    """Return the records of the file that holds these tensors, and the objects of the writer."""
     tensors, rows = slices.tensors, slices.tensor.tolist()
     calls = {
         tensors.keys[row]: tensor_call(tensors.dtype(row), tensors.shape(row), number)
         for number, row in enumerate(rows)
     }
-    pickle = build_pickle({**calls, **objects})
-    return records_of(pickle, slices.nbytes.tolist(), _entered(objects))
+    tied = {key: calls[first] for key, first in writer.ties.items()}
+    pickle = build_pickle({**calls, **tied, **writer.objects})
+    return records_of(pickle, slices.nbytes.tolist(), _entered(writer.objects))
 
 
 def _entered(objects: Mapping[str, Any]) -> list[str]:
@@ -165,6 +170,7 @@ CAPABILITIES = Capabilities(
     slice_dtypes=frozenset(),
     many_files=False,
     holds_objects=True,
+    holds_ties=True,
 )
 """Whole tensors of the dtypes that torch has, in one file."""
 
@@ -197,9 +203,7 @@ class SavedFormat(Format):
         generation: str,
     ) -> OneFileSink:
         """Lay out a file. Of the metadata only objects are kept: a state dict has no more room."""
-        return plan_saved(
-            storage, name, assignment, metadata.objects, self.capabilities, generation
-        )
+        return plan_saved(storage, name, assignment, metadata, self.capabilities, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file."""

@@ -101,6 +101,12 @@ def refused_error(kinds: Any, place: str, error: Exception) -> ShardvarError:
     if "builder error" in line:
         allow = f"If it is not encrypted, set {' or '.join(ALLOW_HTTP)} to true."
         return ServerError(cause, f"Check the address of the service in the environment. {allow}")
+    fault = passing_fault(kinds, error, conflicts_pass=False)
+    if fault is not None and fault.kind == "refused":
+        remedy = (
+            "It has refused all attempts of some minutes. Wait, or send fewer requests at a time."
+        )
+        return ServerError(cause, remedy)
     return ServerError(cause, "Check address, credentials and connection, and try again.")
 
 

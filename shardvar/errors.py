@@ -189,6 +189,9 @@ class StillSaving(ShardvarError, TimeoutError):
 class StorageError(ShardvarError, OSError):
     """The machine refused: no space, no permission, no such device, locked by another process."""
 
+    state: str | None = None
+    """The end of the remedy, which says what there is after a write; None if it does not."""
+
 
 class LockHeld(StorageError):
     """Another writer, in this process or in another one, is writing the same checkpoint."""

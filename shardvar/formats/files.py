@@ -36,6 +36,7 @@ from shardvar.errors import (
     replaced_error,
 )
 from shardvar.forks import new_lock
+from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
@@ -224,6 +225,8 @@ class DataFiles:
         try:
             file = self.storage.open(self.names[number])
         except CheckpointError as error:
+            if isinstance(error, MissingFile) and number in self._stamps:  # it was there
+                raise replaced_error(self.names[number]) from error
             error.in_file(self.names[number])
             raise
         is_new = number not in self._stamps and any(asks() for asks in self._watched)
@@ -272,21 +275,20 @@ def put_in_place(
     renames: Sequence[tuple[str, str]],
     last: tuple[str, str],
     content: bytes | None = None,
-    retired: Sequence[str] = (),
     tidy: Callable[[], None] = lambda: None,
     *,
     is_shared: bool = False,
+    is_checkpoint: bool = True,
 ) -> None:
     """Rename data files, then the ``last`` file, from the names under which they were written to
     their final names.
 
-    ``content`` is the content of the last file, if it is not written yet. ``retired`` are old files
-    to remove first, where new files have the names of old ones. ``tidy`` removes what the new
-    checkpoint leaves unnamed.
+    ``content`` is the content of the last file, if it is not written yet. ``tidy`` removes what the
+    new checkpoint leaves unnamed.
 
     On an error or an interrupt, either the new checkpoint is in place whole or all its files are
     removed. Data files that are ``is_shared`` were written by others: they stay, under either name,
-    so that the commit can be made again.
+    so that the commit can be made again. The error of a checkpoint says what there is then.
     """
     (aside, final), moved, is_committing = last, list[str](), False
 
@@ -299,9 +301,6 @@ def put_in_place(
         # leads to a part of them.
         if content is not None:
             write_file(storage, aside, content)
-        # Retire: only for formats that cannot replace a checkpoint in one step. From here on the
-        # old one is gone.
-        _retire(storage, retired)
         # Move: no index names these files yet, so their order does not matter. The commit syncs
         # them all at once.
         do_all(move, [(old, new) for old, new in renames if old != new], storage.traits)
@@ -311,11 +310,13 @@ def put_in_place(
         is_committing = True
         storage.rename(aside, final)
         tidy()
-    except BaseException:
+    except BaseException as error:
         # In a bucket files are copied to their final names, so that what had a temporary one is
         # there as before.
         olds = [old for old, _ in renames] if storage.local_path is not None else []
-        _give_up(storage, aside, () if is_shared else (*olds, *moved), is_committing, tidy)
+        state = _give_up(storage, aside, () if is_shared else (*olds, *moved), is_committing, tidy)
+        if is_checkpoint:
+            add_state(error, state)
         raise
 
 
@@ -325,23 +326,21 @@ def _give_up(
     written: Iterable[str],
     is_committing: bool,
     tidy: Callable[[], None],
-) -> None:
+) -> State:
     """Remove what was written, or, if the last rename has succeeded and only what follows failed,
-    what it replaced."""
+    what it replaced. Return what there is."""
     # All files stay as long as it is unknown which checkpoint is in place.
-    with suppress(StorageError):
+    try:
         if is_committing and aside not in storage.names():
+            # The uploads of a bucket know what has become of its commit.
+            state = State.NEW if storage.local_path is not None else State.UNKNOWN
             tidy()
         else:
+            state = State.OLD
             discard_files(storage, (aside, *written))
-
-
-def _retire(storage: Storage, names: Sequence[str]) -> None:
-    """Remove old files, also on the disk: a power cut must not bring an index back."""
-    for name in names:
-        storage.remove(name)
-    if names:
-        storage.sync()
+    except StorageError:
+        return State.UNKNOWN if is_committing else State.OLD
+    return state
 
 
 def check_written(storage: Storage, names: Sequence[Sequence[str]], nbytes: Ints) -> list[str]:

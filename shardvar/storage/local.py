@@ -12,7 +12,6 @@ Symbolic links are followed in reading (caches of downloaded checkpoints consist
 in writing.
 """
 
-import errno
 import os
 import re
 import secrets
@@ -35,7 +34,7 @@ from shardvar.storage.posix import (
     open_local,
     reading,
     stamp_of,
-    sync,
+    sync_path,
     writing,
 )
 from shardvar.storage.protocol import FileStatus, Storage
@@ -48,9 +47,6 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
 """The beginning of a URL that was made a path."""
-
-_CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOTSUP}
-"""Answers of network file systems that cannot sync a directory, and need not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +140,11 @@ class LocalStorage:
             # Before the rename: the file may be an index. Whenever it is on the disk, the data
             # files that it names must be there, and an older index whose data files it replaces
             # must be gone.
-            _sync_directory(self.path)
+            sync_path(self.path)
             os.replace(source, target)
             # After the rename: the caller removes the files of the replaced checkpoint next, and
             # reports success. Both are wrong if a power cut can still undo the rename.
-            _sync_directory(self.path)
+            sync_path(self.path)
 
     def move(self, old: str, new: str) -> None:
         """Rename ``old`` to the name or path ``new`` in one step, forced by the next ``sync``."""
@@ -190,7 +186,7 @@ class LocalStorage:
         """Force all changes of names to the disk, in the directory or an existing folder of it."""
         path = self._inside(folder) if folder else self.path
         with writing(path), suppress(FileNotFoundError) if folder else nullcontext():
-            _sync_directory(path)
+            sync_path(path)
 
     def remove(self, name: str) -> None:
         """Delete a file by its name or path, and folders that this leaves empty; does nothing if it
@@ -210,6 +206,13 @@ class LocalStorage:
 
     def make(self) -> None:
         """Make the directory, and those above it, if they do not exist."""
+        above = LocalStorage(os.path.dirname(self.path))
+        if not os.path.isdir(self.path) and any(
+            name.endswith(".was.tmp") for name in above.folders()
+        ):
+            from shardvar.storage.exchange import restore  # only where there may be such a folder
+
+            restore(self.path)
         missing = []
         path = self.path
         while path and not os.path.isdir(path):
@@ -220,7 +223,7 @@ class LocalStorage:
                 os.makedirs(path, exist_ok=True)  # another writer may have been faster
                 # The files in a directory are lost with it if the directory's name is not on the
                 # disk.
-                _sync_directory(os.path.dirname(path) or os.curdir)
+                sync_path(os.path.dirname(path) or os.curdir)
 
     def check_writable(self, name: str) -> None:
         """Raise what ``make`` and ``lock`` would raise, as far as known, without a change."""
@@ -403,14 +406,3 @@ def _status_of(entry: "os.DirEntry[str]") -> FileStatus:
 
 def _status(status: os.stat_result) -> FileStatus:
     return FileStatus(status.st_size, status.st_mtime, stamp_of(status))
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync(descriptor)
-    except OSError as error:
-        if error.errno not in _CANNOT_SYNC:
-            raise
-    finally:
-        os.close(descriptor)

@@ -38,6 +38,8 @@ from shardvar.errors import (
 )
 
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
+_CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOTSUP}
+"""Answers of network file systems that cannot sync a directory, and need not."""
 _NO_DEVICE = errno.ENXIO  # a socket, or a fifo without a reader
 
 _REFUSALS: dict[int, tuple[str, str]] = {
@@ -47,14 +49,8 @@ _REFUSALS: dict[int, tuple[str, str]] = {
     ),
     errno.EPERM: ("permission is denied", "Change its permissions, or run as a user who has them."),
     errno.EROFS: ("the file system is read-only", "Choose another place."),
-    errno.ENOSPC: (
-        "the disk is full",
-        "Free some space and run it again; what was there before is untouched.",
-    ),
-    errno.EDQUOT: (
-        "the disk quota is used up",
-        "Free some space and run it again; what was there before is untouched.",
-    ),
+    errno.ENOSPC: ("the disk is full", "Free some space and run it again."),
+    errno.EDQUOT: ("the disk quota is used up", "Free some space and run it again."),
     errno.EFBIG: (
         "the file would be larger than allowed",
         "Raise `ulimit -f`, or write smaller files.",
@@ -73,6 +69,8 @@ _REFUSALS: dict[int, tuple[str, str]] = {
     errno.EEXIST: ("something else has this name", "Choose another name, or move it away."),
     errno.ENOTDIR: ("its directory is a file", "Choose another place, or move the file away."),
     errno.EISDIR: ("it is a directory", "Choose another name, or move the directory away."),
+    errno.EBUSY: ("it is in use, as a mount point is", "Choose another place."),
+    errno.EXDEV: ("it cannot be moved on its file system", "Choose another place."),
     errno.ENOTEMPTY: ("it is a directory", "Choose another name, or move the directory away."),
     errno.ENOLCK: ("the file system has no locks", "Choose a place on a local disk."),
     errno.ENOTSUP: ("the file system cannot do this", "Choose a place on a local disk."),
@@ -353,3 +351,15 @@ def sync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fsync(descriptor)
+
+
+def sync_path(path: str) -> None:
+    """Force a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+    finally:
+        os.close(descriptor)

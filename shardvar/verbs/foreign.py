@@ -102,9 +102,26 @@ def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
                 shown, storage, name, names
             ):
                 return uncommitted
+        if was := renamed_away(storage, name):
+            cause = f"There is no checkpoint at {shown}: its folder is {was}."
+            return CheckpointNotFound(
+                f"{cause} A writer was ended while it replaced it.",
+                "Rename it back, or write there again, which does so first.",
+            )
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
+
+
+def renamed_away(storage: Storage, name: str) -> str | None:
+    """Return the path of a folder that a writer had renamed and not replaced yet; None without
+    one."""
+    if storage.local_path is None:
+        return None
+    from shardvar.storage.exchange import left_beside  # only to explain
+
+    left = left_beside(os.path.join(storage.local_path, name))
+    return next((path for path in left if path.endswith(".was.tmp")), None)
 
 
 def _exists(path: str | os.PathLike[str], storage: Storage, name: str) -> bool:

@@ -184,7 +184,7 @@ def remedy_of(names: Sequence[str]) -> str:
 def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) -> None:
     """Replace the state of a directory in one step."""
     with _locked(storage, name):
-        put_in_place(storage, [], (f"{name}.tmp", name), state.encode())
+        put_in_place(storage, [], (f"{name}.tmp", name), state.encode(), is_checkpoint=False)
 
 
 def resolve(directory: str, stated: str) -> str:

@@ -30,6 +30,7 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
+from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
@@ -208,9 +209,13 @@ def carry_out(
         tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
         # Move, and commit.
         resume = generation is not None
-        summary = write_checkpoint(
-            tasks, source, sink, resume=resume, progress=progress, runner=runner
-        )
+        try:
+            summary = write_checkpoint(
+                tasks, source, sink, resume=resume, progress=progress, runner=runner
+            )
+        except StorageError as error:
+            add_state(error, State.OLD)  # unless the commit has said what there is
+            raise
         # Name what an earlier write has left under the target's name, and the commit of this format
         # does not remove. The new checkpoint is in place, so nothing is raised.
         left: list[str] = []
@@ -310,29 +315,36 @@ def check_may_write(work: WritePlan) -> None:
         atomic = _is_replaced_at_once(work, there)
         if atomic and work.replace_atomically:
             return
-        left = "no checkpoint" if target.format.capabilities.is_grid else "a mixture"
-        manner = (
-            ""
-            if atomic
-            else f", which this format cannot do in one step: a crash in between leaves {left}"
-        )
         raise TargetExists(
             f"{target.path} exists.",
-            f"Choose another name, or pass force=True (--force) to replace it{manner}.",
+            "Choose another name, or pass force=True (--force) to replace it"
+            f"{'' if atomic else _manner(target)}.",
         )
+
+
+def _manner(target: Location) -> str:
+    """Return what a crash may lose where a checkpoint is not replaced in one step."""
+    if not target.format.capabilities.is_grid:
+        return ": a crash in between leaves both of them, whole"
+    if target.storage.local_path is not None:
+        return ""
+    return (
+        ", which cannot be done in one step in a bucket: the old one is removed first, and a crash "
+        "or an error from then on leaves no checkpoint"
+    )
 
 
 def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
     """Return True if the old checkpoint is replaced in one step: always in most formats, else one
-    file by another."""
-    target = work.target
-    named = names_of_target(target.stem, target.format.name)[1:]
-    file = min(named, key=len, default=target.name)  # the longer ending belongs to a set's index
+    file by another, or one set by another."""
+    target, capabilities = work.target, work.target.format.capabilities
+    if capabilities.atomic_overwrite or capabilities.is_grid:
+        return capabilities.atomic_overwrite
+    # The longer ending belongs to a set's index.
+    endings = names_of_target(target.stem, target.format.name)[1:]
+    kept = (min if work.assignment.num_files <= 1 else max)(endings, key=len, default=target.name)
     # A set may be there that has lost its index.
-    others = set(there).intersection(target.storage.names()) - {file}
-    capabilities = target.format.capabilities
-    is_single = work.assignment.num_files <= 1 and not others and not capabilities.is_grid
-    return capabilities.atomic_overwrite or is_single
+    return not set(there).intersection(target.storage.names()) - {kept}
 
 
 def _is_unfinished(target: Location, there: list[str]) -> bool:

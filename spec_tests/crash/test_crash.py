@@ -30,7 +30,6 @@ from shardvar.errors import (
     TargetExists,
 )
 from spec_tests.helpers.faulty_storage import (
-    ATOMIC,
     CUTS,
     FORMATS,
     NEW,
@@ -57,7 +56,6 @@ Run = Callable[[Path], Any]
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
     monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
-    monkeypatch.setattr("shardvar.storage.local.sync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +129,7 @@ def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_cl
             save_new(directory)
         assert state(directory, form) == "new", fault.log
         assert_clean(directory, form, tmp_path / "clean")
-    assert seen == {"old", "new"} if form in ATOMIC else {"old", "new", "CheckpointNotFound"}
+    assert seen == {"old", "new"}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +212,7 @@ def test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it(
         found = state(directory, form)
         if found == "new":
             assert after or "remove" in fault.log[-1], fault.log
-        elif form in ATOMIC or not is_there:
+        else:
             assert found == ("old" if is_there else "CheckpointNotFound"), fault.log
             if not after:
                 if is_there:
@@ -244,7 +242,7 @@ def test_an_interrupt_keeps_what_a_second_run_can_use_and_nothing_else(
     save_new = partial(save, form=form, tensors=NEW, force=True)
     for directory, _ in steps(tmp_path, save_new, old_of(form), KeyboardInterrupt):
         found = state(directory, form)
-        assert found in ("old", "new") or form not in ATOMIC
+        assert found in ("old", "new")
         if found == "old":
             assert_clean(directory, form, tmp_path / "clean")
 

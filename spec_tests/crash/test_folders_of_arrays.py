@@ -1,14 +1,16 @@
-"""Folders of arrays, Zarr and Orbax: what is left of them when a writer dies, fails or is
-interrupted at any step.
+"""Folders of arrays, Zarr and Orbax: what is left of them, and of the files of the user's in them,
+when a writer dies, fails or is interrupted at any step.
 
-Such a folder is not replaced in one step. So a reader may also find that there is no checkpoint,
-and never a mixture: no array of another checkpoint, and no fill value in the place of a lost chunk.
+A reader finds the old checkpoint or the new one, and never a mixture: no array of another
+checkpoint, and no fill value in the place of a lost chunk.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,15 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CheckpointError, StorageError, TargetExists
+from shardvar.engine.pool import in_this_thread
+from shardvar.errors import CheckpointError, CheckpointNotFound, StorageError, TargetExists
+from shardvar.formats.outcomes import State
 from shardvar.formats.table import format_named
+from shardvar.storage import exchange, locks
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.faulty_storage import Fault, FaultyStorage, Killed, failing, full, is_same
+from spec_tests.helpers.faulty_storage import Fault, FaultyStorage, Killed, is_same
 from spec_tests.helpers.system_calls import Disk, snapshot, survivors
+from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
 
 FOLDERS = ("zarr", "orbax")
 OLD = {"old/u": np.arange(4, dtype=np.int8), "w": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -60,70 +66,191 @@ def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def clean(form: str, tmp_path: Path) -> dict[str, bytes]:
-    """The files of a clean write."""
-    save(tmp_path / "clean", form, NEW)
-    return snapshot(tmp_path / "clean")
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("kind", [Killed, full, KeyboardInterrupt])
-def test_a_save_that_ends_at_any_step_leaves_old_or_new_or_nothing_and_the_next_save_is_clean(
-    form: str,
-    is_there: bool,
-    after: bool,
-    kind: Callable[[], BaseException],
-    tmp_path: Path,
-    clean: dict[str, bytes],
-) -> None:
-    """The next save leaves nothing of the one that ended, and each file of the user."""
-    mine = FOREIGN if is_there else {}
-    seen = set()
-    for at in range(200):
-        path = tmp_path / str(at)
-        path.mkdir()
-        if is_there:
-            save(path, form, OLD)
-            put(path, mine)
-        fault = Fault(at, kind, after)
-        try:
-            with failing(path, fault):
-                save(path, form, NEW)
-        except (Killed, StorageError, KeyboardInterrupt):
-            pass
-        if fault.taken <= at:
-            break
-        seen.add(state(path))
-        save(path, form, NEW)
-        assert snapshot(path) == clean | mine, fault.log
-        shutil.rmtree(path)
-    assert seen >= {"nothing", "new"} - ({"new"} if not after and kind is not Killed else set())
-    assert ("old" in seen) is is_there
-
-
-def test_a_power_cut_at_any_moment_leaves_old_or_new_or_nothing_and_the_next_save_is_clean(
-    form: str, tmp_path: Path, clean: dict[str, bytes]
-) -> None:
-    path = tmp_path / "run"
-    path.mkdir()
+def laid_out(path: Path, form: str) -> dict[str, bytes]:
+    """Save the old checkpoint, with files of the user's; return the files of a clean overwrite."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     save(path, form, OLD)
-    before, disk = snapshot(path), Disk(str(path))
-    with disk.meeting():
-        save(path, form, NEW)
-    for is_done, files in survivors(before, disk.events):
-        left = tmp_path / "left"
-        left.mkdir()
-        put(left, files)
-        found = state(left)
-        assert found == "new" or not is_done, sorted(files)
+    put(path, FOREIGN)
+    (path / "shortcut").symlink_to("notes.txt")
+    (path / "empty").mkdir()
+    save(path.parent / "clean", form, NEW)
+    clean = snapshot(path.parent / "clean") | FOREIGN | {"shortcut": FOREIGN["notes.txt"]}
+    shutil.rmtree(path.parent / "clean")
+    return clean
+
+
+def check_users_files(path: Path, where: object) -> None:
+    """Raise unless all files of the user's are there, whichever checkpoint is."""
+    there = snapshot(path)
+    assert FOREIGN.items() <= there.items(), where
+    assert (path / "shortcut").is_symlink() and os.listdir(path / "empty") == [], where
+
+
+def error_of(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+HOWS: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
+    "killed": (Killed, False, False),
+    "killed after": (Killed, True, False),
+    "EIO": (partial(error_of, errno.EIO), False, False),
+    "ENOSPC": (partial(error_of, errno.ENOSPC), False, False),
+    "ENOSPC for ever": (partial(error_of, errno.ENOSPC), False, True),
+    "interrupt": (KeyboardInterrupt, False, False),
+    "interrupt after": (KeyboardInterrupt, True, False),
+}
+"""What a call meets, whether it takes effect before, and whether all writing fails from then on."""
+
+
+@pytest.mark.parametrize("has_swap", [True, False], ids=["exchange", "two renames"])
+@pytest.mark.parametrize("how", HOWS)
+def test_an_overwrite_that_ends_at_any_call_leaves_the_old_or_the_new_and_the_users_files(
+    form: str, how: str, has_swap: bool, tmp_path: Path
+) -> None:
+    """The error says which; and the next overwrite leaves the new one, the user's files, and
+    nothing else, in and beside the folder.
+
+    Where the system cannot exchange folders, the folder may be missing after a kill between two
+    renames. A reader says where it is, and the next writer puts it back.
+    """
+    clean = laid_out(tmp_path / "old" / "ck", form)
+    kind, after, stays = HOWS[how]
+    at, step = (0, 1) if EXHAUSTIVE else (list(HOWS).index(how), 17)
+    seen = set()
+    while True:
+        place = tmp_path / "run"
+        shutil.copytree(tmp_path / "old", place, symlinks=True)
+        path, caught = place / "ck", None
+        disk = Disk(
+            str(place), at, kind, lambda n: n // 2, stays=stays, after=after, has_swap=has_swap
+        )
         try:
-            save(left, form, NEW)
-        except TargetExists as error:
-            pytest.fail(f"{error} with {sorted(files)}")
-        assert snapshot(left) == clean, sorted(files)
+            with disk.meeting(), in_this_thread():
+                save(path, form, NEW)
+        except (Killed, StorageError, KeyboardInterrupt) as error:
+            caught = error
+        if disk.taken <= at:
+            break
+        locks._close_inherited()  # as the end of the process does
+        where = disk.log[at:]
+        found = state(path)
+        seen.add(found)
+        if found == "nothing":
+            assert not has_swap and not path.exists() and (kind is Killed or stays), where
+            with pytest.raises(CheckpointNotFound, match=r"its folder is .*\.was\.tmp"):
+                sv.load(path)
+            LocalStorage(str(path)).make()
+            assert state(path) == "old", where
+        check_users_files(path, where)
+        if isinstance(caught, StorageError):
+            # Before the lock is held, nothing has begun.
+            told = {"old": State.OLD, "new": State.NEW, "nothing": State.ASIDE}[found].value
+            assert caught.state == told or (caught.state is None and found == "old"), where
+            assert str(caught).endswith(caught.state or "")
+        save(path, form, NEW)
+        assert snapshot(path) == clean, where
+        check_users_files(path, where)
+        assert os.listdir(place) == ["ck"], where
+        shutil.rmtree(place)
+        at += step
+    assert seen >= {"old", "new"}
+
+
+def test_a_power_cut_in_an_overwrite_leaves_the_old_or_the_new_and_the_users_files(
+    form: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "run"
+    save(place / "ck", form, OLD)
+    put(place / "ck", FOREIGN)
+    before, disk = snapshot(place), Disk(str(place))
+    with disk.meeting(), in_this_thread():
+        save(place / "ck", form, NEW)
+    after = snapshot(place)
+    for number, (is_done, files) in enumerate(survivors(before, disk.events)):
+        if not (is_done or is_due(number, 29)):
+            continue
+        left = tmp_path / "left"
+        put(left, files)
+        found = state(left / "ck")
+        assert found == "new" if is_done else found in ("old", "new"), sorted(files)
+        assert {f"ck/{name}": octets for name, octets in FOREIGN.items()}.items() <= files.items()
+        save(left / "ck", form, NEW)
+        assert snapshot(left) == after, sorted(files)
         shutil.rmtree(left)
+
+
+def test_files_that_come_while_the_folder_is_replaced_stay(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the file system has no links, so that every file of the user's is moved."""
+    path = tmp_path / "ck"
+    laid_out(path, form)
+    swap = exchange._swap
+
+    def late(ready: str, place: str) -> bool:
+        put(Path(place), {"late/log": b"late", "notes.txt": b"newer"})
+        return swap(ready, place)
+
+    def no_link(*_: object, **__: object) -> None:
+        raise error_of(errno.EPERM)
+
+    monkeypatch.setattr(exchange, "_swap", late)
+    monkeypatch.setattr(os, "link", no_link)
+    save(path, form, NEW)
+    assert state(path) == "new" and (path / "late" / "log").read_bytes() == b"late"
+    assert {**FOREIGN, "notes.txt": b"newer"}.items() <= snapshot(path).items()
+    assert (path / "shortcut").is_symlink() and os.listdir(tmp_path) == ["ck"]
+
+
+def test_a_file_of_the_users_is_not_replaced_by_one_of_the_checkpoint(
+    form: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ck"
+    save(path, form, OLD)
+    put(path, {"new.v": b"mine"})
+    before = snapshot(path)
+    with pytest.raises(StorageError, match=r"new\.v.* What was there before is as it was\."):
+        save(path, form, NEW)
+    assert snapshot(path) == before and os.listdir(tmp_path) == ["ck"]
+
+
+def test_a_folder_that_cannot_be_exchanged_is_refused_before_anything_is_written(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working directory would be removed under whoever is in it; a first save into it is
+    fine."""
+    path = tmp_path / "ck"
+    (path / "below").mkdir(parents=True)
+    monkeypatch.chdir(path / "below")
+    save(path, form, OLD)
+    before = snapshot(path)
+    with pytest.raises(StorageError, match="a working directory is in it. Change to another"):
+        save(path, form, NEW)
+    assert snapshot(path) == before and state(path) == "old"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os.path, "ismount", lambda place: str(place) == str(path))
+    with pytest.raises(StorageError, match="it is a mount point"):
+        save(path, form, NEW)
+    assert snapshot(path) == before
+
+
+def test_the_folder_keeps_its_mode_and_the_link_that_leads_to_it(form: str, tmp_path: Path) -> None:
+    save(tmp_path / "ck", form, OLD)
+    (tmp_path / "ck").chmod(0o750)
+    (tmp_path / "link").symlink_to("ck")
+    save(tmp_path / "link", form, NEW)
+    assert state(tmp_path / "ck") == "new" and (tmp_path / "link").is_symlink()
+    assert (tmp_path / "ck").stat().st_mode & 0o777 == 0o750
+    assert sorted(os.listdir(tmp_path)) == ["ck", "link"]
+
+
+def test_a_chunk_whose_key_ends_like_the_name_of_a_chunk_goes_with_its_checkpoint(
+    form: str, tmp_path: Path
+) -> None:
+    """``b/c/0`` may be a chunk of ``b/c`` or, in another version of Zarr, of ``b``."""
+    sv.save(tmp_path / "ck", {"b/c": np.ones(3)}, format=form)
+    save(tmp_path / "ck", form, NEW)
+    assert not (tmp_path / "ck" / "b").exists()
 
 
 def test_a_removal_that_ends_at_any_step_leaves_old_or_nothing_and_the_next_is_complete(

@@ -20,8 +20,7 @@ from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, v
 @pytest.fixture
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is forced to the disk: whoever is killed here leaves the disk as it is."""
-    for module in ("local", "posix"):
-        monkeypatch.setattr(f"shardvar.storage.{module}.sync", lambda descriptor: None)
+    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
 
 
 def options_of(form: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from shardvar.errors import AmbiguousPath, CheckpointError, StorageError
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage, split_path
 from shardvar.storage.protocol import FileStatus, ReadableFile, WritableFile
+from spec_tests.helpers.system_calls import Killed
 
 FORMATS = {
     "shardvar": ("shardvar", "ck", 3),
@@ -36,7 +37,14 @@ FORMATS = {
     "npz": ("npz", "ck.npz", 1),
     "torch": ("torch", ".metadata", 3),
 }
-"""For each way of writing: the format, the name of the target, and the number of its files."""
+"""For each way of writing files of a prefix: the format, the name of the target, and the number of
+its files."""
+
+FOLDERS = {"zarr": ("zarr", "ck", 1), "orbax": ("orbax", "ck", 1)}
+"""The same for a checkpoint that is a folder, with a file for each tensor."""
+
+WRITTEN = {**FORMATS, "pt": ("pt", "ck.pt", 1), **FOLDERS}
+"""All ways of writing."""
 
 
 CUTS: tuple[Callable[[int], int], ...] = (
@@ -46,10 +54,6 @@ CUTS: tuple[Callable[[int], int], ...] = (
     lambda nbytes: nbytes - 1,
 )
 """Numbers of bytes of a write that may have been written: none, one, half of them, all but one."""
-
-
-class Killed(BaseException):
-    """The process is gone; nothing in it catches this."""
 
 
 @dataclass
@@ -238,19 +242,18 @@ def arrays(seed: int) -> dict[str, Any]:
 
 
 def save(path: Path, form: str, tensors: dict[str, Any], **options: Any) -> Any:
-    form, name, files = FORMATS[form]
+    form, name, files = WRITTEN[form]
     policy = BalancedPolicy(files) if files > 1 else None
     return sv.save(path / name, tensors, format=form, policy=policy, **options)
 
 
 def reshard(source: Path, path: Path, form: str, **options: Any) -> Any:
-    form, name, files = FORMATS[form]
+    form, name, files = WRITTEN[form]
     policy = BalancedPolicy(files) if files > 1 else None
     return sv.reshard(source, path / name, format=form, policy=policy, **options)
 
 
 OLD, NEW = arrays(1), arrays(2)
-ATOMIC = [form for form in FORMATS if form != "safetensors set"]
 
 
 def is_same(read: dict[str, Any], written: dict[str, Any]) -> bool:
@@ -263,29 +266,35 @@ def state(directory: Path, form: str) -> str:
     """Return "old" or "new" for a whole checkpoint in a directory, or the name of the error that a
     reader gets."""
     try:
-        read = sv.load(directory / FORMATS[form][1])
+        read = sv.load(directory / WRITTEN[form][1])
     except (CheckpointError, AmbiguousPath) as error:
         return type(error).__name__
     assert is_same(read, OLD) or is_same(read, NEW), "a mixture"
     return "old" if is_same(read, OLD) else "new"
 
 
+def paths(directory: Path) -> list[str]:
+    """The files and folders below a directory, by their paths in it."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
 def strays(directory: Path) -> list[str]:
-    """Files that a reader of the directory cannot explain."""
+    """Files and folders that a reader of the directory cannot explain."""
     return [
-        name
-        for name in sorted(os.listdir(directory))
-        if name.endswith((".tmp", ".done", ".lock")) or "svindex." in name
+        path
+        for path in paths(directory)
+        if any(step.endswith((".tmp", ".done", ".lock")) for step in path.split("/"))
+        or "svindex." in path
     ]
 
 
-def assert_clean(directory: Path, form: str, clean: Path) -> None:
-    """As many files as one clean write leaves, and none that stood aside."""
+def assert_clean(directory: Path, form: str, clean: Path, more: int = 0) -> None:
+    """As many files as one clean write leaves, and ``more``, and none that stood aside."""
     if not clean.exists():
         clean.mkdir()
         save(clean, form, NEW)
-    assert len(os.listdir(directory)) == len(os.listdir(clean)) and not strays(directory), (
-        os.listdir(directory)
+    assert len(paths(directory)) == len(paths(clean)) + more and not strays(directory), paths(
+        directory
     )
 
 

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-PATHS = ("open", "unlink", "replace", "makedirs", "rmdir", "scandir", "statvfs", "stat")
+from shardvar.storage import exchange
+
+PATHS = ("open", "unlink", "replace", "makedirs", "rmdir", "scandir", "statvfs", "stat", "link")
 """Calls of ``os`` that take a path first."""
 DESCRIPTORS = ("fsync", "pwrite", "pread", "preadv", "fstat")
 """Calls of ``os`` that take a descriptor first."""
-WRITING = {"pwrite", "fsync", "replace", "makedirs", "create"}
+WRITING = {"pwrite", "fsync", "replace", "makedirs", "create", "link", "swap"}
 """Calls that a full or broken disk refuses; files can still be removed and read."""
 ALL_SUBSETS = 3
 """Changes of a directory that are not forced to the disk and of which every choice may have reached
@@ -38,17 +40,22 @@ MANY_CONTENTS = 64
 are left alike."""
 
 
+class Killed(BaseException):
+    """The process is gone; nothing in it catches this."""
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that was done to the disk."""
 
     kind: str
-    """``link``, ``write``, ``sync``, ``rename``, ``unlink``, ``mkdir``, ``rmdir`` or ``sync
-    directory``."""
+    """``create``, ``link``, ``write``, ``sync``, ``rename``, ``swap``, ``unlink``, ``mkdir``,
+    ``rmdir`` or ``sync directory``."""
     path: str
     """Of what; relative to the root, which is empty."""
     target: str = ""
-    """The new name of a renamed file."""
+    """The new name of a renamed file, the second one of a linked file, or what a folder changes
+    places with."""
     start: int = 0
     """The first byte that was written,"""
     octets: bytes = b""
@@ -73,8 +80,12 @@ class Disk:
     """True if all writing fails from then on."""
     after: bool = False
     """True if the call takes effect before it fails, as where an interrupt comes at its end."""
+    has_swap: bool = True
+    """False if the system cannot exchange folders."""
     taken: int = 0
     """Calls so far."""
+    is_dead: bool = False
+    """True once the process is gone: all that it would still do is refused."""
     log: list[str] = field(default_factory=list)
     """The names of the calls, in order."""
     events: list[Event] = field(default_factory=list)
@@ -91,6 +102,8 @@ class Disk:
                 stack.enter_context(mock.patch.object(os, name, self._met(name, real[name])))
             stack.enter_context(mock.patch.object(os, "close", self._closing(real["close"])))
             stack.enter_context(mock.patch.object(fcntl, "flock", self._met("flock", fcntl.flock)))
+            swap = self._met("swap", exchange._swap) if self.has_swap else lambda _, __: False
+            stack.enter_context(mock.patch.object(exchange, "_swap", swap))
             yield self
 
     def _met(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +123,8 @@ class Disk:
             name == "makedirs" or (name == "open" and rest[0] & os.O_CREAT)
         ) and not os.path.lexists(first)
         what = "create" if name == "open" and is_new else name
+        if self.is_dead:
+            raise self.fault()
         number, self.taken = self.taken, self.taken + 1
         self.log.append(f"{what} {path}")
         if number == self.at or (self.stays and number > self.at >= 0 and what in WRITING):
@@ -117,6 +132,7 @@ class Disk:
                 count = self.cut(len(rest[0])) if number == self.at else 0
                 done = real(first, rest[0][:count], *rest[1:]) if count else 0
                 error = self.fault()
+                self.is_dead = isinstance(error, Killed)
                 if done and isinstance(error, OSError):
                     self.at = (
                         self.at if self.stays else self.taken
@@ -130,7 +146,9 @@ class Disk:
                 result = real(first, *rest, **options)
                 if hasattr(result, "close"):  # of scandir
                     result.close()
-            raise self.fault()
+            error = self.fault()
+            self.is_dead = isinstance(error, Killed)
+            raise error
         result = (
             None if name == "fsync" else real(first, *rest, **options)
         )  # nobody cuts the power in earnest
@@ -144,7 +162,7 @@ class Disk:
             case "open" | "create":
                 self._open[result] = path
                 if is_new:
-                    self.events.append(Event("link", path))
+                    self.events.append(Event("create", path))
             case "pwrite":
                 self.events.append(
                     Event("write", path, start=rest[1], octets=bytes(rest[0][:result]))
@@ -152,8 +170,9 @@ class Disk:
             case "fsync":
                 kind = "sync directory" if os.path.isdir(os.path.join(self.root, path)) else "sync"
                 self.events.append(Event(kind, path, site=_site()))
-            case "replace":
-                self.events.append(Event("rename", path, os.path.relpath(rest[0], self.root)))
+            case "replace" | "link" | "swap" if result is not False:
+                kind = "rename" if what == "replace" else what
+                self.events.append(Event(kind, path, os.path.relpath(rest[0], self.root)))
             case "unlink" | "rmdir":
                 self.events.append(Event(what, path))
             case "makedirs" if is_new:
@@ -203,9 +222,51 @@ class _Content:
         return list(dict.fromkeys([self.durable, seen[: len(seen) // 2], bytes(len(seen)), seen]))
 
 
-Names = dict[str, _Content | None]
-"""Files, and directories (None), by their paths."""
-Change = Callable[[Names], None]
+@dataclass(eq=False)
+class _Folder:
+    """A folder: the names in it as far as they were forced to the disk, and as readers see them."""
+
+    durable: "dict[str, _Node]" = field(default_factory=dict)
+    seen: "dict[str, _Node]" = field(default_factory=dict)
+
+    def add(self, path: str, node: "_Node") -> None:
+        """Put something at a path, on the disk."""
+        first, _, rest = path.partition("/")
+        if not rest:
+            self.durable[first] = self.seen[first] = node
+            return
+        below = self.seen.get(first)
+        if below is None:
+            below = self.durable[first] = self.seen[first] = _Folder()
+        assert isinstance(below, _Folder)
+        below.add(rest, node)
+
+    def at(self, path: str) -> "_Node":
+        """Return what readers see at a path."""
+        node: _Node = self
+        for step in path.split("/") if path else ():
+            assert isinstance(node, _Folder), path
+            node = node.seen[step]
+        return node
+
+
+_Node = _Folder | _Content
+
+
+@dataclass(eq=False)
+class _Change:
+    """A change of the names in a folder, made as a whole or not at all."""
+
+    folder: _Folder
+    names: "dict[str, _Node | None]"
+    """What each name stands for; None if for nothing."""
+
+    def make(self, names: "dict[str, _Node]") -> None:
+        for name, node in self.names.items():
+            if node is None:
+                names.pop(name, None)
+            else:
+                names[name] = node
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
@@ -227,70 +288,81 @@ def survivors(
     be there or not: each change of a directory by itself, and of a file's bytes any. Lock files are
     left out: nothing is in them.
     """
-    durable: Names = {
-        str(above): None for path in before for above in list(Path(path).parents)[:-1]
-    }
-    durable |= {path: _Content(bytearray(octets), octets) for path, octets in before.items()}
-    seen = dict(durable)
-    pending: list[tuple[str, Change]] = []
+    root = _Folder()
+    for path, octets in before.items():
+        root.add(path, _Content(bytearray(octets), octets))
+    pending: list[_Change] = []
     known: set[tuple[bool, frozenset[tuple[str, bytes]]]] = set()
     events = [Event("begin", ""), *(event for event in events if not event.path.endswith(".lock"))]
     for number, event in enumerate(events, 1):
-        content = seen.get(event.path)
-        if event.kind == "write" and content is not None:
-            content.seen.extend(bytes(max(0, event.start + len(event.octets) - len(content.seen))))
-            content.seen[event.start : event.start + len(event.octets)] = event.octets
-        elif event.kind == "sync" and content is not None:
-            content.durable = bytes(content.seen)
-        elif event.kind == "sync directory":
-            for directory, change in pending:
-                if directory == event.path:
-                    change(durable)
-            pending = [
-                (directory, change) for directory, change in pending if directory != event.path
-            ]
+        if event.kind == "sync directory":
+            folder = root.at(event.path)
+            for change in pending:
+                if change.folder is folder:
+                    change.make(change.folder.durable)
+            pending = [change for change in pending if change.folder is not folder]
+        elif event.kind in ("write", "sync"):
+            content = root.at(event.path)
+            assert isinstance(content, _Content)
+            if event.kind == "sync":
+                content.durable = bytes(content.seen)
+            else:
+                content.seen.extend(
+                    bytes(max(0, event.start + len(event.octets) - len(content.seen)))
+                )
+                content.seen[event.start : event.start + len(event.octets)] = event.octets
         elif event.kind != "begin":
-            change = _change(event, content)
-            change(seen)
-            pending.append((os.path.dirname(event.path), change))
-        for files in _left(durable, [change for _, change in pending]):
+            for change in _changes(root, event):
+                change.make(change.folder.seen)
+                pending.append(change)
+        for files in _left(root, pending):
             state = number == len(events), frozenset(files.items())
             if state not in known:
                 known.add(state)
                 yield number == len(events), files
 
 
-def _change(event: Event, content: _Content | None) -> Change:
-    """Apply an event to the names of a directory."""
-    made = _Content(bytearray(), b"") if event.kind == "link" else content
+def _changes(root: _Folder, event: Event) -> list[_Change]:
+    """Return what an event changes in each folder.
 
-    def change(names: Names) -> None:
-        if event.kind in ("unlink", "rename"):
-            names.pop(event.path, None)
-        if (
-            event.kind == "rmdir"
-        ):  # what is in it cannot be reached, whether its removal reached the disk or not
-            for path in [path for path in names if f"{path}/".startswith(f"{event.path}/")]:
-                del names[path]
-        elif event.kind != "unlink":
-            names[event.target or event.path] = made
+    A rename from one folder into another is two changes: of either folder, its sync forces its own.
+    """
+    folder, name = _split(root, event.path)
+    node = folder.seen.get(name)
+    if event.kind in ("create", "mkdir"):
+        made: _Node = _Folder() if event.kind == "mkdir" else _Content(bytearray(), b"")
+        return [_Change(folder, {name: made})]
+    if event.kind in ("unlink", "rmdir"):
+        return [_Change(folder, {name: None})]
+    above, target = _split(root, event.target)
+    if event.kind == "swap":
+        assert above is folder, "folders are exchanged with one beside them"
+        return [_Change(folder, {name: folder.seen[target], target: node})]
+    if event.kind == "link":
+        return [_Change(above, {target: node})]
+    if above is folder:
+        return [_Change(folder, {name: None, target: node})]
+    return [_Change(above, {target: node}), _Change(folder, {name: None})]
 
-    return change
+
+def _split(root: _Folder, path: str) -> tuple[_Folder, str]:
+    """Return the folder that a path is in, and the name there."""
+    above, _, name = path.rpartition("/")
+    folder = root.at(above)
+    assert isinstance(folder, _Folder), path
+    return folder, name
 
 
-def _left(durable: Names, pending: list[Change]) -> Iterator[dict[str, bytes]]:
+def _left(root: _Folder, pending: Sequence[_Change]) -> Iterator[dict[str, bytes]]:
     """The files that there may be where some of the changes were made, and in unsynced files any
     bytes."""
     for chosen in _choices(len(pending)):
-        names = dict(durable)
+        made: dict[int, dict[str, _Node]] = {}
         for number in chosen:
-            pending[number](names)
-        reached = {
-            path: content.survivors()
-            for path, content in names.items()
-            if content is not None
-            and all(str(above) in names for above in list(Path(path).parents)[:-1])
-        }
+            change = pending[number]
+            change.make(made.setdefault(id(change.folder), dict(change.folder.durable)))
+        contents = dict(_contents(root, made))
+        reached = {path: content.survivors() for path, content in contents.items()}
         kinds = max(map(len, reached.values()), default=1)
         choices: Iterable[tuple[bytes, ...]] = product(*reached.values())
         if prod(map(len, reached.values())) > MANY_CONTENTS:
@@ -300,6 +372,17 @@ def _left(durable: Names, pending: list[Change]) -> Iterator[dict[str, bytes]]:
             ]
         for octets in choices:
             yield dict(zip(reached, octets, strict=True))
+
+
+def _contents(
+    folder: _Folder, made: dict[int, dict[str, _Node]], below: str = ""
+) -> Iterator[tuple[str, _Content]]:
+    """Yield the files below a folder, by their paths, as names that were changed lead to them."""
+    for name, node in made.get(id(folder), folder.durable).items():
+        if isinstance(node, _Folder):
+            yield from _contents(node, made, f"{below}{name}/")
+        else:
+            yield below + name, node
 
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:

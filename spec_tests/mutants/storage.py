@@ -16,7 +16,7 @@ MUTANTS = [
         "directory-not-synced",
         "A new directory is not forced to the disk, and is gone with all that is in it.",
         "storage/local.py",
-        "                _sync_directory(os.path.dirname(path) or os.curdir)\n",
+        "                sync_path(os.path.dirname(path) or os.curdir)\n",
         "                pass\n",
         "power_cut::test_each_sync_is_needed",
     ),

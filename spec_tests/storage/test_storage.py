@@ -184,7 +184,6 @@ def test_closing_a_written_file_syncs_it(
     and after."""
     synced: list[int] = []
     monkeypatch.setattr(posix, "sync", synced.append)
-    monkeypatch.setattr("shardvar.storage.local.sync", synced.append)
     file = storage.create("f")
     file.write(0, b"x")
     assert len(synced) == 0

@@ -842,8 +842,8 @@ def test_a_remedy_that_is_not_atomic_says_so(tmp_path: Path) -> None:
             policy=several,
         )
     assert (
-        "mixture" not in whole.value.remedy
-        and "a crash in between leaves a mixture" in mixed.value.remedy
+        "crash" not in whole.value.remedy
+        and "a crash in between leaves both of them, whole" in mixed.value.remedy
     )
 
 

@@ -67,13 +67,30 @@ def index_name_of(name: str) -> str:
     return name if is_set_index(name) else set_index_name(prefix_of(name))
 
 
-def part_name(prefix: str, number: int, count: int) -> str:
+def part_name(prefix: str, number: int, count: int, digits: int = 5) -> str:
     """Return the name of a file of a set; numbers begin at 1.
 
-    >>> part_name("model", 1, 3)
-    'model-00001-of-00003.safetensors'
+    >>> part_name("model", 1, 3), part_name("model", 1, 3, digits=6)
+    ('model-00001-of-00003.safetensors', 'model-000001-of-000003.safetensors')
     """
-    return f"{prefix}-{number:05}-of-{count:05}{SAFETENSORS_SUFFIX}"
+    return f"{prefix}-{number:0{digits}}-of-{count:0{digits}}{SAFETENSORS_SUFFIX}"
+
+
+def new_part_names(prefix: str, count: int, names: Iterable[str]) -> list[str]:
+    """Return names for the files of a new set that no file has yet: of two sets of one count, one
+    has a digit more in its names.
+
+    Every reader takes the names from the index, and every pattern for them takes any digits.
+
+    >>> new_part_names("m", 2, ["m-00002-of-00002.safetensors"])
+    ['m-000001-of-000002.safetensors', 'm-000002-of-000002.safetensors']
+    """
+    there = set(names)
+    for digits in range(5, _DIGITS):
+        found = [part_name(prefix, number + 1, count, digits) for number in range(count)]
+        if there.isdisjoint(found):
+            break
+    return found
 
 
 def split_part_name(name: str) -> tuple[str, int, int] | None:

@@ -5,10 +5,9 @@ Within a file, header and data keep the order of the assignment. The data begin 
 bytes and follow each other without gaps, because the format forbids gaps. So payloads are aligned
 as long as larger elements come first.
 
-One file replaces another in one step. The names of a set follow from its count, so a set replaces a
-set of another count in one step too: its index is renamed last. If the counts are equal, every
-order of renames mixes the two sets for a moment. Then the old index is removed first, and a reader
-that comes meanwhile gets the error that it is missing.
+One file replaces another in one step, and so does a set: its index is renamed last, and its files
+have names that no old file has (``names.new_part_names``). Where a file replaces a set, or a set a
+file, both are there for a moment, each whole.
 """
 
 import re
@@ -28,9 +27,10 @@ from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
     index_name_of,
-    part_name,
+    new_part_names,
     part_names_of,
     prefix_of,
+    split_part_name,
 )
 from shardvar.formats.safetensors.source import (
     DESCRIPTION_KEY,
@@ -103,11 +103,10 @@ class SafetensorsSink(FileSink):
         # Plan: only files that have tensors are kept; one file is named without numbers, several
         # are a set.
         filled = np.unique(self.assignment.file).tolist()
-        owns_set = _owns_set(self.index, self.storage.names())
+        names = self.storage.names()
+        owns_set = _owns_set(self.index, names)
         if len(filled) > 1:
-            finals = [
-                part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))
-            ]
+            finals = new_part_names(self.prefix, len(filled), names)
             kept = [*finals, self.index]
             self._commit_set(
                 [self.asides[number] for number in filled],
@@ -148,14 +147,11 @@ class SafetensorsSink(FileSink):
         totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
         kept = {GENERATION_KEY: self.generation} if self.generation else {}
         content = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | kept)
-        # A clash of names means an old set of the same count, which cannot be replaced in one step.
-        is_clash = not set(finals).isdisjoint(self.storage.names())
         put_in_place(
             self.storage,
             list(zip(asides, finals, strict=True)),
             (self.index_aside, self.index),
             content,
-            [self.index] if is_clash else [],
             tidy,
         )
 
@@ -249,10 +245,11 @@ def _unnamed(
 ) -> list[str]:
     """Return files of this prefix outside its checkpoint, and dead writers' temporary ones."""
     # Files of a set go once their index is gone or replaced. If it could not be removed, they are
-    # still a checkpoint.
-    parts = (
-        part_names_of(prefix, names) if owns_set and (index in kept or index not in names) else []
-    )
+    # still a checkpoint. Without an index, only files of a set with as many files are replaced.
+    parts = part_names_of(prefix, names) if index in kept or index not in names else []
+    if not owns_set:
+        counts = {part[2] for name in kept if (part := split_part_name(name))}
+        parts = [name for name in parts if (part := split_part_name(name)) and part[2] in counts]
     old = [
         name
         for name in (prefix + SAFETENSORS_SUFFIX, index, *parts)

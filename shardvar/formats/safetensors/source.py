@@ -26,6 +26,7 @@ import numpy as np
 
 from shardvar.errors import (
     CheckpointError,
+    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
@@ -34,7 +35,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, FileSource, check_same
+from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, check_same
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
@@ -111,7 +112,20 @@ def read_single(storage: Storage, name: str) -> SafetensorsContents:
 
 
 def read_set(storage: Storage, name: str) -> SafetensorsContents:
-    """Return the contents of a set, by the name of its index."""
+    """Return the contents of a set, by the name of its index; a set that is replaced meanwhile is
+    read again."""
+    for _ in range(ATTEMPTS):
+        contents = _read_set(storage, name)
+        if contents is not None:
+            return contents
+        if storage.traits is not None:  # what a bucket has listed is old
+            storage = storage.refreshed()
+    cause = f"{storage.path}: {name} was replaced while the set was being opened."
+    raise CorruptCheckpoint(cause, "Open it again when the writer is done.")
+
+
+def _read_set(storage: Storage, name: str) -> SafetensorsContents | None:
+    """Return the contents of a set; None if it was replaced meanwhile."""
     # The index: which file has each key.
     index, content = _read_index(storage, name)
     weight_map, index_metadata = content.weight_map, content.metadata
@@ -144,8 +158,13 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     # The index again: if it is another one now, the headers may come from two sets. It was kept
     # open until here, so that the file system cannot give its identity to another file. The files
     # again: another writer may write them in any order.
-    check_same(storage, name, index.stamp)
-    files.check_in_place()
+    try:
+        check_same(storage, name, index.stamp)
+        files.check_in_place()
+    except CorruptCheckpoint:
+        index.close()
+        files.close()
+        return None
     index.close()
 
     # What is odd: sizes are compared only if all tensors are there.
@@ -328,7 +347,9 @@ def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Fi
     others = [
         file for file in storage.names() if file.endswith(SAFETENSORS_SUFFIX) and file not in files
     ]
-    strays = part_names_of(prefix, others)
+    # A file with another number of digits is of a set that was replaced (``names.new_part_names``).
+    lengths = {len(file) for file in files}
+    strays = [file for file in part_names_of(prefix, others) if len(file) in lengths]
     for file in others:
         yield Finding(
             file, "It lies next to the set, and the index does not name it.", file in strays

@@ -18,7 +18,8 @@ GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 TREE, DATABASE, STEP = "_METADATA", "manifest.ocdbt", "_CHECKPOINT_METADATA"
 STRINGS = "_strings.json"
 """The leaves that are strings, by key."""
-CHUNK = re.compile(r"(.+?)/(c(?:[./]\d+)*|\d+(?:[./]\d+)*)")
+_CHUNK_NAME = r"c(?:[./]\d+)*|\d+(?:[./]\d+)*"
+CHUNK = re.compile(rf"(.+?)/({_CHUNK_NAME})")
 """The path of a chunk: the folder of its array, and its name."""
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Part of the name of a folder that Orbax has not committed."""
@@ -76,6 +77,20 @@ def asides_of(names: Iterable[str], index: str) -> list[str]:
         for name in names
         if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}{JOURNAL_ENDING}", name)
     ]
+
+
+def arrays_of(path: str) -> list[str]:
+    """Return the folders of the arrays that a path may be a chunk of.
+
+    >>> arrays_of("a/c/0/1"), arrays_of("a/notes.txt")
+    (['a/c/0', 'a/c', 'a'], [])
+    """
+    found, array = [], path
+    while "/" in array:
+        array = array.rpartition("/")[0]
+        if re.fullmatch(_CHUNK_NAME, path[len(array) + 1 :]):
+            found.append(array)
+    return found
 
 
 def check_finished(storage: Storage, index: str) -> None:

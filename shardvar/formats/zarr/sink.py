@@ -1,18 +1,29 @@
-"""Writing a folder of arrays: a file for each chunk, in the folder of its array, and an index, put
-in place last.
+"""Writing a folder of arrays: a file for each chunk, in the folder of its array, and an index.
 
-    prepare  the chunks stand aside in the folder of the checkpoint, and so does the new index
-    retire   the old index is removed, and then the arrays that it led to
+The names of the files follow from the keys, so two checkpoints cannot be in one folder, and files
+cannot replace each other in one step. So on a disk the folder is replaced whole
+(``storage.exchange``):
+
+    prepare  the chunks stand aside in the folder of the checkpoint
+    build    a folder next to it gets descriptions, chunks and index, and is forced to the disk
+    commit   the two folders are exchanged
+    retire   the old one is removed, but for the files of the user's, which are in both
+
+Folders of a bucket, and folders that cannot be exchanged (a mount point, the working directory),
+are filled where they are:
+
+    prepare  the new index stands aside, too
+    retire   the old index is removed, and then the arrays that it led to; only in a bucket
     move     descriptions and chunks come to their places; without an index, they are not a
              checkpoint
     commit   the index is renamed
 
-A checkpoint is not replaced in one step, since the names of its files follow from its keys. While
-an index stands aside (or is about to be removed), the arrays of the folder belong to an interrupted
-writer, and the next one removes them. Without any index they may be another program's, and nothing
-is written among them.
+While an index stands aside (or is about to be removed), the arrays of the folder belong to an
+interrupted writer, and the next one removes them. Without any index they may be another program's,
+and nothing is written among them.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,15 +32,18 @@ import numpy as np
 
 from shardvar.errors import MissingFile, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import discard_files, remove_unnamed, write_file
+from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.sinks import FileSink
 from shardvar.formats.zarr.build import chunk_name
-from shardvar.formats.zarr.names import CHUNK, asides_of, folders_above, is_interrupted
+from shardvar.formats.zarr.names import arrays_of, asides_of, folders_above, is_interrupted
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, are_grids, check_holds, grid_steps
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
+from shardvar.storage.exchange import FolderBeside
+from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
 
@@ -114,43 +128,85 @@ class FolderSink(FileSink):
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished chunks in place, the index last."""
-        storage, is_committing = self.storage, False
+        storage = self.storage
         # A bucket has no lock, and other writers would give their files the same names. One of the
         # other format of arrays may have come since this write began.
         storage.claim()
         check_folder(storage.refreshed(), self.index)
+        if storage.local_path is not None:
+            beside = FolderBeside(storage.local_path)
+            if self._is_exchanged(beside):
+                self._exchange(beside)
+                return
+        self._fill()
+
+    def _is_exchanged(self, beside: FolderBeside) -> bool:
+        """Return True for a folder with a checkpoint, which ``check_folder`` lets through only if it
+        can be exchanged, and for a new one, in which nothing is the user's."""
+        return self.index in self.storage.names() or beside.is_new(self._own)
+
+    def _exchange(self, beside: FolderBeside) -> None:
+        """Build the folder next to the one in place, and exchange them."""
+        try:
+            beside.make()
+            for path, content in self.documents.items():
+                beside.write(path, content)
+            for aside, path in self._moves():
+                beside.take(aside, path)
+            beside.write(self.index, self.content)
+            beside.put_in_place(self._own)
+        except BaseException as error:
+            beside.discard(self._own)
+            old = State.OLD if os.path.isdir(beside.place) else State.ASIDE
+            add_state(error, State.NEW if beside.is_in_place() else old)
+            raise
+
+    def _fill(self) -> None:
+        """Put all files in place, one after the other."""
+        storage, state = self.storage, State.OLD
         try:
             # Prepare: the name of the new index must be on the disk before an array is removed or
             # made.
             storage.announce([self._index_aside, *self.documents])
             write_file(storage, self._index_aside, self.content)
             storage.sync()
+            if self.index in storage.names():
+                state = State.NEITHER
             _clear(storage, self.index, self.sides)
             # Move: descriptions first, because a chunk is known by the description in the folder of
             # its array.
             do_all(self._describe, self.documents, storage.traits)
             _sync_above(storage, self.documents)
-            moves = [
-                (aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path
-            ]
-            do_all(lambda pair: storage.move(*pair), moves, storage.traits)
+            do_all(lambda pair: storage.move(*pair), self._moves(), storage.traits)
             _sync_above(storage, self.paths)
             # Commit.
-            is_committing = True
+            was, state = state, State.UNKNOWN
             storage.rename(self._index_aside, self.index)
             self._mark()
             self._tidy()
-        except BaseException:
+        except BaseException as error:
             with suppress(StorageError):  # what stays is removed by the next writer
                 names = storage.names()
-                if is_committing and self._index_aside not in names:
+                if state is State.UNKNOWN and self._index_aside in names:
+                    state = was
+                if state is State.NEITHER and self.index in names:
+                    state = State.OLD  # its index is the first to go
+                if state is State.UNKNOWN:  # in place, but an error followed
+                    state = State.NEW if storage.local_path is not None else State.UNKNOWN
                     self._tidy()
-                else:
+                elif state is State.OLD:
                     discard_files(storage, self.asides)
                     if self.index not in names:
                         _clear(storage, self.index, self.sides)
                     storage.remove(self._index_aside)
+            add_state(error, state)
             raise
+
+    def _moves(self) -> list[tuple[str, str]]:
+        return [(aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path]
+
+    def _own(self, folder: str) -> set[str]:
+        return own_files(LocalStorage(folder), self.index, self.sides)
 
     def _describe(self, path: str) -> None:
         """Write one description."""
@@ -205,8 +261,11 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
 
 
 def check_folder(storage: Storage, index: str) -> None:
-    """Raise ``TargetExists`` if a folder without an index has arrays."""
+    """Raise ``TargetExists`` if a folder without an index has arrays, ``StorageError`` if it has a
+    checkpoint and cannot be exchanged."""
     names = storage.names()
+    if index in names and storage.local_path is not None:
+        FolderBeside(storage.local_path).check()
     if index in names or is_interrupted(names, index):
         return
     found = next((path for path in _tree(storage) if _is_description(path)), None)
@@ -311,13 +370,19 @@ def _is_description(path: str) -> bool:
     return path.rpartition("/")[2] in _DESCRIPTIONS
 
 
+def own_files(storage: Storage, index: str, sides: frozenset[str]) -> set[str]:
+    """Return the files of the checkpoint of a folder, and of its writers; others are the user's."""
+    names = storage.names()
+    top = {index, *sides}.intersection(names).union(asides_of(names, index))
+    return top.union(_own_files(storage))
+
+
 def _own_files(storage: Storage) -> Iterator[str]:
     """Yield the files of arrays and groups below a folder; other files are the user's."""
     tree = _tree(storage)
     nodes = {path.rpartition("/")[0] for path in tree if _is_description(path)}
     for path in tree:
-        chunk = CHUNK.fullmatch(path)
-        if "/" in path and (_is_description(path) or (chunk is not None and chunk[1] in nodes)):
+        if "/" in path and (_is_description(path) or not nodes.isdisjoint(arrays_of(path))):
             yield path
 
 

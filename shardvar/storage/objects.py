@@ -1,4 +1,4 @@
-"""Buckets of S3, Google Cloud Storage and Azure, and files of web servers, by obstore.
+"""Buckets of S3, Google Cloud Storage and Azure, by obstore.
 
 obstore finds credentials itself (the environment, a service account, an instance's role). None is
 taken from a URL, kept, pickled or shown: an ``ObjectClient`` pickles only its root, and makes its
@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote
 
 from shardvar.errors import (
     LockHeld,
@@ -24,7 +23,6 @@ from shardvar.errors import (
     ServerError,
     ShardvarError,
     StorageError,
-    UnsupportedError,
     replaced_error,
 )
 from shardvar.forks import new_lock
@@ -42,7 +40,7 @@ from shardvar.storage.requests import (
 )
 from shardvar.storage.stores import CLIENTS, asked_pause, library, make_store, variables_of
 
-OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
+OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss"])
 """The schemes of URLs that this module serves."""
 
 _lock = new_lock()
@@ -53,28 +51,23 @@ _MOST_PARTS = 9000
 
 @dataclass(frozen=True, slots=True)
 class ObjectClient:
-    """The requests to one bucket, container or web server."""
+    """The requests to one bucket or container."""
 
     root: str
-    """The URL of the bucket or the server, without "/" at its end."""
+    """The URL of the bucket, without "/" at its end."""
     _stores: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return type(self), (self.root,)  # a store that is pickled may have keys in it
 
     @property
-    def is_web(self) -> bool:
-        """Return True for a web server, which lists nothing."""
-        return self.root.startswith("http")
-
-    @property
     def can_write(self) -> bool:
-        """Return True for a bucket, which has conditional requests."""
-        return not self.is_web
+        """Return True: a bucket has conditional requests."""
+        return True
 
     def place(self, key: str) -> str:
         """Return the URL of a key, for messages and for users."""
-        return f"{self.root}/{quote(key) if self.is_web else key}" if key else self.root
+        return f"{self.root}/{key}" if key else self.root
 
     def head(self, key: str) -> Head:
         """Return the facts of a file; ``MissingFile`` if it does not exist."""
@@ -91,7 +84,7 @@ class ObjectClient:
         """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has
         another version."""
         options: dict[str, Any] = {"range": (start, start + nbytes)}
-        condition = None if self.is_web else _condition(head.version)
+        condition = _condition(head.version)
         if condition is not None:
             options["if_match"] = condition
 
@@ -119,11 +112,6 @@ class ObjectClient:
 
     def listing(self, key: str) -> FolderListing:
         """Return the content of a folder; empty if it does not exist."""
-        if self.is_web:
-            raise UnsupportedError(
-                f"{self.place(key)} is a folder of a web server, which cannot be listed.",
-                "Give the URL of a file: the index of a checkpoint, or its only file.",
-            )
         with self._listing(key):
             found = self._ask(lambda store: library().list_with_delimiter(store, key or None))
         first = len(key) + 1 if key else 0
@@ -325,8 +313,6 @@ class ObjectClient:
             with self._asking(key):
                 yield
         except MissingFile:
-            if self.is_web:
-                raise
             raise StorageError(
                 f"{self.root} does not exist.", "Create the bucket, or check its name."
             ) from None

@@ -18,6 +18,7 @@ from shardvar.storage.filesystems import FilesystemClient
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
 from shardvar.storage.remote import RemoteStorage
 from shardvar.storage.requests import Client, FolderListing
+from shardvar.storage.web import WebClient
 
 _BUCKETS = frozenset(["s3", "gs", "az"])
 _LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
@@ -43,7 +44,7 @@ def split_url(url: str) -> tuple[RemoteStorage, str]:
     _check_url(scheme, url)
     root, key = _split_key(scheme, url)
     if scheme in ("http", "https"):
-        return _split_web(ObjectClient(root), key, url)
+        return _split_web(WebClient(root), key, url)
     client: Client = ObjectClient(root) if scheme in OBJECT_SCHEMES else FilesystemClient(root)
     if not key or url.endswith("/"):
         return RemoteStorage(client, key), ""
@@ -52,7 +53,7 @@ def split_url(url: str) -> tuple[RemoteStorage, str]:
     return (above.folder(name), "") if name in above.folders() else (above, name)
 
 
-def _split_web(client: ObjectClient, key: str, url: str) -> tuple[RemoteStorage, str]:
+def _split_web(client: WebClient, key: str, url: str) -> tuple[RemoteStorage, str]:
     """Return the storage of a web server as if it had nothing but one file; others are found only
     by their names."""
     if not key or url.endswith("/"):
@@ -80,10 +81,10 @@ def _check_url(scheme: str, url: str) -> None:
         raise ArgumentError(
             f"The URL {shown} has a query.", "Leave it out; credentials come from the environment."
         )
-    if scheme in ("http", "https") and "#" in url:
+    if "#" in url:
         raise ArgumentError(
             f"The URL {shown} has a fragment.",
-            "Leave it out; a # that belongs to the name of a file is written %23.",
+            "Leave it out; a # that belongs to the name of a file is written %23, of a web server.",
         )
     rest = text.partition("://")[2]
     place = rest.partition("/")[0]

@@ -28,6 +28,10 @@ class RangeServer:
     cut: int = 0
     """Bytes that are left out at the end of each range, as a broken proxy does that corrects the
     length."""
+    redirects: dict[str, str] = field(default_factory=dict)
+    """The address to which every request of a method is sent on."""
+    redirected: dict[str, str] = field(default_factory=dict)
+    """The address to which requests of a path are sent on."""
     failures: list[int] = field(default_factory=list)
     """Status codes for the next requests, instead of answers."""
 
@@ -48,7 +52,15 @@ def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
             self.answer(with_body=True)
 
         def answer(self, with_body: bool) -> None:
-            content = state.files.get(self.path.lstrip("/"))
+            name = self.path.lstrip("/").partition("?")[0]
+            content = state.files.get(name)
+            elsewhere = state.redirects.get(self.command) or state.redirected.get(name)
+            if elsewhere:
+                self.send_response(302)
+                self.send_header("Location", elsewhere)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             with lock:
                 state.num_requests += 1
                 status = (

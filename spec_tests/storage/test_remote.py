@@ -37,6 +37,7 @@ from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
 from shardvar.storage.requests import FolderListing, Head
 from shardvar.storage.urls import split_url
+from shardvar.storage.web import WebClient
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -178,6 +179,11 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("https://host/model%3Fsig=SECRET", "query"),
         ("s3://bucket/model%3FX-Amz-Signature%3DSECRET", "query"),
         ("https://host/model.npz#SECRET", "fragment"),
+        ("s3://bucket/model#SECRET", "fragment"),
+        ("gs://bucket/#SECRET", "fragment"),
+        ("az://container/run#SECRET/model", "fragment"),
+        ("hf://user/model#SECRET", "fragment"),
+        ("s3://bucket#SECRET", "fragment"),
         ("https://host/model;sig=SECRET/x.npz", "parameters"),
         ("https://host/sv=2020&sig=SECRET/x.npz", "parameters"),
         ("https://host/model%3Bsig%3DSECRET", "parameters"),
@@ -307,7 +313,7 @@ def test_a_map_of_a_url_is_refused(bucket: Any, tmp_path: Path) -> None:
         sv.load(f"{bucket(tmp_path)}/model", mmap=True)
 
 
-# --- Web servers, by obstore
+# --- Web servers
 
 
 @pytest.fixture
@@ -419,13 +425,13 @@ def test_a_forked_child_is_refused(
 ) -> None:
     """The threads of obstore and fsspec are not in the child, which would wait for them for
     ever."""
-    for url in (f"{server.url}/none.npz", "memory://none/model"):
-        with pytest.raises(CheckpointNotFound):
-            sv.load(url)
+    stores.library()
+    with pytest.raises(CheckpointNotFound):
+        sv.load("memory://none/model")
     parent = os.getpid()
     for module in (stores, filesystems):
         monkeypatch.setattr(module.os, "getpid", lambda: parent + 1)
-    for url in (f"{server.url}/none.npz", "memory://none/model"):
+    for url in ("s3://none/model", "memory://none/model"):
         with pytest.raises(UnsupportedError, match=r"forked.*spawn"):
             sv.load(url)
 
@@ -433,14 +439,54 @@ def test_a_forked_child_is_refused(
 def test_a_client_pickles_its_url_alone(server: RangeServer) -> None:
     """A store that is pickled may have keys in it, so none is: the copy makes one from the
     environment it is in."""
-    client = ObjectClient(server.url)
-    with pytest.raises(MissingFile):
-        client.head("none")
-    assert client._stores
+    client = ObjectClient("s3://bucket")
+    client._stores["reading"] = object()
     copy = pickle.loads(pickle.dumps(client))
-    assert (
-        copy == client and not copy._stores and repr(copy) == f"ObjectClient(root={server.url!r})"
-    )
+    assert copy == client and not copy._stores and repr(copy) == "ObjectClient(root='s3://bucket')"
+    web = pickle.loads(pickle.dumps(WebClient(server.url)))
+    with pytest.raises(MissingFile):
+        web.head("none")
+
+
+@pytest.mark.parametrize("at", ["HEAD", "GET"])
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("http://127.0.0.1:{other}/model.npz?sig=SECRET", "http://127.0.0.1:{other}"),
+        ("http://localhost:{port}/model.npz?sig=SECRET", "http://localhost:{port}"),
+        ("https://127.0.0.1:{port}/model.npz#SECRET", "https://127.0.0.1:{port}"),
+        ("http://192.0.2.7:8099/SECRET", "http://192.0.2.7:8099"),
+        ("http://user:SECRET@127.0.0.1:{port}/model.npz", "another address"),
+        ("ftp://127.0.0.1/SECRET", "another address"),
+        ("//example.com/SECRET", "http://example.com:80"),
+        ("http://127.0.0.1:SECRET/x", "another address"),
+    ],
+)
+def test_a_redirect_to_another_server_is_refused_and_not_asked(
+    target: str, shown: str, at: str, server: RangeServer, tmp_path: Path
+) -> None:
+    """By scheme, host or port, of the first request or of a later one. Nothing secret is
+    repeated."""
+    sv.save(tmp_path / "model.npz", {"w": np.arange(10)})
+    publish(server, tmp_path)
+    with serving(dict(server.files)) as other:
+        ports = {"port": server.url.rpartition(":")[2], "other": other.url.rpartition(":")[2]}
+        server.redirects = {at: target.format(**ports)}
+        with pytest.raises(StorageError, match="not the server that was named") as caught:
+            sv.load(f"{server.url}/model.npz")
+        assert f"leads to {shown.format(**ports)}," in str(caught.value)
+        assert "SECRET" not in str(caught.value) and other.num_requests == 0
+
+
+def test_a_redirect_within_a_server_is_followed_and_circles_end(
+    server: RangeServer, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "model.npz", {"w": np.arange(10)})
+    publish(server, tmp_path)
+    server.redirected = {"here/model.npz": "/model.npz?again", "circle.npz": "/circle.npz"}
+    assert sv.load(f"{server.url}/here/model.npz")["w"].tolist() == [*range(10)]
+    with pytest.raises(StorageError, match="does not answer as it should: the server answers 302"):
+        sv.load(f"{server.url}/circle.npz")
 
 
 def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
+from threading import BoundedSemaphore
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -35,6 +36,12 @@ _SECONDS = 30
 """The time that a connection may take to send its request, so that none that sends nothing lives
 on."""
 
+_MOST_CONNECTIONS = 64
+"""Connections that are served at a time, each by a thread; a browser opens six."""
+
+_WAIT_SECONDS = 1
+"""The time that one more connection waits for its turn before it is closed."""
+
 _MOST_FIELDS = 8
 
 _HEADERS = {
@@ -50,11 +57,14 @@ class PageServer(ThreadingHTTPServer):
     """A server of one page and of the answers that it asks for; it listens from its construction
     on."""
 
+    request_queue_size = 2 * _MOST_CONNECTIONS
+
     def __init__(self, page: str, answers: Mapping[str, PageAnswer]) -> None:
         """Bind a free port of the loopback address."""
         self.page = page.encode()
         self.answers = answers
         self.token = secrets.token_urlsafe(_TOKEN_NBYTES)
+        self._room = BoundedSemaphore(_MOST_CONNECTIONS)
         super().__init__((LOOPBACK, 0), _Handler)
 
     @property
@@ -67,6 +77,24 @@ class PageServer(ThreadingHTTPServer):
         network."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, if there is room for one."""
+        if not self._room.acquire(timeout=_WAIT_SECONDS):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, and make room for the next one."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def handle_error(self, *connection: Any) -> None:
         """Print what went wrong, save that a connection broke: a browser closes those that it needs
@@ -117,6 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(status, "application/json", json.dumps(told, allow_nan=False).encode())
 
+    def send_error(self, code: int, *_texts: str | None) -> None:
+        """Refuse what ``http.server`` cannot read, with the headers of every answer."""
+        self.request_version = "HTTP/1.0"  # of a request that has none, no headers would be sent
+        self._refuse(HTTPStatus(code))
+
     def _refuse(self, status: HTTPStatus) -> None:
         self._send(status, "text/plain", f"{status.value} {status.phrase}\n".encode())
 
@@ -127,7 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind};charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *_values: object) -> None:
         """Print nothing: an address has the token."""

@@ -2,8 +2,9 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Thread
@@ -15,7 +16,7 @@ import pytest
 import shardvar as sv
 from shardvar.cli.serving import answers_of
 from shardvar.view.collect import choose_keys
-from shardvar.view.serve import PageServer
+from shardvar.view.serve import _HEADERS, PageServer
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
@@ -241,3 +242,59 @@ def test_the_command_prints_the_address_and_serves_the_page(
     )
     assert sorted(tmp_path.iterdir()) == before
     assert run("view", tmp_path / "model", "--serve", "-o", tmp_path / "x.html").code == 2
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"POST / HTTP/1.1", 501),
+        (b"HEAD / HTTP/1.1", 501),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1", 414),
+        (b"GET / HTTP/1.1\r\n" + b"X: " + b"a" * 70_000, 431),
+        (b"GET / HTTP/1.1" + b"\r\nX: y" * 200, 431),
+        (b"GET / HTTP/9.0", 505),
+        (b"GET / HTTP/x", 400),
+        (b"one two three four", 400),
+    ],
+)
+def test_errors_of_the_protocol_have_the_headers_of_every_answer(
+    request_line: bytes, status: int, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "model", {"w": np.ones(1)})
+    with (
+        serving(tmp_path / "model") as server,
+        socket.create_connection(("127.0.0.1", server.server_port)) as link,
+    ):
+        link.sendall(request_line + b"\r\nHost: x\r\n\r\n")
+        with link.makefile("rb") as file, suppress(ConnectionError):
+            said = b""
+            while part := file.read1():
+                said += part
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert head.split()[1] == str(status).encode() and b"<" not in said
+        for name, value in _HEADERS.items():
+            assert f"{name}: {value}".encode() in head
+        assert (not body) == request_line.startswith(b"HEAD")
+
+
+def test_connections_that_send_nothing_are_bounded_and_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sv.save(tmp_path / "model", {"w": np.ones(1)})
+    monkeypatch.setattr("shardvar.view.serve._MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("shardvar.view.serve._WAIT_SECONDS", 0.05)
+    with serving(tmp_path / "model") as server, ExitStack() as links:
+        slow = [
+            links.enter_context(socket.create_connection(("127.0.0.1", server.server_port)))
+            for _ in range(3)
+        ]
+        with socket.create_connection(("127.0.0.1", server.server_port)) as more:
+            assert more.recv(1) == b""  # closed: there is no room
+        slow[0].close()
+        for _ in range(100):
+            with suppress(OSError):
+                assert answer(server, "values", tensor=0)["text"] == "[1.]"
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail("no room was made")

@@ -92,8 +92,8 @@ MAX_OBJECTS_NBYTES: Final = 1 << 26
 """Bytes of the objects that a checkpoint carries in its metadata: half a million settings."""
 
 MAX_NESTING: Final = 100
-"""Levels of a pickle's values in which tensors are looked for, and of unfinished values while it is
-read: 212 pickles of torch and its trainers have at most 17 and 9."""
+"""Levels of values that are searched for tensors in a pickle, and unfinished values in each other
+while it is read: 212 pickles of torch and its trainers have at most 17 and 9."""
 
 MAX_GGUF_HEADER_NBYTES: Final = 1 << 28
 """Bytes of the metadata and the list of tensors of a GGUF file: a tokenizer of a million words

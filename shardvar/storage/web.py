@@ -180,7 +180,7 @@ def _origin(url: str) -> tuple[str, str, int] | None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme)
-    except ValueError:  # such as a port that is no number
+    except ValueError:  # such as a port that is not a number
         return None
     if not host or port is None or parts.scheme not in _PORTS or "@" in parts.netloc:
         return None

@@ -79,7 +79,7 @@ class PageServer(ThreadingHTTPServer):
         self.server_port = self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own, if there is room for one."""
+        """Serve a connection in a new thread, if there is room for one."""
         if not self._room.acquire(timeout=_WAIT_SECONDS):
             self.shutdown_request(request)
             return

@@ -123,8 +123,8 @@ def _walk(
 
 
 def _entered(root: Any) -> set[int]:
-    """Return the identities of the lists whose items are leaves, as those of dicts are: lists that
-    lead to a dict or a tensor."""
+    """Return the identities of the lists whose items are leaves, as the items of dicts are: lists
+    that lead to a dict or a tensor."""
     # Level by level every container once, with the lists that hold it; then upwards from dicts and
     # tensors. Empty containers lead nowhere: a byte of the file makes one, so none is kept.
     holders: dict[int, list[int]] = {}

@@ -211,10 +211,21 @@ class MaxSizePartitioner:
         return _answer(shape, axis, parts)
 
 
-Partition2 = Callable[[Shape, Any], list[int]]
+@dataclass(frozen=True, slots=True)
+class AxisPartitioner:
+    """A partitioner for one axis, which TensorFlow 1's functions return."""
+
+    rule: Partitioner
+    """The rule, which takes the axis as its last argument."""
+    axis: int = 0
+    """The axis to cut."""
+
+    def __call__(self, shape: Shape, dtype: Any) -> list[int]:
+        """Return the number of parts along each axis."""
+        return self.rule(shape, dtype, self.axis)
 
 
-def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partition2:
+def fixed_size_partitioner(num_shards: int, axis: int = 0) -> AxisPartitioner:
     """Return a ``FixedShardsPartitioner`` with a fixed axis, under TensorFlow 1's name.
 
     Parameters
@@ -240,7 +251,7 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partition2:
     [1, 2]
     """
     rule = FixedShardsPartitioner(num_shards)
-    return lambda shape, dtype: rule(shape, dtype, axis)
+    return AxisPartitioner(rule, axis)
 
 
 def variable_axis_size_partitioner(
@@ -248,7 +259,7 @@ def variable_axis_size_partitioner(
     axis: int = 0,
     bytes_per_string_element: int = 16,
     max_shards: int | None = None,
-) -> Partition2:
+) -> AxisPartitioner:
     """Return a ``MaxSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
     Otherwise as ``fixed_size_partitioner``.
@@ -273,7 +284,7 @@ def variable_axis_size_partitioner(
     [8, 1]
     """
     rule = MaxSizePartitioner(max_shard_bytes, max_shards, bytes_per_string_element)
-    return lambda shape, dtype: rule(shape, dtype, axis)
+    return AxisPartitioner(rule, axis)
 
 
 def min_max_variable_partitioner(
@@ -282,7 +293,7 @@ def min_max_variable_partitioner(
     min_slice_size: int = 256 << 10,
     bytes_per_string_element: int = 16,
     rounding: Rounding = "floor",
-) -> Partition2:
+) -> AxisPartitioner:
     """Return a ``MinSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
     Otherwise as ``fixed_size_partitioner``.
@@ -315,7 +326,7 @@ def min_max_variable_partitioner(
     rule = MinSizePartitioner(
         min_slice_size, max(1, max_partitions), bytes_per_string_element, rounding
     )
-    return lambda shape, dtype: rule(shape, dtype, axis)
+    return AxisPartitioner(rule, axis)
 
 
 def _parts_of_min_bytes(

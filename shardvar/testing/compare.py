@@ -15,7 +15,13 @@ from shardvar.verbs.locate import Path
 
 
 def assert_matches_oracle(
-    actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer"
+    actual: Any,
+    expected: npt.ArrayLike,
+    *,
+    ulps: int = 0,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    what: str = "The answer",
 ) -> None:
     """Raise ``AssertionError``, naming the first difference, unless two values are the same.
 
@@ -28,6 +34,8 @@ def assert_matches_oracle(
     ulps : int, default 0
         The units in the last place, of the larger of the two, by which values may differ, where
         arithmetic may be ordered in several ways.
+    rtol, atol : float, default 0.0
+        Numbers may also differ by ``atol + rtol * abs(expected)``, as in ``numpy.allclose``.
     what : str, default 'The answer'
         The subject of the message.
 
@@ -43,7 +51,7 @@ def assert_matches_oracle(
     """
     # pytest then shows the line of the test, and not this function's source.
     __tracebackhide__ = True
-    found = difference(actual, expected, ulps=ulps)
+    found = difference(actual, expected, ulps=ulps, rtol=rtol, atol=atol)
     if found is not None:
         raise AssertionError(f"{what} {found}")
 
@@ -128,7 +136,9 @@ def _summary(report: DiffReport) -> str:
     return "\n".join([title, *islice(lines, _MOST_LINES), *more])
 
 
-def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | None:
+def difference(
+    actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, rtol: float = 0.0, atol: float = 0.0
+) -> str | None:
     """Return the first difference between two values as the rest of a sentence.
 
     Parameters
@@ -138,6 +148,8 @@ def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | 
     expected : array_like
         The value that is right.
     ulps : int, default 0
+        As in ``assert_matches_oracle``.
+    rtol, atol : float, default 0.0
         As in ``assert_matches_oracle``.
 
     Examples
@@ -150,7 +162,12 @@ def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | 
         return f"has the shape {is_.shape}, where the oracle says {says.shape}."
     if _name(is_.dtype) != _name(says.dtype):
         return f"has the dtype {_name(is_.dtype)}, where the oracle says {_name(says.dtype)}."
-    unequal = ~_equal(is_, says, ulps)
+    same = _equal(is_, says, ulps)
+    if (rtol or atol) and is_.dtype.kind in "iufcV":
+        # float64 and complex128 hold every number of the narrower dtypes.
+        wide = np.complex128 if is_.dtype.kind == "c" else np.float64
+        same |= np.isclose(is_.astype(wide), says.astype(wide), rtol=rtol, atol=atol)
+    unequal = ~same
     if not unequal.any():
         return None
     index = tuple(int(i) for i in np.argwhere(unequal)[0])

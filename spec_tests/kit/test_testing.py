@@ -385,3 +385,14 @@ def test_a_tensor_that_cannot_be_read_is_not_equal(tmp_path: Path) -> None:
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
     with pytest.raises(AssertionError, match="unreadable in B: x: CorruptCheckpoint"):
         t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b")
+
+
+def test_the_oracle_allows_a_tolerance() -> None:
+    """As ``numpy.allclose``; without one, values differ by nothing."""
+    came, must = np.array([1.001, 0.0], np.float32), np.array([1.0, 1e-9], np.float32)
+    t.assert_matches_oracle(came, must, rtol=1e-2, atol=1e-6)
+    for tolerance in ({}, {"rtol": 1e-2}, {"atol": 1e-6}, {"rtol": 1e-4, "atol": 1e-6}):
+        with pytest.raises(AssertionError, match=r"is .* where the oracle says"):
+            t.assert_matches_oracle(came, must, **tolerance)
+    with pytest.raises(AssertionError, match="has the dtype"):
+        t.assert_matches_oracle(came, must.astype(np.float64), rtol=1.0)

@@ -434,3 +434,10 @@ def test_a_gradient_of_another_shape_is_the_one_that_is_named() -> None:
     wrong = IndexedSlices(np.ones((1, 2), np.float32), [0], (3, 2))
     with pytest.raises(ArgumentError, match=r"The gradient has shape \(3, 2\)\. Expected \(4, 2\)"):
         SGD(0.1).apply_gradients([(wrong, variable)])
+
+
+def test_minimize_says_that_it_needs_variables() -> None:
+    """R-OPT-6 (RFC 003): "The Optimizer.minimize method will no longer work if it's passed a Tensor
+    and no list of variables."."""
+    with pytest.raises(ArgumentTypeError, match="no variables are collected globally"):
+        SGD().minimize(np.float32(1.0))  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.shard_counts import FixedShardsPartitioner, MinSizePartitioner
 from shardvar.reference.devices import Device, make_cluster
@@ -41,6 +42,29 @@ def test_a_strategy_is_rebuilt_from_what_json_holds(strategy: Any) -> None:
     with again.scope():
         second = Variable(arange(9, 2), name="w")
     assert type(first) is type(second) and places(first) == places(second)
+
+
+@pytest.mark.parametrize(
+    "partitioner",
+    [
+        sv.fixed_size_partitioner(3),
+        sv.min_max_variable_partitioner(max_partitions=4, min_slice_size=8),
+        sv.variable_axis_size_partitioner(16, axis=0),
+    ],
+    ids=repr,
+)
+def test_the_partitioners_that_the_rfcs_name_have_a_plain_form(partitioner: Any) -> None:
+    """R-SERIAL-2 (RFC 002): "we have plans to serialize `Embedding` layers and Distribution
+    Strategies"."""
+    strategy = ParameterServerStrategy(3, partitioner)
+    data = json.loads(json.dumps(serialize(strategy)))
+    again = deserialize(data)
+    assert serialize(again) == data and deserialize(serialize(partitioner)) == partitioner
+    made = []
+    for each in (strategy, again):
+        with each.scope():
+            made.append(places(Variable(arange(9, 2), name="w")))
+    assert made[0] == made[1] and len(made[0]) > 1
 
 
 def test_a_strategy_is_rebuilt_for_another_number_of_servers() -> None:

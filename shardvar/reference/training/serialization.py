@@ -16,6 +16,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.shard_counts import (
+    AxisPartitioner,
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,
@@ -141,8 +142,14 @@ def deserialize(data: Any, **changes: Any) -> Any:
     return (
         kind.from_config(config)
         if hasattr(kind, "from_config")
-        else kind(**check_config(kind, config))
+        else kind(**{name: _restored(value) for name, value in check_config(kind, config).items()})
     )
+
+
+def _restored(value: Any) -> Any:
+    """Return the object of a value of a config that is a serialized object itself."""
+    is_object = isinstance(value, Mapping) and set(value) == {"class_name", "config"}
+    return deserialize(value) if is_object else value
 
 
 def check_config(kind: type, config: Any) -> dict[str, Any]:
@@ -190,7 +197,7 @@ def _plain(value: Any) -> Any:
 
 # The library's classes below this layer cannot use the decorator, which they may not import; they
 # are registered here.
-for _kind in (FixedShardsPartitioner, MinSizePartitioner, MaxSizePartitioner):
+for _kind in (AxisPartitioner, FixedShardsPartitioner, MinSizePartitioner, MaxSizePartitioner):
     serializable(_kind)
 for _initializer in vars(initializers).values():
     if isinstance(_initializer, type) and _initializer is not initializers.Initializer:

@@ -195,17 +195,18 @@ class Optimizer(Trackable):
             for _, variable in pairs:
                 _constrain(variable)
 
-    def minimize(self, loss: Loss, var_list: Any) -> Any:
+    def minimize(self, loss: Loss, var_list: Any = None) -> Any:
         """Take one step down a loss.
 
-        R-OPT-6: nothing is collected globally (RFC 003).
+        R-OPT-6 (RFC 003): "The Optimizer.minimize method will no longer work if it's passed a
+        Tensor and no list of variables." Nothing is collected globally.
 
         Parameters
         ----------
         loss : callable
             Returns the loss and its gradients, as pairs of pullbacks; a variable may come several
             times.
-        var_list : sequence of Variable or Module
+        var_list : sequence of Variable or Module, optional
             The variables to train, or an object with ``trainable_variables``. Variables that the
             loss does not depend on stay.
 
@@ -222,6 +223,11 @@ class Optimizer(Trackable):
         ArgumentError
             If `var_list` is empty, or ``apply_gradients`` refuses the gradients.
         """
+        if var_list is None:
+            raise ArgumentTypeError(
+                "minimize was called without variables, and no variables are collected globally.",
+                "Give a list of variables, or an object with trainable_variables.",
+            )
         variables = trainable_variables(var_list)
         if not callable(loss):
             raise ArgumentTypeError(

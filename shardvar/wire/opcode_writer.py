@@ -24,8 +24,9 @@ Values are made by shardvar and nested a few levels deep: writing recurses.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 from shardvar.wire.inert import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
@@ -39,6 +40,14 @@ class Call:
     """The name with its module, such as "torch.Size"."""
     args: tuple[Any, ...]
     """The arguments."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """A dict of many values, each made when it is written, and dropped then."""
+
+    items: Callable[[], Iterable[tuple[Any, Any]]]
+    """Makes the keys and values in order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,15 +68,19 @@ def build_pickle(value: Any, protocol: int = 2) -> bytes:
     b'\\x80\\x02K\\x01\\x88\\x86.'
     """
     writer = _Writer(protocol >= 4)
+    writer.write(b"\x80" + bytes([protocol]))
     writer.push(value)
-    return b"".join([b"\x80", bytes([protocol]), *writer.parts, b"."])
+    writer.write(b".")
+    return writer.out.getvalue()
 
 
 class _Writer:
     """The opcodes so far, and the numbers of the values that a later opcode can refer to."""
 
     def __init__(self, numbers_all: bool) -> None:
-        self.parts: list[bytes] = []
+        # A list of the opcodes would take ten times as much memory as they do.
+        self.out = BytesIO()
+        self.write = self.out.write
         self.memo: dict[tuple[type, Any], int] = {}
         self.numbers_all = numbers_all
         """True in protocol 4: containers, calls and instances also have numbers."""
@@ -84,15 +97,15 @@ class _Writer:
         if number is None:
             push()
             self.memo[kind, key] = self.count
-            self.parts.append(b"\x94" if self.numbers_all else _numbered(b"q", b"r", self.count))
+            self.write(b"\x94" if self.numbers_all else _numbered(b"q", b"r", self.count))
             self.count += 1
         else:
-            self.parts.append(_numbered(b"h", b"j", number))
+            self.write(_numbered(b"h", b"j", number))
 
     def number(self) -> None:
         """Give the last value a number, under which nothing looks for it."""
         if self.numbers_all:
-            self.parts.append(b"\x94")
+            self.write(b"\x94")
             self.count += 1
 
     def push_name(self, name: str) -> None:
@@ -104,16 +117,16 @@ class _Writer:
         if self.numbers_all:
             self.push_text(module)
             self.push_text(name)
-        self.parts.append(b"\x93" if self.numbers_all else f"c{module}\n{name}\n".encode("ascii"))
+        self.write(b"\x93" if self.numbers_all else f"c{module}\n{name}\n".encode("ascii"))
 
     def push_text(self, text: str) -> None:
         """Add the opcodes that push a text."""
-        self.push_once(str, text, lambda: self.parts.append(_text(text, self.numbers_all)))
+        self.push_once(str, text, lambda: self.write(_text(text, self.numbers_all)))
 
     def push_bytes(self, octets: bytes) -> None:
         """Add the opcodes that push bytes."""
         if self.numbers_all:
-            self.parts.append(b"B" + struct.pack("<L", len(octets)) + octets)
+            self.write(b"B" + struct.pack("<L", len(octets)) + octets)
             self.number()
         else:  # as Python writes them in protocol 2, which has no opcode for bytes
             self.push_call(Call(ENCODE, (octets.decode("latin1"), "latin1")))
@@ -122,24 +135,24 @@ class _Writer:
         """Add the opcodes that push a tuple."""
         short = _TUPLES.get(len(items))
         self.push_all(items) if short else self.push_marked(items, b"t")
-        self.parts.append(short or b"")
+        self.write(short or b"")
         if items:
             self.number()
 
     def push_marked(self, items: Any, collect: bytes) -> None:
         """Add a mark, the items, and the opcode that collects what is above the mark."""
-        self.parts.append(b"(")
+        self.write(b"(")
         self.push_all(items)
-        self.parts.append(collect)
+        self.write(collect)
 
     def push_all(self, items: Any) -> None:
         """Add the opcodes of several values."""
         for item in items:
             self.push(item)
 
-    def push_dict(self, items: dict[Any, Any]) -> None:
+    def push_dict(self, items: "dict[Any, Any] | Pairs") -> None:
         """Add the opcodes that push a dict."""
-        self.parts.append(b"}")
+        self.write(b"}")
         self.number()
         self.push_marked((each for pair in items.items() for each in pair), b"u")
 
@@ -152,7 +165,7 @@ class _Writer:
 
     def push_list(self, items: list[Any]) -> None:
         """Add the opcodes that push a list."""
-        self.parts.append(b"]")
+        self.write(b"]")
         self.number()
         self.push_marked(items, b"e")
 
@@ -167,20 +180,20 @@ class _Writer:
         """Add the opcodes of a call that is not a reference to an earlier one."""
         self.push_name(call.name)
         self.push_tuple(call.args)
-        self.parts.append(b"R")
+        self.write(b"R")
 
     def push_instance(self, instance: Instance) -> None:
         """Add the opcodes of an instance."""
         self.push_name(instance.name)
-        self.parts.append(b")\x81")
+        self.write(b")\x81")
         self.number()
         self.push(instance.state)
-        self.parts.append(b"b")
+        self.write(b"b")
 
     def push_reference(self, reference: Reference) -> None:
         """Add the opcodes of a reference."""
         self.push(reference.value)
-        self.parts.append(b"Q")
+        self.write(b"Q")
 
 
 def _numbered(short: bytes, wide: bytes, number: int) -> bytes:
@@ -217,15 +230,16 @@ _TUPLES = {0: b")", 1: b"\x85", 2: b"\x86", 3: b"\x87"}
 """The opcodes of short tuples, which need no mark."""
 
 _PUSH: dict[type, Callable[[_Writer, Any], None]] = {
-    type(None): lambda w, _: w.parts.append(b"N"),
-    bool: lambda w, value: w.parts.append(b"\x88" if value else b"\x89"),
-    int: lambda w, value: w.parts.append(_integer(value)),
-    float: lambda w, value: w.parts.append(b"G" + struct.pack(">d", value)),
+    type(None): lambda w, _: w.write(b"N"),
+    bool: lambda w, value: w.write(b"\x88" if value else b"\x89"),
+    int: lambda w, value: w.write(_integer(value)),
+    float: lambda w, value: w.write(b"G" + struct.pack(">d", value)),
     str: _Writer.push_text,
     bytes: _Writer.push_bytes,
     tuple: _Writer.push_tuple,
     list: _Writer.push_list,
     dict: _Writer.push_dict,
+    Pairs: _Writer.push_dict,
     OrderedMap: _Writer.push_ordered,
     Global: lambda w, value: w.push_name(value.name),
     Call: _Writer.push_call,

@@ -25,6 +25,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.inert import SIZE, Global
-from shardvar.wire.opcode_writer import Call, Instance, build_pickle
+from shardvar.wire.opcode_writer import Call, Instance, Pairs, build_pickle
 
 _VERSION = "1.0.0"
 _CONTIGUOUS = 0
@@ -78,20 +79,33 @@ class ItemTable:
 
 def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> bytes:
     """Return the content of the index; ``names`` are the names of the files, by number."""
-    described: dict[str, Any] = {}
-    stored: dict[Instance, Instance] = {}
     order, bounds = items.slices.by_tensor(by_offset=True)
-    for tensor in np.flatnonzero(np.diff(bounds)).tolist():
-        key = items.slices.tensors.keys[tensor]
-        described[key], places = _tensor(
-            items, tensor, order[bounds[tensor] : bounds[tensor + 1]].tolist(), names
-        )
-        stored |= places
-    start = 0
-    for key, item in items.objects.items():
-        described[key] = Call(f"{DCP}metadata.BytesStorageMetadata", ())
-        stored[_index(key, None, None)] = _info(names[-1], start, len(item))
-        start += len(item)
+    tensors = np.flatnonzero(np.diff(bounds))
+
+    # One tensor at a time: as objects, its description and its places take ten times as much memory
+    # as in the pickle.
+    def rows() -> Iterator[tuple[int, list[int]]]:
+        for tensor in tensors.tolist():
+            yield tensor, order[bounds[tensor] : bounds[tensor + 1]].tolist()
+
+    def described() -> Iterator[tuple[str, Any]]:
+        for tensor, mine in rows():
+            yield items.slices.tensors.keys[tensor], _tensor(items.slices, tensor, mine)
+        for key in items.objects:
+            yield key, Call(f"{DCP}metadata.BytesStorageMetadata", ())
+
+    def planned() -> Iterator[tuple[str, Any]]:
+        for key in chain((items.slices.tensors.keys[row] for row in tensors), items.objects):
+            yield key, about.paths.get(key, (key,))
+
+    def stored() -> Iterator[tuple[Instance, Instance]]:
+        for tensor, mine in rows():
+            yield from _places(items, items.slices.tensors.keys[tensor], mine, names)
+        start = 0
+        for key, item in items.objects.items():
+            yield _index(key, None, None), _info(names[-1], start, len(item))
+            start += len(item)
+
     said: dict[str, Any] = {
         "description": about.description,
         "writer": about.writer,
@@ -101,35 +115,39 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
         said["generation"] = about.generation
     crc = {"crc32": items.checksum[order].astype("<u4").tobytes()}
     state = {
-        "state_dict_metadata": described,
-        "planner_data": {key: about.paths.get(key, (key,)) for key in described},
-        "storage_data": stored,
+        "state_dict_metadata": Pairs(described),
+        "planner_data": Pairs(planned),
+        "storage_data": Pairs(stored),
         "version": _VERSION,
         ABOUT: said | crc,
     }
     return build_pickle(_instance("metadata.Metadata", **state), 4)
 
 
-def _tensor(
-    items: ItemTable, tensor: int, rows: Sequence[int], names: Sequence[str]
-) -> tuple[Instance, dict[Instance, Instance]]:
-    """Return the description of a tensor, and the place of each of its slices."""
-    slices, chunks, places = items.slices, list[Instance](), dict[Instance, Instance]()
-    for number, row in enumerate(rows):
+def _tensor(slices: SliceTable, tensor: int, rows: Sequence[int]) -> Instance:
+    """Return the description of a tensor and its slices."""
+    chunks = []
+    for row in rows:
         region = slices.region(row)
-        offset = _size(region.offset)
-        chunks.append(
-            _instance("metadata.ChunkStorageMetadata", offsets=offset, sizes=_size(region.shape))
-        )
-        place = _info(names[items.file[row]], int(items.start[row]), int(items.nbytes[row]))
-        places[_index(slices.tensors.keys[tensor], offset, number)] = place
+        extents = {"offsets": _size(region.offset), "sizes": _size(region.shape)}
+        chunks.append(_instance("metadata.ChunkStorageMetadata", **extents))
     properties, full = (
         _properties(slices.tensors.dtype(tensor)),
         _size(slices.tensors.shape(tensor)),
     )
     return _instance(
         "metadata.TensorStorageMetadata", properties=properties, size=full, chunks=chunks
-    ), places
+    )
+
+
+def _places(
+    items: ItemTable, key: str, rows: Sequence[int], names: Sequence[str]
+) -> Iterator[tuple[Instance, Instance]]:
+    """Yield the slices of a tensor, each with its place."""
+    for number, row in enumerate(rows):
+        offset = _size(items.slices.region(row).offset)
+        place = _info(names[items.file[row]], int(items.start[row]), int(items.nbytes[row]))
+        yield _index(key, offset, number), place
 
 
 def _index(key: str, offset: Call | None, number: int | None) -> Instance:

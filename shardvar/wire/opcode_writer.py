@@ -229,7 +229,7 @@ def _integer(value: int) -> bytes:
 _TUPLES = {0: b")", 1: b"\x85", 2: b"\x86", 3: b"\x87"}
 """The opcodes of short tuples, which need no mark."""
 
-_PUSH: dict[type, Callable[[_Writer, Any], None]] = {
+_PUSH: dict[type, Callable[[_Writer, Any], object]] = {
     type(None): lambda w, _: w.write(b"N"),
     bool: lambda w, value: w.write(b"\x88" if value else b"\x89"),
     int: lambda w, value: w.write(_integer(value)),

@@ -169,25 +169,32 @@ def build_header(
     They are padded with spaces to a multiple of 64. ``UnsupportedError`` if a name or the header as
     a whole does not fit.
     """
-    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
-    begin = 0
-    for key, dtype, shape in rows:
-        if key == METADATA:
-            raise UnsupportedError(
-                f"A safetensors file cannot have a tensor named {METADATA!r}.", "Rename it."
-            )
-        text, bits = _WRITTEN[dtype]
-        end = begin + prod(shape) * bits // 8
-        header[key] = {"dtype": text, "shape": list(shape), "data_offsets": [begin, end]}
-        begin = end
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    header, begin = bytearray(b"{"), 0
+
+    # Entry by entry: as objects, all of them would take several times the memory of the text.
+    def add(key: str, value: object) -> None:
+        header.extend(encode({key: value})[1:-1].encode("utf-8") + b",")
+
     try:
-        encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+        if metadata:
+            add(METADATA, dict(metadata))
+        for key, dtype, shape in rows:
+            if key == METADATA:
+                raise UnsupportedError(
+                    f"A safetensors file cannot have a tensor named {METADATA!r}.", "Rename it."
+                )
+            text, bits = _WRITTEN[dtype]
+            end = begin + prod(shape) * bits // 8
+            add(key, {"dtype": text, "shape": list(shape), "data_offsets": [begin, end]})
+            begin = end
     except UnicodeEncodeError as error:
         cause = (
             "A safetensors file has names in UTF-8, which cannot encode "
             f"{error.object[error.start : error.end]!r}."
         )
         raise UnsupportedError(cause, "Rename the tensors, or write the native format.") from None
+    encoded = bytes(header).removesuffix(b",") + b"}"
     encoded += b" " * (-(PREAMBLE_NBYTES + len(encoded)) % HEADER_ALIGNMENT)
     if len(encoded) > MAX_HEADER_NBYTES:
         cause = (

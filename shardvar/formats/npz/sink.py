@@ -6,7 +6,7 @@ lead out of the directory is refused.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,12 +56,10 @@ class NpzWriter:
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
-    ) -> Sequence[tuple[int, bytes]]:
-        """Return the headers of each member, the directory and the end records."""
-        parts: list[tuple[int, bytes]] = []
-        directory: list[bytes] = []
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the headers of each member, the directory and the end records."""
         shares: dict[bytes, int] = {}
-        position = 0
+        directory, count, position = bytearray(), 0, 0
         rows = zip(
             _members(slices),
             start.tolist(),
@@ -77,23 +75,18 @@ class NpzWriter:
                 shares[preamble] = CRC32.combine(CRC32.compute(preamble), 0, nbytes)
             crc, total = shares[preamble] ^ checksum, len(preamble) + nbytes
             # The local header is padded, so that the payload begins at its planned place.
-            parts.append(
-                (
-                    position,
-                    build_local(begin - position - len(preamble), name, crc, total) + preamble,
-                )
-            )
-            directory.append(build_central(position, name, crc, total))
-            position = begin + nbytes
+            header = build_local(begin - position - len(preamble), name, crc, total)
+            yield position, header + preamble
+            directory += build_central(position, name, crc, total)
+            count, position = count + 1, begin + nbytes
         if self.objects:
             name, content = encode_name(OBJECTS + MEMBER_SUFFIX), _array_of(self.objects)
             crc, total = CRC32.compute(content), len(content)
             nbytes = plan_local_nbytes(position, name, total)
-            parts.append((position, build_local(nbytes, name, crc, total) + content))
-            directory.append(build_central(position, name, crc, total))
-            position += nbytes + total
-        listed = b"".join(directory)
-        return [*parts, (position, listed + build_end(position, len(listed), len(directory)))]
+            yield position, build_local(nbytes, name, crc, total) + content
+            directory += build_central(position, name, crc, total)
+            count, position = count + 1, position + nbytes + total
+        yield position, bytes(directory) + build_end(position, len(directory), count)
 
 
 def plan_archive(

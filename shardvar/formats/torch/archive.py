@@ -288,9 +288,7 @@ def build_frame(
     ``storage_crcs`` are the checksums of the storages, in the order of the records. ``padding``
     makes the directory so many bytes longer.
     """
-    crcs = iter(storage_crcs)
-    directory: list[bytes] = []
-    position = 0
+    crcs, directory, position = iter(storage_crcs), bytearray(), 0
     for record, start in zip(records, plan_starts(records), strict=True):
         crc = next(crcs) if record.content is None else CRC32.compute(record.content)
         raw_name = _raw_name(record)
@@ -299,10 +297,9 @@ def build_frame(
             build_local(start - position, raw_name, crc, record.nbytes) + (record.content or b""),
         )
         more = padding if record is records[-1] else 0
-        directory.append(build_central(position, raw_name, crc, record.nbytes, more))
+        directory += build_central(position, raw_name, crc, record.nbytes, more)
         position = start + record.nbytes
-    listed = b"".join(directory)
-    yield position, listed + build_end(position, len(listed), len(directory))
+    yield position, bytes(directory) + build_end(position, len(directory), len(records))
 
 
 def _raw_name(record: PackedRecord) -> bytes:

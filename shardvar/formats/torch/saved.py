@@ -8,7 +8,7 @@ parameter groups, follow the tensors in the dict. The same tensors make the same
 describes the file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.opcode_writer import build_pickle
+from shardvar.wire.opcode_writer import Call, Pairs, build_pickle
 from shardvar.wire.plain import decode_value
 
 
@@ -70,9 +70,9 @@ class SavedWriter:
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
-    ) -> Sequence[tuple[int, bytes]]:
-        """Return the headers of all records, the pickle, the directory and the end records."""
-        return [*build_frame(_records(slices, self), checksums.payload.tolist())]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the headers of all records, the pickle, the directory and the end records."""
+        return build_frame(_records(slices, self), checksums.payload.tolist())
 
 
 def plan_saved(
@@ -140,12 +140,25 @@ def file_name(name: str) -> str:
 def _records(slices: SliceTable, writer: SavedWriter) -> list[PackedRecord]:
     """Return the records of the file that holds these tensors, and the objects of the writer."""
     tensors, rows = slices.tensors, slices.tensor.tolist()
-    calls = {
-        tensors.keys[row]: tensor_call(tensors.dtype(row), tensors.shape(row), number)
-        for number, row in enumerate(rows)
-    }
-    tied = {key: calls[first] for key, first in writer.ties.items()}
-    pickle = build_pickle({**calls, **tied, **writer.objects})
+
+    def call_of(number: int) -> Call:
+        row = rows[number]
+        return tensor_call(tensors.dtype(row), tensors.shape(row), number)
+
+    def values() -> Iterator[tuple[str, Any]]:
+        for number, row in enumerate(rows):
+            yield tensors.keys[row], call_of(number)
+        firsts = {*writer.ties.values()}
+        numbers = {
+            tensors.keys[row]: number
+            for number, row in enumerate(rows)
+            if tensors.keys[row] in firsts
+        }
+        for key, first in writer.ties.items():
+            yield key, call_of(numbers[first])
+        yield from writer.objects.items()
+
+    pickle = build_pickle(Pairs(values))
     return records_of(pickle, slices.nbytes.tolist(), _entered(writer.objects))
 
 

@@ -95,7 +95,9 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
             yield key, Call(f"{DCP}metadata.BytesStorageMetadata", ())
 
     def planned() -> Iterator[tuple[str, Any]]:
-        for key in chain((items.slices.tensors.keys[row] for row in tensors), items.objects):
+        for key in chain(
+            (items.slices.tensors.keys[row] for row in tensors.tolist()), items.objects
+        ):
             yield key, about.paths.get(key, (key,))
 
     def stored() -> Iterator[tuple[Instance, Instance]]:
@@ -146,7 +148,7 @@ def _places(
     """Yield the slices of a tensor, each with its place."""
     for number, row in enumerate(rows):
         offset = _size(items.slices.region(row).offset)
-        place = _info(names[items.file[row]], int(items.start[row]), int(items.nbytes[row]))
+        place = _info(names[int(items.file[row])], int(items.start[row]), int(items.nbytes[row]))
         yield _index(key, offset, number), place
 
 

@@ -17,7 +17,6 @@ Anything else is an object (``objects``).
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -127,11 +126,12 @@ _HARMLESS = of_builtins("range", "xrange", "slice", "type", "object")
 """Calls of them that make a value and do nothing else."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor as a view of a record; offset, shape and strides count elements.
 
-    Thousands of items may share one, so what follows from its fields is computed once.
+    What follows from its fields is computed each time: a file has a hundred thousand of them, and
+    the results would take several times their memory.
     """
 
     dtype: str
@@ -151,12 +151,12 @@ class StoredTensor:
     is_negative: bool
     """True if the elements are the negatives of the stored ones."""
 
-    @cached_property
+    @property
     def itemsize(self) -> int:
         """The bytes of an element."""
         return numpy_dtype(self.dtype).itemsize
 
-    @cached_property
+    @property
     def count(self) -> int:
         """The number of elements."""
         count = 1
@@ -164,7 +164,7 @@ class StoredTensor:
             count *= extent
         return count
 
-    @cached_property
+    @property
     def is_contiguous(self) -> bool:
         """Return True if the elements lie in C order without gaps, as they are."""
         if self.is_conjugate or self.is_negative:
@@ -177,7 +177,7 @@ class StoredTensor:
             step *= extent
         return True
 
-    @cached_property
+    @property
     def reach(self) -> tuple[int, int]:
         """The first byte of the storage that an element has, and the end of the last one; (0, 0)
         without elements."""

@@ -26,7 +26,6 @@ Values are made by shardvar and nested a few levels deep: writing recurses.
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 from shardvar.wire.inert import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
@@ -43,7 +42,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class LazyDict:
     """A dict of many values, each made when it is written, and dropped then."""
 
     items: Callable[[], Iterable[tuple[Any, Any]]]
@@ -71,7 +70,7 @@ def build_pickle(value: Any, protocol: int = 2) -> bytes:
     writer.write(b"\x80" + bytes([protocol]))
     writer.push(value)
     writer.write(b".")
-    return writer.out.getvalue()
+    return bytes(writer.out)
 
 
 class _Writer:
@@ -79,8 +78,8 @@ class _Writer:
 
     def __init__(self, numbers_all: bool) -> None:
         # A list of the opcodes would take ten times as much memory as they do.
-        self.out = BytesIO()
-        self.write = self.out.write
+        self.out = bytearray()
+        self.write = self.out.extend
         self.memo: dict[tuple[type, Any], int] = {}
         self.numbers_all = numbers_all
         """True in protocol 4: containers, calls and instances also have numbers."""
@@ -150,7 +149,7 @@ class _Writer:
         for item in items:
             self.push(item)
 
-    def push_dict(self, items: "dict[Any, Any] | Pairs") -> None:
+    def push_dict(self, items: "dict[Any, Any] | LazyDict") -> None:
         """Add the opcodes that push a dict."""
         self.write(b"}")
         self.number()
@@ -239,7 +238,7 @@ _PUSH: dict[type, Callable[[_Writer, Any], object]] = {
     tuple: _Writer.push_tuple,
     list: _Writer.push_list,
     dict: _Writer.push_dict,
-    Pairs: _Writer.push_dict,
+    LazyDict: _Writer.push_dict,
     OrderedMap: _Writer.push_ordered,
     Global: lambda w, value: w.push_name(value.name),
     Call: _Writer.push_call,

@@ -44,7 +44,7 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.opcode_writer import Call, Pairs, build_pickle
+from shardvar.wire.opcode_writer import Call, LazyDict, build_pickle
 from shardvar.wire.plain import decode_value
 
 
@@ -158,7 +158,7 @@ def _records(slices: SliceTable, writer: SavedWriter) -> list[PackedRecord]:
             yield key, call_of(numbers[first])
         yield from writer.objects.items()
 
-    pickle = build_pickle(Pairs(values))
+    pickle = build_pickle(LazyDict(values))
     return records_of(pickle, slices.nbytes.tolist(), _entered(writer.objects))
 
 

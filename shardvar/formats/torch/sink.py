@@ -52,7 +52,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.inert import SIZE, Global
-from shardvar.wire.opcode_writer import Call, Instance, Pairs, build_pickle
+from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
 
 _VERSION = "1.0.0"
 _CONTIGUOUS = 0
@@ -117,9 +117,9 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
         said["generation"] = about.generation
     crc = {"crc32": items.checksum[order].astype("<u4").tobytes()}
     state = {
-        "state_dict_metadata": Pairs(described),
-        "planner_data": Pairs(planned),
-        "storage_data": Pairs(stored),
+        "state_dict_metadata": LazyDict(described),
+        "planner_data": LazyDict(planned),
+        "storage_data": LazyDict(stored),
         "version": _VERSION,
         ABOUT: said | crc,
     }

@@ -127,7 +127,7 @@ class Allowance:
     files: int
     """Chunks."""
     nbytes: int
-    """Bytes for which the fill value stands."""
+    """Bytes of absent chunks, which have the fill value."""
     claims: int
     """Bytes of chunks of a database that are not compared with what is stored of them."""
 

@@ -45,7 +45,7 @@ _FEW = 16
 _NAME_NBYTES = 200
 """A longer name has a digest in its place, so that the token has room behind it."""
 _NO_LINK = {errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP}
-"""The reasons for which there is no second name for a file, which is moved later then."""
+"""The reasons why a file gets no second name; it is moved later then."""
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 """The errors of a file system, or of a kernel, that does not know the exchange."""
 _ELSEWHERE = "or write into another folder."

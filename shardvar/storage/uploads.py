@@ -69,7 +69,7 @@ _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
 
 @dataclass(slots=True)
 class Upload:
-    """The state of one write, from the moment in which it was decided."""
+    """The state of one write, from its beginning."""
 
     client: BucketClient
     """The requests."""

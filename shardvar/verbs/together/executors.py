@@ -85,7 +85,7 @@ _UNREADABLE = "Error during deserialization of the task graph"
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The way in which a worker opens the checkpoint that a task reads."""
+    """The way a worker opens the checkpoint that a task reads."""
 
     found: Location
     """The checkpoint."""

@@ -63,8 +63,9 @@ docs: .venv-docs/installed ## build the site in build/docs; warnings are errors,
 	@echo "file://$(CURDIR)/build/docs/index.html"
 
 .PHONY: mutants fuzz
-mutants: .venv/installed ## break shardvar in known ways, and print which tests and rules of the kit see each
+mutants: .venv/installed ## break shardvar, and a right adapter, in known ways; print which tests and rules of the kit see each
 	JOBS=$(JOBS) $(DEV) -m spec_tests.mutants
+	JOBS=$(JOBS) $(DEV) -m spec_tests.wrong
 
 SEED      ?= 1
 PER_LAYER ?= 40

@@ -56,7 +56,8 @@ axes that cut it.
 ``read(handle)``                                            the whole value
 ``shards(handle)``                                          the value of each shard, in order
 ``index(handle, key)``                                      ``variable[key]``: a tuple of integers,
-                                                            slices, ``...``, None
+                                                            slices, ``...``, None, or of one list or
+                                                            array of rows, or a mask
 ``matmul(left, handle)``                                    the product of an array and the variable
 3 lookup and updates
 ``lookup(handle, ids)``                                     the rows of the ids, by the embedding
@@ -75,8 +76,10 @@ axes that cut it.
                                                             in the order of the ids
 4 initialization
 ``initialize(kind, shape, dtype, num_shards, seed)``        the values of the shards; kind: zeros,
-                                                            ones, random_uniform, random_normal,
-                                                            truncated_normal, glorot_uniform
+                                                            ones, random_uniform (-0.05 to 0.05),
+                                                            random_normal (mean 0, deviation 0.05),
+                                                            truncated_normal (the same, between -0.1
+                                                            and 0.1), glorot_uniform
 ``initialize_whole(function, shape, dtype, num_shards)``    the same by a callable ``function(shape,
                                                             dtype)``
 ``initialize_parts(function, shape, dtype, num_shards)``    the same by a partition-aware callable

@@ -30,9 +30,8 @@ LEVELS = {
 """The subject of each level; the modules of ``rules`` give their levels."""
 
 _MODULES = (
-    "partitioning variables updates snapshots layouts initialization optimizers checkpoints "
-    "policies damage "
-    "meshes".split()
+    "partitioning variables updates refusals numbers snapshots layouts initialization optimizers "
+    "checkpoints contents policies damage meshes mesh_values".split()
 )
 _RULES: dict[str, "Rule"] = {}
 # R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.

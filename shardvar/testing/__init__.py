@@ -52,6 +52,7 @@ if TYPE_CHECKING or find_spec("hypothesis") is not None:
         SparseIds,
         Update,
         clipped,
+        every_refused_update,
         ids,
         max_norms,
         refused_updates,
@@ -59,6 +60,7 @@ if TYPE_CHECKING or find_spec("hypothesis") is not None:
         sparse_ids,
         update_sequences,
         updated,
+        updates,
     )
 else:
 
@@ -84,6 +86,7 @@ __all__ = [
     "clipped",
     "counting",
     "difference",
+    "every_refused_update",
     "ids",
     "keys",
     "layouts",
@@ -104,4 +107,5 @@ __all__ = [
     "tilings",
     "update_sequences",
     "updated",
+    "updates",
 ]

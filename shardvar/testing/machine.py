@@ -35,8 +35,8 @@ from shardvar.testing.operations import (
     Key,
     Snapshot,
     Update,
+    every_refused_update,
     ids,
-    refused_updates,
     slices,
     updated,
     updates,
@@ -196,8 +196,10 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         """Make the variable and the array."""
         self.full = counting((sum(sizes), *row_shape), self.dtype)
         # A copy, since an implementation that writes into the array it was given would change the
-        # oracle too.
-        self.variable = self.make(self.full.copy(), sizes)
+        # oracle too. It changes afterwards, which an implementation that keeps it shows.
+        given = self.full.copy()
+        self.variable = self.make(given, sizes)
+        given[...] = np.zeros((), given.dtype)
 
     @precondition(lambda self: self.variable is not None)
     @rule(data=st.data())
@@ -227,27 +229,65 @@ class ShardedVariableMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def writes(self, data: st.DataObject) -> None:
         """A write changes the rows that it names, in the order of its ids, and no others."""
-        update = data.draw(updates(self.full.shape, self.dtype))
+        self._write(data.draw(updates(self.full.shape, self.dtype)))
+
+    def _write(self, update: Update) -> None:
+        """Write on both sides, and scribble over the operands afterwards."""
+        given = Update(update.op, update.ids, update.values.copy())
         try:
-            replacement = self.write(update)
+            replacement = self.write(given)
         except NotImplementedError:
             return
         # Both sides change only now: an operation that is not implemented leaves them equal.
         self.variable = self.variable if replacement is None else replacement
         self.full = updated(self.full, update)
+        # An implementation that keeps the caller's memory shows this.
+        given.values[...] = np.zeros((), given.values.dtype)
+        self.is_the_whole()
 
     @precondition(lambda self: self.variable is not None)
-    @rule(data=st.data())
-    def refuses(self, data: st.DataObject) -> None:
+    @rule()
+    def refuses(self) -> None:
         """A write of missing rows, or of another shape, raises and changes nothing."""
-        update = data.draw(refused_updates(self.full.shape, self.dtype))
-        try:
-            self.write(update)
-        except NotImplementedError:
+        # All of them, since an implementation that accepts one kind may refuse the others.
+        for update in every_refused_update(self.full.shape, self.dtype):
+            try:
+                self.write(update)
+            except NotImplementedError:
+                continue
+            except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
+                self.is_the_whole()
+                continue
+            raise AssertionError(f"The write {update} must be refused.")
+
+    @precondition(lambda self: self.variable is not None)
+    @rule()
+    def refuses_lookups(self) -> None:
+        """A lookup of a row that is not there raises."""
+        length = len(self.full)
+        for bad in (length, length + 2, -1, -length - 1, 2**32):
+            rows = np.array([*range(min(length, 2)), bad], np.int64)
+            try:
+                found = self.lookup(rows)
+            except NotImplementedError:
+                return
+            except Exception:  # noqa: BLE001 - as above
+                continue
+            raise AssertionError(f"The lookup of {rows.tolist()} must be refused; it gave {found}.")
+
+    @precondition(lambda self: self.variable is not None)
+    @rule(op=st.sampled_from(["min", "max"]), is_held=st.booleans())
+    def keeps_nan(self, op: str, is_held: bool) -> None:
+        """A NaN is neither the least nor the greatest number: the row becomes NaN, as in NumPy."""
+        if not len(self.full) or np.dtype(self.dtype).kind != "f":
             return
-        except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
-            return
-        raise AssertionError(f"The write {update} must be refused.")
+        row = self.full[:1]
+        nan, number = np.full_like(row, np.nan), np.ones_like(row)
+        first = np.zeros(1, np.int64)
+        for values in (nan, number) if is_held else (number, nan):
+            self._write(Update("update" if is_held and values is nan else op, first, values))
+        # The NaN goes, since a comparison of later values would find it everywhere.
+        self._write(Update("update", first, row.copy()))
 
     @precondition(lambda self: self.variable is not None)
     @rule()

@@ -142,6 +142,20 @@ def updates(
 
     Operands are the numbers 1, 2, 3 and so on, or powers of two, and for ``mul`` and ``div`` always
     powers of two: on a variable of small integers no order of the operands of one write rounds.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the variable.
+    dtype : dtype_like, optional
+        The dtype, float32 by default.
+    op : str, default ''
+        The kind of a sparse write, such as ``'add'``; any write by default.
+
+    Returns
+    -------
+    SearchStrategy of Update
+        The strategy. Writes shrink to small operands of few rows.
     """
     sparse = bool(op) or draw(st.booleans())
     name = op or draw(st.sampled_from(SPARSE if sparse else DENSE))
@@ -177,15 +191,12 @@ def update_sequences(
     return st.lists(updates(shape, dtype), max_size=max_size)
 
 
-@st.composite
 def refused_updates(
-    draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32
-) -> Update:
-    """Draw one write that must be refused, and leave a variable of this shape as it was.
+    shape: Sequence[int], dtype: npt.DTypeLike = np.float32
+) -> st.SearchStrategy[Update]:
+    """Return writes that must be refused, and leave a variable of this shape as it was.
 
-    One of the ids is negative or too large (by one, or so that 32 bits of it are a row), or there
-    are more or fewer operands than ids; or a value for the whole has more or fewer rows, or another
-    number of columns.
+    The strategy samples ``every_refused_update``.
 
     Parameters
     ----------
@@ -199,25 +210,57 @@ def refused_updates(
     SearchStrategy of Update
         The strategy. Writes shrink to ids that are too large by one.
     """
+    return st.sampled_from(every_refused_update(shape, dtype))
+
+
+def every_refused_update(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> list[Update]:
+    """Return one write of each kind that must be refused, for each operation.
+
+    An id is negative or too large (by one, or so that 32 bits of it are a row), among ids that are
+    there. Or there are more or fewer operands than ids. Or a value for the whole has another shape.
+    Some of these shapes NumPy would broadcast.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the variable.
+    dtype : dtype_like, optional
+        The dtype, float32 by default.
+
+    Returns
+    -------
+    list of Update
+        The writes: first into rows, then of the whole.
+
+    Examples
+    --------
+    >>> every_refused_update((3, 2))[0].ids
+    array([0, 1, 3])
+    """
     length, row_shape = shape[0], tuple(shape[1:])
-    way = draw(
-        st.sampled_from(
-            ["ids", "operands", "rows", "columns"] if row_shape else ["ids", "operands", "rows"]
-        )
-    )
-    if way in ("ids", "operands"):
-        rows = draw(ids(length, max_size=3)).tolist()
-        if way == "ids":
-            bad = draw(st.sampled_from([length, length + 2, -1, -length - 1, 2**32]))
-            rows.insert(draw(st.integers(0, len(rows))), bad)
-        # Two operands more, because a single one might be broadcast to every id.
-        count = len(rows) + (2 if way == "operands" else 0)
-        op = draw(st.sampled_from(SPARSE))
-        return Update(op, np.array(rows, np.int64), counting((count, *row_shape), dtype))
-    # Two rows fewer at least leave none or several; a single row would be broadcast to all of them.
-    other = length + draw(st.sampled_from([1, 3])) if way == "rows" else length
-    columns = row_shape if way == "rows" else (row_shape[0] + 1, *row_shape[1:])
-    return Update(draw(st.sampled_from(DENSE)), None, counting((other, *columns), dtype))
+    there = list(range(min(length, 2)))
+    refused = []
+    for op in SPARSE:
+        for bad in (length, length + 2, -1, -length - 1, 2**32):
+            rows = np.array([*there, bad], np.int64)
+            refused.append(Update(op, rows, counting((len(rows), *row_shape), dtype)))
+        known = np.array(there, np.int64)
+        shapes = _other_shapes((len(there), *row_shape))
+        refused += [Update(op, known, counting(wrong, dtype)) for wrong in shapes]
+    for op in DENSE:
+        refused += [Update(op, None, counting(wrong, dtype)) for wrong in _other_shapes(shape)]
+    return refused
+
+
+def _other_shapes(shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Shapes that a value of some shape must not have; NumPy would broadcast the first three."""
+    rows, rest = shape[0], tuple(shape[1:])
+    others = [(1, *rest), (rows, *(1 for _ in rest)), rest, (rows + 1, *rest), (rows + 3, *rest)]
+    if rest:
+        others.append((rows, rest[0] + 1, *rest[1:]))
+    # Those of one row or one column are at times the right one; and nothing of any shape is what is
+    # written into no rows.
+    return [other for other in others if other != tuple(shape) and (rows or other[:1] > (0,))]
 
 
 def max_norms(rows: Array) -> st.SearchStrategy[float]:

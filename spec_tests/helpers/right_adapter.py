@@ -88,6 +88,8 @@ class Right(RightMeshes, NumpyAdapter):
 
     def assign(self, handle: Any, value: Array) -> None:  # type: ignore[override]
         # In place, so that what was read and shares memory with the variable shows.
+        if value.dtype != handle[0].dtype:
+            raise ValueError(f"{value.dtype}")
         for shard, part in zip(handle, super().assign(handle, value), strict=True):
             shard[...] = part
 
@@ -149,8 +151,11 @@ class Right(RightMeshes, NumpyAdapter):
                 return generator.uniform(-0.05, 0.05, part)
             case "glorot_uniform":
                 return generator.uniform(-1, 1, part) * self.limit(shape, part)
+            case "random_normal":
+                return generator.normal(0, 0.05, part)
             case _:
-                return np.clip(generator.normal(0, 0.05, part), -0.1, 0.1)
+                many = generator.normal(0, 0.05, 2 * int(np.prod(part)) + 16)
+                return np.resize(many[np.abs(many) <= 0.1], part)
 
     def initialize_parts(
         self, function: Any, shape: Any, dtype: Any, num_shards: int

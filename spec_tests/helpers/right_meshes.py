@@ -96,7 +96,8 @@ class RightMeshes:
     def combined(self, terms: Sequence[Array], op: str) -> Array:
         """The reduction of terms."""
         reduce = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[op]
-        return np.asarray(reduce(np.stack(terms), axis=0), terms[0].dtype)
+        combined = np.asarray(reduce(np.stack(terms), axis=0))
+        return combined if terms[0].dtype.kind in "iu" else combined.astype(terms[0].dtype)
 
     def mesh_reduce(
         self,

@@ -12,9 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from shardvar.layout.dtypes import Array
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # More ranks than any rule asks for; R-DIV-1 draws up to 9 shards.
 _MOST_RANKS = 32
@@ -82,7 +85,7 @@ class SimulatedRanks:
         self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]
     ) -> Any:
         """Return a DTensor; its mode must be entered."""
-        tensor = self._torch.from_numpy(np.array(value))
+        tensor = torch_tensor(self._torch, value)
         parts = self._torch.distributed.tensor
         return parts.distribute_tensor(tensor, self._mesh(mesh), self._placements(placements))
 
@@ -97,9 +100,7 @@ class SimulatedRanks:
         from torch.distributed._local_tensor import LocalTensor
 
         torch = self._torch
-        local = LocalTensor(
-            {rank: torch.from_numpy(np.array(part)) for rank, part in enumerate(parts)}
-        )
+        local = LocalTensor({rank: torch_tensor(torch, part) for rank, part in enumerate(parts)})
         # Without the shape DTensor takes all parts to be as large as its own.
         stride = torch.empty(tuple(shape)).stride()
         build = torch.distributed.tensor.DTensor.from_local
@@ -146,7 +147,7 @@ class SimulatedRanks:
         self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]
     ) -> list[Array]:
         def ask(device_mesh: Any) -> Array:
-            parts, tensor = self._torch.distributed.tensor, self._torch.from_numpy(np.array(value))
+            parts, tensor = self._torch.distributed.tensor, torch_tensor(self._torch, value)
             cut = self._placements(placements)
             # Each rank takes its part of the copy that it has: nothing is sent.
             return np.array(
@@ -163,7 +164,7 @@ class SimulatedRanks:
         tensors = getattr(local, "_local_tensors", None) or dict.fromkeys(
             range(int(np.prod(mesh))), local
         )
-        return [tensors[rank].numpy() for rank in range(int(np.prod(mesh)))]
+        return [array_of(self._torch, tensors[rank]) for rank in range(int(np.prod(mesh)))]
 
     def mesh_slices(
         self, shape: Sequence[int], mesh: tuple[int, ...], placements: Sequence[RankPlacement]
@@ -188,7 +189,7 @@ class SimulatedRanks:
         _check_simulated(placements)
         with self._mode(int(np.prod(mesh))):
             whole = self._from_ranks(parts, mesh, self._placements(placements), shape).full_tensor()
-        return _common([one.numpy() for one in whole._local_tensors.values()])
+        return _common([array_of(self._torch, one) for one in whole._local_tensors.values()])
 
     def mesh_move(
         self,
@@ -215,7 +216,7 @@ class SimulatedRanks:
             ranks = torch.arange(int(np.prod(mesh))).reshape(mesh)
             joined = torch.distributed.tensor.DeviceMesh("cpu", ranks, mesh_dim_names=names)
             joined._flatten("joined")
-            tensor = torch.from_numpy(np.array(value))
+            tensor = torch_tensor(torch, value)
             placed = torch.distributed.tensor.distribute_tensor(
                 tensor, joined, self._placements(source)
             )
@@ -272,7 +273,7 @@ class SimulatedRanks:
         parts = torch.distributed.tensor
         layer = torch.nn.Linear(value.shape[1], len(value), bias=False)
         cut = parts.distribute_tensor(
-            torch.from_numpy(np.array(value)),
+            torch_tensor(torch, value),
             device_mesh["tp"],
             [parts.Shard(0)],
             src_data_rank=None,
@@ -292,3 +293,27 @@ def _common(arrays: Sequence[Array]) -> Array:
     if len({(one.shape, one.tobytes()) for one in arrays}) > 1:
         raise ValueError("The ranks hold different values.")
     return arrays[0]
+
+
+def torch_tensor(torch: Any, value: Array) -> Any:
+    """Return an array as a tensor, on the same memory where PyTorch supports its strides and byte
+    order."""
+    array = np.asarray(value)
+    # ``from_numpy`` refuses other byte orders and negative strides.
+    array = array.astype(
+        array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides)
+    )
+    if array.dtype == _BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype.isbuiltin == 2:
+        raise NotImplementedError(f"{array.dtype} by way of NumPy")
+    return torch.from_numpy(array)
+
+
+def array_of(torch: Any, tensor: Any) -> Array:
+    """Return a tensor as an array; NumPy reads the bits of bfloat16 as integers."""
+    if tensor.dtype == torch.bfloat16:
+        bits: Array = tensor.view(torch.int16).numpy()
+        return bits.view(_BFLOAT16)
+    values: Array = tensor.numpy()
+    return values

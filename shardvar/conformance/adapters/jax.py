@@ -147,8 +147,8 @@ class Adapter:
             "ones": jax.nn.initializers.ones,
             # ``jax.nn.initializers.uniform`` draws from 0 upwards; the kit's range lies around 0.
             "random_uniform": partial(jax.random.uniform, minval=-0.05, maxval=0.05),
-            "random_normal": jax.nn.initializers.normal(),
-            "truncated_normal": jax.nn.initializers.truncated_normal(),
+            "random_normal": jax.nn.initializers.normal(0.05),
+            "truncated_normal": jax.nn.initializers.truncated_normal(0.05),
             "glorot_uniform": jax.nn.initializers.glorot_uniform(),
         }
         drawn = partial(draws[kind], shape=tuple(shape), dtype=dtype)
@@ -227,6 +227,8 @@ class Adapter:
             raise NotImplementedError(
                 "placements for other axes: a spec has an entry for each axis of the tensor"
             )
+        if any(isinstance(placement, int) and placement < 0 for placement in placements):
+            raise NotImplementedError("axes from the end: a spec has an entry for each axis")
         if any(isinstance(placement, tuple) for placement in placements):
             raise NotImplementedError("strided shards")
         rank = max([len(shape), *(one + 1 for one in placements if one is not None)])

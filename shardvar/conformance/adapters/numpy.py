@@ -24,12 +24,15 @@ class Adapter:
     """Lists of arrays."""
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        if length < 0 or num_shards < 1:
+            raise ValueError(f"{length} rows cannot be divided into {num_shards} shards.")
         stops = np.cumsum(
-            [len(part) for part in np.array_split(np.arange(length), num_shards)]
+            [length // num_shards + (shard < length % num_shards) for shard in range(num_shards)]
         ).tolist()
         return list(zip([0, *stops[:-1]], stops, strict=True))
 
     def owner(self, ids: Array, length: int, num_shards: int) -> tuple[Array, Array]:
+        _check(ids, length)
         starts = np.array([start for start, stop in self.div(length, num_shards) if start < stop])
         # The shard is the last whose start is not above the id: starts 0 and 3 and id 4 give shard
         # 1, row 4 - 3 = 1.
@@ -42,6 +45,8 @@ class Adapter:
         return [part.copy() for part in np.array_split(value, num_shards)]
 
     def create_uneven(self, value: Array, sizes: Sequence[int]) -> _Shards:
+        if sum(sizes) != len(value):
+            raise ValueError(f"{sizes} are not the sizes of shards of {len(value)} rows.")
         return [part.copy() for part in np.split(value, np.cumsum(sizes)[:-1])]
 
     def read(self, handle: _Shards) -> Array:
@@ -72,26 +77,31 @@ class Adapter:
     def assign(self, handle: _Shards, value: Array) -> _Shards:
         # ``np.split`` at the ends of the old shards would put surplus rows into the last shard
         # without an error.
-        shape = (sum(map(len, handle)), *handle[0].shape[1:])
-        if value.shape != shape:
-            raise ValueError(f"A value of the shape {value.shape} does not fit {shape}.")
+        _check_shape(value, (sum(map(len, handle)), *handle[0].shape[1:]))
         return np.split(value.copy(), np.cumsum([len(shard) for shard in handle])[:-1])
 
     def assign_add(self, handle: _Shards, value: Array) -> _Shards:
-        return self.assign(handle, self.read(handle) + value)
+        return self._combined(handle, np.add, value)
 
     def assign_sub(self, handle: _Shards, value: Array) -> _Shards:
-        return self.assign(handle, self.read(handle) - value)
+        return self._combined(handle, np.subtract, value)
+
+    def _combined(self, handle: _Shards, ufunc: np.ufunc, value: Array) -> _Shards:
+        whole = self.read(handle)
+        _check_shape(value, whole.shape)  # NumPy would broadcast it
+        return self.assign(handle, ufunc(whole, value))
 
     def scatter(self, handle: _Shards, op: str, ids: Array, rows: Array) -> _Shards:
         whole = np.concatenate(handle)
         _check(ids, len(whole))
+        _check_shape(rows, (*ids.shape, *whole.shape[1:]))
         if op == "update":
             whole[ids] = rows
         else:
             # ``whole[ids] += rows`` would count a repeated id once; ``ufunc.at`` applies every
             # operand.
-            _SCATTERS[op].at(whole, ids, rows)
+            with np.errstate(all="ignore"):  # NumPy warns of NaN and of divisions by 0
+                _SCATTERS[op].at(whole, ids, rows)
         return self.assign(handle, whole)
 
     def initialize(
@@ -130,17 +140,17 @@ class Adapter:
             raise NotImplementedError(kind)
         for gradient in gradients:
             if isinstance(gradient, tuple):
-                handle = self.scatter(handle, "sub", gradient[0], np.float32(0.1) * gradient[1])
+                ids, rows = gradient
+                handle = self.scatter(handle, "sub", ids, np.asarray(0.1, rows.dtype) * rows)
             else:
-                handle = self.assign_sub(handle, np.float32(0.1) * gradient)
+                handle = self.assign_sub(handle, np.asarray(0.1, gradient.dtype) * gradient)
         return self.read(handle)
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         shards: dict[str, Any] = {}
         for key, value in tensors.items():
-            # An npz holds objects by pickle only, and bfloat16 and its like as raw bytes without
-            # their name.
-            if value.dtype.kind in "OV":
+            # An npz holds objects by pickle only, and bfloat16 and its like without their name.
+            if value.dtype.kind == "O" or value.dtype.isbuiltin == 2:
                 raise NotImplementedError(f"{value.dtype} in an npz")
             parts = np.array_split(value, num_shards) if value.ndim else [value]
             shards |= {f"{key}#{number}": part for number, part in enumerate(parts)}
@@ -170,6 +180,12 @@ class Adapter:
                     raise ValueError(f"{key} is saved as {value.dtype}{list(value.shape)}.")
                 restored[key] = self.read(create(value)) if value.ndim else value
         return restored
+
+
+def _check_shape(value: Array, shape: tuple[int, ...]) -> None:
+    """Raise ``ValueError`` for a value of another shape, also if NumPy would broadcast it."""
+    if value.shape != shape:
+        raise ValueError(f"A value of the shape {value.shape} does not fit {shape}.")
 
 
 def _check(ids: Array, length: int) -> None:

@@ -244,6 +244,8 @@ class Adapter:
         partition = sv.Partition(tuple(shape), tuple(regions))  # refuses holes and overlaps
         value = np.empty(shape, dtype)
         for region, (_, part) in zip(regions, parts, strict=True):
+            if part.dtype != value.dtype:  # NumPy would cast it
+                raise ValueError(f"A part of {key} is {part.dtype}, not {value.dtype}.")
             value[region.slices] = part
         sv.save(path, {key: value}, partition=partition)
 
@@ -331,7 +333,9 @@ class Adapter:
         ]
         source = meshes.dtensor(shape, made, pending)
         parts = [terms[made.coordinate(device)[axis]] for device in made.devices]
-        return _moved(parts, source, _layout(shape, mesh, placements), reduce=op)
+        # The one term of an axis of one device is the value: nothing is pending.
+        reduce = op if mesh[axis] > 1 else None
+        return _moved(parts, source, _layout(shape, mesh, placements), reduce=reduce)
 
     def spec_parts(
         self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
@@ -374,24 +378,40 @@ def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def _held(value: Array, layout: Layout) -> list[Array]:
-    """Return what each device holds, its regions joined along axis 0."""
-    empty = np.zeros((0, *value.shape[1:]), value.dtype)
+    """Return what each device holds, its regions joined."""
     held = [
         [value[region.slices] for region in layout.regions(device)]
         for device in layout.mesh.devices
     ]
-    return [arrays[0] if len(arrays) == 1 else np.concatenate([empty, *arrays]) for arrays in held]
+    return [_joined(arrays, layout.regions(device), value) for device, arrays in enumerate(held)]
+
+
+def _axis_of(regions: Sequence[Any]) -> int:
+    """Return the axis along which the runs of a strided shard lie."""
+    if len(regions) < 2:
+        return 0
+    first, second = regions[0].offset, regions[1].offset
+    return next(axis for axis, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+
+
+def _joined(arrays: Sequence[Array], regions: Sequence[Any], like: Array) -> Array:
+    """Return the arrays of the regions of a device as one."""
+    if not arrays:
+        return np.zeros((0, *like.shape[1:]), like.dtype)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, _axis_of(regions))
 
 
 def _moved(
     parts: Sequence[Array], source: Layout, target: Layout, reduce: str | None = None
 ) -> list[Array]:
-    """Return what each device holds after a redistribution, its regions joined along axis 0."""
+    """Return what each device holds after a redistribution, its regions joined."""
     given = []
     for device, part in enumerate(parts):
         regions = source.regions(device)
-        ends = np.cumsum([region.shape[0] for region in regions if region.shape])
-        given.append([part] if len(regions) == 1 else np.split(part, ends)[: len(regions)])
+        axis = _axis_of(regions)
+        ends = np.cumsum([region.shape[axis] for region in regions if region.shape])
+        given.append([part] if len(regions) == 1 else np.split(part, ends, axis)[: len(regions)])
     moved = sv.redistribute(given, source, target, reduce=reduce)
-    empty = np.zeros((0, *source.shape[1:]), parts[0].dtype)
-    return [arrays[0] if len(arrays) == 1 else np.concatenate([empty, *arrays]) for arrays in moved]
+    return [
+        _joined(arrays, target.regions(device), parts[0]) for device, arrays in enumerate(moved)
+    ]

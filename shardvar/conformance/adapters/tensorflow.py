@@ -298,6 +298,11 @@ class Adapter:
     def save_parts(
         self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
     ) -> None:
+        if any(any(offset[1:]) or part.shape[1:] != tuple(shape[1:]) for offset, part in parts):
+            raise NotImplementedError("parts that are not whole rows")
+        if any(part.dtype != dtype for _, part in parts):
+            # TensorFlow aborts the process: "Check failed: full_entry->dtype() ==".
+            raise NotImplementedError("parts of another dtype, which end the process")
         # The zeros only announce the shape and dtype; the values come from the callback.
         rows = [(key, offset[0], part) for offset, part in parts]
         self.save_by_callback(

@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from shardvar.conformance.adapters.dtensor import SimulatedRanks
+from shardvar.conformance.adapters.dtensor import SimulatedRanks, array_of, torch_tensor
 from shardvar.layout.dtypes import Array
 
 _Gradient = Array | tuple[Array, Array]
 _Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
 
@@ -52,14 +50,14 @@ class Adapter(SimulatedRanks):
     def create(self, value: Array, num_shards: int) -> Any:
         if num_shards == 1:
             # ``_tensor`` shares the caller's memory, and a later change there must not show.
-            return _tensor(self._torch, value).clone()
+            return torch_tensor(self._torch, value).clone()
         return self._sharded(value, (num_shards,))
 
     def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
         return self._sharded(value, tuple(counts))
 
     def _sharded(self, value: Array, counts: tuple[int, ...]) -> Any:
-        tensor, parts = _tensor(self._torch, value).clone(), self._torch.distributed.tensor
+        tensor, parts = torch_tensor(self._torch, value).clone(), self._torch.distributed.tensor
         with self._mode(int(np.prod(counts))):
             axes = [parts.Shard(axis) for axis in range(len(counts))]
             return parts.distribute_tensor(tensor, self._mesh(counts), axes)
@@ -98,17 +96,18 @@ class Adapter(SimulatedRanks):
 
     def matmul(self, left: Array, handle: Any) -> Array:
         with self._ranks(handle):
-            return self._array(self._replicated(handle, _tensor(self._torch, left)) @ handle)
+            return self._array(self._replicated(handle, torch_tensor(self._torch, left)) @ handle)
 
     def lookup(self, handle: Any, ids: Array) -> Array:
         return self._embedding(handle, ids)
 
     def _embedding(self, handle: Any, ids: Array, max_norm: float | None = None) -> Array:
         with self._ranks(handle):
-            given = self._replicated(handle, _tensor(self._torch, ids))
+            # Ids without an axis get one, which the simulated ranks need.
+            given = self._replicated(handle, torch_tensor(self._torch, np.atleast_1d(ids)))
             table = handle.reshape(len(handle), -1)  # an embedding has two axes
             rows = self._array(self._torch.nn.functional.embedding(given, table, max_norm=max_norm))
-        return rows.reshape(*ids.shape, *handle.shape[1:])
+        return rows.reshape((*ids.shape, *handle.shape[1:]))
 
     def lookup_clipped(self, handle: Any, ids: Array, max_norm: float) -> Array:
         return self._embedding(handle, ids, max_norm)
@@ -117,7 +116,7 @@ class Adapter(SimulatedRanks):
         with self._ranks(handle):
             return self._array(
                 self._torch.index_select(
-                    handle, 0, self._replicated(handle, _tensor(self._torch, ids))
+                    handle, 0, self._replicated(handle, torch_tensor(self._torch, ids))
                 )
             )
 
@@ -128,7 +127,7 @@ class Adapter(SimulatedRanks):
         given = None if weights is None else np.concatenate(weights).astype(np.float32)
         with self._ranks(handle):
             tensors = [
-                None if one is None else self._replicated(handle, _tensor(self._torch, one))
+                None if one is None else self._replicated(handle, torch_tensor(self._torch, one))
                 for one in (flat.astype(np.int64), offsets.astype(np.int64), given)
             ]
             combined = self._torch.nn.functional.embedding_bag(
@@ -138,15 +137,15 @@ class Adapter(SimulatedRanks):
 
     def assign(self, handle: Any, value: Array) -> None:
         with self._ranks(handle):
-            handle.copy_(self._like(handle, _tensor(self._torch, value)))
+            handle.copy_(self._like(handle, torch_tensor(self._torch, value)))
 
     def assign_add(self, handle: Any, value: Array) -> None:
         with self._ranks(handle):
-            handle.add_(self._like(handle, _tensor(self._torch, value)))
+            handle.add_(self._like(handle, torch_tensor(self._torch, value)))
 
     def assign_sub(self, handle: Any, value: Array) -> None:
         with self._ranks(handle):
-            handle.sub_(self._like(handle, _tensor(self._torch, value)))
+            handle.sub_(self._like(handle, torch_tensor(self._torch, value)))
 
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
         if op == "div":
@@ -158,7 +157,7 @@ class Adapter(SimulatedRanks):
             raise NotImplementedError("index_copy_ of repeated rows")
         with self._ranks(handle):
             where, what = (
-                self._replicated(handle, _tensor(self._torch, one)) for one in (ids, rows)
+                self._replicated(handle, torch_tensor(self._torch, one)) for one in (ids, rows)
             )
             if op in _REDUCTIONS:
                 handle.index_reduce_(0, where, what, _REDUCTIONS[op])
@@ -180,8 +179,10 @@ class Adapter(SimulatedRanks):
             "zeros": torch.nn.init.zeros_,
             "ones": torch.nn.init.ones_,
             "random_uniform": lambda tensor: torch.nn.init.uniform_(tensor, -0.05, 0.05),
-            "random_normal": torch.nn.init.normal_,
-            "truncated_normal": torch.nn.init.trunc_normal_,
+            "random_normal": lambda tensor: torch.nn.init.normal_(tensor, std=0.05),
+            "truncated_normal": lambda tensor: torch.nn.init.trunc_normal_(
+                tensor, std=0.05, a=-0.1, b=0.1
+            ),
             "glorot_uniform": torch.nn.init.xavier_uniform_,
         }
         with self._ranks(handle):
@@ -226,10 +227,12 @@ class Adapter(SimulatedRanks):
             for gradient in gradients:
                 optimizer.zero_grad()
                 if isinstance(gradient, tuple):
-                    ids, rows = (self._replicated(handle, _tensor(torch, one)) for one in gradient)
+                    ids, rows = (
+                        self._replicated(handle, torch_tensor(torch, one)) for one in gradient
+                    )
                     (torch.nn.functional.embedding(ids, parameter) * rows).sum().backward()
                 else:
-                    parameter.grad = self._like(handle, _tensor(torch, gradient))
+                    parameter.grad = self._like(handle, torch_tensor(torch, gradient))
                 optimizer.step()
         return parameter, optimizer
 
@@ -246,9 +249,9 @@ class Adapter(SimulatedRanks):
         self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
     ) -> None:
         tensors = [
-            (tuple(offset), _tensor(self._torch, np.asarray(part))) for offset, part in parts
+            (tuple(offset), torch_tensor(self._torch, np.asarray(part))) for offset, part in parts
         ]
-        _save_slices(path, {key: _tensor(self._torch, np.empty(shape, dtype))}, {key: tensors})
+        _save_slices(path, {key: torch_tensor(self._torch, np.empty(shape, dtype))}, {key: tensors})
 
     def restore(
         self, path: str, templates: Mapping[str, Array], num_shards: int
@@ -282,22 +285,9 @@ class Adapter(SimulatedRanks):
         return _array(self._torch, rows)
 
 
-def _tensor(torch: Any, value: Array) -> Any:
-    """Return an array as a tensor, on the same memory where PyTorch supports its strides and byte
-    order."""
-    array = np.asarray(value)
-    # ``from_numpy`` refuses other byte orders and negative strides.
-    array = array.astype(
-        array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides)
-    )
-    if array.dtype == _BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
 def _value(torch: Any, value: Array) -> Any:
     """Return a tensor, or a list for dtypes that tensors lack; checkpoints take both."""
-    return value.tolist() if value.dtype == object else _tensor(torch, value).clone()
+    return value.tolist() if value.dtype == object else torch_tensor(torch, value).clone()
 
 
 def _array(torch: Any, value: Any) -> Array:
@@ -306,11 +296,7 @@ def _array(torch: Any, value: Any) -> Array:
         array = np.empty(len(value), object)
         array[:] = value
         return array
-    is_bfloat16 = value.dtype == torch.bfloat16
-    values: Array = (
-        value.view(torch.int16).numpy().view(_BFLOAT16) if is_bfloat16 else value.numpy()
-    )
-    return values
+    return array_of(torch, value)
 
 
 # Slices in checkpoints. ``torch.distributed.checkpoint`` asks a planner which slices a rank has;

@@ -28,6 +28,7 @@ NOT_WHOLE = (
 )
 RANDOM = ("random_uniform", "random_normal", "truncated_normal", "glorot_uniform")
 FLOAT32 = np.dtype(np.float32)
+FLOATS = ("float64", "float16", "bfloat16")
 
 # The functions ``whole`` and ``part`` below as text, which the program of a counterexample defines.
 WHOLE_SOURCE = """
@@ -134,6 +135,76 @@ def fans_are_of_the_whole(adapter: Calls, case: tuple[int, int, int]) -> None:
         f"Its largest of {value.size} absolute values is {came:.4f}.",
         f"It must be a little below {limit:.4f}.",
     )
+
+
+@rule("R-INIT-5-seeds", 4, "000", SEEDS, "initialize",
+      st.tuples(draws(), st.sampled_from([1, 2, 3, 2**16])))  # fmt: skip
+def seeds_differ(adapter: Calls, case: tuple[InitialCase, int]) -> None:
+    """Another seed gives other values."""
+    (kind, shape, dtype, num_shards, seed), more = case
+    first = concatenated(adapter.initialize(kind, shape, dtype, num_shards, seed))
+    other = concatenated(adapter.initialize(kind, shape, dtype, num_shards, seed + more))
+    expect(
+        not np.array_equal(first, other),
+        f"The seeds {seed} and {seed + more} both gave {first.tolist()}.",
+        "They must give different values.",
+    )
+
+
+@rule("R-INIT-4-dtypes", 4, "000", PARTITION, "initialize",
+      st.tuples(draws(("zeros", "ones", *RANDOM)), st.sampled_from(FLOATS)))  # fmt: skip
+def initial_values_have_their_dtype(adapter: Calls, case: tuple[InitialCase, str]) -> None:
+    """Initial values have the dtype that was asked for."""
+    (kind, shape, _, num_shards, seed), name = case
+    parts_make_the_shape(adapter, (kind, shape, np.dtype(name), num_shards, seed))
+
+
+@rule("R-INIT-4-few-rows", 4, "000", PARTITION, "initialize",
+      st.tuples(st.sampled_from(RANDOM), st.integers(1, 3), st.integers(1, 3), st.integers(0, 99)))  # fmt: skip
+def few_rows_are_initialized(adapter: Calls, case: tuple[str, int, int, int]) -> None:
+    """With fewer rows than shards there are as many shards as were asked for, or one a row, and
+    they make the shape."""
+    kind, rows, more, seed = case
+    shards = adapter.initialize(kind, (rows, 3), FLOAT32, rows + more, seed)
+    expect(
+        len(shards) in (rows, rows + more),
+        f"There are {len(shards)} shards.",
+        f"There must be {rows + more}, or a shard a row.",
+    )
+    expect_equal(np.zeros_like(concatenated(shards)), np.zeros((rows, 3), np.float32))
+
+
+@rule("R-INIT-4-distributions", 4, "000", PARTITION, "initialize",
+      st.tuples(st.sampled_from(RANDOM), st.integers(1, 3), st.integers(0, 9)))  # fmt: skip
+def values_have_their_distribution(adapter: Calls, case: tuple[str, int, int]) -> None:
+    """Many random values have the mean, the deviation and the ends of their distribution, and
+    hardly two of them are equal."""
+    kind, num_shards, seed = case
+    shards = adapter.initialize(kind, (96, 64), FLOAT32, num_shards, seed)
+    array, first = concatenated(shards).astype(np.float64), np.asarray(shards[0])
+    limit = float(np.sqrt(6 / (96 + 64)))
+    # The deviation, the largest absolute value, and the share of values that are more than two
+    # deviations from 0. A normal value is never below 3 deviations in 6,144 draws, by 2e-7.
+    spread, least, most, beyond = {
+        "random_uniform": (0.05 / 3**0.5, 0.049, 0.05, 0.0),
+        "glorot_uniform": (limit / 3**0.5, 0.98 * limit, limit, 0.0),
+        "random_normal": (0.05, 0.15, np.inf, 0.0455),
+        "truncated_normal": (0.05 * 0.8796, 0.095, 0.1, 0.0346),
+    }[kind]
+    largest, above = float(np.abs(array).max()), float((np.abs(array) > 2 * spread).mean())
+    # 6,144 values: the mean is off by 1.3 % of a deviation, and the deviation by 0.9 % of itself.
+    for what, came, low, high in (
+        ("mean", float(array.mean()), -0.1 * spread, 0.1 * spread),
+        ("deviation", float(array.std()), 0.92 * spread, 1.08 * spread),
+        ("largest absolute value", largest, least, most * (1 + 1e-6)),
+        ("share beyond two deviations", above, beyond / 2, 2 * beyond),
+        ("share of different values", np.unique(first).size / first.size, 0.9, 1),
+    ):
+        expect(
+            low <= came <= high,
+            f"The {what} of {array.size} values is {came:.4f}.",
+            f"It must lie between {low:.4f} and {high:.4f}.",
+        )
 
 
 Shaped = tuple[tuple[int, ...], int]

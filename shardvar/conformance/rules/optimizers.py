@@ -41,6 +41,8 @@ StepsCase = tuple[Array, ShardSizes, list[_Gradient]]
 
 KINDS = ("sgd", "momentum", "adagrad", "adam")
 RATE = 0.1
+UNITS = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""The distance of 1 to the next number of each dtype."""
 FIRST_SQUARES = (0.0, 0.1)
 """The values at which Adagrad's squares may begin: PyTorch's and JAX's, and TensorFlow's."""
 
@@ -243,6 +245,92 @@ def _register_sparse() -> None:
 
 
 _register_sparse()
+
+
+@st.composite
+def many_steps(draw: st.DrawFn) -> StepsCase:
+    """A table and two to six gradients, dense and sparse; each sparse one has every row."""
+    value, num_shards = draw(tables(row_shapes=((2,),), max_more=2))
+    gradients: list[_Gradient] = []
+    for number in range(draw(st.integers(2, 6))):
+        # Every row, in any order, and some twice: rows that get no gradient may move or not, as the
+        # library chooses.
+        rows = np.array(draw(st.permutations(range(len(value)))))
+        rows = np.append(rows, rows[: draw(st.integers(0, 2))])
+        if draw(st.booleans()):
+            gradients.append((rows, _quarters((len(rows), 2), number)))
+        else:
+            gradients.append(_quarters(value.shape, number))
+    return value, num_shards, gradients
+
+
+def _quarters(shape: tuple[int, ...], number: int) -> Array:
+    """The gradient of a step: quarters, which float32 holds, and others in every step."""
+    quarters: Array = counting(shape) * np.float32(number % 3 + 1) / np.float32(4) - np.float32(1)
+    return quarters
+
+
+def _register_many() -> None:
+    for kind in KINDS:
+
+        def several(adapter: Calls, case: StepsCase, kind: str = kind) -> None:
+            check_formula(adapter, kind, case)
+
+        several.__doc__ = (
+            f"Each of several steps of {kind} is that of its formula, where dense gradients and "
+            "sparse ones of all rows follow one another"
+        )
+        rule(f"R-OPT-1-several-{kind}", 5, "002", SPARSE, "optimize", many_steps())(several)
+
+
+_register_many()
+
+
+@st.composite
+def partial_steps(draw: st.DrawFn) -> StepsCase:
+    """A table and gradients, dense and sparse, of any rows."""
+    value, num_shards, gradients = draw(many_steps())
+    kept = draw(st.lists(st.integers(1, len(value)), min_size=6, max_size=6))
+    return (
+        value,
+        num_shards,
+        [
+            (each[0][:count], each[1][:count]) if isinstance(each, tuple) else each
+            for each, count in zip(gradients, kept, strict=False)
+        ],
+    )
+
+
+@rule("R-OPT-1-mixed", 5, "002", SPARSE, "optimize", partial_steps())
+def dense_and_sparse_steps_follow_one_another(adapter: Calls, case: StepsCase) -> None:
+    """Sparse steps of sgd move the rows that they name, and dense ones all, one after another."""
+    check_formula(adapter, "sgd", case)
+
+
+@rule("R-OPT-5-dtypes", 5, "000", COMPONENTS, "optimize",
+      st.tuples(st.sampled_from(KINDS), st.sampled_from(sorted(UNITS)), steps()))  # fmt: skip
+def steps_keep_dtypes(adapter: Calls, case: tuple[str, str, StepsCase]) -> None:
+    """Each step is that of its formula to some units of the dtype, which stays."""
+    kind, name, (value, num_shards, gradients) = case
+    dtype = np.dtype(name)
+    # Away from 0, where an epsilon that the dtype cannot hold would leave 0 / 0.
+    typed = [np.asarray(np.abs(gradient) + 0.25, dtype) for gradient in gradients]
+    came = np.asarray(adapter.optimize(kind, value.astype(dtype), num_shards, typed))
+    # Arithmetic in the dtype itself rounds several times a step.
+    unit = UNITS[name]
+    answers = [
+        formula(kind, value.astype(dtype), typed, first)
+        for first in (FIRST_SQUARES if kind == "adagrad" else (0.0,))
+    ]
+    must = " or ".join(text(answer.astype(dtype)) for answer in answers)
+    atol = max(16 * unit, 1e-6)
+    is_near = any(
+        came.shape == answer.shape
+        and np.allclose(came.astype(np.float64), answer, rtol=atol, atol=4 * atol)
+        for answer in answers
+    )
+    if came.dtype != dtype or not is_near:
+        raise Broken(f"It gave {text(came)}.", f"It must give {must}, to 16 units.")
 
 
 SLOT_CASES = st.tuples(steps(), st.sampled_from(["momentum", "adagrad", "adam"]))

@@ -21,6 +21,12 @@ SIGNATURE = (
 AT_LEAST = "Create a partitioner that allocates at least 64MB for each partition."
 AT_MOST = "The max number of such partitions (upper bound) is the 10."
 
+FUNCTIONS = (
+    "Existing partitioners like `min_max_variable_partitioner`, `variable_axis_size_partitioner` "
+    "and `fixed_size_partitioner` conform to the required signature so they can be directly used."
+)
+CONTIGUOUS = "ids are assigned to shards in a contiguous manner"
+
 # Small, yet with every remainder, and with fewer rows than shards.
 lengths = st.integers(0, 40)
 counts = st.integers(1, 9)
@@ -44,9 +50,7 @@ def owned(draw: st.DrawFn) -> tuple[list[int], int, int]:
     return draw(st.lists(st.integers(0, length - 1), max_size=6)), length, draw(counts)
 
 
-@rule(
-    "R-DIV-1-owner", 1, "000", "ids are assigned to shards in a contiguous manner", "owner", owned()
-)
+@rule("R-DIV-1-owner", 1, "000", CONTIGUOUS, "owner", owned())
 def ids_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
     """`owner` gives for every id the shard of the div rule and the row there."""
     ids, length, num_shards = case
@@ -139,11 +143,7 @@ def no_more_parts(adapter: Calls, case: Sized) -> None:
     )
 
 
-@rule("R-PART-1-max", 1, "000",
-      "Existing partitioners like `min_max_variable_partitioner`, "
-      "`variable_axis_size_partitioner` and "
-      "`fixed_size_partitioner` conform to the required signature so they can be directly used.",
-      "max_size", sized)  # fmt: skip
+@rule("R-PART-1-max", 1, "000", FUNCTIONS, "max_size", sized)
 def no_part_is_larger(adapter: Calls, case: Sized) -> None:
     """`max_size` answers with parts of at most the maximum, except at one row a part or at the most
     parts."""
@@ -157,3 +157,77 @@ def no_part_is_larger(adapter: Calls, case: Sized) -> None:
         f"It gave {parts} parts, of which the largest has {largest} bytes.",
         f"No part must exceed {maximum} bytes.",
     )
+
+
+@rule("R-PART-1-max-few", 1, "000", FUNCTIONS, "max_size", sized)
+def no_part_too_many(adapter: Calls, case: Sized) -> None:
+    """`max_size` answers with as few parts as exceed the maximum nowhere: one part fewer would."""
+    shape, dtype, maximum, _ = case
+    parts = rows_only(adapter.max_size(*case), shape)
+    fewer = max(1, parts - 1)
+    largest = -(-shape[0] // fewer) * row_nbytes(shape, dtype.itemsize)
+    expect(
+        parts == 1 or largest > maximum,
+        f"It gave {parts} parts.",
+        f"{fewer} parts have at most {largest} bytes, which {maximum} allows.",
+    )
+
+
+@rule("R-PART-1-fixed-few", 1, "000", SIGNATURE, "fixed_shards",
+      st.tuples(st.integers(1, 6), st.integers(1, 3)))  # fmt: skip
+def fixed_is_not_nothing(adapter: Calls, case: tuple[int, int]) -> None:
+    """`fixed_shards` answers with the number of shards where there are fewer rows, or with a part a
+    row."""
+    rows, more = case
+    came = rows_only(adapter.fixed_shards((rows, 2), np.dtype(np.float32), rows + more), (rows, 2))
+    expect(
+        came in (rows, rows + more),
+        f"It gave {came} parts.",
+        f"It must give {rows + more}, or {rows}.",
+    )
+
+
+@rule(
+    "R-DIV-1-large",
+    1,
+    "000",
+    DIV,
+    "div",
+    st.tuples(st.integers(2**24, 2**24 + 99), st.integers(2, 5)),
+)
+def many_rows_are_divided(adapter: Calls, case: tuple[int, int]) -> None:
+    """`div` divides lengths that float32 does not hold."""
+    length, num_shards = case
+    size, more = divmod(length, num_shards)
+    stops = [size * n + min(n, more) for n in range(1, num_shards + 1)]
+    came, must = pairs(adapter.div(*case)), list(zip([0, *stops[:-1]], stops, strict=True))
+    expect(came == must, f"It gave {came}.", f"It must give {must}.")
+
+
+@rule("R-DIV-1-refused", 1, "000", DIV, "div",
+      st.tuples(st.integers(-5, -1), counts) | st.tuples(lengths, st.integers(-2, 0)))  # fmt: skip
+def impossible_divisions_are_refused(adapter: Calls, case: tuple[int, int]) -> None:
+    """`div` refuses a length below zero, and fewer shards than one."""
+    adapter.refuses("div", *case)
+
+
+@rule("R-DIV-1-owner-axes", 1, "000", CONTIGUOUS, "owner", owned())
+def ids_of_two_axes_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
+    """`owner` answers with arrays like the ids, also if these have two axes."""
+    ids, length, num_shards = case
+    square = np.array([ids, ids[::-1]], np.int64)
+    came = [np.asarray(each).shape for each in adapter.owner(square, length, num_shards)]
+    expect(
+        came == [square.shape] * 2, f"It gave the shapes {came}.", f"It must give {square.shape}."
+    )
+
+
+@rule("R-ID-1-owner", 1, "000", "Assuming we assign consecutive integer ids along the first axis of the variable",
+      "owner", st.tuples(owned(), st.sampled_from([0, 2, 2**32, None])))  # fmt: skip
+def ids_outside_have_no_owner(
+    adapter: Calls, case: tuple[tuple[list[int], int, int], int | None]
+) -> None:
+    """`owner` refuses an id that is negative or too large."""
+    (ids, length, num_shards), beyond = case
+    outside = -1 if beyond is None else length + beyond
+    adapter.refuses("owner", np.array([*ids, outside], np.int64), length, num_shards)

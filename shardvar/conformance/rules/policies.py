@@ -149,11 +149,15 @@ def cast(tensors: NamedArrays) -> Files:
 
 
 def _save(
-    adapter: Calls, path: str, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
+    adapter: Calls,
+    path: str,
+    tensors: NamedArrays,
+    callback: Callable[[NamedArrays], Files],
+    description: str = "By the kit.",
 ) -> Any:
     # Callbacks are functions of this module, so that the program can import them.
     adapter.note(f"from shardvar.conformance.rules.policies import {callback.__name__}")
-    return adapter.attempt("save_by_callback", path, tensors, callback, "By the kit.")
+    return adapter.attempt("save_by_callback", path, tensors, callback, description)
 
 
 def check_callback(
@@ -237,3 +241,13 @@ def descriptions_are_saved(adapter: Calls, case: NamedArrays) -> None:
         _save(adapter, path, case, whole)
         came = adapter.description(path)
     expect(came == "By the kit.", f"It gave {came!r}.", 'It must give "By the kit.".')
+
+
+@rule("R-POLICY-6-text", 7, "001", DESCRIBED, "save_by_callback description",
+      st.sampled_from(["größer als 1 MiB", "大きい", "", "two\nlines", 'a "quoted" one', "x" * 500]))  # fmt: skip
+def any_description_is_saved(adapter: Calls, description: str) -> None:
+    """The description in the checkpoint is the callback's, whatever characters it has."""
+    with checkpoint_path(adapter) as path:
+        _save(adapter, path, {"w": counting((4, 2))}, whole, description)
+        came = adapter.description(path)
+    expect(came == description, f"It gave {came!r}.", f"It must give {description!r}.")

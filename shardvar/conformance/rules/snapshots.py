@@ -1,12 +1,14 @@
 """Level 3: what was read stays as it was, whatever is written afterwards."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from shardvar.conformance.calls import Calls, NotClaimed, expect_equal
+from shardvar.conformance.calls import Calls, NotClaimed, expect_equal, text
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import TableCase, tables
+from shardvar.conformance.rules.cases import TableCase, tables, uneven_tables
+from shardvar.layout.dtypes import Array
 
 SNAPSHOT = "no mutation is done to the Tensor returned by a read_variable_op after it's been read"
 
@@ -59,3 +61,36 @@ def sparse_reads_are_snapshots(adapter: Calls, case: TableCase) -> None:
 def slices_are_snapshots(adapter: Calls, case: TableCase) -> None:
     """A slice that was taken stays as it was when the variable is written afterwards."""
     check_snapshot(adapter, case, "index", (slice(None),))
+
+
+def check_own_memory(adapter: Calls, given: Array, write: Callable[[Array], Any]) -> None:
+    """Give an array to the adapter, change it afterwards, and read."""
+    kept = adapter.name(given.copy(), "given")
+    adapter.note(f"given = {text(given)}")
+    handle = write(kept)
+    kept += np.float32(100)
+    adapter.note("given += 100")
+    expect_equal(adapter.read(handle), given)
+
+
+@rule("R-READ-2-created", 3, "003", SNAPSHOT, "create read", tables())
+def variables_have_their_own_memory(adapter: Calls, case: TableCase) -> None:
+    """A variable stays as it was when the array that it was created with changes."""
+    value, num_shards = case
+    check_own_memory(adapter, value, lambda given: adapter.create(given, num_shards))
+
+
+@rule("R-READ-2-created-uneven", 3, "003", SNAPSHOT, "create_uneven read", uneven_tables())
+def uneven_variables_have_their_own_memory(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+    """A variable in shards of given sizes stays as it was when the array that it was created with
+    changes."""
+    value, sizes = case
+    check_own_memory(adapter, value, lambda given: adapter.create_uneven(given, sizes))
+
+
+@rule("R-READ-2-assigned", 3, "003", SNAPSHOT, "create assign read", tables())
+def assigned_variables_have_their_own_memory(adapter: Calls, case: TableCase) -> None:
+    """A variable stays as it was when the array that was assigned to it changes."""
+    value, num_shards = case
+    handle = adapter.create(np.zeros_like(value), num_shards)
+    check_own_memory(adapter, value, lambda given: adapter.assign(handle, given))

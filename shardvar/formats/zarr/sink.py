@@ -142,7 +142,7 @@ class FolderSink(FileSink):
 
     def _is_exchanged(self, beside: FolderBeside) -> bool:
         """Return True for a folder with a checkpoint, which ``check_folder`` lets through only if it
-        can be exchanged, and for a new one, in which nothing is the user's."""
+        can be exchanged, and for a new one, with nothing of the user's in it."""
         return self.index in self.storage.names() or beside.is_new(self._own)
 
     def _exchange(self, beside: FolderBeside) -> None:

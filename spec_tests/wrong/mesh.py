@@ -1,12 +1,12 @@
-"""Wrong meshes, placements and redistributions; ``mutant_adapters`` says what a mutant is."""
+"""Wrong parts of meshes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from spec_tests.helpers.mutant_adapters import wrong
 from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
 
 Array = Any
 
@@ -110,127 +110,6 @@ def a_row_for_everyone(self: Right, shape: Any, mesh: Any, placements: Any) -> A
     return [(offset, tuple(max(1, extent) for extent in local)) for offset, local in slices]
 
 
-@wrong("mesh_gather", "V-WHOLE-1")
-def parts_in_the_order_of_devices(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Any:
-    """Parts are joined along the first axis, as they come."""
-    return np.concatenate(parts)[: shape[0]]
-
-
-@wrong("mesh_gather", "V-WHOLE-1-uneven")
-def all_as_large_as_the_first(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Any:
-    """Each part is taken to be as large as the first one, and so is the whole: from_local without a
-    shape."""
-    size = [n * int(np.prod([k for k, one in zip(mesh, placements, strict=True) if one == axis]))
-            for axis, n in enumerate(parts[0].shape)]  # fmt: skip
-    return Right.mesh_gather(
-        self, [np.resize(part, parts[0].shape) for part in parts], size, mesh, placements
-    )
-
-
-@wrong("mesh_gather", "V-WHOLE-1-few")
-def empty_parts_end_it(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
-    """Parts are joined up to the first empty one, and what follows is zeros."""
-    first = next((number for number, part in enumerate(parts) if not part.size), len(parts))
-    rest = [np.zeros_like(part) for part in parts[first:]]
-    return Right.mesh_gather(self, [*parts[:first], *rest], shape, mesh, placements)
-
-
-@wrong("mesh_gather", "V-WHOLE-1-strided")
-def strided_parts_are_ranges(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Any:
-    """Strided shards are put together as if each were a range."""
-    plain = [one[1] if isinstance(one, tuple) else one for one in placements]
-    return Right.mesh_gather(self, parts, shape, mesh, plain)
-
-
-@wrong("mesh_move", "V-MOVE-1")
-def rows_move_alone(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
-    """Only cuts of the first axis are made anew."""
-    return Right.mesh_move(self, value, mesh, source, [None if axis else axis for axis in target])
-
-
-@wrong("mesh_move", "V-MOVE-1-order")
-def stacked_cuts_swap(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
-    """Where two mesh axes cut one axis in the end, the last one cuts first."""
-    parts = Right.mesh_move(self, value, mesh, source, target)
-    if len(mesh) != 2 or target[0] is None or target[0] != target[1]:
-        return parts
-    swapped = Right.mesh_parts(self, value, mesh[::-1], target)
-    return [swapped[b * mesh[0] + a] for a, b in np.ndindex(*mesh)]
-
-
-@wrong("mesh_move", "V-MOVE-1-uneven")
-def blocks_are_exchanged(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
-    """What moves is padded to equal blocks, and the padding stays."""
-    parts = Right.mesh_move(self, value, mesh, source, target)
-    shape = np.max([part.shape for part in parts], axis=0)
-    return [
-        np.pad(part, [(0, most - n) for most, n in zip(shape, part.shape, strict=True)])
-        for part in parts
-    ]
-
-
-@wrong("mesh_move", "V-MOVE-1-few")
-def nothing_comes_from_nothing(
-    self: Right, value: Array, mesh: Any, source: Any, target: Any
-) -> Any:
-    """A device that held nothing gets nothing."""
-    before = Right.mesh_parts(self, value, mesh, source)
-    after = Right.mesh_move(self, value, mesh, source, target)
-    return [new if old.size else new[:0] for old, new in zip(before, after, strict=True)]
-
-
-@wrong("mesh_move", "V-MOVE-1-strided")
-def strided_shards_move_as_ranges(
-    self: Right, value: Array, mesh: Any, source: Any, target: Any
-) -> Any:
-    """Strided shards are moved as if each were a range."""
-    parts = Right.mesh_parts(self, value, mesh, source)
-    plain = [one[1] if isinstance(one, tuple) else one for one in source]
-    return Right.mesh_parts(
-        self, Right.mesh_gather(self, parts, value.shape, mesh, plain), mesh, target
-    )
-
-
-@wrong("mesh_move_joined", "V-MOVE-1-joined")
-def joined_axes_cut_once(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
-    """Parts of two cuts are put together as if one cut had made them: PyTorch's."""
-    size = -(-len(value) // int(np.prod(mesh)))
-    padded = [
-        np.resize(np.pad(p, [(0, size), (0, 0)]), (size, *p.shape[1:]))
-        for p in self.mesh_parts(value, mesh, source)
-    ]
-    return Right.mesh_parts(self, np.concatenate(padded)[: len(value)], mesh, target)
-
-
-@wrong("combined", "V-TERM-1")
-def first_term_counts(self: Right, terms: Any, op: str) -> Any:
-    """A pending value is what the first device holds."""
-    return terms[0]
-
-
-@wrong("mesh_reduce", "V-TERM-1-cut")
-def terms_are_cut_before(
-    self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
-) -> Any:
-    """Each device cuts its own term, and the terms are not added where something was cut."""
-    if placements[axis] is None:
-        return Right.mesh_reduce(self, terms, mesh, axis, op, placements)
-    parts = [Right.mesh_parts(self, term, mesh, placements) for term in terms]
-    return [parts[coordinate[axis]][device] for device, coordinate in enumerate(np.ndindex(*mesh))]
-
-
-@wrong("combined", "V-TERM-1-ops")
-def every_reduction_adds(self: Right, terms: Any, op: str) -> Any:
-    """Whatever the reduction is called, terms are added."""
-    return np.sum(terms, axis=0)
-
-
 @wrong("check", "V-REFUSE-1")
 def any_axis_will_do(self: Right, rank: int, mesh: Any, placements: Any) -> None:
     """An axis that is missing is not noticed, and not cut."""
@@ -297,3 +176,97 @@ def fsdp_cuts_first(self: Right, value: Array, mesh: Any) -> Any:
 def shapes_of_the_placements(self: Right, shape: Any, mesh: Any) -> Any:
     """The placements, read from left to right, say what is stated: PyTorch's."""
     return [each for _, each in Right.mesh_slices(self, shape, mesh, (("strided", 0, mesh[1]), 0))]
+
+
+@wrong("chunk", "V-MESH-3")
+def other_axes_by_div(self: Right, value: Array, axis: int, part: int, count: int) -> Any:
+    """Axes but the first are divided by the div rule."""
+    if not axis:
+        return Right.chunk(self, value, axis, part, count)
+    return np.array_split(value, count, axis)[part]
+
+
+@wrong("placed", "V-STRIDED-1")
+def the_factor_is_the_mesh(self: Right, value: Array, placement: Any, part: int, count: int) -> Any:
+    """The split factor of a strided shard is always the size of its mesh axis."""
+    if isinstance(placement, tuple):
+        placement = ("strided", placement[1], count)
+    return Right.placed(self, value, placement, part, count)
+
+
+@wrong("placed", "V-STRIDED-1-factor")
+def strided_columns_are_rows(
+    self: Right, value: Array, placement: Any, part: int, count: int
+) -> Any:
+    """A strided shard cuts the first axis, whichever it names."""
+    if isinstance(placement, tuple):
+        placement = ("strided", 0, placement[2])
+    return Right.placed(self, value, placement, part, count)
+
+
+@wrong("placed", "V-STRIDED-1-factor")
+def strided_columns_are_ranges(
+    self: Right, value: Array, placement: Any, part: int, count: int
+) -> Any:
+    """A strided shard of another axis than the first is a range."""
+    if isinstance(placement, tuple) and placement[1]:
+        placement = placement[1]
+    return Right.placed(self, value, placement, part, count)
+
+
+@wrong("check", "V-MESH-1-negative")
+def negative_axes_are_the_first(self: Right, rank: int, mesh: Any, placements: Any) -> None:
+    """An axis below zero is taken for the first one."""
+    kept = [0 if isinstance(one, int) and one < 0 else one for one in placements]
+    Right.check(self, rank, mesh, kept)
+    place = Right.placed
+    self.placed = lambda value, axis, *part: place(  # type: ignore[method-assign]
+        self, value, 0 if isinstance(axis, int) and axis < 0 else axis, *part
+    )
+
+
+@wrong("mesh_parts", "V-MESH-1-axes")
+def parts_of_rank_three_are_turned(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
+    """The last two axes of a tensor of three are exchanged where their extents are equal."""
+    if value.ndim == 3 and value.shape[1] == value.shape[2]:
+        value = value.swapaxes(1, 2)
+    return Right.mesh_parts(self, value, mesh, placements)
+
+
+@wrong("mesh_parts", "V-MESH-1")
+def third_mesh_axis_copies(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
+    """Mesh axes after the second one hold copies."""
+    return Right.mesh_parts(self, value, mesh, [*placements[:2], *[None] * len(placements[2:])])
+
+
+@wrong("mesh_parts", "V-MESH-1-dtypes")
+def parts_are_float32(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
+    """Parts of integers are floats."""
+    return [
+        part.astype(np.float32).astype(value.dtype)
+        for part in Right.mesh_parts(self, value, mesh, placements)
+    ]
+
+
+@wrong("spec_parts", "V-SPEC-1-short")
+def short_specs_cut_the_last_axes(
+    self: Right, value: Array, mesh: Any, names: Any, spec: Any
+) -> Any:
+    """A spec of fewer entries than axes cuts the last axes."""
+    return Right.spec_parts(self, value, mesh, names, [*[()] * (value.ndim - len(spec)), *spec])
+
+
+@wrong("spec_parts", "V-SPEC-1")
+def names_at_both_ends(self: Right, value: Array, mesh: Any, names: Any, spec: Any) -> Any:
+    """Of an entry of three names the middle one is lost."""
+    kept = [(entry[0], entry[-1]) if len(entry) > 2 else entry for entry in spec]
+    return Right.spec_parts(self, value, mesh, names, kept)
+
+
+@wrong("fsdp_parts", "V-FSDP-1")
+def fsdp_by_div(self: Right, value: Array, mesh: Any) -> Any:
+    """FSDP divides the rows of a rank by the div rule."""
+    return [
+        np.array_split(self.chunk(value, 0, tensor, mesh[1]), mesh[0])[data]
+        for data, tensor in np.ndindex(*mesh)
+    ]

@@ -1,4 +1,4 @@
-"""Wrong checkpoints and policies; ``mutant_adapters`` says what a mutant is."""
+"""Wrong restores, and checks against damage."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from spec_tests.helpers.mutant_adapters import wrong
 from spec_tests.helpers.right_adapter import Right, decode, dtype_of
+from spec_tests.wrong.table import wrong
 
 Array = Any
+
+
+def same_dtype(value: Array, template: Array) -> None:
+    """``ValueError`` for another dtype."""
+    if value.dtype != template.dtype:
+        raise ValueError("another dtype")
 
 
 @wrong("loaded", "R-CKPT-1-many")
@@ -75,38 +81,6 @@ def an_empty_shard_ends_the_restore(self: Right, path: str, templates: Any, size
     }
 
 
-@wrong("files_of_shards", "R-CKPT-1-scalars")
-def scalars_become_vectors(self: Right, tensors: Any, num_shards: int) -> Any:
-    """A scalar is saved as what it is not: its sign is lost."""
-    scalars = {k: np.zeros_like(v) if not v.ndim else v for k, v in tensors.items()}
-    return Right.files_of_shards(self, scalars, num_shards)
-
-
-@wrong("save", "R-CKPT-1-empty")
-def empty_tensors_are_dropped(self: Right, path: str, tensors: Any, num_shards: int) -> None:
-    """A tensor without elements is not saved."""
-    Right.save(self, path, {key: value for key, value in tensors.items() if value.size}, num_shards)
-
-
-@wrong("save", "R-CKPT-1-few")
-def fewer_rows_than_shards_are_refused(
-    self: Right, path: str, tensors: Any, num_shards: int
-) -> None:
-    """A shard without rows cannot be saved."""
-    if any(value.ndim and len(value) < num_shards and value.size for value in tensors.values()):
-        raise ValueError("an empty shard")
-    Right.save(self, path, tensors, num_shards)
-
-
-@wrong("save", "R-CKPT-1-dtypes")
-def bfloat16_as_float32(self: Right, path: str, tensors: Any, num_shards: int) -> None:
-    """bfloat16 is promoted."""
-    wide = {
-        k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in tensors.items()
-    }
-    Right.save(self, path, wide, num_shards)
-
-
 @wrong("loaded", "R-CKPT-1-dtypes")
 def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
     """Every NaN becomes the usual one."""
@@ -134,31 +108,6 @@ def strings_end_at_nuls(self: Right, path: str, key: str) -> Any:
     return value
 
 
-@wrong("save", "R-CKPT-1-strides")
-def memory_instead_of_values(self: Right, path: str, tensors: Any, num_shards: int) -> None:
-    """A transposed array is saved as it lies in memory."""
-    raw = {
-        k: v.ravel("K").reshape(v.shape) if v.dtype.kind in "iuf" else v for k, v in tensors.items()
-    }
-    Right.save(self, path, raw, num_shards)
-
-
-@wrong("write", "R-CKPT-1-again")
-def second_save_is_lost(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
-    """A second save at one path does nothing."""
-    if not Path(path, "index.json").exists():
-        Right.write(self, path, tensors, files, description)
-
-
-@wrong("write", "R-CKPT-1-again")
-def data_files_are_kept(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
-    """A second save writes the index, and keeps data files that are there."""
-    kept = {p: p.read_bytes() for p in Path(path).glob("data-*")} if Path(path).is_dir() else {}
-    Right.write(self, path, tensors, files, description)
-    for place, octets in kept.items():
-        place.write_bytes(octets)
-
-
 @wrong("restored", "R-POLICY-1-restore")
 def absent_tensors_are_zeros(
     self: Right, path: str, templates: Mapping[str, Any], create: Any
@@ -178,12 +127,6 @@ def absent_tensors_stay(self: Right, path: str, templates: Mapping[str, Any], cr
     return dict(templates) | Right.restored(
         self, path, {k: v for k, v in templates.items() if k in there}, create
     )
-
-
-def same_dtype(value: Array, template: Array) -> None:
-    """``ValueError`` for another dtype."""
-    if value.dtype != template.dtype:
-        raise ValueError("another dtype")
 
 
 @wrong("restored", "R-POLICY-2-restore")
@@ -230,129 +173,6 @@ def last_row_is_not_read(self: Right, path: str, key: str, start: int, stop: int
     return Right.read_rows(self, path, key, start, stop - (stop in ends and stop > start))
 
 
-@wrong("save_parts", "R-POLICY-7")
-def parts_in_the_order_of_writing(
-    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
-) -> None:
-    """Offsets are ignored: parts follow each other as they are given."""
-    whole = np.concatenate([rows for _, rows in parts])
-    if whole.shape != tuple(shape) or len({offset for offset, _ in parts}) != len(parts):
-        raise ValueError("a hole or an overlap")
-    Right.save_parts(self, path, key, shape, dtype, [((0,) * len(shape), whole)])
-
-
-@wrong("check_filled", "R-POLICY-1-holes")
-def holes_are_kept(self: Right, filled: Mapping[str, Any]) -> None:
-    """A hole is not noticed."""
-    if any((counts > 1).any() for counts in filled.values()):
-        raise ValueError("an overlap")
-
-
-@wrong("check_filled", "R-POLICY-1-overlaps")
-def overlaps_are_kept(self: Right, filled: Mapping[str, Any]) -> None:
-    """An overlap is not noticed: the last part stays."""
-    if any((counts < 1).any() for counts in filled.values()):
-        raise ValueError("a hole")
-
-
-@wrong("rows_in", "R-POLICY-4-size")
-def one_row_too_many(self: Right, max_nbytes: int, row_nbytes: int) -> int:
-    """A part has one row more than fits."""
-    return max_nbytes // row_nbytes + 1
-
-
-@wrong("cut", "R-POLICY-4")
-def the_rest_is_dropped(self: Right, rows: Array, max_nbytes: int) -> Any:
-    """The last part of a slice is left out."""
-    parts = Right.cut(self, rows, max_nbytes)
-    return parts[:-1] if len(parts) > 1 else parts
-
-
-@wrong("save_limited", "R-POLICY-4-size")
-def each_tensor_is_a_file(
-    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
-) -> None:
-    """The limit is ignored."""
-    Right.save(self, path, tensors, num_shards)
-
-
-@wrong("save_limited", "R-POLICY-4-shards")
-def offsets_of_the_shard(
-    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
-) -> None:
-    """A slice of a shard is placed by its row in the shard."""
-    swapped = {
-        k: np.roll(v, 1, axis=0) if num_shards > 1 and v.ndim else v for k, v in tensors.items()
-    }
-    Right.save_limited(self, path, swapped, num_shards, max_nbytes)
-
-
-@wrong("asked", "R-POLICY-1")
-def what_a_callback_drops_is_dropped(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
-    """A tensor that a callback leaves out is not saved, and nobody is told."""
-    files = Right.asked(self, tensors, callback)
-    there = {key for file in files for key, _, _ in file}
-    missing = [key for key in tensors if key not in there]
-    return [
-        *files,
-        [(key, (0,) * tensors[key].ndim, np.zeros_like(tensors[key])) for key in missing],
-    ]
-
-
-@wrong("asked", "R-POLICY-1-rows")
-def dropped_rows_are_zeros(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
-    """Rows that a callback leaves out are zeros."""
-    files = Right.asked(self, tensors, callback)
-    for file in files:
-        for place, (key, offset, rows) in enumerate(file):
-            if (
-                rows.ndim
-                and rows.ndim == tensors[key].ndim
-                and rows.shape[0] == len(tensors[key]) - 1
-            ):
-                padded = np.zeros_like(tensors[key])
-                padded[: len(rows)] = rows
-                file[place] = (key, offset, padded)
-    return files
-
-
-@wrong("asked", "R-POLICY-3")
-def casts_are_cast_back(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
-    """What a callback casts is saved cast, by rounding to half precision."""
-    files = Right.asked(self, tensors, callback)
-    return [
-        [
-            (k, o, r.astype(tensors[k].dtype) / 3 if r.dtype != tensors[k].dtype else r)
-            for k, o, r in file
-        ]
-        for file in files
-    ]
-
-
-@wrong("asked", "R-POLICY-5")
-def callbacks_are_asked_twice(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
-    """A callback is called once to count files and once to write them."""
-    callback(dict(tensors))
-    return Right.asked(self, tensors, callback)
-
-
-@wrong("asked", "R-POLICY-7-callback")
-def second_files_are_ignored(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
-    """Halves of a tensor that a callback puts in two files change places."""
-    files = Right.asked(self, tensors, callback)
-    for file in files:
-        for place, (key, offset, rows) in enumerate(file):
-            if rows.ndim and len(rows) < len(tensors[key]):
-                file[place] = (key, offset, rows[::-1])
-    return files
-
-
-@wrong("description", "R-POLICY-6")
-def descriptions_are_not_saved(self: Right, path: str) -> str:
-    """The description is the name of the class."""
-    return type(self).__name__
-
-
 @wrong("checksum", "R-DAMAGE-1-flip")
 def checksums_are_not_compared(self: Right, payload: bytes) -> int:
     """The checksum of a payload is its length."""
@@ -385,3 +205,65 @@ def files_do_not_say_what_they_hold(self: Right, payload: bytes) -> int:
 def checksum_of_the_first_bytes(self: Right, payload: bytes) -> int:
     """The checksum covers the first 16 bytes."""
     return Right.checksum(self, payload[:16])
+
+
+@wrong("restored", "R-CKPT-1-keys")
+def restored_into_the_template(self: Right, path: str, templates: Any, create: Any) -> Any:
+    """What is restored takes the memory order of the first template of its shape."""
+    found = Right.restored(self, path, templates, create)
+    shapes: dict[Any, Any] = {}
+    return {k: shapes.setdefault((v.shape, v.dtype), v) for k, v in found.items()}
+
+
+@wrong("read_rows", "R-CKPT-1-rows")
+def rows_outside_are_cropped_to_none(
+    self: Right, path: str, key: str, start: int, stop: int
+) -> Any:
+    """A range that begins in a later slice begins at that slice."""
+    starts = sorted(
+        e[1][0] for entries in self.opened(path)["files"] for e in entries if e[0] == key
+    )
+    first = max(s for s in starts if s <= start) if starts and len(starts) > 2 else start
+    return self.loaded(path, key)[first : first + stop - start]
+
+
+@wrong("list_tensors", "R-POLICY-1-list-all")
+def scalars_are_listed_as_vectors(self: Right, path: str) -> Any:
+    """A scalar is listed with the shape [1]."""
+    return {k: (s or (1,), d) for k, (s, d) in Right.list_tensors(self, path).items()}
+
+
+@wrong("list_tensors", "R-POLICY-1-list-all")
+def empty_tensors_are_not_listed(self: Right, path: str) -> Any:
+    """A tensor without elements is not listed."""
+    return {k: v for k, v in Right.list_tensors(self, path).items() if 0 not in v[0]}
+
+
+@wrong("check_template", "R-POLICY-2-restore-shape")
+def shapes_of_one_size_are_one(self: Right, value: Array, template: Array) -> None:
+    """A transposed or flattened template is accepted if the number of elements agrees."""
+    if value.size != template.size or value.dtype != template.dtype:
+        raise ValueError("another size or dtype")
+
+
+@wrong("check_template", "R-POLICY-2-restore-shape")
+def columns_are_not_compared(self: Right, value: Array, template: Array) -> None:
+    """Only the rows and the dtype are compared."""
+    if value.shape[:1] != template.shape[:1] or value.dtype != template.dtype:
+        raise ValueError("other rows or another dtype")
+
+
+@wrong("loaded", "R-CKPT-1-dtypes-narrow")
+def negative_zeros_are_zeros(self: Right, path: str, key: str) -> Any:
+    """-0.0 is restored as 0.0."""
+    value = Right.loaded(self, path, key)
+    return value + value.dtype.type(0) if value.dtype.kind == "f" else value
+
+
+@wrong("loaded", "R-CKPT-1-dtypes-narrow")
+def subnormals_are_zeros(self: Right, path: str, key: str) -> Any:
+    """The smallest numbers are flushed to zero."""
+    value = Right.loaded(self, path, key)
+    if value.dtype.kind != "f":
+        return value
+    return np.where(np.abs(value) < np.finfo(value.dtype).tiny, np.zeros_like(value), value)

@@ -1,12 +1,12 @@
 """Mutants of the right adapter, each spoiled in one way: what the conformance kit must see.
 
 A mutant is a function in the place of one method. Its docstring says what is wrong, ``@wrong``
-names the method and a rule that sees it. The modules ``wrong_variables``, ``wrong_checkpoints``,
-``wrong_training`` and ``wrong_meshes`` hold them.
+names the method and a rule that sees it. Each other module of this package is a family of them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from spec_tests.helpers.right_adapter import Right
@@ -28,19 +28,34 @@ class AdapterMutant:
         """The name of the function."""
         return self.function.__name__
 
+    @property
+    def family(self) -> str:
+        """The family, a name of ``FAMILIES``."""
+        return self.function.__module__.rpartition(".")[2]
+
     def make(self) -> Any:
         """The adapter."""
         return type(self.name, (Right,), {self.method: self.function})()
 
 
-MUTANTS: list[AdapterMutant] = []
+FAMILIES = "partition create update lookup initialize optimize save restore mesh move".split()
+"""The modules of this package that hold wrong implementations."""
+
+_MUTANTS: list[AdapterMutant] = []
+
+
+def mutants() -> list[AdapterMutant]:
+    """Return all wrong implementations, family by family."""
+    for family in FAMILIES:
+        import_module(f"spec_tests.wrong.{family}")
+    return sorted(_MUTANTS, key=lambda mutant: FAMILIES.index(mutant.family))
 
 
 def wrong(method: str, rule: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as a wrong ``method``, which ``rule`` sees."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        MUTANTS.append(AdapterMutant(method, rule, function))
+        _MUTANTS.append(AdapterMutant(method, rule, function))
         return function
 
     return register

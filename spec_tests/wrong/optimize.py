@@ -1,12 +1,12 @@
-"""Wrong optimizers and initializers; ``mutant_adapters`` says what a mutant is."""
+"""Wrong optimizers and slots."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from spec_tests.helpers.mutant_adapters import wrong
 from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
 
 Array = Any
 Slots = dict[str, Any]
@@ -283,91 +283,84 @@ def slots_are_as_new(
     return {name: [shard[name] for shard in slots] for name in slots[0]}
 
 
-@wrong("generator", "R-INIT-5")
-def shards_of_one_seed(self: Right, seed: int, start: int) -> Any:
-    """Every shard is drawn from the same seed."""
-    return np.random.default_rng([seed, 0])
+def sparse_steps(gradients: Any) -> list[int]:
+    """The places of the sparse gradients."""
+    return [number for number, each in enumerate(gradients) if isinstance(each, tuple)]
 
 
-@wrong("generator", "R-INIT-5-again")
-def seed_of_the_clock(self: Right, seed: int, start: int) -> Any:
-    """The seed is ignored."""
-    return np.random.default_rng()
+@wrong("trained", "R-OPT-1-several-sgd")
+def one_sparse_gradient_counts(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+    """Every sparse gradient after the first one is ignored."""
+    later = sparse_steps(gradients)[1:]
+    kept = [each for number, each in enumerate(gradients) if number not in later]
+    return Right.trained(self, kind, handle, kept)
 
 
-@wrong("limit", "R-INIT-6")
-def fans_of_the_shard(self: Right, shape: Sequence[int], part: Sequence[int]) -> float:
-    """Glorot's limit is that of the shard."""
-    return float(np.sqrt(6 / (part[0] + part[1])))
+@wrong("trained", "R-OPT-1-several-momentum")
+def a_second_sparse_step_forgets(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+    """Slots begin anew at the second sparse step."""
+    at = sparse_steps(gradients)[1:2]
+    if not at:
+        return Right.trained(self, kind, handle, gradients)
+    first, _ = Right.trained(self, kind, handle, gradients[: at[0]])
+    return Right.trained(self, kind, first, gradients[at[0] :])
 
 
-@wrong("limit", "R-INIT-6")
-def fan_in_twice(self: Right, shape: Sequence[int], part: Sequence[int]) -> float:
-    """Glorot's limit has the rows alone."""
-    return float(np.sqrt(6 / (2 * shape[0])))
+@wrong("adam_step", "R-OPT-1-several-adam")
+def bias_is_corrected_three_times(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
+    """Adam's correction of its bias stands still at the third step."""
+    return Right.adam_step(self, value, gradient, slots, min(step, 3))
 
 
-@wrong("drawn", "R-INIT-4-range")
-def uniform_from_zero(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
-    """Uniform values lie between 0 and 1."""
-    return (
-        generator.uniform(0, 1, part)
-        if kind == "random_uniform"
-        else Right.drawn(self, kind, shape, part, generator)
-    )
+@wrong("trained", "R-OPT-1-several-adam")
+def sparse_adam_stays_at_one(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+    """With sparse gradients, Adam's step is 1 for ever."""
+    if kind != "adam" or not sparse_steps(gradients):
+        return Right.trained(self, kind, handle, gradients)
+    spoiled = type("Spoiled", (Right,), {})()
+    step = Right.adam_step
+    spoiled.adam_step = lambda value, gradient, slots, _: step(self, value, gradient, slots, 1)
+    return Right.trained(spoiled, kind, handle, gradients)
 
 
-@wrong("drawn", "R-INIT-4-constants")
-def ones_of_the_first_shard(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
-    """Ones are a quarter too small."""
-    return Right.drawn(self, kind, shape, part, generator) * (0.75 if kind == "ones" else 1)
+@wrong("dense", "R-OPT-1")
+def the_last_of_repeated_rows_counts(self: Right, gradient: Any, shape: Any) -> Any:
+    """Of the gradients of one row the last one counts."""
+    if not isinstance(gradient, tuple):
+        return Right.dense(self, gradient, shape)
+    whole = np.zeros(shape)
+    whole[gradient[0]] = gradient[1]
+    return whole
 
 
-@wrong("initialize", "R-INIT-4")
-def whole_shape_for_each_shard(
-    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
-) -> Any:
-    """Every shard is made in the whole shape."""
+@wrong("trained", "R-OPT-1-mixed")
+def untouched_shards_stand_still(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+    """A dense step after a sparse one moves only the shards that the sparse one touched."""
+    places = sparse_steps(gradients)
+    found, slots = Right.trained(self, kind, handle, gradients)
+    if not places or places[-1] == len(gradients) - 1 or len(handle) < 2:
+        return found, slots
+    before, _ = Right.trained(self, kind, handle, gradients[: places[-1] + 1])
+    stops = np.cumsum([0, *map(len, handle)])
+    touched = np.searchsorted(stops, gradients[places[-1]][0], side="right") - 1
     return [
-        self.drawn(kind, shape, tuple(shape), self.generator(seed, n)).astype(dtype)
-        for n in range(num_shards)
-    ]
+        f if n in touched else b for n, (f, b) in enumerate(zip(found, before, strict=True))
+    ], slots
 
 
-@wrong("initialize", "R-INIT-4")
-def initial_values_are_float64(
-    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
-) -> Any:
-    """The dtype is ignored."""
-    return [
-        shard.astype(np.float64)
-        for shard in Right.initialize(self, kind, shape, dtype, num_shards, seed)
-    ]
+@wrong("new_slots", "R-OPT-5-formula-adagrad")
+def adagrad_begins_at_one(self: Right, kind: str, shard: Array) -> Any:
+    """Adagrad's squares begin at 1."""
+    return {name: value * 10 for name, value in Right.new_slots(self, kind, shard).items()}
 
 
-@wrong("initialize_whole", "R-INIT-2")
-def called_for_each_shard(
-    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
-) -> Any:
-    """A callable is called once a shard, and each slices another answer."""
-    return [function(tuple(shape), dtype)[a:b] for a, b in self.div(shape[0], num_shards)]
-
-
-@wrong("initialize_parts", "R-INIT-4-parts")
-def offsets_in_shards(self: Right, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
-    """Offsets are computed as if all shards had the size of their own."""
-    rest = tuple(shape[1:])
-    bounds = enumerate(self.div(shape[0], num_shards))
-    return [
-        function(tuple(shape), dtype, (b - a, *rest), (n * (b - a), *[0] * len(rest)))
-        for n, (a, b) in bounds
-    ]
-
-
-@wrong("initialize_parts", "R-INIT-2-parts")
-def whole_is_made_and_sliced(
-    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
-) -> Any:
-    """A partition-aware callable is asked for the whole."""
-    whole = function(tuple(shape), dtype, tuple(shape), (0,) * len(shape))
-    return [whole[a:b] for a, b in self.div(shape[0], num_shards)]
+@wrong("momentum_step", "R-OPT-5-formula-momentum")
+def momentum_in_half_precision(
+    self: Right, value: Array, gradient: Array, slots: Slots, step: int
+) -> Array:
+    """The slot of momentum is kept in half precision."""
+    found = Right.momentum_step(self, value, gradient, slots, step)
+    slots["momentum"] = slots["momentum"].astype(np.float16).astype(np.float64)
+    return found

@@ -1,0 +1,1 @@
+"""Wrong implementations, in families: what the conformance kit must see (``table``)."""

@@ -1,0 +1,175 @@
+"""Wrong initial values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
+
+Array = Any
+
+
+@wrong("generator", "R-INIT-5")
+def shards_of_one_seed(self: Right, seed: int, start: int) -> Any:
+    """Every shard is drawn from the same seed."""
+    return np.random.default_rng([seed, 0])
+
+
+@wrong("generator", "R-INIT-5-again")
+def seed_of_the_clock(self: Right, seed: int, start: int) -> Any:
+    """The seed is ignored."""
+    return np.random.default_rng()
+
+
+@wrong("limit", "R-INIT-6")
+def fans_of_the_shard(self: Right, shape: Sequence[int], part: Sequence[int]) -> float:
+    """Glorot's limit is that of the shard."""
+    return float(np.sqrt(6 / (part[0] + part[1])))
+
+
+@wrong("limit", "R-INIT-6")
+def fan_in_twice(self: Right, shape: Sequence[int], part: Sequence[int]) -> float:
+    """Glorot's limit has the rows alone."""
+    return float(np.sqrt(6 / (2 * shape[0])))
+
+
+@wrong("drawn", "R-INIT-4-range")
+def uniform_from_zero(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
+    """Uniform values lie between 0 and 1."""
+    return (
+        generator.uniform(0, 1, part)
+        if kind == "random_uniform"
+        else Right.drawn(self, kind, shape, part, generator)
+    )
+
+
+@wrong("drawn", "R-INIT-4-constants")
+def ones_of_the_first_shard(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
+    """Ones are a quarter too small."""
+    return Right.drawn(self, kind, shape, part, generator) * (0.75 if kind == "ones" else 1)
+
+
+@wrong("initialize", "R-INIT-4")
+def whole_shape_for_each_shard(
+    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
+) -> Any:
+    """Every shard is made in the whole shape."""
+    return [
+        self.drawn(kind, shape, tuple(shape), self.generator(seed, n)).astype(dtype)
+        for n in range(num_shards)
+    ]
+
+
+@wrong("initialize", "R-INIT-4")
+def initial_values_are_float64(
+    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
+) -> Any:
+    """The dtype is ignored."""
+    return [
+        shard.astype(np.float64)
+        for shard in Right.initialize(self, kind, shape, dtype, num_shards, seed)
+    ]
+
+
+@wrong("initialize_whole", "R-INIT-2")
+def called_for_each_shard(
+    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
+) -> Any:
+    """A callable is called once a shard, and each slices another answer."""
+    return [function(tuple(shape), dtype)[a:b] for a, b in self.div(shape[0], num_shards)]
+
+
+@wrong("initialize_parts", "R-INIT-4-parts")
+def offsets_in_shards(self: Right, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
+    """Offsets are computed as if all shards had the size of their own."""
+    rest = tuple(shape[1:])
+    bounds = enumerate(self.div(shape[0], num_shards))
+    return [
+        function(tuple(shape), dtype, (b - a, *rest), (n * (b - a), *[0] * len(rest)))
+        for n, (a, b) in bounds
+    ]
+
+
+@wrong("initialize_parts", "R-INIT-2-parts")
+def whole_is_made_and_sliced(
+    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
+) -> Any:
+    """A partition-aware callable is asked for the whole."""
+    whole = function(tuple(shape), dtype, tuple(shape), (0,) * len(shape))
+    return [whole[a:b] for a, b in self.div(shape[0], num_shards)]
+
+
+@wrong("generator", "R-INIT-5-seeds")
+def every_seed_is_the_same(self: Right, seed: int, start: int) -> Any:
+    """The seed is ignored."""
+    return np.random.default_rng([7, start])
+
+
+@wrong("generator", "R-INIT-5-seeds")
+def seeds_are_small(self: Right, seed: int, start: int) -> Any:
+    """Only the last bit of a seed counts."""
+    return np.random.default_rng([seed & 1, start])
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def normal_is_fifty_times_wider(
+    self: Right, kind: str, shape: Any, part: Any, generator: Any
+) -> Any:
+    """The standard deviation of normal values is 2.5."""
+    if kind == "random_normal":
+        return generator.normal(0, 2.5, part)
+    return Right.drawn(self, kind, shape, part, generator)
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def truncated_is_not_truncated(
+    self: Right, kind: str, shape: Any, part: Any, generator: Any
+) -> Any:
+    """Truncated normal values are normal values."""
+    if kind == "truncated_normal":
+        return generator.normal(0, 0.05, part)
+    return Right.drawn(self, kind, shape, part, generator)
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def uniform_is_positive(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Any:
+    """Uniform values lie between 0 and 0.05."""
+    if kind == "random_uniform":
+        return generator.uniform(0, 0.05, part)
+    return Right.drawn(self, kind, shape, part, generator)
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def normal_is_uniform(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Any:
+    """Normal values are uniform ones of the same deviation."""
+    if kind == "random_normal":
+        return generator.uniform(-0.0866, 0.0866, part)
+    return Right.drawn(self, kind, shape, part, generator)
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def rows_repeat(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Any:
+    """All rows of a shard are alike."""
+    one = Right.drawn(self, kind, shape, (1, *part[1:]), generator)
+    return np.broadcast_to(one, part)
+
+
+@wrong("initialize", "R-INIT-4-dtypes")
+def initial_values_are_float32(
+    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
+) -> Any:
+    """Initial values are float32, whatever is asked for."""
+    return Right.initialize(self, kind, shape, np.float32, num_shards, seed)
+
+
+@wrong("initialize_parts", "R-INIT-4-parts")
+def parts_know_no_columns(
+    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
+) -> Any:
+    """The offset of a part has one number, whatever the rank."""
+    return [
+        function(tuple(shape), dtype, (b - a, *shape[1:]), (a,))
+        for a, b in self.div(shape[0], num_shards)
+    ]

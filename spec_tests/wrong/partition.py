@@ -1,0 +1,118 @@
+"""Wrong partitioners and the div rule."""
+
+from typing import Any
+
+import numpy as np
+
+from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
+
+Array = Any
+
+
+@wrong("div", "R-DIV-1")
+def remainder_to_the_last(self: Right, length: int, num_shards: int) -> Any:
+    """The last shards get the remainder."""
+    sizes = [stop - start for start, stop in Right.div(self, length, num_shards)][::-1]
+    stops = np.cumsum(sizes).tolist()
+    return list(zip([0, *stops[:-1]], stops, strict=True))
+
+
+@wrong("owner", "R-DIV-1-owner")
+def owner_one_too_late(self: Right, ids: Array, length: int, num_shards: int) -> Any:
+    """The first row of a shard belongs to the one before."""
+    starts = np.array([start for start, stop in self.div(length, num_shards) if start < stop])
+    shard = np.maximum(np.searchsorted(starts, ids, side="left") - 1, 0)
+    return shard, ids - starts[shard]
+
+
+@wrong("min_size", "R-PART-3-min")
+def minimum_rounded_up(
+    self: Right, shape: Any, dtype: Any, min_shard_bytes: int, max_shards: int
+) -> Any:
+    """The number of parts is rounded up, so that each is too small: TensorFlow's."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return [max(1, min(max_shards, shape[0], -(-nbytes // min_shard_bytes)))] + [1] * (
+        len(shape) - 1
+    )
+
+
+@wrong("max_size", "R-PART-1-max-few")
+def as_many_as_there_may_be(
+    self: Right, shape: Any, dtype: Any, max_shard_bytes: int, max_shards: int
+) -> Any:
+    """A limit of bytes gives as many parts as are allowed, needed or not."""
+    return [min(max_shards, shape[0])] + [1] * (len(shape) - 1)
+
+
+@wrong("max_size", "R-PART-1-max-few")
+def one_part_too_many(
+    self: Right, shape: Any, dtype: Any, max_shard_bytes: int, max_shards: int
+) -> Any:
+    """A tensor that fits exactly gets a part more."""
+    first, *rest = Right.max_size(self, shape, dtype, max_shard_bytes, max_shards)
+    return [min(first + 1, shape[0], max_shards), *rest]
+
+
+@wrong("min_size", "R-PART-3-min")
+def minimum_counts_elements(
+    self: Right, shape: Any, dtype: Any, min_shard_bytes: int, max_shards: int
+) -> Any:
+    """The minimum is taken as a number of elements of four bytes, whatever the dtype."""
+    return Right.min_size(self, shape, np.float32, min_shard_bytes, max_shards)
+
+
+@wrong("fixed_shards", "R-PART-1-fixed-few")
+def no_part_without_rows(self: Right, shape: Any, dtype: Any, num_shards: int) -> Any:
+    """More shards than rows are zero parts."""
+    return [num_shards if num_shards <= shape[0] else 0] + [1] * (len(shape) - 1)
+
+
+@wrong("owner", "R-ID-1-owner")
+def owners_are_clipped(self: Right, ids: Array, length: int, num_shards: int) -> Any:
+    """An id that is not there belongs to the nearest shard."""
+    return Right.owner(self, np.clip(ids, 0, max(0, length - 1)), length, num_shards)
+
+
+@wrong("owner", "R-DIV-1-owner-axes")
+def owners_of_flat_ids(self: Right, ids: Array, length: int, num_shards: int) -> Any:
+    """The axes of the ids are lost."""
+    return Right.owner(self, np.ravel(ids), length, num_shards)
+
+
+@wrong("div", "R-DIV-1-refused")
+def negative_lengths_are_empty(self: Right, length: int, num_shards: int) -> Any:
+    """A length below zero is divided as zero is."""
+    return Right.div(self, max(0, length), num_shards)
+
+
+@wrong("div", "R-DIV-1-refused")
+def no_shards_is_no_error(self: Right, length: int, num_shards: int) -> Any:
+    """Nothing is divided into no shards."""
+    return Right.div(self, length, num_shards) if num_shards > 0 else []
+
+
+@wrong("div", "R-DIV-1-large")
+def lengths_in_floats(self: Right, length: int, num_shards: int) -> Any:
+    """Bounds are rounded from float32, which large lengths do not fit."""
+    stops = np.cumsum([b - a for a, b in Right.div(self, length, num_shards)])
+    rounded = [int(np.float32(stop)) for stop in stops]
+    return list(zip([0, *rounded[:-1]], rounded, strict=True))
+
+
+@wrong("regions", "R-PART-1-regions")
+def regions_in_fortran_order(self: Right, shape: Any, counts: Any) -> Any:
+    """The parts of the first axis come fastest."""
+    return sorted(Right.regions(self, shape, counts), key=lambda part: part[0][::-1])
+
+
+@wrong("regions", "R-PART-1-regions")
+def last_axes_by_chunk(self: Right, shape: Any, counts: Any) -> Any:
+    """Axes but the first are divided into ranges of one size, and a last one that is smaller."""
+    found: Any = [((), ())]
+    for axis, (extent, count) in enumerate(zip(shape, counts, strict=True)):
+        size = max(1, -(-extent // count))
+        parts = [(min(extent, n * size), min(extent, n * size + size)) for n in range(count)]
+        parts = parts if axis else self.div(extent, count)
+        found = [((*o, a), (*s, b - a)) for o, s in found for a, b in parts]
+    return found

@@ -1,0 +1,358 @@
+"""Wrong checkpoints as they are written, and policies."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
+
+Array = Any
+
+
+@wrong("files_of_shards", "R-CKPT-1-scalars")
+def scalars_become_vectors(self: Right, tensors: Any, num_shards: int) -> Any:
+    """A scalar is saved as what it is not: its sign is lost."""
+    scalars = {k: np.zeros_like(v) if not v.ndim else v for k, v in tensors.items()}
+    return Right.files_of_shards(self, scalars, num_shards)
+
+
+@wrong("save", "R-CKPT-1-empty")
+def empty_tensors_are_dropped(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """A tensor without elements is not saved."""
+    Right.save(self, path, {key: value for key, value in tensors.items() if value.size}, num_shards)
+
+
+@wrong("save", "R-CKPT-1-few")
+def fewer_rows_than_shards_are_refused(
+    self: Right, path: str, tensors: Any, num_shards: int
+) -> None:
+    """A shard without rows cannot be saved."""
+    if any(value.ndim and len(value) < num_shards and value.size for value in tensors.values()):
+        raise ValueError("an empty shard")
+    Right.save(self, path, tensors, num_shards)
+
+
+@wrong("save", "R-CKPT-1-dtypes")
+def bfloat16_as_float32(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """bfloat16 is promoted."""
+    wide = {
+        k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in tensors.items()
+    }
+    Right.save(self, path, wide, num_shards)
+
+
+@wrong("save", "R-CKPT-1-strides")
+def memory_instead_of_values(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """A transposed array is saved as it lies in memory."""
+    raw = {
+        k: v.ravel("K").reshape(v.shape) if v.dtype.kind in "iuf" else v for k, v in tensors.items()
+    }
+    Right.save(self, path, raw, num_shards)
+
+
+@wrong("write", "R-CKPT-1-again")
+def second_save_is_lost(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
+    """A second save at one path does nothing."""
+    if not Path(path, "index.json").exists():
+        Right.write(self, path, tensors, files, description)
+
+
+@wrong("write", "R-CKPT-1-again")
+def data_files_are_kept(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
+    """A second save writes the index, and keeps data files that are there."""
+    kept = {p: p.read_bytes() for p in Path(path).glob("data-*")} if Path(path).is_dir() else {}
+    Right.write(self, path, tensors, files, description)
+    for place, octets in kept.items():
+        place.write_bytes(octets)
+
+
+@wrong("save_parts", "R-POLICY-7")
+def parts_in_the_order_of_writing(
+    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
+) -> None:
+    """Offsets are ignored: parts follow each other as they are given."""
+    whole = np.concatenate([rows for _, rows in parts])
+    if whole.shape != tuple(shape) or len({offset for offset, _ in parts}) != len(parts):
+        raise ValueError("a hole or an overlap")
+    Right.save_parts(self, path, key, shape, dtype, [((0,) * len(shape), whole)])
+
+
+@wrong("check_filled", "R-POLICY-1-holes")
+def holes_are_kept(self: Right, filled: Mapping[str, Any]) -> None:
+    """A hole is not noticed."""
+    if any((counts > 1).any() for counts in filled.values()):
+        raise ValueError("an overlap")
+
+
+@wrong("check_filled", "R-POLICY-1-overlaps")
+def overlaps_are_kept(self: Right, filled: Mapping[str, Any]) -> None:
+    """An overlap is not noticed: the last part stays."""
+    if any((counts < 1).any() for counts in filled.values()):
+        raise ValueError("a hole")
+
+
+@wrong("rows_in", "R-POLICY-4-size")
+def one_row_too_many(self: Right, max_nbytes: int, row_nbytes: int) -> int:
+    """A part has one row more than fits."""
+    return max_nbytes // row_nbytes + 1
+
+
+@wrong("cut", "R-POLICY-4")
+def the_rest_is_dropped(self: Right, rows: Array, max_nbytes: int) -> Any:
+    """The last part of a slice is left out."""
+    parts = Right.cut(self, rows, max_nbytes)
+    return parts[:-1] if len(parts) > 1 else parts
+
+
+@wrong("save_limited", "R-POLICY-4-size")
+def each_tensor_is_a_file(
+    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
+) -> None:
+    """The limit is ignored."""
+    Right.save(self, path, tensors, num_shards)
+
+
+@wrong("save_limited", "R-POLICY-4-shards")
+def offsets_of_the_shard(
+    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
+) -> None:
+    """A slice of a shard is placed by its row in the shard."""
+    swapped = {
+        k: np.roll(v, 1, axis=0) if num_shards > 1 and v.ndim else v for k, v in tensors.items()
+    }
+    Right.save_limited(self, path, swapped, num_shards, max_nbytes)
+
+
+@wrong("asked", "R-POLICY-1")
+def what_a_callback_drops_is_dropped(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
+    """A tensor that a callback leaves out is not saved, and nobody is told."""
+    files = Right.asked(self, tensors, callback)
+    there = {key for file in files for key, _, _ in file}
+    missing = [key for key in tensors if key not in there]
+    return [
+        *files,
+        [(key, (0,) * tensors[key].ndim, np.zeros_like(tensors[key])) for key in missing],
+    ]
+
+
+@wrong("asked", "R-POLICY-1-rows")
+def dropped_rows_are_zeros(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
+    """Rows that a callback leaves out are zeros."""
+    files = Right.asked(self, tensors, callback)
+    for file in files:
+        for place, (key, offset, rows) in enumerate(file):
+            if (
+                rows.ndim
+                and rows.ndim == tensors[key].ndim
+                and rows.shape[0] == len(tensors[key]) - 1
+            ):
+                padded = np.zeros_like(tensors[key])
+                padded[: len(rows)] = rows
+                file[place] = (key, offset, padded)
+    return files
+
+
+@wrong("asked", "R-POLICY-3")
+def casts_are_cast_back(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
+    """What a callback casts is saved cast, by rounding to half precision."""
+    files = Right.asked(self, tensors, callback)
+    return [
+        [
+            (k, o, r.astype(tensors[k].dtype) / 3 if r.dtype != tensors[k].dtype else r)
+            for k, o, r in file
+        ]
+        for file in files
+    ]
+
+
+@wrong("asked", "R-POLICY-5")
+def callbacks_are_asked_twice(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
+    """A callback is called once to count files and once to write them."""
+    callback(dict(tensors))
+    return Right.asked(self, tensors, callback)
+
+
+@wrong("asked", "R-POLICY-7-callback")
+def second_files_are_ignored(self: Right, tensors: Mapping[str, Any], callback: Any) -> Any:
+    """Halves of a tensor that a callback puts in two files change places."""
+    files = Right.asked(self, tensors, callback)
+    for file in files:
+        for place, (key, offset, rows) in enumerate(file):
+            if rows.ndim and len(rows) < len(tensors[key]):
+                file[place] = (key, offset, rows[::-1])
+    return files
+
+
+@wrong("description", "R-POLICY-6")
+def descriptions_are_not_saved(self: Right, path: str) -> str:
+    """The description is the name of the class."""
+    return type(self).__name__
+
+
+@wrong("write", "R-CKPT-1-keys")
+def keys_are_folded(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
+    """Keys that differ in case alone are one key."""
+    seen: dict[str, str] = {}
+    name = {key: seen.setdefault(key.lower(), key) for key in tensors}
+    if len(set(name.values())) == len(name):
+        Right.write(self, path, tensors, files, description)
+        return
+    kept = {key: value for key, value in tensors.items() if name[key] == key}
+    left = [[each for each in file if each[0] in kept] for file in files]
+    Right.write(self, path, kept, left, description)
+
+
+@wrong("save", "R-CKPT-1-keys")
+def a_prefix_swallows_the_rest(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """Where one key begins another, both get the values of the shorter one."""
+    given = dict(tensors)
+    for key, value in tensors.items():
+        for other, wanted in tensors.items():
+            if key.startswith(other) and wanted.shape == value.shape:
+                given[key] = wanted if wanted.dtype == value.dtype else value
+    Right.save(self, path, given, num_shards)
+
+
+@wrong("save", "R-CKPT-1-dtypes-wide")
+def unsigned_through_floats(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """Large unsigned integers pass through float32."""
+    given = {
+        k: v.astype(np.float32).astype(np.float64).astype(v.dtype)
+        if v.dtype.name in ("uint32", "uint64")
+        and v.size
+        and int(v.max(initial=0)) < 2 ** (8 * v.dtype.itemsize - 1)
+        else v
+        for k, v in tensors.items()
+    }
+    Right.save(self, path, given, num_shards)
+
+
+@wrong("save", "R-CKPT-1-dtypes-wide")
+def complex_is_single(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """complex128 passes through complex64."""
+    given = {
+        k: v.astype(np.complex64).astype(v.dtype) if v.dtype == np.complex128 else v
+        for k, v in tensors.items()
+    }
+    Right.save(self, path, given, num_shards)
+
+
+@wrong("save", "R-CKPT-1-dtypes-narrow")
+def float8_is_zero(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """Numbers of eight bits or fewer, which NumPy does not know, are zeros."""
+    given = {
+        k: np.zeros_like(v) if v.dtype.name.startswith(("float8", "int4", "uint4")) else v
+        for k, v in tensors.items()
+    }
+    Right.save(self, path, given, num_shards)
+
+
+@wrong("save", "R-CKPT-1-scalars-dtypes")
+def float_scalars_are_whole(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """A scalar loses its fraction."""
+    given = {
+        k: np.trunc(v) if not v.ndim and v.dtype.kind == "f" else v for k, v in tensors.items()
+    }
+    Right.save(self, path, given, num_shards)
+
+
+@wrong("save", "R-CKPT-1-axes")
+def rank_four_is_transposed(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """A tensor of four axes is saved with its last two exchanged, where they are equal."""
+    given = {
+        k: v.swapaxes(-1, -2) if v.ndim >= 4 and v.shape[-1] == v.shape[-2] else v
+        for k, v in tensors.items()
+    }
+    Right.save(self, path, given, num_shards)
+
+
+@wrong("save", "R-CKPT-1-long")
+def many_rows_are_cut(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """Rows after the 4,096th are zeros."""
+    given = {k: v.copy() for k, v in tensors.items()}
+    for value in given.values():
+        if value.ndim:
+            value[4096:] = 0
+    Right.save(self, path, given, num_shards)
+
+
+@wrong("check_filled", "R-POLICY-1-shifted")
+def counts_must_add_up(self: Right, filled: Any) -> None:
+    """A hole and an overlap of one size are not noticed."""
+    for key, counts in filled.items():
+        if counts.sum() != counts.size:
+            raise ValueError(f"{key} has holes or overlaps")
+
+
+@wrong("save_parts", "R-POLICY-7-columns")
+def parts_begin_at_the_first_column(
+    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
+) -> None:
+    """Parts along another axis than the first are all placed at its beginning."""
+    cut = [each for each in parts if any(each[0][1:])]
+    if not cut:
+        Right.save_parts(self, path, key, shape, dtype, parts)
+        return
+    whole = np.zeros(shape, dtype)
+    for offset, rows in parts:
+        place = (slice(offset[0], offset[0] + len(rows)), *(slice(0, n) for n in rows.shape[1:]))
+        whole[place] = rows
+    Right.save_parts(self, path, key, shape, dtype, [((0,) * len(shape), whole)])
+
+
+@wrong("save_parts", "R-POLICY-1-holes-inside")
+def inner_holes_are_zeros(
+    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
+) -> None:
+    """A hole between two parts is filled with zeros."""
+    whole, filled = np.zeros(shape, dtype), np.zeros(shape, int)
+    for offset, rows in parts:
+        place = tuple(slice(a, a + n) for a, n in zip(offset, rows.shape, strict=True))
+        whole[place] = rows
+        filled[place] += 1
+    flat = filled.ravel()
+    if (flat > 1).any() or (flat.size and not (flat[0] and flat[-1])):
+        raise ValueError("a hole or an overlap")
+    Right.save_parts(self, path, key, shape, dtype, [((0,) * len(shape), whole)])
+
+
+@wrong("save_parts", "R-POLICY-1-overlaps")
+def the_last_part_wins(
+    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
+) -> None:
+    """Where parts overlap, the last one is kept, if all else is covered."""
+    whole, filled = np.zeros(shape, dtype), np.zeros(shape, bool)
+    for offset, rows in parts:
+        place = tuple(slice(a, a + n) for a, n in zip(offset, rows.shape, strict=True))
+        whole[place] = rows
+        filled[place] = True
+    if not filled.all():
+        raise ValueError("a hole")
+    Right.save_parts(self, path, key, shape, dtype, [((0,) * len(shape), whole)])
+
+
+@wrong("save_parts", "R-POLICY-3-parts")
+def parts_keep_their_dtype(
+    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
+) -> None:
+    """A part of another dtype is cast."""
+    cast = [(offset, np.asarray(rows).astype(dtype)) for offset, rows in parts]
+    Right.save_parts(self, path, key, shape, dtype, cast)
+
+
+@wrong("description", "R-POLICY-6-text")
+def descriptions_are_ascii(self: Right, path: str) -> str:
+    """Characters outside ASCII become question marks."""
+    return Right.description(self, path).encode("ascii", "replace").decode()
+
+
+@wrong("save", "R-CKPT-1")
+def the_callers_arrays_are_sorted(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """Saving changes the arrays that it is given."""
+    Right.save(self, path, tensors, num_shards)
+    for value in tensors.values():
+        if value.ndim and value.dtype != object and value.flags.writeable:
+            value[...] = value[::-1].copy()

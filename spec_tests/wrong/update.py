@@ -1,0 +1,217 @@
+"""Wrong assignments and scattered updates."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
+
+Array = Any
+
+
+def starts_of(handle: Any) -> Any:
+    """The first row of each shard."""
+    return np.cumsum([0, *map(len, handle)])[:-1]
+
+
+@wrong("assign", "R-VAR-2-columns")
+def columns_are_broadcast(self: Right, handle: Any, value: Array) -> Any:
+    """A value of one column is broadcast."""
+    return Right.assign(self, handle, np.broadcast_to(value, (len(value), *handle[0].shape[1:])))
+
+
+@wrong("assign", "R-SV-3-uneven")
+def assigned_by_div(self: Right, handle: Any, value: Array) -> None:
+    """A value is cut by the div rule, whatever the layout."""
+    parts = Right.create(self, value, len(handle))
+    Right.assign(self, handle, value)
+    for shard, part in zip(handle, parts, strict=True):
+        count = min(len(shard), len(part))
+        shard[:count] = part[:count]
+
+
+@wrong("assign", "R-SV-3-assign-dtypes")
+def assigned_integers_are_floats(self: Right, handle: Any, value: Array) -> Any:
+    """Assigned integers pass through float32."""
+    passed = value.astype(np.float32).astype(value.dtype) if value.dtype.kind in "iu" else value
+    return Right.assign(self, handle, passed)
+
+
+@wrong("scatter", "R-SV-3-scatter-update-last")
+def first_update_stays(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """Of the updates of one row the first one stays."""
+    if op == "update":
+        ids, rows = ids[::-1], rows[::-1]
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-add")
+def repeated_rows_added_once(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """A row that comes several times is added once."""
+    if op == "add":
+        ids, first = np.unique(ids, return_index=True)
+        rows = rows[first]
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-max")
+def max_is_the_last(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """Of several operands of a row, max looks at the last one only."""
+    if op == "max":
+        last = {row: at for at, row in enumerate(ids.tolist())}
+        ids, rows = np.array(list(last), np.int64), rows[list(last.values())]
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-empty-shards")
+def scatter_into_the_first_shard_there(
+    self: Right, handle: Any, op: str, ids: Array, rows: Array
+) -> Any:
+    """A write finds the first shard that begins at its start, be it empty, and then has no row
+    there."""
+    starts = starts_of(handle).tolist()
+    there = [
+        len(handle[starts.index(max(s for s in starts if s <= i))]) > 0
+        for i in ids.tolist()
+        if i >= 0
+    ]
+    if not all(there):
+        return handle
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-ID-1-scatter")
+def half_a_scatter(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """Rows before a bad id are written before it is noticed."""
+    starts = starts_of(handle)
+    for at, row in enumerate(ids.tolist()):
+        if not 0 <= row < sum(map(len, handle)):
+            raise IndexError(row)
+        shard = int(np.searchsorted(starts, row, side="right")) - 1
+        Right.scatter(
+            self, [handle[shard]], op, ids[at : at + 1] - starts[shard], rows[at : at + 1]
+        )
+    return handle
+
+
+@wrong("scatter", "R-ID-1-scatter-update")
+def bad_updates_are_dropped(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """Updates of rows that are not there are dropped: JAX's rule."""
+    inside = (ids >= 0) & (ids < sum(map(len, handle)))
+    if op == "update":
+        ids, rows = ids[inside], rows[inside]
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("assign_add", "R-VAR-2-assign-add")
+def rows_are_broadcast(self: Right, handle: Any, value: Array) -> Any:
+    """A value of one row or one column is added to all."""
+    whole = np.concatenate(handle)
+    return Right.assign(self, handle, whole + np.broadcast_to(value, whole.shape))
+
+
+@wrong("assign_sub", "R-VAR-2-assign-sub")
+def numbers_are_subtracted_from_all(self: Right, handle: Any, value: Array) -> Any:
+    """A value of another shape is broadcast and subtracted."""
+    whole = np.concatenate(handle)
+    return Right.assign(self, handle, whole - np.broadcast_to(value, whole.shape))
+
+
+@wrong("assign_add", "R-VAR-2-assign-add")
+def sums_in_half_precision(self: Right, handle: Any, value: Array) -> Any:
+    """Sums are rounded to half precision."""
+    whole = np.concatenate(handle)
+    if whole.dtype != np.float32:
+        return Right.assign_add(self, handle, value)
+    total = (whole.astype(np.float16) + value.astype(np.float16)).astype(np.float32)
+    return Right.assign(self, handle, total)
+
+
+@wrong("assign_add", "R-VAR-2-assign-add")
+def integer_sums_through_floats(self: Right, handle: Any, value: Array) -> Any:
+    """Sums of integers pass through float64."""
+    whole = np.concatenate(handle)
+    total = (whole.astype(np.float64) + value.astype(np.float64)).astype(whole.dtype)
+    return Right.assign(self, handle, total if whole.dtype.kind in "iu" else whole + value)
+
+
+@wrong("scatter", "R-SV-3-scatter-add-dtypes")
+def integer_scatters_through_floats(
+    self: Right, handle: Any, op: str, ids: Array, rows: Array
+) -> Any:
+    """Scattered sums of integers pass through float32."""
+    found = Right.scatter(self, handle, op, ids, rows)
+    if op in ("add", "sub") and handle[0].dtype.kind in "iu":
+        handle = handle if found is None else found
+        Right.assign(self, handle, np.concatenate(handle).astype(np.float32).astype(rows.dtype))
+        return handle
+    return found
+
+
+@wrong("scatter", "R-SV-3-scatter-add-fractions")
+def operands_in_half_precision(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """Operands are rounded to half precision."""
+    if rows.dtype == np.float32:
+        rows = rows.astype(np.float16).astype(np.float32)
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-nan")
+def least_without_nan(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """A NaN is passed over by min and max."""
+    if op not in ("min", "max") or not np.isnan(np.concatenate([*handle, rows])).any():
+        return Right.scatter(self, handle, op, ids, rows)
+    whole = np.concatenate(handle)
+    {"min": np.fmin, "max": np.fmax}[op].at(whole, ids, rows)
+    return Right.assign(self, handle, whole)
+
+
+@wrong("scatter", "R-VAR-2-scatter")
+def rows_are_spread(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """One row of operands serves for all ids."""
+    return Right.scatter(
+        self, handle, op, ids, np.broadcast_to(rows, (len(ids), *handle[0].shape[1:]))
+    )
+
+
+@wrong("scatter", "R-SV-3-scatter-div-fractions")
+def negative_divisors_are_refused(
+    self: Right, handle: Any, op: str, ids: Array, rows: Array
+) -> Any:
+    """A division by a negative number is an error."""
+    if op == "div" and (rows < 0).any():
+        raise ValueError("negative")
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("assign", "R-VAR-2-dtype")
+def fractions_are_cut(self: Right, handle: Any, value: Array) -> Any:
+    """A value of another dtype is cast without a word."""
+    return Right.assign(self, handle, value.astype(handle[0].dtype))
+
+
+@wrong("assign", "R-READ-2-assigned")
+def assigned_buffers_are_kept(self: Right, handle: Any, value: Array) -> Any:
+    """An assigned value is kept as it is: the caller's later changes are the variable's."""
+    stops = np.cumsum([0, *map(len, handle)]).tolist()
+    Right.assign(self, [shard.copy() for shard in handle], value)
+    return [value[a:b] for a, b in itertools.pairwise(stops)]
+
+
+@wrong("scatter", "R-SV-3-scatter-mul")
+def products_once(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """A row that comes several times is divided or multiplied once."""
+    if op in ("mul", "div"):
+        ids, first = np.unique(ids, return_index=True)
+        rows = rows[first]
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-add")
+def no_ids_clear(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """A scatter without ids sets everything to zero."""
+    if not len(ids):
+        return Right.assign(self, handle, np.zeros_like(np.concatenate(handle)))
+    return Right.scatter(self, handle, op, ids, rows)

@@ -179,7 +179,7 @@ async function readFooter(storage, name) {
   check(compare(header, HEADER) === 0 && compare(footer.subarray(32), FOOTER) === 0, `${name} is not an index.`);
   const data = view(footer);
   check(crc32c(footer.subarray(0, 28)) === data.getUint32(28, true), `The footer of ${name} is corrupt.`);
-  check(data.getUint32(24, true) === 1, `${name} is of version ${data.getUint32(24, true)}; this reader knows 1.`);
+  check([1, 2].includes(data.getUint32(24, true)), `${name} is of version ${data.getUint32(24, true)}; this reader knows 1 and 2.`);
   const [metadata, table] = [data.getBigUint64(0, true), data.getBigUint64(8, true)];
   check(table <= MAX_TABLE_NBYTES && metadata <= MAX_BLOCK_NBYTES, `${name} has a table or metadata that is too large.`);
   const tableStart = nbytes - FOOTER_NBYTES - Number(table);
@@ -203,9 +203,14 @@ function readMetadata(map, prefix) {
   check(run >= 1 && run <= 2 ** 30, `Invalid run size of ${run} bytes.`);
   check(sizes.length <= 99999, `${sizes.length} data files are too many.`);
   const digits = (number) => String(number).padStart(5, "0");
-  const files = sizes.map((nbytes, number) => {
-    return { name: `${prefix}.svdata-${generation}-${digits(number)}-of-${digits(sizes.length)}`, nbytes };
-  });
+  const ends = map.has("file_name")
+    ? strings(map, "file_name").map(decodeText)
+    : sizes.map((_, number) => `${generation}-${digits(number)}-of-${digits(sizes.length)}`);
+  check(ends.length === sizes.length && new Set(ends).size === ends.length, "The files have not one name each.");
+  for (const end of ends) {
+    check(/^[A-Za-z0-9]{1,64}-[0-9]{5}-of-[0-9]{5}$/.test(end), `Invalid file name ${JSON.stringify(end)}.`);
+  }
+  const files = sizes.map((nbytes, number) => ({ name: `${prefix}.svdata-${ends[number]}`, nbytes }));
   const [names, values] = [strings(map, "user_name"), strings(map, "user_value")];
   check(names.length === values.length, "The user's metadata has different numbers of names and values.");
   const user = Object.fromEntries(names.map((name, i) => [decodeText(name), decodeText(values[i])]));

@@ -395,7 +395,11 @@ def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str
     place.
     """
     with suppress(StorageError):
-        discard_files(storage, unnamed(storage.names()))
+        names = list(unnamed(storage.names()))
+        if storage.traits is None:
+            discard_files(storage, names)
+        else:
+            storage.discard(names)
 
 
 def take_away(

@@ -379,6 +379,24 @@ class SharedFormat(Format):
 
     __slots__ = ()
 
+    def process_file(self, name: str, token: str, process: int, count: int) -> str:
+        """Return a final name for the data file of one process that no other token gives.
+
+        Empty, the default, if final names follow from the number of files: then ``adopt`` renames.
+        """
+        return ""
+
+    def generation_of(self, storage: Storage, name: str) -> str:
+        """Return the generation that the index in place keeps; empty if it keeps none.
+
+        Reads no more than the index. Raises what ``open`` raises.
+        """
+        source = self.open(storage, name)
+        try:
+            return source.index.metadata.generation
+        finally:
+            source.close()
+
     @abstractmethod
     def adopt(
         self,
@@ -393,5 +411,5 @@ class SharedFormat(Format):
 
         ``metadata.generation`` is the token of this write. ``MissingFile`` or
         ``IncompleteCheckpoint`` if a file is missing or has another size; then nothing was changed.
-        ``commit`` renames the files.
+        ``commit`` renames the files, unless they have names of ``process_file``.
         """

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.formats.protocol import Format
+from shardvar.formats.unfinished import SHARE_MARK
 from shardvar.pictures.words import similar
 from shardvar.storage.installed import entry_points_of
 
@@ -215,6 +216,8 @@ def formats_marked(names: Sequence[str]) -> Iterator[Format]:
     >>> [form.name for form in formats_marked(["ck.svindex", "README.md"])]
     ['shardvar']
     """
+    # A share means no checkpoint, and its name has the numbers of another format's files.
+    names = [name for name in names if SHARE_MARK not in name]
     marks = {form: known.mark for form, known in _BUILT_IN.items()}
     built_in = [form for form, mark in marks.items() if any(map(mark.search, names))]
     return map(format_named, [*built_in, *_added()])

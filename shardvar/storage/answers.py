@@ -5,9 +5,9 @@ A version by itself proves little: S3 gives the same bytes the same one, and a c
 its source has.
 """
 
-from shardvar.errors import MissingFile, ShardvarError
+from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError
 from shardvar.storage.outcomes import overtaken_error, removed_error, unknown_error
-from shardvar.storage.requests import PART_NBYTES, Client, Head
+from shardvar.storage.requests import PART_NBYTES, BucketClient, Client, Head
 
 
 def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
@@ -55,6 +55,19 @@ def has_content(client: Client, key: str, content: bytes) -> bool:
         )
     except ShardvarError:
         return False
+
+
+def put_once(client: BucketClient, key: str, content: bytes) -> Head | None:
+    """Write a small file unless the name is taken, and return its facts; None if it is taken."""
+    try:
+        return client.put_if(key, content, None)
+    except StorageError as error:
+        # The answer may be lost, or it may answer a second attempt after the first took effect.
+        if has_content(client, key, content):
+            return client.head(key)
+        if isinstance(error, LockHeld):
+            return None
+        raise
 
 
 def current_head(client: Client, key: str, old: Head | None) -> Head | None:

@@ -15,14 +15,16 @@ in writing.
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
     InvalidCheckpoint,
+    LockHeld,
     ShardvarError,
     StorageError,
 )
@@ -47,6 +49,10 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
 """The beginning of a URL that was made a path."""
+
+
+_MOST_ATTEMPTS, _ATTEMPT_SECONDS = 500, 0.01
+"""Attempts at a name that others hold: 5 s, for what takes a sync of a small file each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,26 @@ class LocalStorage:
                         found[below + entry.name] = _status_of(entry)
         return dict(sorted(found.items()))
 
+    def create_once(self, name: str, content: bytes) -> bool:
+        """Write a small file whole, in one step, unless the name is taken; return False then."""
+        self.make()
+        # A rename replaces a file, and hard links are not everywhere: so the name is held meanwhile.
+        for attempt in range(_MOST_ATTEMPTS):
+            try:
+                with self.lock(name):
+                    if os.path.lexists(self._join(name)):
+                        return False
+                    aside = _attempt(name)
+                    with closing(self.create(aside)) as file:
+                        file.write(0, content)
+                    self.rename(aside, name)
+                    return True
+            except LockHeld:
+                if attempt == _MOST_ATTEMPTS - 1:
+                    raise
+                time.sleep(_ATTEMPT_SECONDS)
+        return False
+
     def rename(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new``, replacing it, in one step, and force that step to the disk."""
         source, target = self._join(old), self._join(new)
@@ -198,6 +224,12 @@ class LocalStorage:
             for _ in range(name.count("/")):
                 path = os.path.dirname(path)
                 os.rmdir(path)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete files that a commit has left, as far as it is possible."""
+        for name in names:
+            with suppress(StorageError):
+                self.remove(name)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends

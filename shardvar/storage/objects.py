@@ -10,7 +10,7 @@ the parts of an upload more than once: which request is made again, and when, is
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -258,6 +258,11 @@ class ObjectClient:
         """Delete a file; does nothing if it does not exist."""
         with suppress(MissingFile), self._asking(key):
             self._ask(lambda store: library().delete(store, key))
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Delete files, up to 1,000 in one request; missing ones are passed over."""
+        with suppress(MissingFile), self._asking(keys[0]):
+            self._ask(lambda store: library().delete(store, list(keys)))
 
     def _ask(
         self,

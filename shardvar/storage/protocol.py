@@ -146,6 +146,13 @@ class Storage(Protocol):
         Symbolic links to directories are not entered, so that every file is inside.
         """
 
+    def create_once(self, name: str, content: bytes) -> bool:
+        """Write a small file whole, in one step, unless the name is taken; return False then.
+
+        Of several processes that do this at the same time, exactly one gets True. What the caller
+        has written before is on the disk before the file is. Contents must differ between callers.
+        """
+
     def rename(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then
         it, to the disk.
@@ -190,6 +197,9 @@ class Storage(Protocol):
 
     def remove(self, name: str) -> None:
         """Delete a file by its name or path; does nothing if it does not exist."""
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete files that a commit has left, many in one request, as far as it is possible."""
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends

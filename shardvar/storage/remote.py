@@ -22,18 +22,21 @@ meanwhile is an error, never a mixture.
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from shardvar.errors import (
     ArgumentError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
+    StorageError,
     UnsupportedError,
 )
 from shardvar.forks import new_lock
+from shardvar.storage.ahead import ReadAhead, SpanAhead
+from shardvar.storage.answers import put_once
 from shardvar.storage.claims import describe_claim
 from shardvar.storage.concurrency import do_all, uninterrupted
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
@@ -50,59 +53,9 @@ bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms
 _TAIL_NBYTES = 64 << 10
 """A small read this near to a file's end is extended backwards, as for indexes."""
 
-_MOST_SPANS = 32
-"""Spans that are held, so that they take at most 8 MiB."""
-
 TRAITS = Traits(small_nbytes=1 << 20, gap_nbytes=512 << 10, waste_nbytes=512 << 10, requests=64)
 """A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 at a time, and
 a machine of few cores works at the requests instead of waiting for them."""
-
-
-@dataclass(slots=True)
-class _Span:
-    """A range of a file that is held in memory."""
-
-    key: str
-    version: str
-    start: int
-    """The first byte, in the file."""
-    octets: memoryview
-    surplus: int
-    """The number of bytes that were not taken yet."""
-
-
-@dataclass(slots=True)
-class _Ahead:
-    """The bytes that are held ahead for all files of a folder together; used under the lock."""
-
-    nbytes: int = 0
-    """Bytes that were brought and not taken yet, dropped spans included."""
-    spans: list[_Span] = field(default_factory=list)
-    """The spans that are held, the one that was brought last at the end."""
-
-    def take(self, key: str, version: str, start: int, nbytes: int) -> memoryview | None:
-        """Return bytes that are held, and count them as taken."""
-        for number, span in enumerate(self.spans):
-            first = start - span.start
-            if (
-                (span.key, span.version) == (key, version)
-                and first >= 0
-                and first + nbytes <= len(span.octets)
-            ):
-                # Bytes that are taken twice count twice: a span is rather dropped early than kept
-                # for ever.
-                taken = min(nbytes, span.surplus)
-                span.surplus -= taken
-                self.nbytes -= taken
-                if not span.surplus:
-                    del self.spans[number]
-                return span.octets[first : first + nbytes]
-        return None
-
-    def hold(self, span: _Span) -> None:
-        """Hold one more span. What is dropped for it stays counted: it was brought in vain."""
-        self.spans.append(span)
-        del self.spans[:-_MOST_SPANS]
 
 
 @dataclass(slots=True)
@@ -118,7 +71,7 @@ class RemoteReadableFile:
     _client: Client
     _key: str
     _head: Head
-    _ahead: _Ahead
+    _ahead: ReadAhead
     _is_closed: bool = False
 
     def read_into(self, start: int, buffer: memoryview) -> None:
@@ -159,7 +112,7 @@ class RemoteReadableFile:
         octets = self._fetch(begin, end - begin)
         if surplus:
             with _lock:
-                self._ahead.hold(_Span(self._key, self._head.version, begin, octets, surplus))
+                self._ahead.hold(SpanAhead(self._key, self._head.version, begin, octets, surplus))
         return octets[start - begin : start - begin + nbytes]
 
     def _extended(self, start: int, stop: int) -> tuple[int, int]:
@@ -205,7 +158,7 @@ class RemoteStorage:
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
     _walked: dict[str, Head] = field(default_factory=dict, compare=False, repr=False)
     """The files below the folder of ``tree``, by key; shared by the folders in it."""
-    _ahead: _Ahead = field(default_factory=_Ahead, compare=False, repr=False)
+    _ahead: ReadAhead = field(default_factory=ReadAhead, compare=False, repr=False)
     _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
     """The writes under way, each within the one before: a manager's, its checkpoint's."""
 
@@ -298,6 +251,15 @@ class RemoteStorage:
         """Open a new file, which is on this machine until it is uploaded; only within ``lock``."""
         return self._writing(name).create(name)
 
+    def create_once(self, name: str, content: bytes) -> bool:
+        """Write a small file whole, in one request, unless the name is taken; return False then."""
+        self.check_writable(name)
+        client: Any = self.client
+        head = uninterrupted(lambda: put_once(client, self._join(name), content))
+        if head and self._uploads:
+            self._uploads[-1].there[name] = head
+        return head is not None
+
     def rename(self, old: str, new: str) -> None:
         """Upload the last file of a checkpoint in one step: the commit (``storage.uploads``)."""
         upload = self._writing(new)
@@ -354,6 +316,20 @@ class RemoteStorage:
         """Delete a file; does nothing if it does not exist."""
         upload = self._writing(name)
         uninterrupted(lambda: upload.remove(name))
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete files that a commit has left, as far as it is possible."""
+        upload, names, client = self._writing(self.key), sorted(names), self.client
+        keys = [self._join(name) for name in names]
+        if upload.is_committed and keys:
+            with suppress(StorageError):
+                uninterrupted(lambda: client.delete_all(keys))  # type: ignore[attr-defined]
+                for name in names:
+                    upload.there.pop(name, None)
+                return
+        for name in names:
+            with suppress(StorageError):
+                self.remove(name)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:

@@ -133,3 +133,6 @@ class BucketClient(Client, Protocol):
 
     def delete(self, key: str) -> None:
         """Delete a file; does nothing if it does not exist."""
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Delete files, as many in one request as the service takes."""

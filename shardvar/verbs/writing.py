@@ -282,16 +282,22 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     for name in storage.names() if generation else ():
         if name.endswith(JOURNAL):
             nbytes.pop(name.removesuffix(JOURNAL), None)
-    needed = sum(nbytes.values())
+    check_room(target, sum(nbytes.values()), free)
+    return sink, token
+
+
+def check_room(target: Location, needed: int, free: int | None = None) -> None:
+    """Raise ``StorageError`` unless a disk has room for ``needed`` bytes; ``free`` are known."""
     # The index and the frames around the payloads take some bytes more, so a full disk has no room
     # for nothing either. Before an upload, only the files that are not finished need room.
+    storage = target.storage
+    free = storage.free_nbytes() if free is None else free
     if storage.local_path is not None and (needed > free or not free):
         raise StorageError(
             f"{target.path} needs {human_size(needed)}, and {storage.path} has "
             f"{human_size(free)} free.",
             f"Free {human_size(max(needed - free, 1))} there.",
         )
-    return sink, token
 
 
 def check_may_write(work: WritePlan) -> None:

@@ -50,6 +50,8 @@ from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, m
 INDEX_HEADER = b"\x89SVX\r\n\x1a\n"
 INDEX_MAGIC = b"SVX\r\n\x1a\n\x89"
 INDEX_VERSION = 1
+NAMED_VERSION = 2
+"""The version of an index whose metadata name each data file; otherwise as version 1."""
 
 _FOOTER = struct.Struct("<QQIIII8s")
 _GUARDED_NBYTES = 28  # the footer up to its own checksum: 8 + 8 + 4 + 4 + 4
@@ -261,7 +263,9 @@ def open_block_file(read: _Read, size: int) -> BlockFile:
         return _read_table(table, metadata, metadata_start, read)
 
 
-def encode_block_file(blocks: Iterable[tuple[bytes, bytes]], metadata: bytes) -> list[bytes]:
+def encode_block_file(
+    blocks: Iterable[tuple[bytes, bytes]], metadata: bytes, version: int = INDEX_VERSION
+) -> list[bytes]:
     """Return the bytes of a file, in parts, of (first key, block) pairs."""
     parts, keys, nbytes, checksums = [INDEX_HEADER], [], [], []
     for key, block in blocks:
@@ -277,7 +281,7 @@ def encode_block_file(blocks: Iterable[tuple[bytes, bytes]], metadata: bytes) ->
         }
     )
     crcs = CRC32C.compute(metadata), CRC32C.compute(table)
-    footer = struct.pack("<QQIII", len(metadata), len(table), *crcs, INDEX_VERSION)
+    footer = struct.pack("<QQIII", len(metadata), len(table), *crcs, version)
     return [*parts, metadata, table, footer, struct.pack("<I", CRC32C.compute(footer)), INDEX_MAGIC]
 
 
@@ -294,9 +298,10 @@ def _read_footer(data: bytes) -> tuple[int, int, int, int]:
         )
     if CRC32C.compute(data[:_GUARDED_NBYTES]) != crc:
         raise corrupt("The footer disagrees with its CRC32C.")
-    if version != INDEX_VERSION:
+    if version not in (INDEX_VERSION, NAMED_VERSION):
         raise UnsupportedError(
-            f"The index has version {version}; this release reads {INDEX_VERSION}.",
+            f"The index has version {version}; this release reads {INDEX_VERSION} and "
+            f"{NAMED_VERSION}.",
             "Install a newer release.",
         )
     return metadata_nbytes, table_nbytes, metadata_crc, table_crc

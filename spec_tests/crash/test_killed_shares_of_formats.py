@@ -34,6 +34,7 @@ def save_share(place: Path, form: str, seed: int, process: int) -> None:
         process=process,
         num_processes=2,
         run=str(seed),
+        attempt="first",
         format=form,
         commit=commit,
     )

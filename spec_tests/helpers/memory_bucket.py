@@ -2,7 +2,7 @@
 took effect."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,6 +124,13 @@ class MemoryBucket:
 
     def delete(self, key: str) -> None:
         self.change(f"delete {key}", lambda: discard(self.files, key))
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        def remove() -> None:
+            for key in keys:
+                discard(self.files, key)
+
+        self.change(f"delete {len(keys)} files", remove)
 
     def live(self) -> None:
         if self.is_dead:

@@ -20,7 +20,6 @@ from shardvar.errors import (
     MissingFile,
     OverlappingSlices,
     StorageError,
-    TargetExists,
     UnsupportedError,
 )
 from shardvar.formats.table import all_formats, format_named
@@ -35,7 +34,7 @@ PATHS = {
 FINISHED = {
     "shardvar": r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}",
     "tensorflow": r"ck\.index|ck\.data-\d{5}-of-\d{5}",
-    "safetensors": r"model\.safetensors(\.index\.json)?|model-\d{5}-of-\d{5}\.safetensors",
+    "safetensors": r"model\.safetensors(\.index\.json)?|model-\d{5,6}-of-\d{5,6}\.safetensors",
     "torch": r"\.metadata|__\d+_0-[0-9a-f]{16}x*\.distcp",
 }
 each_format = pytest.mark.parametrize("form", PATHS)
@@ -244,24 +243,33 @@ def test_the_old_checkpoint_is_there_until_the_last_share_is(form: str, tmp_path
 
 
 @each_format
-def test_a_run_is_committed_once_whoever_asks(form: str, tmp_path: Path) -> None:
+def test_a_run_is_committed_whoever_asks_and_saved_again(form: str, tmp_path: Path) -> None:
     path, folder = place(tmp_path, form)
-    shares = shares_of(form, 1, 2)
+    options: dict[str, Any] = {"run": "1", "format": form, "num_processes": 2}
+    for seed in (1, 1, 2):
+        shares = shares_of(form, seed, 2)
+        for process in (0, 1, 0, 1):  # started again
+            given = {"process": process, "commit": False, "force": True}
+            sv.save_shards(path, shares[process], **given, **options)
+        reports = [sv.commit_shards(path, **options) for _ in range(2)]
+        assert {(report.num_files, report.num_tensors) for report in reports} == {(2, 5)}
+        assert_holds(folder, form, seed)
+
+
+@each_format
+def test_a_share_with_other_values_poisons_the_run(form: str, tmp_path: Path) -> None:
+    path, _ = place(tmp_path, form)
+    options: dict[str, Any] = {"run": "1", "format": form, "num_processes": 2, "commit": False}
     for process in range(2):
-        options: dict[str, Any] = {"run": "1", "commit": False, "format": form}
-        sv.save_shards(path, shares[process], process=process, num_processes=2, **options)
-        sv.save_shards(
-            path, shares[process], process=process, num_processes=2, **options
-        )  # started again
-        with pytest.raises(ArgumentError, match="has saved already, and other values"):
-            sv.save_shards(
-                path, shares_of(form, 2, 2)[process], process=process, num_processes=2, **options
-            )
-    reports = [sv.commit_shards(path, num_processes=2, run="1", format=form) for _ in range(2)]
-    assert {(report.num_files, report.num_tensors) for report in reports} == {(2, 5)}
-    assert_holds(folder, form, 1)
-    with pytest.raises(ArgumentError, match="The run '1' of .* is committed already"):
-        save_all(path, shares, "1", format=form)
+        sv.save_shards(path, shares_of(form, 1, 2)[process], process=process, **options)
+    del options["commit"]
+    for again in range(2):
+        with pytest.raises(ArgumentError, match="Process 1 .*has saved already, and other values"):
+            sv.save_shards(path, shares_of(form, 2, 2)[1], process=1, commit=bool(again), **options)
+        with pytest.raises(ArgumentError, match="Process 1 .*has saved already, and other values"):
+            sv.commit_shards(path, **options)
+    with pytest.raises(CheckpointNotFound):
+        sv.load(path)
 
 
 @each_format
@@ -269,6 +277,7 @@ def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(form: str, tmp_path
     path, folder = place(tmp_path, form)
     sv.save(path, tensors_of(1), format=form)
     options: dict[str, Any] = {"num_processes": 2, "run": "2", "format": form, "force": True}
+    options["attempt"] = "a"
     shares = shares_of(form, 2, 2)
     sv.save_shards(path, shares[0], process=0, commit=False, **options)
     aside = {name: (folder / name).read_bytes() for name in os.listdir(folder) if "svshare" in name}
@@ -291,7 +300,7 @@ def test_a_share_whose_data_file_is_lost_is_not_committed(form: str, tmp_path: P
     for process in range(2):
         options: dict[str, Any] = {"run": "1", "commit": False, "format": form}
         sv.save_shards(path, shares[process], process=process, num_processes=2, **options)
-    next(folder.glob("*00001-of-00002.svdata-*")).unlink()
+    next(folder.glob("*00001-of-00002.data")).unlink()
     with pytest.raises(MissingFile, match="00001-of-00002"):
         sv.commit_shards(path, num_processes=2, run="1", format=form)
     with pytest.raises(CheckpointNotFound):
@@ -305,7 +314,7 @@ def test_the_index_of_a_share_is_not_a_checkpoint(form: str, tmp_path: Path) -> 
         path, {"w": np.ones(3)}, process=0, num_processes=2, run="1", commit=False, format=form
     )
     names = os.listdir(folder)
-    assert len(names) == 2
+    assert len(names) == 3
     index = next(name for name in names if name.endswith(".svindex"))
     for name in (index, index.removesuffix(".svindex")):
         with pytest.raises((CheckpointNotFound, UnsupportedError)):
@@ -329,11 +338,11 @@ def test_a_format_that_holds_no_regions_refuses_them_before_anything_is_written(
     assert not os.listdir(tmp_path)
 
 
-def test_a_set_of_safetensors_is_replaced_only_with_force(tmp_path: Path) -> None:
-    path, _ = place(tmp_path, "safetensors")
-    save_all(path, shares_of("safetensors", 1, 2), "1", format="safetensors")
-    with pytest.raises(TargetExists, match="cannot do in one step"):
-        save_all(path, shares_of("safetensors", 2, 2), "2", format="safetensors")
+def test_a_set_of_safetensors_is_replaced_in_one_step(tmp_path: Path) -> None:
+    path, folder = place(tmp_path, "safetensors")
+    for seed in (1, 2):
+        save_all(path, shares_of("safetensors", seed, 2), str(seed), format="safetensors")
+        assert_holds(folder, "safetensors", seed)
 
 
 def test_a_copy_of_a_checkpoint_of_many_processes_is_not_taken_for_it(tmp_path: Path) -> None:

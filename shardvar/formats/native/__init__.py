@@ -15,8 +15,21 @@ Two checkpoints of the same input differ only in the name of the generation.
 from dataclasses import dataclass
 
 from shardvar.formats.files import take_away
-from shardvar.formats.native.names import aside_name, find_native, leftovers, native_index_name
-from shardvar.formats.native.sink import CAPABILITIES, NativeSink, adopt_native, create_native
+from shardvar.formats.native.names import (
+    aside_name,
+    find_native,
+    leftovers,
+    name_end,
+    native_data_name,
+    native_index_name,
+)
+from shardvar.formats.native.sink import (
+    CAPABILITIES,
+    NativeSink,
+    adopt_native,
+    create_native,
+    generation_of,
+)
 from shardvar.formats.native.source import NativeSource, open_native
 from shardvar.formats.protocol import SharedFormat, WrittenFiles
 from shardvar.planning.capabilities import Capabilities
@@ -60,6 +73,14 @@ class NativeFormat(SharedFormat):
         """Remove the index, and then all generations of data files."""
         index = native_index_name(name), aside_name(name, "removed")
         take_away(storage, [index], lambda names: leftovers(names, name, ()))
+
+    def process_file(self, name: str, token: str, process: int, count: int) -> str:
+        """Return the name of a data file that an index of version 2 names."""
+        return native_data_name(name, name_end(token, process, count))
+
+    def generation_of(self, storage: Storage, name: str) -> str:
+        """Return the generation that the index in place has; empty without a readable one."""
+        return generation_of(storage, name) or ""
 
     def adopt(
         self,

@@ -7,6 +7,8 @@ The metadata block describes the checkpoint as a whole (``Overview``):
     generation              the text that the data files' names contain: 1 to 64 letters and digits
     run_nbytes              the size of a run of a payload; each run has a checksum
     file_nbytes             u64 for each data file: its exact size
+    file_name               only in version 2, packed strings: of each data file, the end of its
+                            name, such as ``1f-00002-of-00005``
     user_name, user_value   packed strings: the user's metadata
 
 A block of entries describes n tensors and their m entries, at least one each, in the order of the
@@ -30,7 +32,7 @@ safe to compute with in 64 bits. Slices that overlap or leave holes are not look
 (``planning``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import lt
@@ -46,7 +48,7 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.formats.native.names import is_generation
+from shardvar.formats.native.names import data_names, is_generation, is_name_end, native_data_name
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints, code
 from shardvar.limits import (
     MAX_FILES,
@@ -77,6 +79,8 @@ class Overview:
     """[files] the exact size of each data file."""
     run_nbytes: int = RUN_NBYTES
     """Size of a run in bytes."""
+    file_names: Sequence[str] = ()
+    """[files] the end of the name of each data file; empty if the generation gives all of them."""
 
     def encode(self) -> bytes:
         """Return the metadata block."""
@@ -89,6 +93,11 @@ class Overview:
                 "generation": self.generation,
                 "run_nbytes": self.run_nbytes,
                 "file_nbytes": self.file_nbytes.astype("<u8"),
+                **(
+                    pack_strings("file_name", list(map(encode_text, self.file_names)))
+                    if self.file_names
+                    else {}
+                ),
                 **pack_strings("user_name", [name for name, _ in user]),
                 **pack_strings("user_value", [value for _, value in user]),
             }
@@ -105,6 +114,14 @@ class Overview:
             raise invalid(
                 f"The index claims {len(sizes)} data files of up to {sizes.max(initial=0)} bytes."
             )
+        ends: list[str] = []
+        if "file_name" in block.values:
+            ends = list(map(decode_text, block.strings("file_name", len(sizes))))
+            for end in ends:
+                if not is_name_end(end):
+                    raise invalid(f"{end!r} is not the end of a data file's name.")
+            if len(set(ends)) != len(ends):
+                raise invalid("Two data files have one name.")
         names = block.strings("user_name")
         values = block.strings("user_value", len(names))
         user = dict(zip(map(decode_text, names), map(decode_text, values), strict=True))
@@ -114,7 +131,13 @@ class Overview:
         run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
         if not run_nbytes:
             raise invalid("The index has runs of 0 bytes.")
-        return cls(metadata, generation, sizes.astype(np.int64), run_nbytes)
+        return cls(metadata, generation, sizes.astype(np.int64), run_nbytes, ends)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return [files] the names of the data files of a prefix."""
+        if self.file_names:
+            return [native_data_name(prefix, end) for end in self.file_names]
+        return data_names(prefix, self.generation, len(self.file_nbytes))
 
 
 def encode_text(text: str) -> bytes:

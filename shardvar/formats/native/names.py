@@ -3,9 +3,10 @@
     PREFIX.svindex                          the table of contents
     PREFIX.svdata-GENERATION-00002-of-00005 data file 2 of 5; there are at most 99999, so five digits are enough
 
-No file contains a name: the index gives the generation and the number of files, and its own name
-gives the prefix. So an index cannot lead to another directory, and a checkpoint is renamed by
-renaming its files.
+The index gives the generation and the number of files, and its own name gives the prefix. So an
+index cannot lead to another directory, and a checkpoint is renamed by renaming its files. Several
+processes that save into a bucket, where nothing can be renamed, give their files generations of
+their own: then the index (version 2) gives the end of each name, after ``.svdata-``.
 """
 
 import re
@@ -17,6 +18,7 @@ from shardvar.formats.unfinished import JOURNAL_ENDING, SHARE_MARK, is_share_fil
 _INDEX_SUFFIX = ".svindex"
 
 _GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
+_NAME_END = re.compile(r"[A-Za-z0-9]{1,64}-[0-9]{5}-of-[0-9]{5}")
 _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)
 _ASIDE = re.compile(
     r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
@@ -43,7 +45,24 @@ def data_names(prefix: str, generation: str, count: int) -> list[str]:
     >>> data_names("ck", "1f", 2)
     ['ck.svdata-1f-00000-of-00002', 'ck.svdata-1f-00001-of-00002']
     """
-    return [f"{prefix}.svdata-{generation}-{number:05}-of-{count:05}" for number in range(count)]
+    return [
+        native_data_name(prefix, name_end(generation, number, count)) for number in range(count)
+    ]
+
+
+def name_end(generation: str, number: int, count: int) -> str:
+    """Return the end of the name of one data file, as an index of version 2 has it."""
+    return f"{generation}-{number:05}-of-{count:05}"
+
+
+def native_data_name(prefix: str, end: str) -> str:
+    """Return the name of the data file with that end."""
+    return f"{prefix}.svdata-{end}"
+
+
+def is_name_end(text: str) -> bool:
+    """Return True if a data file may have a name with this end."""
+    return _NAME_END.fullmatch(text) is not None
 
 
 def is_generation(text: str) -> bool:

@@ -29,7 +29,9 @@ from shardvar.formats.native.names import (
     aside_name,
     check_generation,
     data_names,
+    is_name_end,
     leftovers,
+    native_data_name,
     native_index_name,
 )
 from shardvar.formats.objects import texts_with_objects
@@ -42,6 +44,8 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.block_file import (
+    INDEX_VERSION,
+    NAMED_VERSION,
     IndexValue,
     encode_block_file,
     encode_index_block,
@@ -135,9 +139,9 @@ class NativeSink(Sink):
         """Write the index under a temporary name, rename it over the old one, and remove what it
         does not name."""
         # Plan: the index, whole, in memory.
-        rows = _sort_rows(self.assignment, self.keys, self.start, checksums)
-        rows = _with_ties(rows, self.ties) if self.ties else rows
-        octets = b"".join(encode_block_file(_encode_rows(rows), self.overview.encode()))
+        octets = encode_index(
+            self.assignment, self.keys, self.start, self.overview, checksums, self.ties
+        )
         aside = aside_name(self.prefix, self.overview.generation)
         data = list(zip(self.asides, self.names, strict=True))
         # Commit, then remove: before the rename, the old index still names the old files.
@@ -172,6 +176,22 @@ class NativeSink(Sink):
         remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.names))
 
 
+def encode_index(
+    assignment: Assignment,
+    keys: Sequence[bytes],
+    start: Ints,
+    overview: Overview,
+    checksums: Sequence[FileChecksums],
+    ties: Mapping[bytes, bytes] | None = None,
+) -> bytes:
+    """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview;
+    ``keys`` are the keys of the tensors, as they are stored."""
+    rows = _sort_rows(assignment, keys, start, checksums)
+    rows = _with_ties(rows, ties) if ties else rows
+    version = NAMED_VERSION if overview.file_names else INDEX_VERSION
+    return b"".join(encode_block_file(_encode_rows(rows), overview.encode(), version))
+
+
 def create_native(
     storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, generation: str
 ) -> NativeSink:
@@ -187,10 +207,11 @@ def create_native(
     metadata = Metadata(description, metadata.writer, user)
     # The files of the existing index may have the names of this generation, and then another one is
     # taken: writing these files again would break the old checkpoint before the new one is there.
-    is_there = native_index_name(prefix) in storage.names()
-    if is_there and generation_of(storage, prefix) == generation:
+    names, there = data_names(prefix, generation, assignment.num_files), set(storage.names())
+    is_taken = native_index_name(prefix) in there and not there.isdisjoint(names)
+    if is_taken and generation_of(storage, prefix) == generation:
         generation += _OTHER
-    names = data_names(prefix, generation, assignment.num_files)
+        names = data_names(prefix, generation, assignment.num_files)
     storage.announce(names)
     about = Overview(metadata, generation, sizes)
     return NativeSink(storage, prefix, assignment, keys, about, start, names, names, ties=ties)
@@ -209,12 +230,14 @@ def adopt_native(
     _check_assignment(assignment)
     keys = list(map(encode_text, assignment.slices.tensors.keys))
     # A file has the name that it was written under or, after a commit that was killed, the final
-    # one.
-    names = data_names(prefix, generation, len(files.names))
+    # one. In a bucket the one that it was written under stays, since a rename there is a copy.
+    ends = [name.removeprefix(native_data_name(prefix, "")) for name in files.names]
+    are_final = bool(ends) and all(map(is_name_end, ends))
+    names = files.names if are_final else data_names(prefix, generation, len(files.names))
     pairs = list(zip(files.names, names, strict=True))
     written = check_written(storage, pairs, files.nbytes)
     storage.announce(names)
-    about = Overview(metadata, generation, files.nbytes)
+    about = Overview(metadata, generation, files.nbytes, file_names=ends if are_final else ())
     return NativeSink(
         storage, prefix, assignment, keys, about, files.start, names, written, is_shared=True
     )

@@ -35,7 +35,7 @@ from shardvar.formats.native.entries import (
     encode_text,
     select_entries,
 )
-from shardvar.formats.native.names import data_names, leftovers, native_index_name
+from shardvar.formats.native.names import leftovers, native_index_name
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import (
     EntryTable,
@@ -329,8 +329,29 @@ def open_native(storage: Storage, prefix: str) -> NativeSource:
     raise replaced_error(source.file.name)
 
 
+def read_native_index(storage: Storage, name: str) -> NativeIndex:
+    """Return an index by the name of its file, without a look at data files."""
+    file = storage.open(name)
+    content = file.read(0, file.size)  # in one request
+    file.close()
+    with prefix_errors(file.name):
+        blocks = open_block_file(lambda start, n: content[start : start + n], len(content))
+        overview = Overview.decode(blocks.metadata)
+    return NativeIndex(file.name, blocks, overview, overview.names(""), lambda _number: None)
+
+
 def _read_index(storage: Storage, prefix: str) -> NativeSource:
     file = storage.open(native_index_name(prefix))
+    blocks, overview = _read_ends(file)
+    names = overview.names(prefix)
+    files = DataFiles(storage, names, overview.file_nbytes)
+    return NativeSource(
+        storage, prefix, file, NativeIndex(file.name, blocks, overview, names, files.fault), files
+    )
+
+
+def _read_ends(file: ReadableFile) -> tuple[BlockFile, Overview]:
+    """Read the blocks' table and the metadata of an index, which is closed after an error."""
     try:
         with prefix_errors(file.name):
             blocks = open_block_file(file.read, file.size)
@@ -343,8 +364,4 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
     ) as error:  # of another branch of errors, which ``prefix_errors`` does not change
         file.close()
         raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
-    names = data_names(prefix, overview.generation, len(overview.file_nbytes))
-    files = DataFiles(storage, names, overview.file_nbytes)
-    return NativeSource(
-        storage, prefix, file, NativeIndex(file.name, blocks, overview, names, files.fault), files
-    )
+    return blocks, overview

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 
 from shardvar.formats.protocol import SharedFormat, WrittenFiles
 from shardvar.formats.torch.dcp import open_dcp
+from shardvar.formats.torch.metadata import parse_metadata
 from shardvar.formats.torch.names import METADATA, find_dcp
-from shardvar.formats.torch.sink import DcpSink, adopt_dcp, plan_dcp, remove_dcp
+from shardvar.formats.torch.sink import DcpSink, adopt_dcp, plan_dcp, process_name, remove_dcp
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.tensors import DTYPES
-from shardvar.limits import MAX_RANK
+from shardvar.limits import MAX_METADATA_NBYTES, MAX_RANK
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -70,6 +71,20 @@ class TorchFormat(SharedFormat):
     ) -> DcpSink:
         """Lay the slices out as the checkpoint of the folder."""
         return plan_dcp(storage, assignment, metadata, self.capabilities, generation)
+
+    def process_file(self, name: str, token: str, process: int, count: int) -> str:
+        """Return the name of a file of items; the index may name any."""
+        return process_name(process, token)
+
+    def generation_of(self, storage: Storage, name: str) -> str:
+        """Return the generation that the index in place keeps; empty if it keeps none."""
+        file = storage.open(METADATA)
+        try:
+            if file.size > MAX_METADATA_NBYTES:
+                return ""
+            return parse_metadata(file.read(0, file.size)).about.generation
+        finally:
+            file.close()
 
     def adopt(
         self,

@@ -181,6 +181,8 @@ def _properties(dtype: str) -> Instance:
 
 _OTHER = "x"
 """Appended to a digest whose name is taken."""
+_PROCESS_NAME = re.compile(r"__\d+_0-[A-Za-z0-9]+\.distcp")
+"""A final name, such as several processes write files under in a bucket."""
 _OWN = re.compile(
     # data files, also those that torch wrote
     rf"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp{JOURNAL_ENDING})?"
@@ -262,7 +264,11 @@ class DcpSink(FileSink):
         checksum = self._by_row(checksums)
         token = _digest(self.assignment, self.start, self.about, checksum)
         numbers = [*filled, self.assignment.num_files][: len(filled) + bool(self.about.objects)]
-        names = _final_names(self.storage.names(), len(numbers), token)
+        there = self.storage.names()
+        if self.written and all(map(_PROCESS_NAME.fullmatch, self.written)):
+            names = [self.asides[number] for number in numbers]
+        else:
+            names = _final_names(there, len(numbers), token)
         position = np.searchsorted(np.array(filled, np.int64), self.assignment.file)
         items = ItemTable(
             self.assignment.slices, position, *self.item, checksum, self.about.objects
@@ -347,6 +353,8 @@ def adopt_dcp(
 ) -> DcpSink:
     """Return the sink of written files of items, numbered as in the assignment."""
     written = check_written(storage, [[each] for each in files.names], files.nbytes)
+    if all(map(_PROCESS_NAME.fullmatch, written)):
+        storage.announce(written)
     planned = plan_dcp(storage, assignment, metadata, capabilities, metadata.generation)
     # The items have the sizes of the plan, and other places: each head ends where its payload
     # begins.
@@ -376,10 +384,15 @@ def _aside(number: int, generation: str) -> str:
     return f"__{number}_0{DATA_SUFFIX}.{generation}.tmp"
 
 
+def process_name(process: int, token: str) -> str:
+    """Return the final name of a file that one of several processes writes."""
+    return f"__{process}_0-{token}{DATA_SUFFIX}"
+
+
 def _final_names(there: Sequence[str], count: int, token: str) -> list[str]:
     """Return names of data files that no file has."""
     while True:
-        names = [f"__{number}_0-{token}{DATA_SUFFIX}" for number in range(count)]
+        names = [process_name(number, token) for number in range(count)]
         if set(names).isdisjoint(there):
             return names
         token += _OTHER

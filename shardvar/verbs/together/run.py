@@ -1,30 +1,55 @@
 """Run: one save by several processes, which know of each other only what is in the directory.
 
-The name of the run, and the version of the checkpoint that the save found, give its shares their
-token. The version that is there later tells a waiting process whether its run is committed, or
-another writer was faster.
+The name of the run and the version of the checkpoint that the save found are the beginning of the
+token that its shares carry; the attempt is the rest:
+
+    a and a digest     the caller has given a text of the attempt to all processes
+    n, number, nonce   process 0 has begun an attempt, and the others follow it (``fence``)
+    o                  neither: the processes save at any time, and are committed later
+
+The version that is there later tells a waiting process whether its attempt is committed, or another
+writer was faster.
 """
 
 import hashlib
+import re
+import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Self, cast
 
-from shardvar.errors import ArgumentError, CheckpointError, StorageError, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    StorageError,
+    UnsupportedError,
+)
 from shardvar.formats.protocol import SharedFormat
-from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
+from shardvar.formats.table import name_of_target, names_of_target
 from shardvar.formats.unfinished import parse_share_name, share_name, share_prefix
 from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Location, Path, find_target
-from shardvar.verbs.together.share_format import ShareFormat
 
-SAVE_AGAIN = "Save again, under a new run."
+SAVE_AGAIN = "Save again in all processes."
 """The remedy where a run has lost."""
 
 _LOOK_AGAIN_SECONDS = 0.02
 """The pause before a second look at a commit that may have been seen half."""
+
+INDEX, CALL, END, LEFT = ".svindex", ".call", ".end", ".left"
+"""The endings of a share's index, and of the marks of an attempt: its call, its end, and that
+process 0 has left it."""
+
+_OPEN = "o"
+_NUMBERED = re.compile(r"n[0-9a-f]{24}")
+"""The attempt of a token that process 0 has begun: eight digits of its number, 16 of its nonce."""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +62,8 @@ class Run:
     """The name that the caller gave the run."""
     count: int
     """The number of processes."""
+    attempt: str | None = None
+    """The text that the caller gave to all processes of this attempt; None without one."""
     version: str = ""
     """The version of the checkpoint that is replaced; empty for none."""
     known: dict[str, str] = field(default_factory=dict)
@@ -49,117 +76,193 @@ class Run:
         return self.target.path
 
     @property
+    def form(self) -> SharedFormat:
+        """The format of the checkpoint."""
+        return cast("SharedFormat", self.target.format)
+
+    @property
     def prefix(self) -> str:
         """The prefix of the shares."""
         return share_prefix(self.target.stem, self.target.format.name)
 
     @property
-    def generation(self) -> str:
-        """The generation of the checkpoint once it is committed."""
-        # 64 bits: two runs do not get the same one by chance.
-        return hashlib.sha256(self.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    def base(self) -> str:
+        """The beginning of the tokens: it differs if another checkpoint was in place."""
+        return _digest(self.name)[:16] + _digest(self.version)[:8]
 
     @property
-    def token(self) -> str:
-        """The token of the shares: it differs if another checkpoint was in place."""
-        return self.generation + hashlib.sha256(self.version.encode()).hexdigest()[:8]
+    def fixed_token(self) -> str:
+        """The token of shares that are written without waiting for process 0."""
+        known = self.attempt is not None
+        return self.base + (f"a{_digest(self.attempt or '')[:16]}" if known else _OPEN)
 
-    def share(self, process: int) -> Location:
-        """Return the location of one process's share."""
-        form = ShareFormat(cast("SharedFormat", self.target.format), self.target.name)
-        return Location(
-            form, self.target.storage, share_name(self.prefix, self.token, process, self.count)
-        )
+    def new_token(self) -> str:
+        """Return the token of a new attempt, which comes after all that are there."""
+        numbers = [int(token[25:33], 16) for token, _ in self.calls()]
+        return f"{self.base}n{max(numbers, default=-1) + 1:08x}{secrets.token_hex(8)}"
+
+    @property
+    def family(self) -> str:
+        """The beginning of the generations of this run, or of this attempt of it if the caller
+        gives attempts."""
+        return _digest(f"{self.name}\0{self.attempt or ''}")[:8]
+
+    def generation(self, token: str) -> str:
+        """Return the generation of the checkpoint once an attempt is committed."""
+        return self.family + _digest(token)[:8]
+
+    def share(self, token: str, process: int) -> str:
+        """Return the name of the index of one process's share."""
+        return share_name(self.prefix, token, process, self.count) + INDEX
+
+    def mark(self, token: str, ending: str) -> str:
+        """Return the name of a mark of an attempt; it does not depend on the number of
+        processes."""
+        return share_name(self.prefix, token, 0, 0) + ending
+
+    def call(self, token: str) -> str:
+        """Return the name of the call of process 0."""
+        return share_name(self.prefix, token, 0, self.count) + CALL
+
+    def data(self, nonce: str, process: int) -> str:
+        """Return the name of the data file of one call: no other call writes a file of that name.
+
+        A bucket cannot rename, so there the name is final if the format allows.
+        """
+        if self.target.storage.local_path is None:
+            name = self.form.process_file(self.target.name, nonce, process, self.count)
+            if name:
+                return name
+        return share_name(self.prefix, nonce, process, self.count) + ".data"
 
     def refreshed(self) -> Self:
         """Return the run with a storage that sees what other processes have written since."""
         return replace(self, target=replace(self.target, storage=self.target.storage.refreshed()))
 
-    def missing(self) -> list[int]:
-        """Return the processes that have not committed their shares."""
-        names = set(self.target.storage.names())
-        return [
-            process for process in range(self.count) if not has_index(self.share(process), names)
-        ]
+    def names(self) -> set[str]:
+        """Return the names of the files in the directory."""
+        return set(self.target.storage.names())
 
-    def is_committed(self) -> bool:
-        """Return True if the run is committed; raise if it cannot be, or processes disagree."""
+    def calls(self) -> list[tuple[str, int]]:
+        """Return the tokens that process 0 has begun, the last one at the end, and the number of
+        processes of each."""
+        found = [
+            (token, count)
+            for token, _, count in self._parsed(CALL)
+            if token.startswith(self.base) and _NUMBERED.fullmatch(token[len(self.base) :])
+        ]
+        return sorted(found)
+
+    def missing(self, token: str) -> list[int]:
+        """Return the processes whose shares of an attempt are not there."""
+        names = self.names()
+        return [each for each in range(self.count) if self.share(token, each) not in names]
+
+    def is_committed(self, token: str) -> bool:
+        """Return True if an attempt is committed; raise if another checkpoint was, instead."""
         version = self.current_version()
-        if self._is_other(version):
-            # In a bucket a commit of this run may have been seen half: only what is seen twice is
-            # another's.
-            time.sleep(_LOOK_AGAIN_SECONDS)
-            self.known.clear()
-            version = self.refreshed().current_version()
-            if self._is_other(version):
-                raise StorageError(
-                    f"{self.path} was replaced while the run {self.name!r} saved it.", SAVE_AGAIN
-                )
-        if self.generation in version.split():
+        if version == self.version or not (version or self.form.capabilities.atomic_overwrite):
+            return False
+        if self.generation(token) in self.current_generations():
             return True
-        ending = self.share(0).format.name
-        for name in self.target.storage.names():
-            found = parse_share_name(stem_of_name(name, ending), self.prefix)
-            if found is None or not found[0].startswith(self.generation):
-                continue
-            token, process, count = found
-            if count != self.count:
+        # In a bucket a commit of this run may have been seen half: only what is seen twice is
+        # another's.
+        time.sleep(_LOOK_AGAIN_SECONDS)
+        self.known.clear()
+        again = self.refreshed()
+        if self.generation(token) in again.current_generations():
+            return True
+        if again.current_version() == self.version:
+            return False
+        raise StorageError(
+            f"{self.path} was replaced while the run {self.name!r} saved it.", SAVE_AGAIN
+        )
+
+    def is_in_place(self) -> bool:
+        """Return True if the checkpoint in place is of this run, and of this attempt if it has
+        one."""
+        return any(each.startswith(self.family) for each in self.current_generations())
+
+    def odd_share(self) -> ArgumentError | StorageError | None:
+        """Return the error for a share of the fixed token by a process that disagrees with this
+        one; None without any."""
+        token = self.fixed_token
+        for found, process, count in self._parsed(INDEX):
+            if found == token and count != self.count:
                 cause = (
                     f"Process {process} of the run {self.name!r} of {self.path} is one of "
                     f"{count}, not {self.count}."
                 )
-                raise ArgumentError(
+                return ArgumentError(
                     cause, "Give all processes one num_processes, and each save its own run."
                 )
-            if token != self.token:
+            # With the version of another checkpoint in it.
+            is_ours = (found[:16], found[24:]) == (token[:16], token[24:])
+            if is_ours and found != token and not self.is_in_place():
                 cause = (
                     f"Process {process} of the run {self.name!r} began when another checkpoint "
                     f"was at {self.path}."
                 )
-                raise StorageError(cause, SAVE_AGAIN)
-        return False
+                return StorageError(cause, SAVE_AGAIN)
+        return None
 
-    def _is_other(self, version: str) -> bool:
-        """Return True if a version is neither this run's nor the one that it found."""
-        if version == self.version or self.generation in version.split():
-            return False
-        # Else the one before is retired.
-        return bool(version) or self.target.format.capabilities.atomic_overwrite
+    def _parsed(self, ending: str) -> Iterator[tuple[str, int, int]]:
+        """Token, process and count of each file of the run's shares with an ending."""
+        ours = f"{self.prefix}.svshare-{_digest(self.name)[:16]}"
+        for name in self.target.storage.names():
+            if name.startswith(ours) and name.endswith(ending):
+                found = parse_share_name(name.removesuffix(ending), self.prefix)
+                if found:
+                    yield found
 
     def current_version(self) -> str:
         """Return a text that another checkpoint of this path does not have: the generation of its
         index, or its stamp.
 
-        Empty if there is none. Of a file and a set that stand side by side, both.
+        Empty if there is none. Of a file and a set that stand side by side, both. In a bucket the
+        listing has the stamps, so nothing is asked for.
         """
-        return " ".join(
-            self._generation(name, found) for name, found in indexes_of(self.target).items()
-        )
+        if self.target.storage.local_path is not None:
+            return " ".join(self.current_generations())
+        indexes = indexes_of(self.target)
+        return " ".join(_stamp(name, each) for name, each in indexes.items())
+
+    def current_generations(self) -> list[str]:
+        """Return the generation of each index in place; its stamp if it has none."""
+        return [self._generation(name, found) for name, found in indexes_of(self.target).items()]
 
     def _generation(self, name: str, index: Location) -> str:
         """The generation that an index has; the stamp of its file if it has none, or is damaged."""
-        stamp = index.storage.stamp(name) or ""
+        stamp = _stamp(name, index)
         while stamp not in self.known:
             try:
-                opened = index.open()
-                generation = opened.index.metadata.generation or stamp
-                opened.close()
+                generation = self.form.generation_of(index.storage, index.name) or stamp
             except (CheckpointError, StorageError, UnsupportedError):
                 generation = stamp
             # Another process may have put its index in place meanwhile: then it is unknown which
-            # one has the generation.
-            before, stamp = stamp, index.storage.stamp(name) or ""
+            # one has the generation. A bucket is asked for the listed version only.
+            before = stamp
+            if index.storage.local_path is not None:
+                stamp = _stamp(name, index)
             if stamp == before:
                 self.known[stamp] = generation
         return self.known[stamp]
 
 
-def find_run(path: Path, run: str, count: int, format: str | None) -> Run:
+def find_run(
+    path: Path, run: str, count: int, format: str | None, attempt: str | None = None
+) -> Run:
     """Return the run of these arguments; ``UnsupportedError`` if the format has no shares."""
     check_string(run, "names of runs")
     if not run:
         raise ArgumentError(
             "The name of the run is empty.", "Give a text that no other save of this path has."
+        )
+    if attempt is not None:
+        check_string(attempt, "attempts")
+    if attempt == "":
+        raise ArgumentError(
+            "The attempt is empty.", "Give a new text for each attempt, or leave it out."
         )
     count = read_integer(count, "number of processes")
     if not 1 <= count <= MAX_FILES:
@@ -172,7 +275,7 @@ def find_run(path: Path, run: str, count: int, format: str | None) -> Run:
         raise UnsupportedError(
             cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."
         )
-    found = Run(target, run, count)
+    found = Run(target, run, count, attempt)
     return replace(found, version=found.current_version())
 
 
@@ -186,6 +289,7 @@ def indexes_of(target: Location) -> dict[str, Location]:
     }
 
 
-def has_index(share: Location, names: set[str]) -> bool:
-    """Return True if a share is committed, by the names in the directory."""
-    return not names.isdisjoint(names_of_target(share.name, share.format.name)[1:])
+def _stamp(name: str, index: Location) -> str:
+    """The stamp of an index, which in a bucket the listing has; empty if it is gone."""
+    status = index.storage.status(name)
+    return "" if status is None else status.stamp

@@ -1,33 +1,50 @@
-"""Shares as checkpoints: the file that one of several processes writes, and an index of what is in
-it.
+"""Shares as files: what one of several processes writes, and an index of it.
 
-    data file   laid out as the format of the checkpoint lays out a file, so that the commit only
-                has to rename it
-    index always of the native format: it can say where any payload lies
+    data file    laid out as the format of the checkpoint lays out a file, so that the commit has at
+                 most to rename it; its name has the nonce of the call that wrote it
+    index        always of the native format: it can say where any payload lies
 
 So one mechanism serves all formats that can adopt finished files (``SharedFormat``), and none of
 them knows of shares. The checksums of a share have the kind of its format, CRC32C for a format that
 has none: equal replicas are known by them.
+
+The index of a share counts two files: the data file, and one that does not exist. The latter has
+the replicas that process 0 also holds, according to its call. They are not written, and their
+checksums are compared at the commit.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from shardvar.errors import InvalidCheckpoint
-from shardvar.formats.native import FORMAT as NATIVE
-from shardvar.formats.native.entries import RUN_NBYTES
-from shardvar.formats.native.sink import NativeSink
-from shardvar.formats.native.source import NativeSource
-from shardvar.formats.protocol import FileChecksums, FileWriter, Format, SharedFormat, Sink
-from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
+from shardvar.engine.arrays import ArraySource
+from shardvar.engine.files import FileTask, run_task
+from shardvar.engine.pool import block_ranges, new_buffer
+from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, StorageError
+from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
+from shardvar.formats.native.sink import encode_index
+from shardvar.formats.native.source import NativeIndex, read_native_index
+from shardvar.formats.protocol import FileChecksums, FileWriter, Sink
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
+from shardvar.planning.index import EntryTable, Metadata, concatenate_entries
+from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.together.run import Run
+from shardvar.verbs.writing import check_room
 from shardvar.wire.crc import CRC32C, Checksum
+
+_WRITTEN, _DROPPED = 0, 1
+"""The numbers of the files of a share."""
+
+NOT_WRITTEN = "0"
+"""The token of a sink that is asked only for places and checksums."""
+
+SliceName = tuple[Any, ...]
+"""The key, dtype, full shape and region of a slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,90 +76,208 @@ class ShareWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShareSink(Sink):
-    """A share that is being written."""
+class Holding:
+    """The slices that one process holds, and is to write."""
 
-    native: NativeSink
-    """The sink of its index; it names the data file."""
-    start: Ints = field()
-    """[m] the first byte of each payload, in bytes of the file."""
-    writer: ShareWriter = field()
-    """The frame and the checksums of the file."""
+    process: int
+    """The number of the process."""
+    source: ArraySource
+    """The arrays."""
+    rows: Ints
+    """[m] the row of each slice in the source."""
+    slices: SliceTable
+    """[m] the slices."""
+    metadata: Metadata
+    """The description, the writer, and the user's texts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedShare:
+    """A share, as its index says."""
+
+    index: NativeIndex
+    """The index; its generation is the nonce of the call that wrote the share."""
+    entries: EntryTable
+    """The slices of the process."""
 
     @property
-    def asides(self) -> Sequence[str]:
-        """The name of the data file, if there is one."""
-        return self.native.asides
+    def nonce(self) -> str:
+        """The nonce of the call that wrote it, which its data file's name has."""
+        return self.index.overview.generation
 
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the index in place."""
-        storage, slices = self.native.storage, self.native.assignment.slices
-        sizes = [status.nbytes if (status := storage.status(name)) else 0 for name in self.asides]
-        about = replace(self.native.overview, file_nbytes=np.array(sizes, np.int64))
-        # An index of the native format has checksums of runs. Where the format has none, zeros take
-        # their places: only the commit reads this index, and it takes only the payloads' checksums.
-        if not self.writer.run_nbytes:
-            count = int((-(-slices.nbytes // RUN_NBYTES)).sum())
-            checksums = [
-                FileChecksums(each.payload, np.zeros(count, np.uint32)) for each in checksums
-            ]
-        replace(self.native, start=self.start, overview=about).commit(checksums)
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of its process."""
+        return self.index.metadata
 
-    def withdraw(self) -> None:
-        """Remove the files of the share."""
-        self.native.withdraw()
+    @property
+    def nbytes(self) -> int:
+        """The size of the data file."""
+        return int(self.index.overview.file_nbytes[_WRITTEN])
+
+    @property
+    def is_dropped(self) -> Bools:
+        """[m] True for replicas that were not written."""
+        return np.equal(self.entries.file, _DROPPED)
+
+    @property
+    def has_file(self) -> bool:
+        """True if there is a data file."""
+        return not self.is_dropped.all()
+
+
+def slice_names(slices: SliceTable) -> list[SliceName]:
+    """Return the key, dtype, full shape and region of each slice."""
+    found = [slices[row] for row in range(len(slices))]
+    return [(each.key, each.dtype, each.full_shape, each.region) for each in found]
+
+
+def plan_file(run: Run, slices: SliceTable, metadata: Metadata, token: str) -> Sink:
+    """Return the sink of a checkpoint of one file with these slices: it knows places and frames."""
+    rows = np.zeros(len(slices), np.int64)
+    assignment = Assignment(slices, rows, int(len(slices) > 0), metadata.description)
+    return run.form.create(run.target.storage, run.target.name, assignment, metadata, token)
+
+
+def write_share(
+    run: Run, held: Holding, nonce: str, dropped: Iterable[SliceName]
+) -> tuple[str, bytes]:
+    """Write the data file of a process; return its name, and the content of the index."""
+    # Plan.
+    others = set(dropped)
+    is_dropped = np.array([name in others for name in slice_names(held.slices)], np.bool)
+    kept, left = np.flatnonzero(~is_dropped), np.flatnonzero(is_dropped)
+    slices = held.slices.take(kept)
+    sink = plan_file(run, slices, held.metadata, nonce)
+    writer = ShareWriter(sink.writer)
+    name, storage = run.data(nonce, held.process), run.target.storage
+    keys = list(map(encode_text, held.slices.tensors.keys))
+    check_room(run.target, int(slices.nbytes.sum()))
+    # Move.
+    storage.make()
+    checksums, nbytes = FileChecksums(np.zeros(0, np.int64), np.zeros(0, np.uint32)), 0
+    if len(kept):
+        checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
+    # The index: what is in the file, and then what is not written.
+    sums = [_checksum(held.source, int(held.rows[row]), writer) for row in left.tolist()]
+    sizes = held.slices.nbytes[left]
+    start = np.concatenate([sink.start, np.cumsum(sizes) - sizes]).astype(np.int64)
+    file = np.repeat([_WRITTEN, _DROPPED], [len(kept), len(left)])
+    every = held.slices.take(np.concatenate([kept, left]))
+    # An index of the native format has checksums of runs. Where the format has none, and for what is
+    # not written, zeros take their places: the commit takes only checksums of native payloads.
+    count = int((-(-every.nbytes // RUN_NBYTES)).sum())
+    runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
+    runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
+    payload = np.concatenate([checksums.payload, np.array(sums, np.int64)])
+    about = Overview(held.metadata, nonce, np.array([nbytes, sizes.sum()], np.int64))
+    assignment = Assignment(every, file, 2, held.metadata.description)
+    return name, encode_index(assignment, keys, start, about, [FileChecksums(payload, runs)])
+
+
+def _write_data(
+    storage: Storage,
+    name: str,
+    held: Holding,
+    kept: Ints,
+    slices: SliceTable,
+    writer: ShareWriter,
+    start: Ints,
+) -> tuple[FileChecksums, int]:
+    """Write the data file whole; return its checksums and its size."""
+    stored = held.source.index.entries
+    numbers = np.arange(len(kept))
+    copies = CopyTable(held.rows[kept], numbers, slices.offset, slices.shape)
+    # There is nothing to copy into slices without elements.
+    copies = copies.take(np.flatnonzero((slices.shape > 0).all(axis=1)))
+    plan = Plan(stored.slices, slices, copies)
+    with storage.borrowed(name) as lent:
+        task = FileTask(name, name, lent, writer, plan, stored, start)
+        report = run_task(task, held.source)
+        status = lent.status(name)
+    status = status or storage.status(name)
+    if status is None:
+        raise StorageError(f"{name} in {storage.path} is gone.", "Save again in all processes.")
+    return report.checksums, status.nbytes
+
+
+def discard_data(run: Run, name: str) -> None:
+    """Remove a data file that no share names, as far as the storage allows; a commit does it
+    otherwise."""
+    if run.target.storage.local_path is not None:
+        with suppress(StorageError):
+            run.target.storage.remove(name)
+
+
+def read_share(run: Run, token: str, process: int) -> SavedShare:
+    """Return the share of one process; raises any fault of it but regions that are lacking."""
+    name = run.share(token, process)
+    index = read_native_index(run.target.storage, name)
+    overview = index.overview
+    if overview.run_nbytes != RUN_NBYTES or len(overview.file_nbytes) != 2:
+        cause = f"{name} has runs of {overview.run_nbytes} bytes, not {RUN_NBYTES}."
+        raise InvalidCheckpoint(cause, "Save all shares with the same release of shardvar.")
+    for error in index.faults.values():
+        if not isinstance(error, IncompleteCheckpoint):
+            raise error
+    return SavedShare(index, concatenate_entries(list(index.scan())))
+
+
+def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
+    """Return True if a share has what a process holds, by the checksums."""
+    writer = ShareWriter(plan_file(run, held.slices, held.metadata, NOT_WRITTEN).writer)
+    entries = share.entries
+    known = dict(zip(slice_names(entries.slices), entries.checksum.tolist(), strict=True))
+    rows = held.rows.tolist()
+    sums = [_checksum(held.source, row, writer) for row in rows]
+    return known == dict(zip(slice_names(held.slices), sums, strict=True))
+
+
+def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
+    """The checksum of one payload of a source of arrays, as the writer of a share takes it."""
+    each = source.index.entries.slices[row]
+    if not ITEMSIZES[code(each.dtype)]:  # strings, which lie in memory as a whole
+        return writer.checksum_whole(each.dtype, each.region.size, source.map(row))
+    value = 0
+    for start, stop in block_ranges(0, source.nbytes(row)):
+        buffer = new_buffer(stop - start)
+        source.read_span(row, start, buffer)
+        value = writer.crc.compute(buffer, value)
+    return value
+
+
+# --- The call of process 0: what it holds, and whether it waits
 
 
 @dataclass(frozen=True, slots=True)
-class ShareFormat(Format):
-    """The shares of a checkpoint, as a format."""
+class ShareCall:
+    """The call of process 0, which begins an attempt."""
 
-    target: SharedFormat
-    """The format of the checkpoint."""
-    target_name: str
-    """The name of the checkpoint."""
-    name: str = NATIVE.name
-    """The name of the format of the index, whose endings name the files."""
+    waits: bool
+    """True if process 0 waits for the others and commits."""
+    held: frozenset[SliceName] = field(default_factory=frozenset)
+    """The slices that it holds, which no other process writes."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the format of the checkpoint."""
-        return self.target.capabilities
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the shares that a name may mean: none, since no path means a share."""
-        return NATIVE.locate(storage, name)
+_WAITS = "waits"
 
-    def open(self, storage: Storage, name: str) -> NativeSource:
-        """Open the share of that prefix."""
-        share = NATIVE.open(storage, name)
-        if share.index.overview.run_nbytes != RUN_NBYTES:
-            cause = (
-                f"{share.file.name} has runs of {share.index.overview.run_nbytes} bytes, not "
-                f"{RUN_NBYTES}."
-            )
-            raise InvalidCheckpoint(cause, "Save all shares with the same release of shardvar.")
-        return share
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> ShareSink:
-        """Lay the slices out in one file, as the format of the checkpoint does."""
-        planned = self.plan(storage, assignment, metadata, generation)
-        native = NATIVE.create(storage, name, assignment, metadata, generation)
-        return ShareSink(native, planned.start, ShareWriter(planned.writer))
+def encode_call(held: Holding, nonce: str, *, waits: bool) -> bytes:
+    """Return the content of a call: an index without checksums."""
+    slices = held.slices
+    count = int((-(-slices.nbytes // RUN_NBYTES)).sum())
+    checksums = FileChecksums(np.zeros(len(slices), np.int64), np.zeros(count, np.uint32))
+    start = np.cumsum(slices.nbytes) - slices.nbytes
+    about = Metadata(user={_WAITS: str(int(waits))})
+    overview = Overview(about, nonce, np.array([slices.nbytes.sum()], np.int64))
+    keys = list(map(encode_text, slices.tensors.keys))
+    assignment = Assignment(slices, np.zeros(len(slices), np.int64), 1, "")
+    return encode_index(assignment, keys, start, overview, [checksums])
 
-    def plan(
-        self, storage: Storage, assignment: Assignment, metadata: Metadata, generation: str
-    ) -> Sink:
-        """Return the sink of a checkpoint with only this file: it knows places and frames."""
-        return self.target.create(storage, self.target_name, assignment, metadata, generation)
 
-    def remove(self, storage: Storage, name: str) -> None:
-        """Remove the share."""
-        NATIVE.remove(storage, name)
+def read_call(run: Run, token: str) -> ShareCall:
+    """Return the call of an attempt."""
+    index = read_native_index(run.target.storage, run.call(token))
+    tables = list(index.scan())
+    held = frozenset(slice_names(concatenate_entries(tables).slices)) if tables else frozenset()
+    return ShareCall(index.metadata.user.get(_WAITS) == "1", held)

@@ -2,43 +2,34 @@
 
 check   the entries of all shares together: dtypes and shapes agree, replicas agree, and every
         tensor is covered once
-move    files in which a slice was dropped, for a process of a lower number holds it too, where the
+move    files in which a slice was dropped, because a process of a lower number also holds it, if the
         format names every byte of a file: they are written again without it
-commit  every file is renamed, and one index put in place last, by the sink of the format
-        (``SharedFormat.adopt``)
+commit  the files are renamed, unless their names are final; one index is put in place last, by the
+        sink of the format (``SharedFormat.adopt``)
 
 The payloads stay where they are. An error before the commit leaves the checkpoint that was there.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 import numpy as np
 
-from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask, run_task
-from shardvar.engine.pool import block_ranges, new_buffer
-from shardvar.errors import ArgumentError, CorruptCheckpoint, IncompleteCheckpoint
+from shardvar.errors import ArgumentError, CorruptCheckpoint, InvalidCheckpoint
+from shardvar.formats.files import DataFiles
 from shardvar.formats.native.source import NativeSource
-from shardvar.formats.protocol import FileChecksums, SharedFormat, Source, WrittenFiles
-from shardvar.layout.dtypes import ITEMSIZES, Ints, code
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, concatenate_entries
+from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
+from shardvar.layout.dtypes import Ints
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.merging import merge_entries
 from shardvar.planning.plan import Assignment, CopyTable, Plan
-from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
-from shardvar.verbs.locate import Location
-from shardvar.verbs.together.share_format import ShareFormat, ShareWriter
-from shardvar.verbs.writing import WritePlan
+from shardvar.verbs.together.run import Run
+from shardvar.verbs.together.share_format import SavedShare, ShareWriter, plan_file, read_share
 
-_AGAIN = ".again"
-"""Added to the name of a file that is written again; it is still called as a share's file."""
-
-
-_NOT_WRITTEN = "0"
-"""The token of a sink that is asked only for places and checksums."""
+_AGAIN = "again"
+"""Added to the nonce in the name of a file that is written again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,113 +45,60 @@ class _Merged:
 
 
 def merge_shares(
-    target: Location, shares: Sequence[Location], about: Metadata, replicas: str
-) -> None:
-    """Make one checkpoint from the shares of all processes, in order; the caller holds the lock.
+    run: Run, token: str, about: Metadata, replicas: str
+) -> tuple[Sink, FileChecksums]:
+    """Return what commits one checkpoint of the shares of all processes; the caller holds the lock.
 
     ``about`` has the generation of the checkpoint; the user's metadata come from the shares. Raises
     what ``planning.merging`` finds, and ``ArgumentError`` for metadata that differ.
     """
-    with ExitStack() as opened:
-        # Check, and plan: nothing is changed until the merged entries are proven whole.
-        sources, tables = _open_shares(shares, opened)
-        starts = np.cumsum([0, *(len(source.index.files) for source in sources)]).tolist()
-        tables = [
-            replace(table, file=table.file + start)
-            for table, start in zip(tables, starts, strict=False)
-        ]
-        entries = merge_entries(tables, replicas)
-        names = [name for source in sources for name in source.index.files]
-        sizes = np.concatenate(
-            [np.zeros(0, np.int64), *(source.index.overview.file_nbytes for source in sources)]
-        )
-        merged = _Merged(
-            entries, WrittenFiles(names, sizes, entries.start), _metadata(sources, about)
-        )
-        # Move.
-        if target.format.capabilities.is_exact:
-            before = np.bincount(
-                np.concatenate([table.file for table in tables]), minlength=len(names)
-            )
-            after = np.bincount(entries.file, minlength=len(names))
-            for file in np.flatnonzero((after > 0) & (after < before)).tolist():
-                process = int(np.searchsorted(starts, file, side="right")) - 1
-                merged = _write_again(shares[process], sources[process], merged, file)
-        # Commit.
-        assignment = Assignment(entries.slices, entries.file, len(names), about.description)
-        form = cast("SharedFormat", target.format)
-        sink = form.adopt(target.storage, target.name, assignment, merged.metadata, merged.files)
-        sink.commit([_checksums(merged.entries)])
-
-
-def _open_shares(
-    shares: Sequence[Location], opened: ExitStack
-) -> tuple[list[NativeSource], list[EntryTable]]:
-    """Open all shares, which are closed with ``opened``, and read their entries; in a bucket, of
-    many at a time."""
-    found: dict[int, tuple[NativeSource, EntryTable]] = {}
-
-    def open_share(number: int) -> None:
-        source = cast("NativeSource", shares[number].open())
-        opened.callback(source.close)
-        found[number] = source, entries_of_share(source)
-
-    numbers = range(len(shares))
-    do_all(open_share, numbers, shares[0].storage.traits)
-    return [found[number][0] for number in numbers], [found[number][1] for number in numbers]
-
-
-def entries_of_share(share: Source) -> EntryTable:
-    """Return all entries of a share, which may lack regions; raises any other fault."""
-    for error in share.index.faults.values():
-        if not isinstance(error, IncompleteCheckpoint):
-            raise error
-    return concatenate_entries(list(share.index.scan()))
-
-
-def is_same_share(share: Location, source: ArraySource, work: WritePlan) -> bool:
-    """Return True if a share holds what the plan would write of the source, by the checksums."""
-    form = cast("ShareFormat", share.format)
-    writer = ShareWriter(
-        form.plan(share.storage, work.assignment, work.metadata, _NOT_WRITTEN).writer
+    # Check, and plan: nothing is changed until the merged entries are proven whole.
+    shares = _read_shares(run, token)
+    owners = [process for process, share in enumerate(shares) if share.has_file]
+    number = {process: file for file, process in enumerate(owners)}
+    tables = [
+        # What was not written is in no file: its number is that of none.
+        replace(share.entries, file=np.where(share.is_dropped, len(owners), number.get(process, 0)))
+        for process, share in enumerate(shares)
+    ]
+    entries = merge_entries(tables, replicas)
+    if (entries.file == len(owners)).any():
+        row = int((entries.file == len(owners)).argmax())
+        cause = f"Process 0 of the run {run.name!r} did not save {entries.slices.key(row)!r}."
+        raise InvalidCheckpoint(cause, "Save again in all processes.")
+    names = [run.data(shares[process].nonce, process) for process in owners]
+    sizes = np.array([shares[process].nbytes for process in owners], np.int64)
+    merged = _Merged(entries, WrittenFiles(names, sizes, entries.start), _metadata(shares, about))
+    # Move.
+    if run.form.capabilities.is_exact:
+        written = [table.file[table.file < len(owners)] for table in tables]
+        before = np.bincount(np.concatenate(written), minlength=len(owners))
+        after = np.bincount(entries.file, minlength=len(owners))
+        for file in np.flatnonzero((after > 0) & (after < before)).tolist():
+            merged = _write_again(run, shares[owners[file]], owners[file], merged, file)
+    assignment = Assignment(entries.slices, entries.file, len(names), about.description)
+    sink = run.form.adopt(
+        run.target.storage, run.target.name, assignment, merged.metadata, merged.files
     )
-    opened = share.open()
-    try:
-        stored = entries_of_share(opened)
-    finally:
-        opened.close()
-    known = dict(zip(_names(stored.slices), stored.checksum.tolist(), strict=True))
-    sums = dict.fromkeys(_names(work.assignment.slices), 0)
-    names, copies = list(sums), work.plan.copies
-    for row, number in zip(copies.source.tolist(), copies.target.tolist(), strict=True):
-        sums[names[number]] = _checksum(source, row, writer)
-    return known == sums
+    return sink, _checksums(merged.entries)
 
 
-def _names(slices: SliceTable) -> list[tuple[Any, ...]]:
-    """The key, dtype, full shape and region of each slice."""
-    found = [slices[row] for row in range(len(slices))]
-    return [(each.key, each.dtype, each.full_shape, each.region) for each in found]
+def _read_shares(run: Run, token: str) -> list[SavedShare]:
+    """Read the indexes of all shares; in a bucket, of many at a time."""
+    found: dict[int, SavedShare] = {}
+
+    def read(process: int) -> None:
+        found[process] = read_share(run, token, process)
+
+    do_all(read, range(run.count), run.target.storage.traits)
+    return [found[process] for process in range(run.count)]
 
 
-def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
-    """The checksum of one payload of a source of arrays, as the writer of a share takes it."""
-    each = source.index.entries.slices[row]
-    if not ITEMSIZES[code(each.dtype)]:  # strings, which lie in memory as a whole
-        return writer.checksum_whole(each.dtype, each.region.size, source.map(row))
-    value = 0
-    for start, stop in block_ranges(0, source.nbytes(row)):
-        buffer = new_buffer(stop - start)
-        source.read_span(row, start, buffer)
-        value = writer.crc.compute(buffer, value)
-    return value
-
-
-def _metadata(shares: Sequence[Source], about: Metadata) -> Metadata:
+def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
     """The metadata of all shares together; a text that processes give differently is refused."""
     user: dict[str, tuple[int, str]] = {}
     for process, share in enumerate(shares):
-        for name, text in share.index.metadata.user.items():
+        for name, text in share.metadata.user.items():
             first, known = user.setdefault(name, (process, text))
             if known != text:
                 cause = (
@@ -173,41 +111,35 @@ def _metadata(shares: Sequence[Source], about: Metadata) -> Metadata:
     return replace(about, user={name: text for name, (_, text) in user.items()})
 
 
-def _write_again(share: Location, source: NativeSource, merged: _Merged, file: int) -> _Merged:
+def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, file: int) -> _Merged:
     """Write one file again with the slices that are kept of it; return what is then held."""
     # Plan: the same slices in the same order, in a file without the others.
-    form = cast("ShareFormat", share.format)
+    storage = run.target.storage
     rows = np.flatnonzero(merged.entries.file == file)
     kept = merged.entries.take(rows)
-    # A share has one file.
-    name, only = (
-        merged.files.names[file] + _AGAIN,
-        np.zeros(len(rows), np.int64),
-    )
+    only = np.zeros(len(rows), np.int64)
+    name = run.data(share.nonce + _AGAIN, process)
     local = replace(kept, file=only, checksum=np.full(len(rows), NO_CHECKSUM), runs=None)
-    unplanned = Assignment(kept.slices, only, 1, merged.metadata.description)
-    planned = form.plan(share.storage, unplanned, merged.metadata, merged.metadata.generation)
+    planned = plan_file(run, kept.slices, merged.metadata, share.nonce)
     each = np.arange(len(rows))
     plan = Plan(
         kept.slices, kept.slices, CopyTable(each, each, kept.slices.offset, kept.slices.shape)
     )
     # Move.
-    task = FileTask(
-        name, name, share.storage, ShareWriter(planned.writer), plan, local, planned.start
-    )
-    found = run_task(task, source).checksums.payload
+    old = merged.files.names[file]
+    data = DataFiles(storage, [old, ""], share.index.overview.file_nbytes)
+    source = NativeSource(storage, "", storage.open(old), share.index, data)
+    task = FileTask(name, name, storage, ShareWriter(planned.writer), plan, local, planned.start)
+    try:
+        found = run_task(task, source).checksums.payload
+    finally:
+        source.close()
     if not np.array_equal(found, kept.checksum):
-        cause = (
-            f"{share.path}: The bytes of {merged.files.names[file]} disagree with their checksums."
-        )
-        raise CorruptCheckpoint(cause, "Save again, under a new run.")
+        cause = f"The bytes of {old} of process {process} disagree with their checksums."
+        raise CorruptCheckpoint(cause, "Save again in all processes.")
     # The place of each slice that moved, and the name and the size of the file.
-    start, nbytes, names = (
-        merged.files.start.copy(),
-        merged.files.nbytes.copy(),
-        [*merged.files.names],
-    )
-    status = share.storage.status(name)
+    start, nbytes = merged.files.start.copy(), merged.files.nbytes.copy()
+    names, status = [*merged.files.names], storage.status(name)
     start[rows], nbytes[file], names[file] = planned.start, status.nbytes if status else 0, name
     return replace(merged, files=WrittenFiles(names, nbytes, start))
 

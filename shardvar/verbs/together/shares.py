@@ -2,25 +2,23 @@
 
     each process   local shards --save_shards--> its share: data files, and an index of what it
                    holds
-    any of them    all shares present --merge--> entries, proven whole --commit--> the checkpoint,
+    process 0      all shares present --merge--> entries, proven whole --commit--> the checkpoint,
                    its index last
 
-find     the run: its target, and its token, a digest of its name and of the checkpoint that is
-         there now (``run``)
+find     the run: its target, and the beginning of its tokens, digests of its name and of the
+         checkpoint that is there now (``run``)
+call     process 0 begins an attempt, and the others follow it (``fence``)
 move     the process's tensors into its share: a file of the target's format, and an index
          (``share_format``)
-wait     until each process has committed its share; every process looks only at the directory
+wait     until the attempt has an end; every process looks only at the directory (``fence``)
 commit   under the lock of the target: merge the shares (``share_merge``), and put one index in
          place
 
 Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share,
-which is not read: the shares of another run, or of one that began with another checkpoint in place,
-have another token.
+which is not read: the shares of another attempt have another token.
 """
 
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from math import isnan
 from numbers import Real
@@ -32,10 +30,8 @@ from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
     CheckpointError,
-    IncompleteCheckpoint,
     LockHeld,
-    ServerError,
-    StorageError,
+    ShardvarError,
     UnsupportedError,
 )
 from shardvar.formats.protocol import Format
@@ -43,24 +39,27 @@ from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.layout.region import read_integer
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
-from shardvar.planning.index import Metadata
-from shardvar.planning.merging import check_replicas, check_share, name_processes
+from shardvar.planning.index import Metadata, concatenate_entries
+from shardvar.planning.merging import check_replicas, check_share
 from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable, sum_by
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
+from shardvar.verbs.together.attempts import has_begun, save_called, save_known, save_open
+from shardvar.verbs.together.fence import (
+    DESCRIPTION,
+    commit_token,
+    give_up,
+    late_error,
+    pace_of,
+    read_end,
+)
 from shardvar.verbs.together.local_shards import LocalTensors, source_of_shards
-from shardvar.verbs.together.run import SAVE_AGAIN, Run, find_run, has_index, indexes_of
-from shardvar.verbs.together.share_merge import entries_of_share, is_same_share, merge_shares
-from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, carry_out, check_may_write
-
-_DESCRIPTION = "One file for each process."
-
-_POLL_SECONDS = 0.02, 1.0
-"""The first and the longest pause between two looks at the directory; each is half as long again as
-the one before."""
+from shardvar.verbs.together.run import Run, find_run, indexes_of
+from shardvar.verbs.together.share_format import NOT_WRITTEN, Holding, plan_file
+from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, check_may_write, report_of
 
 
 def save_shards(
@@ -70,6 +69,7 @@ def save_shards(
     process: int,
     num_processes: int,
     run: str,
+    attempt: str | None = None,
     format: str | None = None,
     metadata: Mapping[str, str] | None = None,
     replicas: str = "equal",
@@ -90,8 +90,11 @@ def save_shards(
     num_processes : int
         The number of processes, the same in every process.
     run : str
-        A text that no other save of this path has, the same in every process: a step and the number
-        of the restart, for example.
+        A text that no other save of this path has, the same in every process, such as the step.
+    attempt : str, optional
+        A text that is new for each attempt at the run, the same in every process: what one process
+        has drawn and broadcast, for example. Without one, process 0 begins an attempt if
+        ``commit`` is True.
     format : str, optional
         The format, as in ``save``.
     metadata : mapping of str to str, optional
@@ -103,7 +106,8 @@ def save_shards(
         Replace an existing checkpoint also where the format cannot do that in one step.
     commit : bool, default True
         Wait until all processes have saved and one has committed. Otherwise return when the share
-        is written, and call ``commit_shards`` later.
+        is written, and call ``commit_shards`` later. Without an ``attempt``, give all processes
+        the same.
     timeout : float, default 600.0
         The seconds to wait for other processes.
 
@@ -121,7 +125,8 @@ def save_shards(
     InconsistentTensor
         If processes disagree on the dtype or the full shape of a tensor.
     ArgumentError
-        If two processes have one number, the run is committed already, or an argument is invalid.
+        If two processes have one number, a share of an earlier attempt has other values and
+        ``commit`` is False, or an argument is invalid.
     TargetExists
         If the checkpoint exists, cannot be replaced in one step, and ``force`` is not set.
     UnsupportedError
@@ -132,7 +137,9 @@ def save_shards(
 
     Notes
     -----
-    An error leaves the checkpoint that was there before.
+    An error leaves the checkpoint that was there before, and all processes that wait get the same
+    error. A job that died in a save may restart and save under the same ``run``, with the same
+    values or others: all processes get the checkpoint of one attempt, or all get an error.
 
     Examples
     --------
@@ -144,11 +151,17 @@ def save_shards(
     """
     check_replicas(replicas)
     _check_timeout(timeout)
-    saved = find_run(path, run, num_processes, format)
-    report = _save(saved, process, tensors, texts_of(metadata), force)
-    if commit:
-        _commit(saved, replicas, timeout)
-    return report
+    saved = find_run(path, run, num_processes, format, attempt)
+    # Check, and plan.
+    held, work = _plan(saved, process, tensors, texts_of(metadata), force)
+    # Move, and commit.
+    if not commit:
+        save_open(saved, held)
+    elif attempt is not None or has_begun(saved):
+        save_known(saved, held, replicas, timeout)
+    else:
+        save_called(saved, held, replicas, timeout)
+    return replace(report_of(work, saved.target.storage.free_nbytes()), dry_run=False)
 
 
 def commit_shards(
@@ -156,6 +169,7 @@ def commit_shards(
     *,
     num_processes: int,
     run: str,
+    attempt: str | None = None,
     format: str | None = None,
     replicas: str = "equal",
     timeout: float = 0.0,
@@ -173,6 +187,8 @@ def commit_shards(
         The number of processes.
     run : str
         The name of the run.
+    attempt : str, optional
+        The attempt, as in ``save_shards``.
     format : str, optional
         The format, as in ``save_shards``.
     replicas : {'equal', 'first'}, default 'equal'
@@ -204,7 +220,7 @@ def commit_shards(
     """
     check_replicas(replicas)
     _check_timeout(timeout)
-    saved = find_run(path, run, num_processes, format)
+    saved = find_run(path, run, num_processes, format, attempt)
     _commit(saved, replicas, timeout)
     target = saved.refreshed().target
     return _report(next(iter(indexes_of(target).values()), target))
@@ -213,29 +229,27 @@ def commit_shards(
 # --- One process's share
 
 
-def _save(
+def _plan(
     saved: Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool
-) -> WriteReport:
-    """Write the share of one process."""
+) -> tuple[Holding, WritePlan]:
+    """Check what one process is to write, and plan it."""
     # Check.
     process = read_integer(process, "process number")
     if not 0 <= process < saved.count:
         cause = f"process={process} is not one of {saved.count} processes."
         raise ArgumentError(cause, f"Give 0 to {saved.count - 1}.")
-    if saved.is_committed():
-        raise ArgumentError(
-            f"The run {saved.name!r} of {saved.path} is committed already.",
-            "Give each save its own.",
-        )
     # Plan.
     source = source_of_shards(tensors)
     check_share(source.index.entries, process)
     _check_cuts(source.index.entries.slices, saved.target.format)
-    about = Metadata(_DESCRIPTION, WRITER, user, generation=saved.generation)
-    work = _plan_share(saved.share(process), source, about)
+    about = Metadata(DESCRIPTION, WRITER, user)
+    work = _plan_share(saved.target, source, about)
+    if saved.target.storage.local_path is None:
+        saved.target.storage.check_writable(saved.target.stem)
     _check_target(saved, work, force)
-    # Move.
-    return replace(_write_share(saved, work, source, process), path=saved.path)
+    rows, slices = _held_slices(source.index.entries.slices, saved.target.format.capabilities)
+    plan_file(saved, slices, about, NOT_WRITTEN)
+    return Holding(process, source, rows, slices, about), work
 
 
 def _check_timeout(timeout: object) -> None:
@@ -301,92 +315,45 @@ def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, 
     return kept, replace(slices, offset=np.where(whole, 0, slices.offset), shape=shape)
 
 
-def _write_share(saved: Run, work: WritePlan, source: ArraySource, process: int) -> WriteReport:
-    """Write the share, or find that an earlier attempt of this run has written the same."""
-    what = f"Process {process} of the run {saved.name!r} of {saved.path}"
-    share = saved.share(process)
-    if not has_index(share, set(share.storage.names())):
-        try:
-            return carry_out(work, source, None, lambda _: None)
-        except LockHeld as error:
-            raise ArgumentError(
-                f"{what} is saving already.", "Give each process its own number."
-            ) from error
-        except StorageError:
-            # The commit of another checkpoint of this name has removed the files of this share:
-            # that says more.
-            saved.refreshed().is_committed()
-            raise
-    # The number was given twice, or the run was killed and is repeated: only the values can tell.
-    if not is_same_share(share, source, work):
-        cause = f"{what} has saved already, and other values."
-        raise ArgumentError(
-            cause, "Give each process its own number, and a new run to each save and each restart."
-        )
-    return _report(share)
-
-
-# --- The commit
+# --- The commit of shares that were left for it
 
 
 def _commit(saved: Run, replicas: str, timeout: float) -> None:
-    """Wait for all shares, and merge them unless another process has; ``IncompleteCheckpoint``
-    names missing ones."""
-    deadline, pause, held = time.monotonic() + timeout, _POLL_SECONDS[0], None
+    """Wait for the shares of the fixed token, and commit them, unless that is done.
+
+    Shares that do not fit together poison the run; missing ones may still come.
+    """
+    token, pace, held = saved.fixed_token, pace_of(saved, timeout), None
     while True:
-        saved = saved.refreshed()
-        if saved.is_committed():
+        if saved.is_committed(token):
             return
-        missing = saved.missing()
+        end = read_end(saved, token)
+        if isinstance(end, ShardvarError):
+            raise end
+        missing = saved.missing(token)
+        if len(missing) == saved.count and saved.is_in_place():
+            return
+        if odd := saved.odd_share():
+            raise odd
         if not missing:
             try:
-                with saved.target.storage.lock(saved.target.stem):
-                    if not saved.is_committed():
-                        about = Metadata(_DESCRIPTION, WRITER, generation=saved.generation)
-                        merge_shares(
-                            saved.target,
-                            [saved.share(each) for each in range(saved.count)],
-                            about,
-                            replicas,
-                        )
-                    return
-            except LockHeld as error:
-                # by the process that commits, or by a writer of another checkpoint of this name
-                held = error
-            except (CheckpointError, StorageError) as error:
-                # In a bucket nothing is locked: another process may have committed, and removed the
-                # shares, meanwhile.
-                # The error before says more: the outcome of the commit may not be known.
-                with suppress(ServerError):
-                    if saved.refreshed().is_committed():
-                        return
-                raise error
-        if time.monotonic() >= deadline:
-            # By the one who held it, since it was tried.
-            if held is not None and saved.refreshed().is_committed():
+                commit_token(saved, token, replicas)
                 return
-            raise _late(saved, missing, timeout, held)
-        time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
-        pause = min(pause * 1.5, _POLL_SECONDS[1])
-
-
-def _late(saved: Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:
-    """The error for missing shares, or for a commit that another writer prevents."""
-    if missing:
-        who = name_processes(missing)
-        cause = f"{who[:1].upper()}{who[1:]} of {saved.count} did not save within {timeout:g} s."
-        cause = f"{cause} {saved.path} is as it was before the run {saved.name!r}."
-        return IncompleteCheckpoint(cause, f"Find out why. {SAVE_AGAIN}")
-    # By a claim, which the error names.
-    if held is not None and saved.target.storage.local_path is None:
-        return held
-    cause = (
-        f"{saved.path} is held for {timeout:g} s, by another writer or by a process that commits "
-        "this run."
-    )
-    return LockHeld(
-        cause, "Let it finish. sv.commit_shards says then what became of this run, or commits it."
-    )
+            except LockHeld as error:
+                held = error
+            except (CheckpointError, ArgumentError) as error:
+                # Another process may have committed, and removed the shares, meanwhile.
+                if give_up(saved, token, error) == "commit" and (
+                    saved.refreshed().is_committed(token)
+                ):
+                    return
+                raise
+        if pace.is_over:
+            if held is not None and saved.refreshed().is_committed(token):
+                return
+            raise late_error(saved, missing, timeout, held)
+        pace.pause()
+        saved = saved.refreshed()
 
 
 def _report(found: Location) -> WriteReport:
@@ -394,7 +361,7 @@ def _report(found: Location) -> WriteReport:
     source = found.open()
     try:
         entries, metadata, num_files = (
-            entries_of_share(source),
+            concatenate_entries(list(source.index.scan())),
             source.index.metadata,
             len(source.index.files),
         )

@@ -1,0 +1,317 @@
+"""Attempts: what one process does to save, from its first look at the directory to the end.
+
+    save_open      write a share that is committed later, and return
+    save_known     the same, and wait for the end: the processes know the attempt
+    save_called    process 0 calls, the others answer, and all wait for the end (``fence``)
+
+An error of a process that waits ends the attempt for all.
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from shardvar.errors import ArgumentError, ServerError, ShardvarError, StorageError
+from shardvar.verbs.together.fence import (
+    Superseded,
+    WaitPace,
+    give_up,
+    late_error,
+    leave,
+    pace_of,
+    read_end,
+    twice_error,
+    wait_for_end,
+)
+from shardvar.verbs.together.run import LEFT, SAVE_AGAIN, Run
+from shardvar.verbs.together.share_format import (
+    Holding,
+    ShareCall,
+    SliceName,
+    discard_data,
+    encode_call,
+    is_same_share,
+    read_call,
+    read_share,
+    slice_names,
+    write_share,
+)
+
+
+@dataclass(slots=True)
+class _Data:
+    """The data of one process, and their index, which answers any number of calls."""
+
+    held: Holding
+    """The slices that the process holds."""
+    nonce: str = ""
+    """The nonce of the data; empty before they are written."""
+    name: str = ""
+    """The name of the data file."""
+    content: bytes = b""
+    """The content of the index."""
+    dropped: frozenset[SliceName] = frozenset()
+    """The slices that process 0 also holds, and that are not written."""
+
+    def write(self, run: Run, call: ShareCall | None) -> None:
+        """Write the data, unless they are written and fit a call."""
+        others = frozenset[SliceName]()
+        if call is not None and self.held.process:
+            others = call.held
+        if not self.nonce or not self.dropped <= others:
+            self.nonce = secrets.token_hex(8)
+            self.dropped = others.intersection(slice_names(self.held.slices))
+            self.name, self.content = write_share(run, self.held, self.nonce, self.dropped)
+
+    def answer(self, run: Run, token: str) -> bool:
+        """Put the index in place under a token; return False if another one is there."""
+        return run.target.storage.create_once(run.share(token, self.held.process), self.content)
+
+
+# --- Shares that are committed later, and attempts that all processes know
+
+_MOST_OPEN = 64
+"""The shares that a thread remembers: it may save several paths in turn."""
+
+_last = threading.local()
+"""``open``: the process and the run of the last shares that this thread has left for a later commit.
+
+A thread that saves for one process after the other, and waits in the last call, needs no proof that
+these shares are of one attempt."""
+
+
+def _identity(run: Run) -> tuple[int, str, str]:
+    return os.getpid(), run.path, run.fixed_token
+
+
+def has_begun(run: Run) -> bool:
+    """Return True if this thread has just left another share of the run for a later commit."""
+    return _identity(run) in getattr(_last, "open", ())
+
+
+def save_open(run: Run, held: Holding) -> None:
+    """Write a share under the fixed token of a run, or find that it is written.
+
+    A share with other values, or of a process that disagrees on the run, poisons the run before it
+    is an error.
+    """
+    token, names = run.fixed_token, run.names()
+    # Check.
+    end = read_end(run, token)
+    if isinstance(end, ShardvarError):
+        raise end
+    if odd := run.odd_share():
+        raise _poisoned(run, token, odd)
+    if run.share(token, held.process) in names:
+        _check_same(run, held, token)
+    else:
+        # Move.
+        data, call = _Data(held), None
+        if not held.process:
+            _call_known(run, held, token)
+        elif run.call(token) in names:
+            call = read_call(run, token)
+        try:
+            data.write(run, call)
+            is_mine = data.answer(run, token)
+        except StorageError as error:
+            _check_not_replaced(run, token, error)
+            raise
+        if not is_mine:
+            discard_data(run, data.name)
+            _check_same(run.refreshed(), held, token)
+    _last.open = [_identity(run), *getattr(_last, "open", [])][:_MOST_OPEN]
+
+
+def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> None:
+    """Put the call of process 0 in place, unless the same one is there."""
+    nonce = secrets.token_hex(8)
+    is_new = run.target.storage.create_once(run.call(token), encode_call(held, nonce, waits=waits))
+    if not is_new and read_call(run.refreshed(), token).held != frozenset(slice_names(held.slices)):
+        raise _poisoned(run, token, twice_error(run, 0))
+
+
+def _check_same(run: Run, held: Holding, token: str) -> None:
+    """Raise, and poison the run, unless the share that is there holds the same."""
+    if not is_same_share(run, read_share(run, token, held.process), held):
+        raise _poisoned(run, token, twice_error(run, held.process))
+
+
+def _poisoned(run: Run, token: str, error: ShardvarError) -> ShardvarError:
+    """End an attempt with an error that is raised next."""
+    give_up(run, token, error)
+    return error
+
+
+def save_known(run: Run, held: Holding, replicas: str, timeout: float) -> None:
+    """Write a share under the fixed token of a run, and wait until it is committed."""
+    token, pace = run.fixed_token, pace_of(run, timeout)
+    with _ending(run, token):
+        if not held.process:
+            _check_goes_on(run, token)
+            _call_known(run, held, token, waits=True)
+        else:
+            while run.call(token) not in run.names():
+                _check_goes_on(run, token)
+                if pace.is_over:
+                    raise late_error(run, [0], timeout)
+                pace.pause()
+                run = run.refreshed()
+        save_open(run, held)
+        run = run.refreshed()
+        commits = not held.process or not read_call(run, token).waits
+        wait_for_end(run, token, pace, replicas, commits=commits)
+
+
+def _check_goes_on(run: Run, token: str) -> None:
+    """Raise if an attempt has an end, another checkpoint is in place, or processes disagree."""
+    end = read_end(run, token)
+    if isinstance(end, ShardvarError):
+        raise end
+    run.is_committed(token)
+    if odd := run.odd_share():
+        raise odd
+
+
+@contextmanager
+def _ending(run: Run, token: str) -> Iterator[None]:
+    """End an attempt for all with the error of this process; a commit that was made stands."""
+    try:
+        yield
+    except Superseded:
+        raise
+    except BaseException as error:
+        _check_not_replaced(run, token, error)
+        is_committed = False
+        with suppress(StorageError):
+            end = give_up(run, token, error)
+            is_committed = end == "commit" and run.refreshed().is_committed(token)
+        if not is_committed or not isinstance(error, ShardvarError):
+            raise
+
+
+def _check_not_replaced(run: Run, token: str, error: BaseException) -> None:
+    """Raise ``StorageError`` if another checkpoint is in place after an error.
+
+    Its commit has removed the files of this attempt: that says more than that they are gone.
+    """
+    if isinstance(error, ShardvarError):
+        try:
+            run.refreshed().is_committed(token)
+        except ServerError:
+            return
+        except StorageError as replaced:
+            raise replaced from error
+
+
+# --- Attempts that process 0 begins
+
+
+def save_called(run: Run, held: Holding, replicas: str, timeout: float) -> None:
+    """Save in an attempt that process 0 begins, and wait until it is committed."""
+    pace = pace_of(run, timeout)
+    if held.process:
+        _answer_calls(run, held, replicas, pace)
+    else:
+        _call_others(run, held, replicas, pace)
+
+
+def _call_others(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None:
+    """Begin an attempt as process 0, and commit it."""
+    token, nonce = run.new_token(), secrets.token_hex(8)
+
+    def check(now: Run) -> None:
+        newest, _ = now.calls()[-1] if now.calls() else (token, 0)
+        if newest > token:
+            error = twice_error(run, 0)
+            give_up(now, newest, error)
+            raise error
+
+    try:
+        with _ending(run, token):
+            run.target.storage.create_once(run.call(token), encode_call(held, nonce, waits=True))
+            data = _Data(held)
+            data.write(run, None)
+            data.answer(run, token)
+            wait_for_end(run, token, pace, replicas, commits=True, check=check)
+    except BaseException:
+        leave(run, token)
+        raise
+
+
+def _answer_calls(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None:
+    """Answer the last call of process 0, and each one that comes after it."""
+    data, after, reason = _Data(held), "", None
+    while True:
+        run, token = _wait_for_call(run, pace, after, reason)
+        after, reason = token, None
+        try:
+            with _ending(run, token):
+                data.write(run, read_call(run, token))
+                is_mine = data.answer(run, token)
+                if not is_mine:
+                    run = run.refreshed()
+                    reason = None if _is_same(run, held, token) else twice_error(run, held.process)
+                if reason is None:
+                    _follow(run, token, pace, replicas, is_mine=is_mine)
+        except Superseded:
+            continue
+        if reason is None:
+            return
+        # Another call has this number. If it is of an attempt that died, process 0 calls again.
+        give_up(run, token, reason)
+
+
+def _is_same(run: Run, held: Holding, token: str) -> bool:
+    """Return True if the share that another call has written under a token holds the same."""
+    return run.share(token, held.process) in run.names() and is_same_share(
+        run, read_share(run, token, held.process), held
+    )
+
+
+def _follow(run: Run, token: str, pace: WaitPace, replicas: str, *, is_mine: bool) -> None:
+    """Wait for the end of an attempt; ``Superseded`` if process 0 calls again."""
+
+    def check(now: Run) -> None:
+        calls = now.calls()
+        if calls and calls[-1][0] > token:
+            # The old attempt is ended before the new call is answered, so that only one of them
+            # can be committed.
+            cause = f"Process 0 of the run {run.name!r} of {run.path} has begun another attempt."
+            if give_up(now, token, StorageError(cause, SAVE_AGAIN)) != "commit":
+                raise Superseded
+
+    wait_for_end(run, token, pace, replicas, commits=False, check=check, finishes=is_mine)
+
+
+def _wait_for_call(
+    run: Run, pace: WaitPace, after: str, reason: ShardvarError | None
+) -> tuple[Run, str]:
+    """Return the token of the last call, once one comes after a token that is done with.
+
+    Raises ``reason``, for which that token is done with, if no other one comes.
+    """
+    while True:
+        calls = run.calls()
+        token, count = calls[-1] if calls else ("", 0)
+        if token > after and count == run.count:
+            return run, token
+        if token > after:
+            after, reason = token, _count_error(run, count)
+            give_up(run, token, reason)
+        elif after and (reason is not None) and run.mark(after, LEFT) in run.names():
+            raise reason
+        if run.is_committed(after or run.fixed_token) and reason is not None:
+            raise reason
+        if pace.is_over:
+            raise reason or late_error(run, [0], pace.timeout)
+        pace.pause()
+        run = run.refreshed()
+
+
+def _count_error(run: Run, count: int) -> ArgumentError:
+    cause = f"Process 0 of the run {run.name!r} of {run.path} is one of {count}, not {run.count}."
+    return ArgumentError(cause, "Give all processes one num_processes, and each save its own run.")

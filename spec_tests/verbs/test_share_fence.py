@@ -1,0 +1,295 @@
+"""The fence of ``save_shards``: no checkpoint mixes attempts, and no process returns what the others
+do not get.
+
+By a search of all interleavings of a model, and by the real code in many orders; what either leaves
+out must be noticed. And what it costs in a bucket.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, IncompleteCheckpoint, InconsistentTensor
+from shardvar.formats.unfinished import share_name
+from shardvar.storage.requests import FolderListing, Head
+from shardvar.verbs.together import attempts, fence
+from shardvar.verbs.together.run import END, INDEX, Run
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.share_model import DEFECTS, search
+from spec_tests.helpers.share_stage import StagedBucket, on_stage, saves_of, tensors_of, violation
+from spec_tests.helpers.shared_saves import demo_share
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
+
+# --- All interleavings of the model
+
+CASES: list[dict[str, Any]] = [
+    {"count": 2},
+    {"count": 2, "same": True},
+    {"count": 2, "deaths": 1},
+    {"count": 3, "jobs": 1, "deaths": 1},
+]
+LONG_CASES: list[dict[str, Any]] = [
+    {"count": 2, "jobs": 3},
+    {"count": 2, "jobs": 3, "same": True},
+    {"count": 3},
+    {"count": 3, "same": True},
+    {"count": 3, "deaths": 1},
+]
+
+
+@pytest.mark.parametrize("case", CASES + LONG_CASES * EXHAUSTIVE)
+def test_no_interleaving_of_the_model_mixes_attempts_or_outcomes(case: dict[str, Any]) -> None:
+    number, found = search(**case)
+    assert not found and number > 1000
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_search_finds_each_rule_that_the_model_leaves_out(defect: str) -> None:
+    assert search(2, defect=defect)[1]
+
+
+# --- Many interleavings of the real code
+
+NUMBER = 2000 if EXHAUSTIVE else 10
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["other values", "same values"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_job_that_is_killed_and_starts_again_gets_one_attempt_or_an_error(
+    count: int, same: bool
+) -> None:
+    """Killed at any step, and started again under the same name, in any order of steps."""
+    for seed in range(NUMBER):
+        assert violation(Random(seed), count, same=same) == "", seed
+
+
+@contextmanager
+def without(defect: str) -> Iterator[None]:
+    """Leave a rule of the protocol out."""
+
+    def share(self: Run, token: str, process: int) -> str:
+        return share_name(self.prefix, token[:25], process, self.count) + INDEX
+
+    def give_up(run: Run, token: str, error: Any) -> Any:
+        run.target.storage.create_once(run.mark(token, END), fence._end("StorageError", error))
+        return error
+
+    put_if = StagedBucket.put_if
+
+    def put_no_end(self: StagedBucket, key: str, content: bytes, old: Head | None) -> Head:
+        if key.endswith(END):
+            return Head(0, "", None)
+        return put_if(self, key, content, old)
+
+    changes: dict[str, list[tuple[Any, str, Any]]] = {
+        "quotes": [(Run, "share", share)],
+        "ends": [(StagedBucket, "put_if", put_no_end)],
+        "a second look": [(fence, "give_up", give_up), (attempts, "give_up", give_up)],
+    }
+    with ExitStack() as stack:
+        for change in changes[defect]:
+            stack.enter_context(mock.patch.object(*change))
+        yield
+
+
+@pytest.mark.parametrize("defect", ["quotes", "ends", "a second look"])
+def test_a_rule_that_the_code_leaves_out_is_noticed(defect: str) -> None:
+    with without(defect):
+        assert any(violation(Random(seed), 2, same=False) for seed in range(200))
+
+
+@pytest.mark.parametrize("stale", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("how", ["left", "gave up"])
+def test_stale_shares_of_any_processes_are_not_committed(stale: tuple[int, ...], how: str) -> None:
+    """They are of a job with other values: whether it would have committed later, or has waited in
+    vain."""
+    bucket = StagedBucket()
+    with on_stage(bucket):
+        old = saves_of(1, 3, **({"commit": False} if how == "left" else {}))
+        bucket.stage.play([old[each] for each in stale], lambda _n: 0, 10_000)
+        if stale == (0, 1, 2) and how == "gave up":
+            return  # they have committed
+        outcomes, _ = bucket.stage.play(saves_of(2, 3), Random(1).randrange, 10_000)
+        assert outcomes == ["done"] * 3
+        found = sv.load("s3://bucket/run/ck")
+    assert {int(value) for array in found.values() for value in array.ravel()} == {2}
+
+
+def together(saves: list[Callable[[], Any]], choose: Callable[[int], int]) -> list[str]:
+    bucket = StagedBucket()
+    with on_stage(bucket):
+        return bucket.stage.play(saves, choose, 10_000)[0]
+
+
+def test_errors_of_the_merge_reach_every_process() -> None:
+    saves = saves_of(1, 3)
+    saves[1] = lambda: sv.save_shards(
+        "s3://bucket/run/ck",
+        {**tensors_of(1, 1, 3), "x": np.full(4, 9)},
+        process=1,
+        num_processes=3,
+        run="r",
+        timeout=8,
+    )
+    outcomes = together(saves, Random(3).randrange)
+    assert len(set(outcomes)) == 1 and outcomes[0].startswith("InconsistentTensor: The slice")
+    assert "process 1" in outcomes[0]
+
+
+def test_a_process_that_fails_ends_the_attempt_for_all() -> None:
+    def broken() -> None:
+        with mock.patch.object(attempts, "write_share", side_effect=StorageErrorOfTest):
+            saves_of(1, 2)[1]()
+
+    class StorageErrorOfTest(sv.errors.StorageError):
+        def __init__(self) -> None:
+            super().__init__("The disk is full.", "Free some space.")
+
+    outcomes = together([saves_of(1, 2)[0], broken], lambda number: number - 1)
+    assert not outcomes.count("done")
+
+
+def test_of_two_processes_with_one_number_nobody_returns() -> None:
+    for seed in range(5 if not EXHAUSTIVE else 100):
+        saves = [*saves_of(1, 2), saves_of(2, 2)[1]]
+        outcomes = together(saves, Random(seed).randrange)
+        named = [each for each in outcomes if "Process 1 of the run 'r'" in each]
+        assert "done" not in outcomes[:1] or outcomes.count("done") == 2, outcomes
+        assert named, outcomes
+
+
+def test_processes_that_disagree_on_their_number_all_get_an_error() -> None:
+    for seed in range(3):
+        outcomes = together([saves_of(1, 3)[0], saves_of(1, 2)[1]], Random(seed).randrange)
+        assert all("is one of 3, not 2" in each or "did not save" in each for each in outcomes)
+
+
+# --- Attempts that the caller names
+
+
+def test_shares_of_another_attempt_are_not_seen(tmp_path: Path) -> None:
+    path, run = tmp_path / "ck", {"num_processes": 2, "run": "1"}
+    sv.save_shards(path, demo_share(1, 0, 2), process=0, attempt="a", commit=False, **run)
+    for process in (1, 0):
+        share = demo_share(2, process, 2)
+        sv.save_shards(path, share, process=process, attempt="b", commit=False, **run)
+    with pytest.raises(IncompleteCheckpoint, match="Process 1 of 2 did not save"):
+        sv.commit_shards(path, attempt="a", **run)
+    for _ in range(2):
+        sv.commit_shards(path, attempt="b", **run)
+    assert sv.load(path)["step"] == 2
+    assert len(os.listdir(tmp_path)) == 3
+    with pytest.raises(IncompleteCheckpoint):
+        sv.commit_shards(path, attempt="a", **run)
+    for attempt, words in (("", "The attempt is empty"), (7, "attempts are strings")):
+        with pytest.raises(ArgumentError, match=words):
+            sv.commit_shards(path, attempt=attempt, **run)  # type: ignore[arg-type]
+
+
+def test_processes_that_know_their_attempt_wait_and_commit_in_any_order() -> None:
+    for seed in range(5):
+        bucket = StagedBucket()
+        with on_stage(bucket):
+            bucket.stage.play(saves_of(1, 3, attempt="a"), Random(seed).randrange, 20 + seed)
+            outcomes, _ = bucket.stage.play(
+                saves_of(2, 3, attempt="b"), Random(seed).randrange, 10_000
+            )
+            assert outcomes == ["done"] * 3
+            assert int(sv.load("s3://bucket/run/ck")["x"][0]) == 2
+
+
+# --- Cost
+
+
+class CountedBucket(MemoryBucket):
+    """A bucket that counts requests and bytes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.requests: Counter[str] = Counter()
+        self.moved: Counter[str] = Counter()
+
+    def note(self, what: str, nbytes: int = 0) -> None:
+        with self.lock:
+            self.requests[what] += 1
+            self.moved[threading.current_thread().name] += nbytes
+
+    def head(self, key: str) -> Head:
+        if not self.lock._is_owned():
+            self.note("head")
+        return super().head(key)
+
+    def listing(self, key: str) -> FolderListing:
+        self.note("list")
+        return super().listing(key)
+
+    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        self.note("get", nbytes)
+        return super().read(key, head, start, nbytes)
+
+    def change(self, what: str, do: Callable[[], None]) -> None:
+        self.note(what.partition(" ")[0])
+        super().change(what, do)
+
+
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+@pytest.mark.parametrize("count", [4, *[64] * EXHAUSTIVE])
+def test_the_requests_of_a_save_grow_with_the_processes_and_no_data_pass_through_one(
+    form: str, count: int
+) -> None:
+    """At most ten requests a process and some for the commit, no copy, each replica written once."""
+    bucket, url = CountedBucket(), f"s3://bucket/run/{form}"
+    table = np.random.default_rng(1).standard_normal((count, 20_000))
+    replica = np.arange(30_000.0)
+    errors: list[BaseException] = []
+
+    def save(process: int) -> None:
+        mine = {
+            "w": sv.LocalShard(table[process : process + 1], (process, 0), table.shape),
+            "x": replica,
+        }
+        try:
+            sv.save_shards(
+                url, mine, process=process, num_processes=count, run="r", format=form, timeout=120
+            )
+        except BaseException as error:  # noqa: BLE001 - shown below
+            errors.append(error)
+
+    with in_bucket(bucket):
+        for _ in range(2):  # a new checkpoint, and one in its place
+            bucket.requests.clear()
+            bucket.moved.clear()
+            threads = [threading.Thread(target=save, args=(each,)) for each in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert not errors
+            assert bucket.requests["copy"] == 0
+            assert bucket.requests.total() <= 10 * count + 8, bucket.requests
+            nbytes = table.nbytes + replica.nbytes
+            assert sum(bucket.moved.values()) <= nbytes / 100 * max(1, 64 / count)
+            stored = sum(map(len, bucket.files.values()))
+            assert nbytes <= stored <= nbytes * 1.01 + 1000 * count
+        assert np.array_equal(sv.load(url)["w"], table)
+        assert not sv.verify(url).damages
+
+
+def test_replicas_that_process_0_holds_are_compared_though_not_written(tmp_path: Path) -> None:
+    path, options = tmp_path / "ck", {"num_processes": 2, "run": "1"}
+    sv.save_shards(path, {"x": np.zeros(1000)}, process=0, commit=False, **options)
+    sv.save_shards(path, {"x": np.ones(1000)}, process=1, commit=False, **options)
+    data = [(tmp_path / name).stat().st_size for name in os.listdir(tmp_path) if "data" in name]
+    assert data == [8000]
+    with pytest.raises(InconsistentTensor, match="other values in process 1 than in process 0"):
+        sv.commit_shards(path, **options)

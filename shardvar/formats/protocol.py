@@ -280,6 +280,11 @@ class Sink(ABC):
         Called after an error or an interrupt, at any time; it does not raise ``StorageError``.
         """
 
+    @property
+    def forces_files(self) -> bool:
+        """True if the commit forces the data files to the disk, so that closing them need not."""
+        return False
+
     def is_in_place(self) -> bool:
         """Return True if another process may have put the same files in place, so that they must
         stay.

@@ -327,6 +327,15 @@ class _LentDirectory(LocalStorage):
         return create_local(self._join(self.attempt))
 
 
+@dataclass(frozen=True, slots=True)
+class UnforcedDirectory(LocalStorage):
+    """A directory whose new files are forced to the disk by the commit, all together."""
+
+    def create(self, name: str) -> LocalWritableFile:
+        """Open a new file for writing."""
+        return create_local(self._inside(name, with_folders=True), is_forced=False)
+
+
 def _attempt(name: str) -> str:
     """Return a name for one attempt at a file (``formats.unfinished.JOURNAL_ENDING``)."""
     return f"{name}.{secrets.token_hex(8)}.tmp"

@@ -43,6 +43,7 @@ from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
+from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.callbacks.call import ask_callback, overlay, overlay_entries
@@ -206,7 +207,11 @@ def carry_out(
     with target.storage.lock(target.stem):
         # Check, and plan.
         sink, token = _prepare(work, generation, free)
-        tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
+        storage = target.storage
+        # A journal says that its file is on the disk.
+        if generation is None and sink.forces_files and isinstance(storage, LocalStorage):
+            storage = UnforcedDirectory(storage.path)
+        tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, token)
         # Move, and commit.
         resume = generation is not None
         try:

@@ -32,7 +32,7 @@ from spec_tests.helpers.faulty_storage import (
 )
 from spec_tests.helpers.killed_writers import Series, object_series, rotating_series
 from spec_tests.helpers.system_calls import Disk, Event, snapshot, survivors
-from spec_tests.helpers.thoroughness import is_due
+from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
 
 Run = Callable[[Path], Any]
 
@@ -116,7 +116,8 @@ def find_loss(
     return ""
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+# A folder has many files; ``test_folders_of_arrays`` takes a sample of them.
+@pytest.mark.parametrize("form", WRITTEN if EXHAUSTIVE else [*FORMATS, "pt"])
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_power_cut_in_a_save_leaves_the_old_or_the_new_and_the_next_save_is_clean(
     form: str, is_there: bool, tmp_path: Path

@@ -42,8 +42,9 @@ from shardvar.planning.capabilities import Capabilities, are_grids, check_holds,
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.exchange import FolderBeside
+from shardvar.storage.exchange import FolderBeside, sync_all
 from shardvar.storage.local import LocalStorage
+from shardvar.storage.posix import writing
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
 
@@ -126,6 +127,11 @@ class FolderSink(FileSink):
         """[m] zeros: elements come first in their files."""
         return np.zeros(len(self.paths), np.int64)
 
+    @property
+    def forces_files(self) -> bool:
+        """True on a disk: many small files are forced faster together than one by one."""
+        return self.storage.local_path is not None
+
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished chunks in place, the index last."""
         storage = self.storage
@@ -165,7 +171,11 @@ class FolderSink(FileSink):
         """Put all files in place, one after the other."""
         storage, state = self.storage, State.OLD
         try:
-            # Prepare: the name of the new index must be on the disk before an array is removed or
+            # Prepare: nothing names the chunks yet.
+            if storage.local_path is not None:
+                with writing(storage.path):
+                    sync_all(os.path.join(storage.local_path, name) for name in self.asides)
+            # The name of the new index must be on the disk before an array is removed or
             # made.
             storage.announce([self._index_aside, *self.documents])
             write_file(storage, self._index_aside, self.content)

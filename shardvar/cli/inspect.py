@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from shardvar.cli.folder_notes import num_lines
 from shardvar.cli.listing import print_choices
-from shardvar.cli.output import print_json, progress
+from shardvar.cli.output import print_json, progress, warn
 from shardvar.cli.overview import print_overview
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
+from shardvar.formats.parts import delta_of
 from shardvar.planning.index import find_ties
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.newest import candidates_of
@@ -23,6 +24,7 @@ from shardvar.verbs.parameters import ParameterCount
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
 from shardvar.verbs.scalars import read_scalars
+from shardvar.wire.kinds import FileKind
 
 if TYPE_CHECKING:
     from shardvar.verbs.compare.stats import Statistics
@@ -47,9 +49,13 @@ def execute(arguments: Namespace) -> int:
     with Reader(one.path, one.format.name, one.open()) as reader:
         tensors = list_tensors(reader, arguments.filter, arguments.exclude)
         measured = _measure(reader, tensors) if arguments.stats else {}
+        table = reader.entries().slices.tensors
+        delta = delta_of(one.storage, reader.format, reader.metadata.user, table)
         if arguments.json:
-            _print_json(reader, tensors, measured, arguments)
+            _print_json(reader, tensors, measured, arguments, delta)
         else:
+            if delta:
+                warn(f"! This is {delta.what}. {delta.remedy}")
             print_overview(reader, tensors, measured, arguments)
     values = [each for each in measured.values() if not isinstance(each, ReadError)]
     return _FOUND if any(is_odd(each) for each in values for is_odd in unwanted) else 0
@@ -84,7 +90,11 @@ def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
 
 
 def _print_json(
-    reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace
+    reader: Reader,
+    tensors: Sequence[Tensor],
+    measured: _StatisticsByKey,
+    arguments: Namespace,
+    delta: FileKind | None,
 ) -> None:
     listed = []
     scalars = read_scalars(reader, [each.key for each in tensors if each.shape == ()])
@@ -110,6 +120,7 @@ def _print_json(
             "format": reader.format,
             "writer": metadata.writer,
             "description": metadata.description,
+            "delta": delta and delta.what,
             "metadata": dict(metadata.user),
             "ties": find_ties(reader.entries()),
             "num_tensors": len(tensors),

@@ -142,7 +142,7 @@ def _add_verify(commands: "Commands[Parser]") -> None:
     add_exclude(group)
     group = parser.add_argument_group("checks")
     group.add_argument(
-        "--strict", action="store_true", help="exit with 1 if a tensor has no checksum"
+        "--strict", action="store_true", help="exit with 1 unless checksums cover everything"
     )
     group.add_argument(
         "--against", metavar="FILE", help="compare with this manifest, not with PATH.sha256"

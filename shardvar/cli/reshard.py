@@ -17,6 +17,7 @@ from shardvar.cli.output import (
     note,
     one_line,
     print_json,
+    printable,
     progress,
     say,
     short_path,
@@ -218,6 +219,11 @@ def _print_report(
         pairs = [f"{key!r} and {first!r}" for key, first in report.untied]
         more = f" and {len(pairs) - MAX_NAMED} more pairs" if len(pairs) > MAX_NAMED else ""
         print(f"written twice, and one in the source: {', '.join(pairs[:MAX_NAMED])}{more}")
+    if report.left_out:
+        keys = ", ".join(map(printable, report.left_out))
+        note(
+            f"note: left out {keys}: {report.format} holds no strings, and only TensorFlow reads it"
+        )
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

@@ -1,7 +1,7 @@
 """``shardvar verify``: check every checksum, region and file of a checkpoint.
 
 0  everything was read, and compared if its format has a checksum of it; ``--strict`` makes it 1
-   where one is missing
+   where one is missing, also of keys, dtypes and shapes
 1  something is damaged
 3  nothing is damaged, and something could not be read or compared
 """
@@ -35,7 +35,7 @@ from shardvar.verbs.compare.manifest import manifest_beside
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import open_checkpoint
-from shardvar.verbs.reports import DAMAGED, SCHEMA, VerifyReport
+from shardvar.verbs.reports import DAMAGED, OK, SCHEMA, VerifyReport
 from shardvar.verbs.verify import verify
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
@@ -74,7 +74,11 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         told.append(report.to_json())
         if not arguments.json and (codes[-1] or not arguments.quiet):
             print_report(report, strict, arguments.all, indent="  " * (len(paths) > 1))
-            if len(paths) == 1 and not arguments.quiet and (remedy := _remedy(report, path)):
+            if (
+                len(paths) == 1
+                and not arguments.quiet
+                and (remedy := _remedy(report, path, strict))
+            ):
                 note(f"hint: {remedy}")
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
@@ -92,10 +96,10 @@ def _space() -> None:
         print()
 
 
-def _remedy(report: VerifyReport, path: str) -> str | None:
+def _remedy(report: VerifyReport, path: str, strict: bool) -> str | None:
     """Return what to do about a checkpoint that cannot be verified, or that has both damaged and
     intact tensors."""
-    if report.is_bare_format and report.ok:
+    if report.ok and (report.is_bare_format or (strict and report.verdict != OK)):
         return (
             f"Run `shardvar digest {shlex.quote(path)} --write` to store digests that `verify` "
             "will check."
@@ -113,12 +117,12 @@ def _remedy(report: VerifyReport, path: str) -> str | None:
 
 
 def code_of_report(report: VerifyReport, strict: bool = False) -> int:
-    """Return the exit code that a report means; ``strict`` asks for a checksum of every tensor."""
+    """Return the exit code that a report means; ``strict`` asks for checksums of everything."""
     if report.damages:
         return _NO
     if report.uncompared:
         return _NOT_VERIFIED
-    return _NO if strict and report.unguarded else _OK
+    return _NO if strict and report.verdict != OK else _OK
 
 
 def verify_with_progress(
@@ -191,7 +195,7 @@ def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
             "attention",
             f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:",
         )
-    return "good", "ok:"
+    return ("good" if report.verdict == OK else "attention"), f"{report.verdict}:"
 
 
 def _compared(report: VerifyReport, strict: bool) -> str:
@@ -214,8 +218,8 @@ def _compared(report: VerifyReport, strict: bool) -> str:
         keys = named([each.key for each in report.unguarded])
         which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
         return f"{read}; {which} without a checksum, {keys}: structure only"
-    return (
-        read
-        if report.damages or report.uncompared or not report.num_tensors
-        else f"{read}, every checksum matches"
-    )
+    if report.damages or report.uncompared:
+        return read
+    text = f"{read}, every checksum matches" if report.num_tensors else read
+    limit = f"; no checksum covers keys, dtypes and shapes ({report.bare_index})"
+    return text + limit * bool(report.bare_index)

@@ -1,4 +1,4 @@
-"""Saves in parts: files that are a checkpoint only together, and that no format joins.
+"""Saves in parts, which no format joins, and deltas: files that are not a checkpoint by themselves.
 
 Each process of a job wrote what it had, and nothing in a file says that it has a part of a tensor.
 So their folder is one location, which says what it is when it is opened, and never several
@@ -28,10 +28,13 @@ from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
 from shardvar.pictures.words import named
 from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.index import Index
+from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import FileKind
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.strict_json import parse_json
 
 INTERRUPTED = "The save was interrupted: take the step before it, and remove this folder."
 """The remedy for a folder of a save that was cut short."""
@@ -93,7 +96,7 @@ _PART = re.compile(rf"(?<![a-z])(?:{_WORD})[-_.]?(\d{{1,18}})", re.IGNORECASE)
 _JOINED = re.compile(r"shard-\d+-.*-of-\d+\.safetensors")
 """The parts that the format safetensors joins."""
 COMMON, _RANKWISE_INDEX = "common.pt", "metadata.pkl"
-_INDEX_NBYTES = 1 << 26
+_INDEX_NBYTES, _MAX_DEPTH = 1 << 26, 32
 
 
 def is_part(name: str) -> bool:
@@ -247,9 +250,11 @@ def find_part(folder: Storage, name: str) -> tuple[FileKind, list[str]] | None:
     return (kind, [os.path.join(above, each, name) for each in group]) if group else None
 
 
-def check_not_a_part(folder: Storage, name: str) -> None:
-    """Raise ``UnsupportedError`` if a source that is given by itself is a part of a save."""
-    part = find_part(folder, name)
+def check_not_a_part(form: Format, folder: Storage, name: str, is_alone: bool) -> None:
+    """Raise the error of a source that is a save in parts, or a part that is given by itself."""
+    if isinstance(form, PartsFormat):
+        form.open(folder, name)
+    part = find_part(folder, name) if is_alone else None
     if part is None:
         return
     kind, paths = part
@@ -297,3 +302,79 @@ class PartsFormat(Format):
         """Raise the error that says what it is."""
         error = IncompleteCheckpoint if self.kind.is_lost else UnsupportedError
         raise error(f"The folder {storage.path} is {self.kind.what}.", self.kind.remedy)
+
+
+# Published weight deltas: the changes between two versions of a model, under the names of its
+# tensors or with endings. Each has its own signs, and none says the dtype of the model.
+
+_DELTA_REMEDY = (
+    "Apply it to its base with the program that published it, and give the result; or copy its files "
+    "as they are."
+)
+_SPARSE = ((".indices", ".values"), (".idx", ".val"))
+_DIGEST = re.compile(r"[0-9a-f]{8,64}|\d{1,20}")
+_MANIFESTS = {
+    "manifest.json": {"base_version", "payload_files"},
+    "sparse_manifest.json": {"base_step", "patch_files"},
+}
+"""The files next to a delta that name its base, and the keys that they have for it."""
+
+
+def delta_of(
+    storage: Storage, form: str, user: Mapping[str, str], tensors: TensorTable
+) -> FileKind | None:
+    """Return what a checkpoint is that has only the changes of a model; None for a model.
+
+    ``user`` is the metadata, and ``form`` the format: safetensors is the one of all such programs.
+    """
+    details = _delta_details(storage, user, tensors) if form == "safetensors" else None
+    if details is None:
+        return None
+    what = "a published weight delta, the changes between two versions of a model and no model"
+    return FileKind(f"{what}{f' ({details})' * bool(details)}", _DELTA_REMEDY)
+
+
+def check_no_delta(storage: Storage, form: str, index: Index) -> None:
+    """Raise ``UnsupportedError`` for a checkpoint that has only the changes of a model."""
+    tables = [*index.scan()] if form == "safetensors" else []
+    delta = (
+        delta_of(storage, form, index.metadata.user, tables[0].slices.tensors) if tables else None
+    )
+    if delta:
+        raise UnsupportedError(f"{storage.path} has {delta.what}.", delta.remedy)
+
+
+def _delta_details(storage: Storage, user: Mapping[str, str], tensors: TensorTable) -> str | None:
+    """Return what a delta says of itself, maybe nothing; None for a model."""
+    keys = [*tensors.keys]
+    if "delta_encoding" in user:
+        named = ("delta_encoding", "compression_format", "version", "base_version")
+        return ", ".join(f"{name} {user[name]}" for name in named if name in user)
+    if user.get("format") == "sparse_weight_patch":
+        return "sparse_weight_patch" if user.get("sparse") == "True" else None
+    if {*keys} == {"__positions__", "__values__"}:
+        return "positions and values"
+    pairs = [
+        f"{key.removesuffix(at)}{value}"
+        for at, value in _SPARSE
+        for key in keys
+        if key.endswith(at)
+    ]
+    if keys and 2 * len(pairs) == len(keys) and {*pairs} <= {*keys}:
+        return "positions and values"
+    are_bytes = all(tensors.dtype(row) == "uint8" for row in range(len(tensors)))
+    if keys and are_bytes and all(_DIGEST.fullmatch(user.get(key, "")) for key in keys):
+        return "encoded bytes, and a checksum of each tensor"
+    there = storage.names()
+    for name, fields in _MANIFESTS.items():
+        if name in there and fields <= _fields_of(storage, name):
+            return f"as {name} says"
+    return None
+
+
+def _fields_of(storage: Storage, name: str) -> set[str]:
+    try:
+        document = parse_json(read_beginning(storage, name, _INDEX_NBYTES), _MAX_DEPTH)
+    except ShardvarError:
+        return set()
+    return {*document} if isinstance(document, dict) and document.get("type") != "full" else set()

@@ -158,6 +158,14 @@ class Source(ABC):
         """
         return None
 
+    @property
+    def bare_index(self) -> str:
+        """The file whose keys, dtypes and shapes no checksum covers; empty if checksums cover them.
+
+        A format says "" only if any changed bit of them is found: ``verify`` says "ok" then.
+        """
+        return "the index"
+
     def compare_bytes(self, key: str) -> bool:
         """Compare the checksums of a key that cannot be read, since its dtype cannot be held.
 

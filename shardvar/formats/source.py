@@ -78,6 +78,11 @@ class WrappedSource(Source):
         """Return True if the inner source guards a key."""
         return self.inner.is_guarded(key)
 
+    @property
+    def bare_index(self) -> str:
+        """The file of the inner source that no checksum covers."""
+        return self.inner.bare_index
+
     def compare_bytes(self, key: str) -> bool:
         """Let the inner source compare."""
         return self.inner.compare_bytes(key)

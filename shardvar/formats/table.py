@@ -133,7 +133,7 @@ differently."""
 
 _COMPANION = re.compile(
     r"(data|dataloader|dl_state_dict|optimizer|(lr_)?scheduler|grad_scaler|scaler|sampler|rng_states?|recipe_state|"
-    r"train(er|ing)?_(args|state))([_-]\d+)*\.(pth?|bin)"
+    r"train(er|ing)?_(args|state))([_-]\d+)*\.(pth?|bin|safetensors)(\.index\.json)?"
 )
 """Names of files that hold the state of a run and no model: the names of verl, Accelerate,
 transformers and torchtune."""
@@ -245,7 +245,7 @@ def is_side(name: str) -> bool:
 
 
 def is_companion(name: str) -> bool:
-    """Return True if a file of torch.save has a name that a trainer gives to files next to its
+    """Return True if a file has a name that a trainer gives to files next to its
     model.
 
     >>> is_companion("scheduler.bin"), is_companion("rng_state_3.pth"), is_companion("pytorch_model.bin")

@@ -137,8 +137,7 @@ def _found_at(storage: Storage, name: str) -> list[Location]:
     found = _locate(storage, name)
     # Megatron's file of common values means its folder, also by its own path.
     if name in ("", COMMON) and (kind := kind_of_parts(storage, [each.name for each in found])):
-        form = PartsFormat(kind)
-        return [Location(form, storage, form.name)]
+        return [_location(PartsFormat(kind), storage, "parts")]
     if not found and not name and _VARIABLES in storage.folders():
         found = _locate(storage.folder(_VARIABLES), "")
     return found
@@ -153,9 +152,10 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
             sides.append(form)
         else:
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
-    if not found:
+    if all(is_companion(each.name) for each in found):
         for form in sides:
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
+    if not name:
         found = [each for each in found if not is_companion(each.name)] or found
     # The ending is believed: another format may know the same file by its bytes, and yields, unless
     # it has an index.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from shardvar.errors import ShardvarError
 from shardvar.formats.parts import PartsFormat
+from shardvar.formats.safetensors.names import all_checkpoints
 from shardvar.formats.table import formats_of, is_side
 from shardvar.storage.links import outer_links
 from shardvar.storage.local import split_place
@@ -45,7 +46,8 @@ def find_omissions(path: Path) -> Omissions:
     if folder is None or not found or any(isinstance(each.format, PartsFormat) for each in found):
         return Omissions()
     here = [each for each in found if each.storage == storage]
-    files = sorted({each.name for each in _side_files(storage)} - {each.name for each in here})
+    others = {each.name for each in _side_files(storage)}.union(all_checkpoints(storage))
+    files = sorted(others - {each.name for each in here})
     folders: list[Location] = []
     # The folders in a checkpoint that is a folder itself are its own.
     if here and not any(each.is_folder for each in here):

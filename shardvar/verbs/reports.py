@@ -71,6 +71,9 @@ class WriteReport:
     """The tensors that a reshard left out because they cannot be read, with the reasons."""
     untied: tuple[tuple[str, str], ...] = ()
     """Pairs of tensors that share their bytes in the source, and have their own in the target."""
+    left_out: tuple[str, ...] = ()
+    """The keys that a reshard left out because the format cannot hold them, and only the program
+    that wrote them needs them: the graph of objects of TensorFlow."""
     dry_run: bool = False
     """True if nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)
@@ -91,6 +94,7 @@ class WriteReport:
             "file_nbytes": list(self.file_nbytes),
             "exceeding": [asdict(each) for each in self.exceeding],
             "lost": [each.to_json() for each in self.lost],
+            "left_out": list(self.left_out),
         }
         fields = asdict(replace(self, planned=None))
         del fields["planned"]
@@ -105,8 +109,13 @@ class WriteReport:
 
 
 OK, DAMAGED, NOT_VERIFIABLE = "ok", "damaged", "not verifiable"
-"""The outcomes of a tensor: every byte was compared with a checksum and is right; it is wrong;
-neither is known."""
+"""The outcomes of a tensor: its key, dtype, shape and every byte of its values were compared with
+checksums and are right; it is wrong; neither is known."""
+VALUES_MATCH = "values match"
+"""The outcome of a tensor whose values agree with checksums, and whose key, dtype and shape no
+checksum covers."""
+COMPLETE, NOT_VERIFIED = "complete", "not verified"
+"""The verdicts on checkpoints that lack checksums of values, or could not be read whole."""
 
 NO_CHECKSUMS = "The format keeps no checksum of it: only its structure was verified."
 """The reason where no file of the format has a checksum."""
@@ -151,7 +160,9 @@ class VerifyReport:
     unverified: tuple[Unverified, ...] = ()
     """The tensors that are not verifiable."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
-    """By key: ``"ok"``, ``"damaged"`` or ``"not verifiable"``."""
+    """By key: ``"ok"``, ``"values match"``, ``"damaged"`` or ``"not verifiable"``."""
+    bare_index: str = ""
+    """The file whose keys, dtypes and shapes no checksum covers; empty if they are covered."""
 
     @property
     def ok(self) -> bool:
@@ -173,6 +184,22 @@ class VerifyReport:
         """True if the format keeps no checksums; False if only this checkpoint may lack them."""
         return any(each.message == NO_CHECKSUMS for each in self.unguarded)
 
+    @property
+    def verdict(self) -> str:
+        """The answer in a word or two, derived from what checksums cover.
+
+        ``"ok"`` if keys, dtypes, shapes and all values are covered and right, ``"values match"`` if
+        only values are covered, ``"complete"`` if some have no checksum or there is no tensor;
+        ``"damaged"``; ``"not verified"`` if something could not be read.
+        """
+        if self.damages:
+            return DAMAGED
+        if self.uncompared:
+            return NOT_VERIFIED
+        if self.unguarded or (self.bare_index and not self.num_tensors):
+            return COMPLETE
+        return VALUES_MATCH if self.bare_index else OK
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys.
 
@@ -185,7 +212,7 @@ class VerifyReport:
             "unverified": [asdict(each) for each in self.unverified],
             "outcomes": dict(self.outcomes),
         }
-        return {"schema": SCHEMA, "ok": self.ok, **fields, **lists}
+        return {"schema": SCHEMA, "ok": self.ok, **fields, **lists, "verdict": self.verdict}
 
     def _repr_html_(self) -> str:
         """The report as a table, for notebooks."""
@@ -236,7 +263,7 @@ def _verify_html(report: VerifyReport) -> str:
     rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages]
     rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
     if not rows:
-        return html_block(f"{'complete' if report.unguarded else 'ok'}: {report.path}", about)
+        return html_block(f"{report.verdict}: {report.path}", about)
     table = html_table(
         ("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
     )

@@ -23,13 +23,13 @@ import numpy as np
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import open_below
-from shardvar.formats.parts import PartsFormat, check_not_a_part
+from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
-from shardvar.verbs.carried import find_objects
+from shardvar.verbs.carried import find_objects, graph_left_out
 from shardvar.verbs.conversions import Conversions, stored_entries
 from shardvar.verbs.joining import open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
@@ -204,6 +204,7 @@ def _reshard(
     plan: Callable[..., WritePlan],
     move: Callable[..., WriteReport] | None,
 ) -> WriteReport:
+    check_no_delta(found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
     kept = (
@@ -211,6 +212,8 @@ def _reshard(
         if len(found) > 1
         else select_keys(reader.keys(), changes.filter, changes.exclude)
     )
+    left_out = graph_left_out(reader, goal.format, kept)
+    kept -= {*left_out}
     objects = find_objects(reader, goal.format, kept)
     lost: tuple[Damage, ...] = ()
     if changes.keep_going:
@@ -239,12 +242,12 @@ def _reshard(
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
     generation = _generation(found, reader, payloads, work)
     if move is None:
-        return replace(preview(work, generation), lost=lost, untied=untied)
+        return replace(preview(work, generation), lost=lost, untied=untied, left_out=left_out)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
     for error in reader.source.storage_errors(kept - gone).values():
         raise error
-    return replace(move(work, payloads, generation), lost=lost, untied=untied)
+    return replace(move(work, payloads, generation), lost=lost, untied=untied, left_out=left_out)
 
 
 def _keeps_ties(goal: Location, changes: Changes) -> bool:
@@ -300,10 +303,7 @@ def _find(
         )
     found = list(map(find_checkpoint, sources))
     for each in found:
-        if isinstance(each.format, PartsFormat):
-            each.open()  # the error says what it is
-    if len(found) == 1:
-        check_not_a_part(found[0].storage, found[0].name)
+        check_not_a_part(each.format, each.storage, each.name, is_alone=len(found) == 1)
     goal = find_target(target, format, otherwise=found[0].format.name)
     for each in found:
         if is_same(each, goal):

@@ -11,14 +11,17 @@ exactly once.
    (``compare.manifest``).
 
 Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of
-three outcomes:
+four outcomes:
 
-    ok               every byte was compared with a checksum, and is right
+    ok               key, dtype, shape and every byte of its values were compared with checksums,
+                     and are right
+    values match     the values were, and no checksum covers the key, dtype and shape
     damaged          a checksum, a law of the format or the values are wrong
     not verifiable   it was read and the format has no checksum of it; or it could not be read,
                      though it may be whole
 
-The format says which keys its checksums cover (``formats.protocol``). A tensor that could not be
+The format says which keys its checksums cover, and whether they cover the index
+(``formats.protocol``). All else follows from that (``VerifyReport.verdict``). A tensor that could not be
 read keeps the report from being ``ok``, covered or not; one that was read and that nothing covers
 does not, and is named.
 """
@@ -42,6 +45,7 @@ from shardvar.errors import (
     ReadError,
     UnsupportedError,
 )
+from shardvar.formats.parts import delta_of
 from shardvar.formats.protocol import Finding, Source
 from shardvar.pictures.words import count
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, take_tensors
@@ -66,6 +70,7 @@ from shardvar.verbs.reports import (
     NO_CHECKSUMS,
     NOT_VERIFIABLE,
     OK,
+    VALUES_MATCH,
     Unverified,
     VerifyReport,
 )
@@ -240,19 +245,30 @@ def _report(found: Location, source: Source, check: Check, choose: _Choose | Non
     unverified = _unverified(
         guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
     )
+    delta = _delta_note(found, source, tables)
     return VerifyReport(
         path=found.path,
         format=found.format.name,
         damages=tuple(damages),
-        notes=(*(_sentence(each) for each in findings if not each.is_damage), *note),
+        notes=(*(_sentence(each) for each in findings if not each.is_damage), *note, *delta),
         unverified=tuple(unverified),
-        outcomes=_outcomes(guarded, unverified, damaged),
+        outcomes=_outcomes(guarded, unverified, damaged, VALUES_MATCH if source.bare_index else OK),
+        bare_index=source.bare_index,
         num_tensors=len(guarded),
         num_slices=sum(len(entries) for entries in tables),
         num_files=len(source.index.files),
         read_nbytes=read.total(),
         unguarded_nbytes=sum(nbytes for key, nbytes in read.items() if not guarded[key]),
     )
+
+
+def _delta_note(found: Location, source: Source, tables: Sequence[EntryTable]) -> list[str]:
+    """A note on a checkpoint that has only the changes of a model."""
+    if found.format.name != "safetensors" or not tables:  # no other has any
+        return []
+    user, tensors = source.index.metadata.user, tables[0].slices.tensors
+    delta = delta_of(found.storage, found.format.name, user, tensors)
+    return [f"It is {delta.what}."] if delta else []
 
 
 def _chosen(
@@ -352,9 +368,12 @@ def _unverified(
 
 
 def _outcomes(
-    keys: Iterable[str], unverified: Sequence[Unverified], damaged: Collection[str | None]
+    keys: Iterable[str],
+    unverified: Sequence[Unverified],
+    damaged: Collection[str | None],
+    right: str,
 ) -> dict[str, str]:
-    outcomes = dict.fromkeys(keys, OK) | {each.key: NOT_VERIFIABLE for each in unverified}
+    outcomes = dict.fromkeys(keys, right) | {each.key: NOT_VERIFIABLE for each in unverified}
     return outcomes | {key: DAMAGED for key in damaged if key is not None}
 
 

@@ -690,14 +690,14 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         (
             "inspect",
             path,
-        ): "schema path format writer description metadata ties num_tensors num_parameters "
+        ): "schema path format writer description delta metadata ties num_tensors num_parameters "
         "parameters_by_dtype num_slices nbytes files num_settings tensors",
         ("show", path, "step"): "schema key dtype full_shape shape verified values",
         (
             "verify",
             path,
         ): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
-        "unguarded_nbytes unverified outcomes",
+        "unguarded_nbytes unverified outcomes bare_index verdict",
         (
             "diff",
             path,
@@ -712,7 +712,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         ): "schema path format description num_tensors num_slices nbytes "
         "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds "
         "num_empty_files "
-        "exceeding num_objects reused_files lost untied dry_run num_files verified",
+        "exceeding num_objects reused_files lost untied left_out dry_run num_files verified",
     }
     for words, names in expected.items():
         assert list(run(*words, "--json").json) == names.split()

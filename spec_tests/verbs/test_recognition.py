@@ -5,10 +5,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shardvar as sv
 from shardvar.errors import (
+    AmbiguousPath,
     CheckpointNotFound,
     IncompleteCheckpoint,
     MalformedCheckpoint,
@@ -17,7 +19,10 @@ from shardvar.errors import (
 )
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs import foreign
+from spec_tests.helpers.command_line import Run, run
 from spec_tests.wire.test_kinds import KINDS, POINTER
+
+__all__ = ["run"]
 
 
 def error_of(path: Path) -> ShardvarError:
@@ -173,3 +178,39 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert type(error_of(tmp_path / "pipe")) is MalformedCheckpoint
     assert LocalStorage(str(tmp_path)).names() == ["pipe"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["consolidated.safetensors", "optimizer.safetensors", "optimizer.pt", "ema.safetensors"],
+)
+@pytest.mark.parametrize("prefix", ["model", "diffusion_pytorch_model"])
+def test_the_index_of_the_hub_speaks_for_its_folder(
+    prefix: str, other: str, tmp_path: Path, run: Run
+) -> None:
+    """In every command, and a note names what was passed over."""
+    tensors = {"a": np.ones(3), "b": np.ones(4)}
+    sv.save(tmp_path / f"{prefix}.safetensors", tensors, policy=sv.BalancedPolicy(2))
+    sv.save(tmp_path / other, {"c": np.ones(5)})
+    assert sorted(sv.load(tmp_path)) == ["a", "b"]
+    index = f"{prefix}.safetensors.index.json"
+    for words in (["inspect"], ["verify"], ["show"], ["digest"], ["reshard", tmp_path / "o.npz"]):
+        outcome = run(words[0], tmp_path, *words[1:])
+        assert outcome.code == 0 and other in outcome.err
+        assert words[0] not in ("inspect", "verify") or index in outcome.out
+    assert sorted(sv.load(tmp_path / other)) == ["c"]
+
+
+def test_an_adapter_next_to_a_model_is_a_question(tmp_path: Path) -> None:
+    sv.save(tmp_path / "model.safetensors", {"a": np.ones(3)})
+    sv.save(tmp_path / "adapter_model.safetensors", {"a": np.ones(3)})
+    with pytest.raises(AmbiguousPath):
+        sv.load(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["consolidated.safetensors", "optimizer.safetensors"])
+def test_a_model_comes_before_its_original_and_its_optimizer(other: str, tmp_path: Path) -> None:
+    sv.save(tmp_path / other, {"b": np.ones(3)})
+    assert sorted(sv.load(tmp_path)) == ["b"]
+    sv.save(tmp_path / "model.safetensors", {"a": np.ones(3)})
+    assert sorted(sv.load(tmp_path)) == ["a"]

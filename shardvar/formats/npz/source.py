@@ -226,6 +226,11 @@ class NpzSource(FileSource):
         return CRC32
 
     @property
+    def bare_index(self) -> str:
+        """Empty: members have checksums, and their names are in the archive twice."""
+        return ""
+
+    @property
     def data(self) -> DataFiles:
         """The archive."""
         return self.contents.files

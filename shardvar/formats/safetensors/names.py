@@ -31,6 +31,8 @@ SET_INDEX_SUFFIX = ".safetensors.index.json"
 _INDEX = re.compile(r"(.*)\.safetensors(\.[^.]+)?\.index(\.[^.]+)?\.json", re.DOTALL)
 _PART = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\.[^.]+)?\.safetensors", re.DOTALL)
 _SHARD = re.compile(r"shard-(\d{5,})-(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.DOTALL)
+_HUB, _ORIGINAL = ("model", "diffusion_pytorch_model"), "consolidated"
+"""The prefixes that from_pretrained of Hugging Face looks for, and Mistral's for the same model."""
 _DIGITS = 10
 """Ten digits are more files than can exist; a hostile name must not cost work."""
 
@@ -151,7 +153,7 @@ def find_safetensors(storage: Storage, name: str) -> list[str]:
     """Return the files, the indexes of sets, and the first files of shards that a name may mean."""
     names = storage.names()
     if not name:
-        return _all_checkpoints(storage, names)
+        return _as_on_the_hub(all_checkpoints(storage))
     if name in names:
         # A file of a set means the set, if its index exists; else it is read by itself.
         part = split_part_name(name)
@@ -191,8 +193,32 @@ def _indexes_of(prefix: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if is_set_index(name) and prefix_of(name) == prefix]
 
 
-def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
+def _as_on_the_hub(found: list[str]) -> list[str]:
+    """Return the checkpoints that from_pretrained of Hugging Face takes a directory for, if it has
+    their names; else all.
+
+    An index speaks for the directory, and any model before the original files of Mistral. Adapters
+    and variants stay: which one is meant is a question.
+
+    >>> _as_on_the_hub(["consolidated.safetensors", "ema.safetensors", "model.safetensors.index.json"])
+    ['model.safetensors.index.json']
+    >>> _as_on_the_hub(["consolidated.safetensors", "ema.safetensors", "model.safetensors"])
+    ['ema.safetensors', 'model.safetensors']
+    """
+    for prefix in _HUB:
+        if set_index_name(prefix) in found:
+            return [
+                name
+                for name in found
+                if prefix_of(name).partition(".")[0] == prefix or name.startswith("adapter_")
+            ]
+    has_model = any(prefix_of(name) in _HUB for name in found)
+    return [name for name in found if not (has_model and prefix_of(name) == _ORIGINAL)]
+
+
+def all_checkpoints(storage: Storage) -> list[str]:
     """Return the checkpoints of a directory: its sets, and files outside of sets."""
+    names = storage.names()
     indexes = [name for name in names if is_set_index(name)]
     prefixes = set(map(prefix_of, indexes))
     found = set(indexes)

@@ -284,6 +284,8 @@ class BundleSource(FileSource):
     """The index, and the open files."""
     made: MadePayloads = field(default_factory=MadePayloads, compare=False)
     """Payloads of strings that are made as a whole."""
+    bare_index: str = field(default="", init=False, compare=False)
+    """Empty: each block of the index has a checksum."""
 
     @property
     def index(self) -> TableIndex:

@@ -395,9 +395,8 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     file = np.array([number.get(name, 0) for name in items.file], np.int64)
     index = DcpIndex(items, data, slices, file, faults)
     look = lambda: [*remarks, *_strays(storage, names)]  # noqa: E731
-    return TorchSource(
-        index, data, index.views, index.payloads, look, index.read_objects, index.is_guarded
-    )
+    rest = look, index.read_objects, index.is_guarded
+    return TorchSource(index, data, index.views, index.payloads, *rest, bare_index=METADATA)
 
 
 def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:

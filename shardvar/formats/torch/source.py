@@ -58,6 +58,8 @@ class TorchSource(FileSource):
     """Returns True for a key whose bytes all have a checksum that is compared."""
     storages: StorageChecks = StorageChecks()
     """The checksums that cover more than a tensor."""
+    bare_index: str = field(default="")
+    """The index of a distributed checkpoint; the pickle of torch.save is covered by a checksum."""
 
     @property
     def crc(self) -> Checksum:

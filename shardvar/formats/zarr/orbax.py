@@ -223,6 +223,12 @@ class OrbaxSource(ZarrSource):
         chunks = self.contents.by_key.get(key)
         return self.convention.is_database and chunks is not None and self._is_inline(chunks)
 
+    @property
+    def bare_index(self) -> str:
+        """The index of plain chunks; the nodes of a database have checksums, and its arrays are
+        compared with the index."""
+        return "" if self.convention.is_database else TREE
+
     def _is_inline(self, chunks: Chunks) -> bool:
         """Return True if all chunks are in nodes of the database."""
         path = chunks.description.path

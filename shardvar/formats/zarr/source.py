@@ -71,6 +71,11 @@ class ZarrSource(FileSource):
         """The checksum of chunks that are read in place; the decoder compares the others'."""
         return CRC32C
 
+    @property
+    def bare_index(self) -> str:
+        """The descriptions of the arrays."""
+        return "the JSON of the arrays"
+
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         number = int(entries.start[row])

@@ -352,4 +352,5 @@ def confirm(
         unguarded_nbytes=sum(
             nbytes[each.key] for each in report.unguarded if each.key not in settled
         ),
+        bare_index="" if right == {*report.outcomes} else report.bare_index,  # digests cover it
     )

@@ -245,7 +245,7 @@ def _report(found: Location, source: Source, check: Check, choose: _Choose | Non
     unverified = _unverified(
         guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
     )
-    delta = _delta_note(found, source, tables)
+    delta = _delta_note(found, source, tables) if found.format.name == "safetensors" else []
     return VerifyReport(
         path=found.path,
         format=found.format.name,
@@ -264,7 +264,7 @@ def _report(found: Location, source: Source, check: Check, choose: _Choose | Non
 
 def _delta_note(found: Location, source: Source, tables: Sequence[EntryTable]) -> list[str]:
     """A note on a checkpoint that has only the changes of a model."""
-    if found.format.name != "safetensors" or not tables:  # no other has any
+    if not tables:
         return []
     user, tensors = source.index.metadata.user, tables[0].slices.tensors
     delta = delta_of(found.storage, found.format.name, user, tensors)

@@ -257,15 +257,13 @@ class NativeSource(FileSource):
     data: DataFiles = field()
     """The data files."""
 
+    bare_index = ""
+    """Empty: each block of the index has a checksum."""
+
     @property
     def crc(self) -> Checksum:
         """The kind of checksum that guards payloads and runs."""
         return CRC32C
-
-    @property
-    def bare_index(self) -> str:
-        """Empty: each block of the index has a checksum."""
-        return ""
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""

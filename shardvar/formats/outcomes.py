@@ -15,10 +15,7 @@ class State(Enum):
 
     OLD = "What was there before is as it was."
     NEW = "The new checkpoint is in place, but may not survive a power cut."
-    NEITHER = (
-        "The old checkpoint is removed, and the new one is not whole: its files stay until it is "
-        "written again."
-    )
+    NEITHER = "The old checkpoint is removed, and the new one is not in place."
     ASIDE = (
         "What was there before is next to its place, under a name that ends in .was.tmp: rename it "
         "back, or write again, which does so first."

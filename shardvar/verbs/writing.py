@@ -340,7 +340,7 @@ def _manner(target: Location) -> str:
     if target.storage.local_path is not None:
         return ""
     return (
-        ", which cannot be done in one step in a bucket: the old one is removed first, and a crash "
+        ", which this format cannot do in one step in a bucket: the old one is removed first, and a crash "
         "or an error from then on leaves no checkpoint"
     )
 

@@ -99,6 +99,8 @@ def test_a_call_that_fails_leaves_the_old_or_the_new_and_the_next_write_is_clean
     old, seen = tmp_path / "old", set()
     save(old, form, OLD)
     before = snapshot(old)
+    (tmp_path / "clean").mkdir()
+    run(tmp_path / "clean")
     for directory, disk, error in failed(old, tmp_path, partial(run, force=True), stays):
         where = f"{disk.at}: {disk.log[disk.at :]}"
         found = state(directory, form)

@@ -761,9 +761,10 @@ def test_a_killed_reshard_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_refusals_come_before_the_first_request_that_writes() -> None:
     bucket = MemoryBucket()
     save(bucket, "safetensors set", OLD)
+    save(bucket, "zarr", OLD)
     bucket.log.clear()
     with pytest.raises(TargetExists, match="cannot do in one step"):
-        save(bucket, "safetensors set", NEW)
+        save(bucket, "zarr", NEW)
     with in_bucket(bucket):
         assert sv.reshard(
             url_of("safetensors set"), "s3://bucket/run/new", format="shardvar", dry_run=True

@@ -204,7 +204,7 @@ class FolderSink(FileSink):
                 if state is State.UNKNOWN:  # in place, but an error followed
                     state = State.NEW if storage.local_path is not None else State.UNKNOWN
                     self._tidy()
-                elif state is State.OLD:
+                else:
                     discard_files(storage, self.asides)
                     if self.index not in names:
                         _clear(storage, self.index, self.sides)

@@ -30,7 +30,9 @@ def breaks(*rules: str) -> Any:
     return declare
 
 
-@breaks("R-DIV-1", "R-DIV-1-owner", "R-INIT-4", "R-INIT-4-constants")
+@breaks(
+    "R-DIV-1", "R-DIV-1-owner", "R-INIT-4", "R-INIT-4-constants", "R-DIV-1-large", "R-INIT-4-dtypes"
+)
 class OffByOne(NumpyAdapter):
     """The first shard has a row too few."""
 
@@ -39,7 +41,7 @@ class OffByOne(NumpyAdapter):
         return [(min(1, length), intervals[0][1]), *intervals[1:]]
 
 
-@breaks("R-DIV-1", "R-DIV-1-owner")
+@breaks("R-DIV-1", "R-DIV-1-owner", "R-DIV-1-large", "R-DIV-1-refused")
 class Chunk(NumpyAdapter):
     """PyTorch's rule in place of div."""
 
@@ -48,7 +50,7 @@ class Chunk(NumpyAdapter):
         return [(min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards)]
 
 
-@breaks("R-SV-1", "R-SPEC-1", "R-DIV-1-owner")
+@breaks("R-SV-1", "R-SPEC-1", "R-DIV-1-owner", "R-ID-1-owner")
 class Mod(NumpyAdapter):
     """Ids are dealt to the shards like cards; reading puts them back in order."""
 
@@ -85,7 +87,7 @@ class Cropped(NumpyAdapter):
         return super().assign(handle, value[: sum(map(len, handle))])
 
 
-@breaks("R-VAR-2-small")
+@breaks("R-VAR-2-small", "R-VAR-2-assign")
 class HalfWritten(NumpyAdapter):
     """The first shards are written before a value is found to be too small."""
 
@@ -95,7 +97,7 @@ class HalfWritten(NumpyAdapter):
         return super().assign(handle, value)
 
 
-@breaks("R-SV-3-scatter-add", "R-SV-3-scatter-sub", "R-OPT-1")
+@breaks("R-SV-3-scatter-add", "R-SV-3-scatter-sub", "R-OPT-1", "R-OPT-1-several-sgd")
 class LostDuplicates(NumpyAdapter):
     """A row that comes several times is added once."""
 
@@ -106,7 +108,7 @@ class LostDuplicates(NumpyAdapter):
         return super().scatter(handle, op, ids, rows)
 
 
-@breaks("R-READ-2")
+@breaks("R-READ-2", "R-VAR-2-assign-add")
 class LiveReads(NumpyAdapter):
     """What is read is the memory of the variable."""
 

@@ -136,6 +136,8 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
         "R-LOOKUP-2-dtypes",
         "R-LOOKUP-2-few-rows",
         "R-LOOKUP-2-many",
+        "R-LOOKUP-2-scalar",
+        "R-READ-2-created",
     }
     assert kept == {"R-CONCAT-1", "R-CONCAT-1-few", "R-CONCAT-1-dtypes", "R-ID-1"} | lookups
     assert all(

@@ -179,7 +179,7 @@ async function readFooter(storage, name) {
   check(compare(header, HEADER) === 0 && compare(footer.subarray(32), FOOTER) === 0, `${name} is not an index.`);
   const data = view(footer);
   check(crc32c(footer.subarray(0, 28)) === data.getUint32(28, true), `The footer of ${name} is corrupt.`);
-  check([1, 2].includes(data.getUint32(24, true)), `${name} is of version ${data.getUint32(24, true)}; this reader knows 1 and 2.`);
+  check([1, 3].includes(data.getUint32(24, true)), `${name} is of version ${data.getUint32(24, true)}; this reader knows 1 and 3.`);
   const [metadata, table] = [data.getBigUint64(0, true), data.getBigUint64(8, true)];
   check(table <= MAX_TABLE_NBYTES && metadata <= MAX_BLOCK_NBYTES, `${name} has a table or metadata that is too large.`);
   const tableStart = nbytes - FOOTER_NBYTES - Number(table);

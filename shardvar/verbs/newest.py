@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from shardvar.errors import AmbiguousPath, ArgumentError, IncompleteCheckpoint, ShardvarError
 from shardvar.formats.parts import INTERRUPTED, PartsFormat
 from shardvar.formats.table import format_of_name, names_of_target
-from shardvar.pictures.words import count, named
+from shardvar.pictures.words import count, message, named
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.foreign import kind_of_folder
@@ -126,7 +126,7 @@ def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
     """
     found, choice = find_newest(path, item)
     for each in choice.notes:
-        _LOG.warning("%s: %s", os.fspath(path), each)
+        _LOG.warning("%s", message(f"{os.fspath(path)}: {each}"))
     return found.path
 
 

@@ -50,8 +50,9 @@ from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, m
 INDEX_HEADER = b"\x89SVX\r\n\x1a\n"
 INDEX_MAGIC = b"SVX\r\n\x1a\n\x89"
 INDEX_VERSION = 1
-NAMED_VERSION = 2
-"""The version of an index whose metadata name each data file; otherwise as version 1."""
+NAMED_VERSION = 3
+"""The version of an index whose metadata name each data file; otherwise as version 1. There is no
+version 2: the published vectors have one, to be refused."""
 
 _FOOTER = struct.Struct("<QQIIII8s")
 _GUARDED_NBYTES = 28  # the footer up to its own checksum: 8 + 8 + 4 + 4 + 4

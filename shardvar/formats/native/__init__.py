@@ -75,7 +75,7 @@ class NativeFormat(SharedFormat):
         take_away(storage, [index], lambda names: leftovers(names, name, ()))
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
-        """Return the name of a data file that an index of version 2 names."""
+        """Return the name of a data file that an index of version 3 names."""
         return native_data_name(name, name_end(token, process, count))
 
     def generation_of(self, storage: Storage, name: str) -> str:

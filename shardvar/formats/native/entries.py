@@ -7,7 +7,7 @@ The metadata block describes the checkpoint as a whole (``Overview``):
     generation              the text that the data files' names contain: 1 to 64 letters and digits
     run_nbytes              the size of a run of a payload; each run has a checksum
     file_nbytes             u64 for each data file: its exact size
-    file_name               only in version 2, packed strings: of each data file, the end of its
+    file_name               only in version 3, packed strings: of each data file, the end of its
                             name, such as ``1f-00002-of-00005``
     user_name, user_value   packed strings: the user's metadata
 

@@ -6,7 +6,7 @@
 The index gives the generation and the number of files, and its own name gives the prefix. So an
 index cannot lead to another directory, and a checkpoint is renamed by renaming its files. Several
 processes that save into a bucket, where nothing can be renamed, give their files generations of
-their own: then the index (version 2) gives the end of each name, after ``.svdata-``.
+their own: then the index (version 3) gives the end of each name, after ``.svdata-``.
 """
 
 import re
@@ -51,7 +51,7 @@ def data_names(prefix: str, generation: str, count: int) -> list[str]:
 
 
 def name_end(generation: str, number: int, count: int) -> str:
-    """Return the end of the name of one data file, as an index of version 2 has it."""
+    """Return the end of the name of one data file, as an index of version 3 has it."""
     return f"{generation}-{number:05}-of-{count:05}"
 
 

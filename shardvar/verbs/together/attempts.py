@@ -77,7 +77,7 @@ _MOST_OPEN = 64
 """The shares that a thread remembers: it may save several paths in turn."""
 
 _last = threading.local()
-"""``open``: the process and the run of the last shares that this thread has left for a later commit.
+"""``left``: the process and the run of the last shares that this thread has left for a later commit.
 
 A thread that saves for one process after the other, and waits in the last call, needs no proof that
 these shares are of one attempt."""
@@ -89,7 +89,7 @@ def _identity(run: Run) -> tuple[int, str, str]:
 
 def has_begun(run: Run) -> bool:
     """Return True if this thread has just left another share of the run for a later commit."""
-    return _identity(run) in getattr(_last, "open", ())
+    return _identity(run) in getattr(_last, "left", ())
 
 
 def save_open(run: Run, held: Holding) -> None:
@@ -123,7 +123,7 @@ def save_open(run: Run, held: Holding) -> None:
         if not is_mine:
             discard_data(run, data.name)
             _check_same(run.refreshed(), held, token)
-    _last.open = [_identity(run), *getattr(_last, "open", [])][:_MOST_OPEN]
+    _last.left = [_identity(run), *getattr(_last, "left", [])][:_MOST_OPEN]
 
 
 def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> None:

@@ -30,7 +30,7 @@ from shardvar.cli.output import (
     warn,
 )
 from shardvar.cli.problems import print_problems, problem_lines
-from shardvar.cli.rows import Table, file_numbers, print_rows
+from shardvar.cli.rows import Table, TableRow, file_numbers, print_rows
 from shardvar.cli.settings import settings_lines
 from shardvar.cli.state import SUFFIX, fold_state, slot_names
 from shardvar.cli.tensors import Tensor, layout_of
@@ -192,7 +192,7 @@ def _print_tensors(
         largest = sorted(tensors, key=lambda each: -each.nbytes)
         table = _table(reader, largest, arguments)
         print_rows(
-            [row for each in largest for row in table.of_tensors(printable(each.key), [each])],
+            (row for each in largest for row in table.of_tensors(printable(each.key), [each])),
             bool(table.numbers),
         )
     elif not at_terminal:
@@ -222,18 +222,21 @@ def _table(
 
 def _print_piped(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> None:
     """Print every whole key, indented by two spaces a level."""
-    table = _table(reader, tensors, arguments)
-    rows = []
+    print_rows(_piped_rows(_table(reader, tensors, arguments), tensors, arguments))
+
+
+def _piped_rows(
+    table: Table, tensors: Sequence[Tensor], arguments: Namespace
+) -> Iterator[TableRow]:
     for line in tree_lines([tensor.key for tensor in tensors]):
         indent = "  " * (line.level - 1)
         if arguments.depth is not None and line.level > arguments.depth:
             continue
         if line.leaf is None:
-            rows.append(table.of_branch(indent + printable(line.label), line))
+            yield table.of_branch(indent + printable(line.label), line)
         else:
             tensor = tensors[line.leaf]
-            rows += table.of_tensors(indent + printable(tensor.key), [tensor])
-    print_rows(rows)
+            yield from table.of_tensors(indent + printable(tensor.key), [tensor])
 
 
 def _in_brief(arguments: Namespace) -> bool:

@@ -209,7 +209,7 @@ class Table:
         )
 
 
-def print_rows(rows: Sequence[TableRow], with_numbers: bool = False) -> None:
+def print_rows(rows: Iterable[TableRow], with_numbers: bool = False) -> None:
     """Print the rows under the headers of the columns; ``with_numbers`` if files are shown by their
     numbers.
 
@@ -217,8 +217,15 @@ def print_rows(rows: Sequence[TableRow], with_numbers: bool = False) -> None:
     fit.
     """
     headers = [*_HEADERS[:_FILES], "in files" if with_numbers else "files", *_HEADERS[_FILES + 1 :]]
-    cells = [row.cells for row in rows]
-    kept = _columns(rows) if sys.stdout.isatty() else list(_IN_A_PIPE)
+    if not sys.stdout.isatty():
+        print_table(
+            [headers[column] for column in _IN_A_PIPE],
+            ([row.cells[column] for column in _IN_A_PIPE] for row in rows),
+            [_IN_A_PIPE.index(column) for column in _RIGHT if column in _IN_A_PIPE],
+        )
+        return
+    rows = list(rows)
+    kept = _columns(rows)
     has_places = any(row.is_place for row in rows)
     drop = [
         kept.index(each)
@@ -230,7 +237,7 @@ def print_rows(rows: Sequence[TableRow], with_numbers: bool = False) -> None:
     }
     print_table(
         [headers[column] for column in kept],
-        [[row[column] for column in kept] for row in cells],
+        [[row.cells[column] for column in kept] for row in rows],
         [kept.index(column) for column in _RIGHT if column in kept],
         drop,
         styles,

@@ -8,7 +8,8 @@ interprets no markup.
 
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from shutil import get_terminal_size
 from textwrap import wrap
 from types import MappingProxyType
@@ -24,6 +25,9 @@ more."""
 _BETWEEN = 2
 """Cells between two columns of a table."""
 
+_SEPARATOR = "\0"
+"""A letter that no cell has: cells are safe to print."""
+
 _WIDEST = 60
 """The width up to which plain columns are padded; a longer cell shifts its row."""
 
@@ -36,7 +40,7 @@ _LEFT_TO_RIGHT = "\u200e"
 
 def print_table(
     headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Iterable[Sequence[str]],
     right: Sequence[int] = (),
     drop: Sequence[int] | None = None,
     styles: Mapping[int | tuple[int, int], str] = MappingProxyType({}),
@@ -51,25 +55,33 @@ def print_table(
     """
     if sys.stdout.isatty():
         rows = [[encodable(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty() and len(rows) <= _MOST_PRETTY:
-        _print_rich(
-            headers, rows, right, drop, styles if is_styled() else {}, bold if is_styled() else ()
-        )
-    else:
-        _print_plain(headers, rows, right)
+        if len(rows) <= _MOST_PRETTY:
+            _print_rich(
+                headers,
+                rows,
+                right,
+                drop,
+                styles if is_styled() else {},
+                bold if is_styled() else (),
+            )
+            return
+    _print_plain(headers, rows, right)
 
 
 def _print_plain(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]
+    headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]
 ) -> None:
-    lines = [headers, *rows]
-    widths = [
-        min(max(len(line[column]) for line in lines), _WIDEST) for column in range(len(headers))
-    ]
+    # Each row is kept as one text until the widths are known: millions of cells take far more.
+    widths, lines = [0] * len(headers), list[str]()
+    for row in chain([headers], rows):
+        widths = [
+            max(width, min(len(cell), _WIDEST)) for width, cell in zip(widths, row, strict=True)
+        ]
+        lines.append(_SEPARATOR.join(row))
     for line in lines:
         cells = [
             cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            for column, (cell, width) in enumerate(zip(line.split(_SEPARATOR), widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
 

@@ -234,7 +234,8 @@ def find_part(folder: Storage, name: str) -> tuple[FileKind, list[str]] | None:
     """Return the save that a file is a part of, and the paths of all its parts; None if the file
     is a checkpoint by itself."""
     files = folder.names()
-    group = next((group for group in ranks_of(files) if name in group), [])
+    alike = ranks_of(files) if is_part(name) else []
+    group = next((group for group in alike if name in group), [])
     if not group and _rankwise(folder, files):
         pattern = _NUMBER.sub("\0", name)
         group = [each for each in files if _NUMBER.sub("\0", each) == pattern]

@@ -19,7 +19,6 @@ from shardvar.formats.native.names import (
     aside_name,
     find_native,
     leftovers,
-    name_end,
     native_data_name,
     native_index_name,
 )
@@ -76,7 +75,7 @@ class NativeFormat(SharedFormat):
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
         """Return the name of a data file that an index of version 3 names."""
-        return native_data_name(name, name_end(token, process, count))
+        return native_data_name(name, f"{token}-{process:05}-of-{count:05}")
 
     def generation_of(self, storage: Storage, name: str) -> str:
         """Return the generation that the index in place has; empty without a readable one."""

@@ -45,18 +45,11 @@ def data_names(prefix: str, generation: str, count: int) -> list[str]:
     >>> data_names("ck", "1f", 2)
     ['ck.svdata-1f-00000-of-00002', 'ck.svdata-1f-00001-of-00002']
     """
-    return [
-        native_data_name(prefix, name_end(generation, number, count)) for number in range(count)
-    ]
-
-
-def name_end(generation: str, number: int, count: int) -> str:
-    """Return the end of the name of one data file, as an index of version 3 has it."""
-    return f"{generation}-{number:05}-of-{count:05}"
+    return [f"{prefix}.svdata-{generation}-{number:05}-of-{count:05}" for number in range(count)]
 
 
 def native_data_name(prefix: str, end: str) -> str:
-    """Return the name of the data file with that end."""
+    """Return the name of the data file with that end, which an index of version 3 has."""
     return f"{prefix}.svdata-{end}"
 
 

@@ -354,8 +354,10 @@ def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
     # The longer ending belongs to a set's index.
     endings = names_of_target(target.stem, target.format.name)[1:]
     kept = (min if work.assignment.num_files <= 1 else max)(endings, key=len, default=target.name)
-    # A set may be there that has lost its index.
-    return not set(there).intersection(target.storage.names()) - {kept}
+    names = set(target.storage.names())
+    if kept in there and kept not in names:
+        return False  # a set that has lost its index: its files may be somebody's last
+    return not names.intersection(there) - {kept}
 
 
 def _is_unfinished(target: Location, there: list[str]) -> bool:

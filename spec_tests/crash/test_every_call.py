@@ -66,7 +66,7 @@ def may_stay(disk: Disk, found: str) -> Callable[[str], bool]:
     call, _, path = disk.log[disk.at].partition(" ")
     if call in ("unlink", "rmdir"):
         return lambda name: name == path or (".tmp" in name and path.startswith(f"{name}/"))
-    if found == "new" and not path:
+    if found == "new" and not path and call != "scandir":
         # Until it is known that the exchange is on the disk, the old folder stays.
         return lambda name: ".old.tmp" in name
     return lambda name: call == "scandir" and found == "new"

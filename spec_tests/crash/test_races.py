@@ -35,12 +35,10 @@ def test_200_writers_killed_at_random_calls_leave_the_old_or_the_new() -> None:
     before and after."""
     said = run("killed_writers", str(KILLS), str(SEED))
     counts = re.findall(r"'(old|new|none)': (\d+)", said)
-    assert sum(int(count) for _, count in counts) == KILLS and {kind for kind, _ in counts} == {
-        "old",
-        "new",
-        "none",
-    }
-    assert len(said.splitlines()) == 1 + 16, said
+    # None is what a kill leaves of a first write, and of what is removed.
+    kinds = {kind for kind, _ in counts}
+    assert sum(int(count) for _, count in counts) == KILLS and {"old", "new"} <= kinds
+    assert len(said.splitlines()) == 1 + 20, said
 
 
 @pytest.mark.parametrize("form", FORMATS)

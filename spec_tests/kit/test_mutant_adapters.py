@@ -8,6 +8,7 @@ import pytest
 from shardvar.conformance.registry import all_rules
 from shardvar.conformance.report import program
 from shardvar.conformance.verdict import BROKEN, KEPT, judge
+from spec_tests.helpers.paths import DOCS
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import FAMILIES, AdapterMutant, mutants
 
@@ -22,6 +23,13 @@ def test_there_are_ten_of_each_family_and_no_two_of_one_name() -> None:
     counts = Counter(mutant.family for mutant in MUTANTS)
     assert [family for family in FAMILIES if counts[family] < 10] == []
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 240
+
+
+def test_the_page_counts_them() -> None:
+    page = (DOCS / "conformance-kit.md").read_text(encoding="utf-8")
+    counts = Counter(mutant.family for mutant in MUTANTS) | {"all": len(MUTANTS)}
+    missing = [name for name, n in counts.items() if f"| {name} | {n} | {n} |" not in page]
+    assert missing == []
 
 
 def test_each_spoils_a_method_of_the_right_adapter_and_says_how() -> None:

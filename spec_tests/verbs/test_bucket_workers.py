@@ -223,7 +223,12 @@ def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: Me
         if form == "orbax":  # its mark follows
             assert made.pop().endswith("commit_success.txt")
         assert len(puts) == 1 and puts[0] == made[-1]
-        if form not in ("shardvar", "tensorflow", "torch", "safetensors"):  # second names are others
+        if form not in (
+            "shardvar",
+            "tensorflow",
+            "torch",
+            "safetensors",
+        ):  # second names are others
             assert bucket.files == alone.files
         assert len(bucket.files) == len(alone.files)
 

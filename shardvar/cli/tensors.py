@@ -119,7 +119,7 @@ def list_tensors(
     parameters = count_in(tensors, encodings)
     left_out = set(parameters.left_out)
     has_any = has_settings(reader)
-    listed = []
+    listed, named = [], dict[tuple[str, ...], tuple[str, ...]]()
     for key in reader:
         if key not in chosen:
             continue
@@ -130,6 +130,7 @@ def list_tensors(
             continue
         rows = tuple(order_list[bounds[row] : bounds[row + 1]])
         names = tuple(files[number] for number in sorted({file[entry] for entry in rows}))
+        names = named.setdefault(names, names)  # most tensors are in the same few files
         total = sum(nbytes[entry] for entry in rows)
         dtype, shape = tensors.dtype(row), tensors.shape(row)
         fault, encoding = faults.get(key), encodings.get(key)

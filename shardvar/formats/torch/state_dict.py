@@ -35,7 +35,7 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
-from shardvar.formats.torch.items import View, object_of, view_of
+from shardvar.formats.torch.items import StoredObject, View, object_of, view_of
 from shardvar.formats.torch.names import LEGACY_MAGIC, is_bare
 from shardvar.formats.torch.objects import TextRoom
 from shardvar.formats.torch.shares import whole_of
@@ -365,15 +365,28 @@ def _add(
     unpickled = unpickle(file)
     if not unpickled.archive.has_checksums:
         contents.unguarded |= unpickled.leaves.keys()
+    short: dict[bytes, StoredObject] = {}
     for key in [key for key in unpickled.leaves if wanted is None or key in wanted]:
         try:
             value = unpickled.value(key)
             stored = (
                 Stored.whole(number, whole_of(value, unpickled.view))
                 if is_tensor(value)
-                else Stored(number, object_of(value, unpickled.room))
+                else Stored(number, _once(object_of(value, unpickled.room), short))
             )
             contents.stored[key] = [stored]
         except READ_ERRORS as error:
             contents.faults[key] = error.at(file.name, repr(key))
     return set(unpickled.leaves)
+
+
+_SHORT = 5
+"""The characters of the encodings that many objects have: null, false, small numbers."""
+
+
+def _once(found: StoredObject, short: dict[bytes, StoredObject]) -> StoredObject:
+    """Return the first object with the same short encoding: a byte of a file can make one, which
+    takes about 140 bytes of memory."""
+    if len(found.encoding) > _SHORT:
+        return found
+    return short.setdefault(found.encoding, found)

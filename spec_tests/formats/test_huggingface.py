@@ -256,16 +256,15 @@ def test_every_file_says_that_its_tensors_are_as_of_pytorch(tmp_path: Path) -> N
         assert dict(reader.metadata.user) == {}
 
 
-def test_a_consolidated_file_beside_a_set_is_listed_and_not_chosen(tmp_path: Path) -> None:
+def test_the_index_speaks_for_a_folder_with_a_consolidated_file(tmp_path: Path) -> None:
+    """As on the Hub; the file can be named by itself."""
     write_set(tmp_path, "model.safetensors.index.json", "model-{:05}-of-00002.safetensors")
     (tmp_path / "consolidated.safetensors").write_bytes(file_of({"w": np.ones(1)}))
     storage = LocalStorage(str(tmp_path))
-    assert FORMAT.locate(storage, "") == [
-        "consolidated.safetensors",
-        "model.safetensors.index.json",
-    ]
-    with pytest.raises(AmbiguousPath, match=r"consolidated\.safetensors"):
-        sv.load(tmp_path)
+    assert FORMAT.locate(storage, "") == ["model.safetensors.index.json"]
+    expected = sv.load(tmp_path / "model.safetensors.index.json")
+    assert sv.load(tmp_path).keys() == expected.keys()
+    assert sv.load(tmp_path / "consolidated.safetensors").keys() == {"w"}
 
 
 def test_files_of_a_set_may_have_any_names_and_belong_to_it(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -28,6 +27,8 @@ from shardvar.storage.posix import LocalReadableFile
 from shardvar.verbs.reader import Reader
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing
 from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
+
+h5py = pytest.importorskip("h5py")
 
 OLD, NEW = (
     {key: np.full((4, 3), value, np.float32) for key in ("a", "b", "c")} for value in (1, 2)

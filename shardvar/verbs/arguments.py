@@ -173,5 +173,6 @@ def check_string(value: Any, what: str) -> None:
     """Raise ``ArgumentTypeError`` for anything but text."""
     if not isinstance(value, str):
         raise ArgumentTypeError(
-            f"{value!r} is a {type(value).__name__}, and the {what} are strings.", "Give a string."
+            f"{value!r} has the type {type(value).__name__}, and the {what} are strings.",
+            "Give a string.",
         )

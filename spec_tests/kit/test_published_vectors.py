@@ -61,7 +61,7 @@ def validator() -> Any:
 
 @pytest.mark.parametrize("name", make.GROUPS)
 def test_every_file_is_as_the_schema_says(name: str, validator: Any) -> None:
-    validator.validate(DOCUMENTS[name])
+    assert list(validator.iter_errors(DOCUMENTS[name])) == []
 
 
 @pytest.mark.parametrize(

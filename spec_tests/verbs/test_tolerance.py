@@ -138,7 +138,7 @@ def test_a_filter_that_matches_nothing_is_a_mistake(pair: tuple[Path, Path]) -> 
 
 def test_a_name_that_is_no_text_is_refused_with_its_value(pair: tuple[Path, Path]) -> None:
     wrong: Any = {1: "a"}
-    with pytest.raises(ArgumentTypeError, match="1 is a int, and the names are strings"):
+    with pytest.raises(ArgumentTypeError, match="1 has the type int, and the names are strings"):
         sv.diff(*pair, rename=wrong)
 
 

@@ -6,7 +6,6 @@ import copyreg
 import os
 import pickle
 import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -265,8 +264,11 @@ def test_a_state_is_set_once() -> None:
 @pytest.mark.parametrize("opening", [b"(", b"(]", b"]\x94", b"N\x85", b"]a"])
 def test_depth_is_no_danger(opening: bytes) -> None:
     """200,000 levels: read or refused, and given back without a recursion."""
-    with suppress(MalformedCheckpoint):
-        parse_pickle(b"\x80\x04N" + opening * 200_000 + b".")
+    try:
+        value, _ = parse_pickle(b"\x80\x04N" + opening * 200_000 + b".")
+    except MalformedCheckpoint:
+        return
+    assert isinstance(value, list | tuple)
 
 
 def test_laughs_cost_nothing() -> None:

@@ -57,9 +57,18 @@ Cut = int | Sequence[int] | PartitionSpec | Partition | DeviceParts | AnyPartiti
 Sizes = tuple[tuple[int, ...], ...]
 """The sizes of the parts along each axis; they add up to its extent."""
 
+# The remedies, by place: each names only forms that are accepted there.
+_FORMS = (
+    "a number of parts, a list with at most one number for each axis, a PartitionSpec, a "
+    "Partition or a Layout."
+)
 _ROWS = (
-    "Give a number n, a list [n, 1, ...], a PartitionSpec, or a Partition whose parts are in the "
-    "order of their rows."
+    "Give a number n, a list [n, 1, ...] where n is at least 1, a PartitionSpec that cuts only the "
+    "first axis, or a Partition or Layout whose parts are in the order of their rows."
+)
+_ROWS_ANSWER = (
+    "Answer with a list [n, 1, ...] where n is at least 1, or with a PartitionSpec that cuts only "
+    "the first axis."
 )
 
 
@@ -79,34 +88,32 @@ def read_cut(
     if callable(cut):
         cut, source = call_partitioner(cut, shape, dtype, num_shards), "The partitioner's answer"
     place = f"{source} {cut!r} does not cut the shape {tuple(shape)}"
-    if rows_only and is_answer and isinstance(cut, int | np.integer | Partition):
+    remedy = f"{'Answer with' if is_answer else 'Give'} {_FORMS}"
+    if rows_only:
+        remedy = _ROWS_ANSWER if is_answer else _ROWS
+    if rows_only and is_answer and isinstance(cut, int | np.integer | Partition | DeviceParts):
         # R-PART-1 (RFC 000): the answer is "a list/tuple representing the number of partitions on
         # each dimension". RFC 002 adds the spec. Variables keep to that; a save also takes what it
         # takes without a partitioner.
-        raise LayoutError(
-            f"{place}.",
-            "Answer with a list [n, 1, ...] where n is at least 1, or with a PartitionSpec.",
-        )
+        raise LayoutError(f"{place}.", remedy)
     if isinstance(cut, Partition | DeviceParts):
         return _check_parts(cut, tuple(shape), source, rows_only)
-    spec = _read_spec(cut, place)
+    spec = _read_spec(cut, place, remedy)
     given = spec.splits if spec.partitions is None else spec.partitions
     # ``rows_only`` counts as 0 or 1: with it, an empty list is refused, because it does not say how
     # rows are cut.
     if given is None or not rows_only <= len(given) <= len(shape):
-        raise LayoutError(
-            f"{place}, which has {len(shape)} axes.", "Give at most one entry for each axis."
-        )
+        raise LayoutError(f"{place}, which has {len(shape)} axes.", remedy)
     if spec.partitions is None:
         sizes = _check_sizes(spec.sizes(shape), shape, place)
         if rows_only and any(len(along) != 1 for along in sizes[1:]):
-            raise LayoutError(f"{place} only along its first axis.", _ROWS)
+            raise LayoutError(f"{place} only along its first axis.", remedy)
         return sizes
     counts = spec.partitions
     if min(counts, default=1) < 1:
         raise LayoutError(f"{place}: an axis has at least one part.", "Give counts from 1 on.")
     if rows_only and any(count != 1 for count in counts[1:]):
-        raise LayoutError(f"{place} only along its first axis.", _ROWS)
+        raise LayoutError(f"{place} only along its first axis.", remedy)
     # Axes without a count stay whole, so ``zip`` may stop early. An axis without indices keeps one
     # empty part: min(3, max(0, 1)) is 1.
     clamped = [min(count, max(extent, 1)) for count, extent in zip(counts, shape, strict=False)]
@@ -207,7 +214,7 @@ def call_partitioner(
     return partitioner(*given)
 
 
-def _read_spec(cut: Any, place: str) -> PartitionSpec:
+def _read_spec(cut: Any, place: str, remedy: str) -> PartitionSpec:
     """The spec that a number, counts or a spec mean; ``LayoutError`` for anything else."""
     if isinstance(cut, PartitionSpec):
         return cut
@@ -218,10 +225,7 @@ def _read_spec(cut: Any, place: str) -> PartitionSpec:
             return PartitionSpec(partitions=cut)
     except ArgumentError:
         pass  # the same error as for other kinds
-    raise LayoutError(
-        f"{place}.",
-        "Give a number of parts, one for each axis, a PartitionSpec, Partition or Layout.",
-    )
+    raise LayoutError(f"{place}.", remedy)
 
 
 def _check_sizes(sizes: Sizes, shape: Sequence[int], place: str) -> Sizes:

@@ -1,6 +1,7 @@
 """One interpreter of a cut: what each form means, what is refused, and that save and variables
 agree."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,39 @@ def test_an_answer_that_is_no_layout_of_rows_is_refused_with_the_answer_in_the_m
     with pytest.raises(LayoutError) as refused:
         plan_rows(answering(answer), (4, 2), "int8")
     assert f"The partitioner's answer {answer!r}" in str(refused.value)
+
+
+FORMS: dict[str, Any] = {
+    r"a number (n|of parts)\b": 2, r"a list\b": [2, 1], r"\bPartitionSpec\b": PartitionSpec(partitions=[2, 1]),
+    r"\bPartition\b": Partition.from_counts((4, 2), [2]),
+    r"\bLayout\b": sv.layouts.dtensor((4, 2), sv.Mesh((2,)), [sv.layouts.Shard(0)]),
+}  # fmt: skip
+"""The forms of a cut, by the words for them in a remedy."""
+
+
+@pytest.mark.parametrize("rows_only", [False, True])
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("cut", [*ROWS_REFUSED, "21", 2.5, [2, 1, 1]])
+def test_a_remedy_names_the_forms_that_are_accepted_in_its_place_and_no_others(
+    cut: Any, asks: bool, rows_only: bool
+) -> None:
+    """A partitioner of variables may answer with less than what a save or a variable is given."""
+
+    def read(given: Any) -> Any:
+        return read_cut(answering(given) if asks else given, (4, 2), "int8", rows_only=rows_only)
+
+    if not rows_only and cut in ROWS_REFUSED:
+        read(cut)
+        return
+    with pytest.raises(LayoutError) as refused:
+        read(cut)
+    assert refused.value.remedy.startswith("Answer" if asks else "Give")
+    for words, form in FORMS.items():
+        if re.search(words, refused.value.remedy):
+            read(form)
+        else:
+            with pytest.raises(LayoutError):
+                read(form)
 
 
 @pytest.mark.parametrize("cut", ROWS_REFUSED)

@@ -90,7 +90,7 @@ def pipeline_layers(
         raise ArgumentError(
             f"{num_layers} layers cannot be divided over {stages} stages of {virtual} virtual "
             "ones.",
-            "Begin with 1.",
+            "Give numbers from 1 on.",
         )
     if (text is not None) + (ends != (None, None)) + any(counted) > 1:
         raise ArgumentError(

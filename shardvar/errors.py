@@ -4,6 +4,7 @@
     ├── ArgumentError (ValueError)              the caller's: an invalid value
     │   ├── AmbiguousPath                       a path that matches several checkpoints
     │   ├── ArgumentTypeError (TypeError)       a value of an invalid type
+    │   │   └── AbstractClass (NotImplementedError) a class that lacks methods of its interface
     │   ├── OutOfRange (IndexError)             an index or an id outside its axis
     │   ├── LayoutError                         regions or splits that do not tile a shape
     │   ├── PolicyError                         an answer breaks a restriction of RFC 001
@@ -139,6 +140,10 @@ class AmbiguousPath(ArgumentError):
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """An argument of the wrong type, such as an array where a variable is expected."""
+
+
+class AbstractClass(ArgumentTypeError, NotImplementedError):
+    """A class of your own that was called lacks methods of the interface that it derives from."""
 
 
 class OutOfRange(ArgumentError, IndexError):

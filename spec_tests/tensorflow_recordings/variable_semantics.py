@@ -84,8 +84,8 @@ def _subclass_bypasses(inputs: Mapping[str, Any]) -> list[str]:
     with variable_creator_scope(creator):
         try:
             Bare(1.0)
-        except NotImplementedError as error:
-            called.append(type(error).__name__)
+        except NotImplementedError:
+            called.append("NotImplementedError")
     return called
 
 

@@ -295,7 +295,8 @@ def test_copies() -> None:
     sharded.assign_add(np.ones((3, 2), np.float32))
     assert (
         shallow.numpy().tolist() == sharded.numpy().tolist()
-        and shallow.variables[0] is sharded.variables[0]
+        and shallow.variables == sharded.variables
+        and shallow.variables is not sharded.variables
     )
     assert deep.numpy().tolist() == counting((3, 2)).tolist() and deep.devices == sharded.devices
     assert [shard.name for shard in deep.variables] == ["w/part_0", "w/part_1"] and deep.variables[

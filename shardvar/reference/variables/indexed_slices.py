@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array
 from shardvar.reference.variables.row_layout import check_rows
 from shardvar.reference.variables.scatter import scatter_sorted, sort_rows
@@ -104,3 +104,13 @@ class IndexedSlices:
 def _as_indices(array: Array) -> Array:
     # An empty list becomes an array of floats in NumPy, although it means no indices.
     return array if array.size or array.dtype.kind in "iu" else array.astype(np.int64)
+
+
+def check_slices(sparse_delta: Any) -> IndexedSlices:
+    """Return the argument of a sparse write; ``ArgumentTypeError`` if it has another type."""
+    if not isinstance(sparse_delta, IndexedSlices):
+        raise ArgumentTypeError(
+            f"A sparse write is given {type(sparse_delta).__name__}.",
+            "Give sv.IndexedSlices(values, indices).",
+        )
+    return sparse_delta

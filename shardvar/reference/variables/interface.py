@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.reference.devices import operation_scope
 from shardvar.reference.tracking import Trackable
 from shardvar.reference.variables.index import Rows, plan_gather_nd, read_index
-from shardvar.reference.variables.indexed_slices import IndexedSlices
-from shardvar.reference.variables.numpy_protocol import NumpyProtocol
+from shardvar.reference.variables.indexed_slices import IndexedSlices, check_slices
+from shardvar.reference.variables.numpy_protocol import NumpyProtocol, abstract
 from shardvar.reference.variables.row_layout import check_rows
 from shardvar.reference.variables.scatter import ascending
 from shardvar.reference.variables.updates import (
@@ -53,21 +53,25 @@ class VariableInterface(NumpyProtocol, Trackable):
     """
 
     @property
+    @abstract
     def shape(self) -> tuple[int, ...]:
         """The shape of the value."""
         raise NotImplementedError
 
     @property
+    @abstract
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the value."""
         raise NotImplementedError
 
     @property
+    @abstract
     def name(self) -> str:
         """The name, with the prefixes of its name scopes; several variables may have the same."""
         raise NotImplementedError
 
     @property
+    @abstract
     def trainable(self) -> bool:
         """True if optimizers may change the variable when they are given no list of variables."""
         raise NotImplementedError
@@ -84,10 +88,12 @@ class VariableInterface(NumpyProtocol, Trackable):
         """The shape that a value to assign must have; None stands for any extent."""
         return self.shape
 
+    @abstract
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         """Return the rows, which are in range, in their order, as a new array."""
         raise NotImplementedError
 
+    @abstract
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes that combine all elements with a value.
 
@@ -112,6 +118,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         """
         raise NotImplementedError
 
+    @abstract
     def plan_row_writes(
         self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
     ) -> list[Write]:
@@ -133,6 +140,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         """
         raise NotImplementedError
 
+    @abstract
     def _written(self, read_value: bool) -> Any:
         """Return the result of a write: something that reads the new value, or None."""
         raise NotImplementedError
@@ -258,8 +266,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         Raises
         ------
         ArgumentError
-            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be
-            cast: to a wider kind only, and integers only where they fit.
+            As of ``assign``, or if the variable holds texts or booleans.
         """
         return self._write_dense(ADD, delta, name or "assign_add", read_value)
 
@@ -276,8 +283,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         Raises
         ------
         ArgumentError
-            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be
-            cast: to a wider kind only, and integers only where they fit.
+            As of ``assign``, or if the variable holds texts or booleans.
         """
         return self._write_dense(SUB, delta, name or "assign_sub", read_value)
 
@@ -385,7 +391,7 @@ class VariableInterface(NumpyProtocol, Trackable):
             error.
         """
         # Check. Nothing is read or moved before the arguments are known to fit.
-        slices = _slices(sparse_delta)
+        slices = check_slices(sparse_delta)
         if slices.indices.ndim <= 1:
             return self._write_sparse(REPLACE, slices, name or "batch_scatter_update")
         batch = slices.indices.shape[:-1]
@@ -418,7 +424,7 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     def _write_sparse(self, update: UpdateKind, sparse_delta: IndexedSlices, name: str) -> Any:
         # Check.
-        slices = _slices(sparse_delta)
+        slices = check_slices(sparse_delta)
         rows = check_rows(slices.indices, self._num_rows(), rank=1)
         values = cast_value(slices.values, self.dtype, "The values")
         check_shape(values.shape, (len(rows), *self.shape[1:]), "The array of values")
@@ -439,12 +445,3 @@ class VariableInterface(NumpyProtocol, Trackable):
                 f"{self.name} is a scalar and has no rows.", "Read and assign it whole."
             )
         return self.shape[0]
-
-
-def _slices(sparse_delta: Any) -> IndexedSlices:
-    if not isinstance(sparse_delta, IndexedSlices):
-        raise ArgumentTypeError(
-            f"A sparse write is given {type(sparse_delta).__name__}.",
-            "Give sv.IndexedSlices(values, indices).",
-        )
-    return sparse_delta

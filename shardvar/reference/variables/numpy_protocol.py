@@ -9,11 +9,12 @@ of a variable write to it. What NumPy refuses is an error of the tree, which is 
 that NumPy raises.
 """
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from operator import eq, index, ne
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,13 +50,26 @@ def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
     return operator
 
 
-class NumpyProtocol:
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def abstract(method: _Method) -> _Method:
+    """Mark a method that a kind of variable must define, as ``abc.abstractmethod`` does.
+
+    Type checkers do not know this decorator. They would otherwise refuse ``sv.Variable(...)``,
+    which asks a factory and constructs another class.
+    """
+    return abstractmethod(method)
+
+
+class NumpyProtocol(metaclass=ABCMeta):  # noqa: B024 - `abstract` is not known to ruff
     """The operators and conversions of an array, all derived from ``read_value``.
 
     In-place operators are left out: ``variable += 1`` binds the name to a new array, as in
     TensorFlow.
     """
 
+    @abstract
     def read_value(self) -> Array:
         """Return the value as a new array."""
         raise NotImplementedError

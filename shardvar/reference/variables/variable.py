@@ -1,14 +1,16 @@
 """sv.Variable: an abstract interface, the factory that makes variables, and variables that stand
 for others.
 
-R-VAR-4 (RFC 003): "This is implemented by having a custom metaclass for tf.Variable which, when
+R-VAR-4 (RFC 003): "tf.Variable will become an abstract base class with a well-defined interface and
+a scoped factory to construct instances". "This is implemented by having a custom metaclass for tf.Variable which, when
 asked to construct a tf.Variable directly will call the factory functions, but when asked to
 construct subclasses of tf.Variable will do nothing and construct the child class."
 
 R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by subclassing
 tf.Variable and adding a scoped factory function to use those variables". A subclass provides
 ``shape``, ``dtype``, ``name``, ``read_value`` and ``assign``; this class writes everything else in
-terms of these.
+terms of these. A subclass that lacks one of them is abstract, and calling it raises
+``AbstractClass``.
 
 R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by default": nothing
 registers a variable anywhere.
@@ -20,18 +22,22 @@ imports go one way.
 """
 
 import weakref
-from collections.abc import Sequence
+from abc import ABCMeta
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cache
 from inspect import Signature, signature
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import AbstractClass, ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.reference.devices import Buffer, Device, current_device
 from shardvar.reference.variables.index import Rows
 from shardvar.reference.variables.interface import VariableInterface
+from shardvar.reference.variables.numpy_protocol import abstract
 from shardvar.reference.variables.row_access import read_rows_of
 from shardvar.reference.variables.scatter import scatter_sorted
 from shardvar.reference.variables.scopes import create
@@ -57,26 +63,41 @@ class VariableAggregation(Enum):
     ONLY_FIRST_REPLICA = 3
 
 
-class _Factory(type):
+class _Factory(ABCMeta):
     """The metaclass: ``Variable(...)`` asks the creators, a subclass is constructed."""
+
+    def __init__(cls, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # A kind assigns, or it plans its writes. By default each is written in terms of the other,
+        # so one of them is abstract in a class that defines neither.
+        kinds = cls.__mro__[: cls.__mro__.index(VariableInterface) - 1]
+        if not any({"assign", "plan_writes"} & vars(kind).keys() for kind in kinds):
+            cls.__abstractmethods__ = cls.__abstractmethods__ | {"assign"}
 
     @property
     def __signature__(cls) -> Signature:
         """The arguments of a call, for ``help`` and editors; the parameters of ``__call__`` would
         say nothing."""
-        if cls is Variable:
-            return signature(_arguments).replace(return_annotation=Signature.empty)
         of_init = signature(cls.__init__)  # type: ignore[misc]  # `cls` is the class itself
         return of_init.replace(
             parameters=[*of_init.parameters.values()][1:], return_annotation=Signature.empty
         )
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if cls is Variable:
-            # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will be
-            # ResourceVariable".
-            return create(Variable.default_kind, _arguments(*args, **kwargs))
-        return super().__call__(*args, **kwargs)
+    if not TYPE_CHECKING:
+        # Type checkers take the arguments from ``__init__``. From this method they would take
+        # those of every class, and return anything.
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is Variable:
+                # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will
+                # be ResourceVariable".
+                return create(Variable.default_kind, _read_arguments(args, kwargs))
+            if cls.__abstractmethods__:
+                raise AbstractClass(
+                    f"{cls.__name__} is an abstract variable: it does not define "
+                    f"{', '.join(sorted(cls.__abstractmethods__))}.",
+                    "Define them in the class.",
+                )
+            return super().__call__(*args, **kwargs)
 
 
 class Variable(VariableInterface, metaclass=_Factory):
@@ -133,9 +154,24 @@ class Variable(VariableInterface, metaclass=_Factory):
     """The class that ``sv.Variable(...)`` constructs by default."""
     _container: "weakref.ref[VariableInterface] | None" = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(
-            f"{type(self).__name__} has no __init__: a kind of variable constructs itself."
+    # These are the arguments of `Variable(...)`, for the metaclass and for type checkers, and what
+    # creators see. Only a class that does not define `__init__` gets here.
+    def __init__(
+        self,
+        initial_value: "npt.ArrayLike | Callable[..., Any] | None" = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        shape: Sequence[int | None] | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        synchronization: VariableSynchronization | str | None = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation | str | None = VariableAggregation.NONE,
+        **more: Any,
+    ) -> None:
+        raise AbstractClass(
+            f"{type(self).__name__} has no __init__, and Variable has none to inherit.",
+            "Define __init__ in the class, and do not call super().__init__().",
         )
 
     @property
@@ -239,6 +275,7 @@ class DelegatingVariable(Variable):
     """
 
     @property
+    @abstract
     def _targets(self) -> Sequence[VariableInterface]:
         """The variables that hold the value."""
         raise NotImplementedError
@@ -341,29 +378,17 @@ def parse_mode(kind: type[VariableSynchronization] | type[VariableAggregation], 
     return value
 
 
-def _arguments(
-    initial_value: Any = None,
-    trainable: bool | None = None,
-    name: str | None = None,
-    dtype: Any = None,
-    *,
-    shape: Any = None,
-    constraint: Any = None,
-    synchronization: Any = VariableSynchronization.AUTO,
-    aggregation: Any = VariableAggregation.NONE,
-    **more: Any,
-) -> dict[str, Any]:
+@cache
+def _signature() -> Signature:
+    return signature(Variable)
+
+
+def _read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments that creators see."""
-    if name is not None and not isinstance(name, str):
-        raise ArgumentTypeError(f"Invalid name {name!r} of a variable.", "Give a str.")
-    return {
-        "initial_value": initial_value,
-        "trainable": trainable,
-        "name": name,
-        "dtype": dtype,
-        "shape": shape,
-        "constraint": constraint,
-        "synchronization": synchronization,
-        "aggregation": aggregation,
-        **more,
-    }
+    bound = _signature().bind(*args, **kwargs)
+    bound.apply_defaults()
+    given: dict[str, Any] = dict(bound.arguments)
+    if given["name"] is not None and not isinstance(given["name"], str):
+        raise ArgumentTypeError(f"Invalid name {given['name']!r} of a variable.", "Give a str.")
+    more: dict[str, Any] = given.pop("more")
+    return given | more

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.engine.cast import CastSource, cast_entries
-from shardvar.engine.transpose import TransposedSource, transpose_entries
-from shardvar.engine.verified import VerifiedRows
+from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import is_whole, parse_dtype
+from shardvar.layout.dtypes import NAMES, Bools, is_whole, parse_dtype
+from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable
+from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import check_globs, strings_of
 from shardvar.verbs.numbers import is_floating
@@ -52,14 +53,14 @@ class Conversions:
         return _cast(*transposed, {} if self.cast is None else self.cast, encodings, lost)
 
 
-def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:
-    """Return the stored entries of a converted source, and the rows of the transposed ones."""
+def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, bytes]:
+    """Return the stored entries of a converted source, and a digest of how a map makes others."""
     if isinstance(source, CastSource):
         entries = source.stored
         source = source.inner
-    if isinstance(source, TransposedSource):
-        return source.stored, np.flatnonzero(source.is_transposed).tolist()
-    return entries, []
+    if isinstance(source, MappedSource):
+        return source.stored, source.digest()
+    return entries, b""
 
 
 def _transpose(
@@ -89,8 +90,22 @@ def _transpose(
         is_matrix[matrices] = True
     if not is_matrix.any():
         return source, stored
-    entries, rows = transpose_entries(stored, is_matrix)
-    return TransposedSource(VerifiedRows(source, stored), rows, map_scratch), entries
+    entries, transposed = mapped(source, stored, _transposes(tensors, is_matrix), map_scratch)
+    return transposed, entries
+
+
+def _transposes(tensors: TensorTable, is_matrix: Bools) -> MapPlan:
+    """The plan that transposes some tensors [n], all of rank 2, and leaves the others as they are."""
+    targets = []
+    columns = zip(tensors.keys, tensors.codes.tolist(), is_matrix.tolist(), strict=True)
+    for row, (key, number, swaps) in enumerate(columns):
+        shape = tensors.shape(row)
+        start, steps = (0,) * len(shape), tuple((axis, 1) for axis in range(len(shape)))
+        source = View(key, start, steps)
+        target = View(key, start, steps[::-1]) if swaps else source
+        full = shape[::-1] if swaps else shape
+        targets.append(Target(key, NAMES[number], full, (Piece(0, shape, source, target),)))
+    return MapPlan(targets, {})
 
 
 def _check_transposable(

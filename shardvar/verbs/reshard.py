@@ -410,15 +410,13 @@ def _generation(
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
-    stored, transposed = work.entries, list[int]()
+    stored, made = work.entries, b""
     if payloads is not reader.source:
-        stored, transposed = stored_entries(payloads, work.entries)
+        stored, made = stored_entries(payloads, work.entries)
     named = " ".join(map("{0.path} {0.format.name}".format, found))
     digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
     digest.update(
-        repr((work.assignment.num_files, work.metadata, transposed)).encode(
-            "utf-8", "surrogateescape"
-        )
+        repr((work.assignment.num_files, work.metadata, made)).encode("utf-8", "surrogateescape")
     )
     joined, files = reader.source.places, reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing

@@ -16,7 +16,7 @@ from spec_tests.helpers.source_code import MODULES, PACKAGE, definitions, tree_o
 from spec_tests.rules.sentences import documents
 
 HOMES = {
-    "box": (),  # a region is not called a box, nor is a rectangle that is drawn
+    "box": ("maps/plan.py",),  # a region is not called a box, nor is a rectangle that is drawn
     # All but the first name what PyTorch, and Zarr, call by this word.
     "chunk": (
         "layout/partition.py",
@@ -43,7 +43,14 @@ HOMES = {
         *(f"layout/meshes/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
         *(f"conformance/torch_plans/{name}.py" for name in ("save_plans", "steps")),
     ),
-    "piece": ("engine/pieces.py",),
+    # A piece of a map, and the pieces that reads are made of.
+    "piece": (
+        "engine/pieces.py",
+        "engine/lattices.py",
+        "engine/map_entries.py",
+        "engine/mapped.py",
+        "maps/plan.py",
+    ),
 }
 """A word -> the modules that may use it freely; others may only name what these define."""
 PROPER_NAMES = re.compile(

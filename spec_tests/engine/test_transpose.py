@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine import transpose
+from shardvar.engine import strides
 from shardvar.errors import ArgumentError, CorruptCheckpoint
 from shardvar.verbs.conversions import Conversions
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
@@ -42,7 +42,7 @@ def test_a_transposed_matrix_is_that_of_numpy(
         {"m": matrix, "v": np.arange(3), "n": matrix},
         partition={"m": data.draw(cuts)},
     )
-    with patch.multiple(transpose, **data.draw(small_tiles)):
+    with patch.multiple(strides, **data.draw(small_tiles)):
         sv.reshard(
             directory / "a", directory / "b", transpose="[mv]", partition={"m": data.draw(cuts)}
         )
@@ -55,16 +55,22 @@ def test_a_transposed_matrix_is_that_of_numpy(
     assert sv.diff(directory / "a", directory / "c").equal
 
 
-@given(st.integers(1, 7), st.integers(1, 7), small_tiles, st.data())
-def test_any_range_of_a_transposed_payload_is_copied(
-    rows: int, columns: int, tiles: dict[str, tuple[int, int]], data: st.DataObject
+@given(st.lists(st.integers(1, 5), max_size=4), small_tiles, st.integers(1, 64), st.data())
+def test_any_axes_are_copied_to_any_others(
+    shape: list[int], tiles: dict[str, tuple[int, int]], most: int, data: st.DataObject
 ) -> None:
-    matrix = np.arange(rows * columns).reshape(rows, columns)
-    first = data.draw(st.integers(0, matrix.size))
-    into = np.full(data.draw(st.integers(0, matrix.size - first)), -1)
-    with patch.multiple(transpose, **tiles):
-        transpose._copy_transposed(matrix, first, into)
-    assert into.tolist() == matrix.T.ravel()[first : first + len(into)].tolist()
+    """Whatever the order of the axes on both sides, the tiles and the bands are."""
+    array = np.arange(int(np.prod(shape)), dtype=data.draw(st.sampled_from(["u1", "<u4", "<u8"])))
+    from_axes, into_axes = (data.draw(st.permutations(range(len(shape)))) for _ in range(2))
+    read = array.reshape([shape[axis] for axis in from_axes]).transpose(np.argsort(from_axes))
+    out = np.zeros_like(array)
+    into = out.reshape([shape[axis] for axis in into_axes]).transpose(np.argsort(into_axes))
+    copy = strides.Strided(tuple(shape), 0, read.strides, 0, into.strides, array.itemsize)
+    with patch.multiple(strides, _LEAST_TILE=4, **tiles):
+        for band in copy.merged().in_words().bands(most):
+            assert band.span <= max(most, band.itemsize)
+            band.copy(memoryview(array).cast("B"), memoryview(out).cast("B"))
+    assert np.array_equal(into, read)
 
 
 LARGE = np.random.default_rng(0).standard_normal((1700, 1300)).astype(np.float32)

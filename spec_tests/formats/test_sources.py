@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import shardvar.engine.cast
-import shardvar.engine.transpose
+import shardvar.engine.mapped
 import shardvar.formats.gguf.source
 import shardvar.verbs.callbacks.call
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
 from shardvar.engine.cast import CastSource
-from shardvar.engine.transpose import TransposedSource
+from shardvar.engine.mapped import MappedSource
 from shardvar.formats import protocol
 from shardvar.formats.gguf.source import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
@@ -33,8 +33,16 @@ READ = {"read_into", "in_order", "expect", "decode"}
 """The members that get rows of the wrapper's own entries."""
 OVERRIDDEN: dict[type[Source], dict[str, str]] = {
     CastSource: dict.fromkeys(READ, "Its entries have other dtypes than the stored ones."),
-    TransposedSource: dict.fromkeys(READ, "Its entries have other shapes than the stored ones.")
-    | {"close": "It has temporary files."},
+    MappedSource: dict.fromkeys(READ, "Its entries have other shapes than the stored ones.")
+    | dict.fromkeys(
+        ("is_guarded", "compare_bytes", "storage_errors", "is_part", "encodings", "objects"),
+        "Its keys are the targets.",
+    )
+    | {
+        "close": "It has temporary files.",
+        "index": "It lists the targets.",
+        "dequantized": "A map is made for tensors of one form.",
+    },
     OverlaidSource: dict.fromkeys(
         ("read_span", "read_into", "map", "in_order"),
         "Arrays follow the files of the other source.",

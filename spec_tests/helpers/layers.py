@@ -12,6 +12,7 @@ FOUNDATION = (
     "layout",
     "layout.meshes",
     "planning",
+    "maps",
     "wire",
     "storage",
 )
@@ -30,7 +31,17 @@ REFERENCE = (
     "conformance",
 )
 
-_ENGINE_ROOM = ("errors", "forks", "layout", "planning", "wire", "storage", "formats", "engine")
+_ENGINE_ROOM = (
+    "errors",
+    "forks",
+    "layout",
+    "planning",
+    "maps",
+    "wire",
+    "storage",
+    "formats",
+    "engine",
+)
 _MEMORY = (
     "errors",
     "forks",
@@ -58,6 +69,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "layout": ("errors", "limits", "pictures"),
     "layout.meshes": ("errors", "limits", "pictures", "layout"),
     "planning": ("errors", "limits", "layout", "pictures"),
+    "maps": ("errors", "limits", "layout", "planning", "pictures"),
     "wire": ("errors", "limits"),
     "storage": ("errors", "extras", "forks", "pictures.words", "_version"),
     "formats": (
@@ -78,9 +90,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "planning",
         "formats.protocol",
         "formats.source",
+        "maps.plan",
         "storage.protocol",
         "storage.concurrency",
         "storage.cores",
+        "storage.held_pages",
         "wire.crc",
         "wire.strings",
     ),

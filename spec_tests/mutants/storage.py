@@ -95,7 +95,7 @@ MUTANTS = [
         "resumed-whatever-metadata",
         "A finished file is taken up although the metadata in it are no longer those of the source.",
         "verbs/reshard.py",
-        "repr((work.assignment.num_files, work.metadata, transposed))",
+        "repr((work.assignment.num_files, work.metadata, made))",
         "repr(work.assignment.num_files)",
         "resumed::test_files_of_other_metadata_are_written_anew",
     ),

@@ -31,7 +31,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import Frames, View, encoding_in
+from shardvar.formats.torch.items import Frames, TensorView, encoding_in
 from shardvar.formats.torch.metadata import Items, parse_metadata
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA, is_bare, rank_indexes
 from shardvar.formats.torch.source import TorchSource
@@ -67,7 +67,7 @@ class DcpIndex:
     """[m] the number of the file of each item."""
     broken: dict[str, ShardvarError]
     """Keys that cannot be read, as far as ``.metadata`` tells."""
-    views: dict[int, View] = field(default_factory=dict)
+    views: dict[int, TensorView] = field(default_factory=dict)
     """The tensors whose items were read, by row."""
     payloads: dict[int, bytes] = field(default_factory=dict)
     """The objects whose items were read, by row."""

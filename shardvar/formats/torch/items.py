@@ -49,7 +49,7 @@ from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TensorView:
     """A tensor in its record."""
 
     tensor: StoredTensor
@@ -91,7 +91,7 @@ class View:
         return self.record.crc if self.is_plain and self.spans_record else NO_CHECKSUM
 
 
-def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View:
+def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> TensorView:
     """Return a tensor with its record; raise if that is missing, compressed or too small."""
     record = archive.record(tensor.record)
     if record.nbytes != tensor.storage_nbytes:
@@ -101,7 +101,7 @@ def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View
         )
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
     archive.check_stored(tensor.record)
-    view = View(tensor, record, is_big_endian)
+    view = TensorView(tensor, record, is_big_endian)
     if not record.nbytes and record.crc not in (NO_CHECKSUM, 0):
         raise corrupt(f"The record {tensor.record!r} is empty, and its CRC-32 is not 0.")
     return view
@@ -130,7 +130,7 @@ def encoding_in(item: bytes) -> bytes:
     return object_of(parse_pickle(pickle, is_typed=True)[0], TextRoom.of(len(pickle))).encoding
 
 
-def read_view(view: View, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
+def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
     """Fill ``buffer`` with a part of a payload, from byte ``start`` of it on; compare the CRC with
     its last byte.
 
@@ -157,7 +157,7 @@ def read_view(view: View, data: DataFiles, file: int, start: int, buffer: memory
         )
 
 
-def _changed(elements: bytes, view: View) -> memoryview:
+def _changed(elements: bytes, view: TensorView) -> memoryview:
     """Return elements in little-endian order, with signs changed as flagged."""
     octets = np.frombuffer(elements, np.uint8)
     dtype = numpy_dtype(view.tensor.dtype)
@@ -187,7 +187,7 @@ Kind = tuple[str, tuple[int, ...]]
 class _Template:
     """The frame of a tensor; offsets count from the beginning of the item."""
 
-    view: View
+    view: TensorView
     """The tensor, in an item at offset 0."""
     head: bytes
     """The bytes in front of the elements, up to the CRC of the elements if it is there."""
@@ -198,7 +198,7 @@ class _Template:
     crc_again: int
     """The place of the same CRC in front of the elements, or else in the directory."""
 
-    def view_in(self, item: bytes, start: int) -> View | None:
+    def view_in(self, item: bytes, start: int) -> TensorView | None:
         """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame
         is another one."""
         if not item.startswith(self.head):
@@ -211,7 +211,7 @@ class _Template:
             return None
         crc = int.from_bytes(crc_octets, "little")
         record = self.view.record
-        return View(
+        return TensorView(
             self.view.tensor,
             Record(start + record.start, record.nbytes, crc),
             self.view.is_big_endian,
@@ -230,7 +230,7 @@ class Frames:
     """False reads every frame by itself, with the same result."""
     _window: Window | None = None
 
-    def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> View:
+    def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> TensorView:
         """Return the tensor in the item at byte ``start``; ``kind`` is the index's."""
         opened = self.data.open(file)
         is_small = nbytes <= _SMALL_NBYTES
@@ -300,7 +300,7 @@ class Frames:
         return read
 
 
-def _template_of(archive: Archive, view: View, item: bytes, start: int) -> _Template | None:
+def _template_of(archive: Archive, view: TensorView, item: bytes, start: int) -> _Template | None:
     """Return the template of an item; None if it has no checksums, or something checked lies behind
     the elements."""
     if not archive.has_checksums:

@@ -30,7 +30,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import StoredObject, View, object_of
+from shardvar.formats.torch.items import StoredObject, TensorView, object_of
 from shardvar.formats.torch.names import find_ranks, rank_file, world_size_of
 from shardvar.formats.torch.shares import Runs, Share, held_regions, local_shape, share_of
 from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
@@ -51,7 +51,7 @@ Part = tuple[int, Share | StoredObject]
 """A rank, and the part of a tensor or the payload of an object that it holds under a key."""
 Shares = Sequence[tuple[int, Share]]
 """The parts of a tensor, each with the rank that holds it."""
-Area = tuple[int, View, tuple[int, ...]]
+Area = tuple[int, TensorView, tuple[int, ...]]
 """A rank, a region that it holds, and the first indices of the region in the whole tensor."""
 
 
@@ -189,7 +189,7 @@ def _is_alike(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
     return shape == held or (len(shape) == len(held) and 0 in shape and 0 in held)
 
 
-def _part_of(view: View, inner: tuple[int, ...], shape: tuple[int, ...]) -> View:
+def _part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) -> TensorView:
     """Return a part of a tensor that a rank keeps."""
     tensor = view.tensor
     start = tensor.offset + sum(
@@ -239,7 +239,7 @@ def _without_copies(
 
 def _check_copy(first: Stored, copy: Stored, share: Share) -> None:
     """Raise if the checksums of two copies differ; copies without are compared by ``verify``."""
-    sums = [each.value.checksum for each in (first, copy) if isinstance(each.value, View)]
+    sums = [each.value.checksum for each in (first, copy) if isinstance(each.value, TensorView)]
     if NO_CHECKSUM not in sums and len(set(sums)) > 1:
         cause = (
             f"The ranks {first.file} and {copy.file} hold different values of the slice at "

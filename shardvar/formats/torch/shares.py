@@ -50,7 +50,7 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.formats.torch.items import View
+from shardvar.formats.torch.items import TensorView
 from shardvar.formats.torch.tensors import (
     FROM_TYPE,
     OF_RANKS,
@@ -223,7 +223,7 @@ _PLACEMENTS = tuple(
 _MAX_RANKS = 1 << 20
 _GATHER = "Save it as a plain tensor: `tensor.full_tensor()`."
 
-ViewOf = Callable[[StoredTensor], View]
+ViewOf = Callable[[StoredTensor], TensorView]
 """A function that returns a tensor with the place of its storage."""
 
 
@@ -235,7 +235,7 @@ class Share:
     """The name of the element type."""
     shape: tuple[int, ...]
     """The full shape."""
-    views: tuple[View, ...]
+    views: tuple[TensorView, ...]
     """The tensors that the rank keeps: one, or the shards of a ShardedTensor."""
     offsets: tuple[tuple[int, ...], ...] | None = None
     """The first indices of each shard of a ShardedTensor; None for other tensors."""
@@ -285,7 +285,7 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
     return share
 
 
-def whole_of(value: Node, view: ViewOf) -> View:
+def whole_of(value: Node, view: ViewOf) -> TensorView:
     """Return a tensor whose elements are all in one file: a plain one, or one that is not spread
     over ranks."""
     share = share_of(value, None, view)

@@ -14,7 +14,7 @@ from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, p
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import Record
-from shardvar.formats.torch.items import StoredObject, View, read_view
+from shardvar.formats.torch.items import StoredObject, TensorView, read_view
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
@@ -45,7 +45,7 @@ class TorchSource(FileSource):
     """The table of contents; ``start`` of a non-plain entry numbers one of the next two."""
     data: DataFiles = field()
     """The data files, open."""
-    views: Mapping[int, View]
+    views: Mapping[int, TensorView]
     """The tensors."""
     payloads: Mapping[int, bytes]
     """The objects."""
@@ -117,7 +117,7 @@ class Stored:
 
     file: int
     """The number of the file."""
-    value: View | StoredObject
+    value: TensorView | StoredObject
     """The elements of the slice, or the object."""
     offset: tuple[int, ...] = ()
     """The first indices of the slice in the whole tensor."""
@@ -125,7 +125,7 @@ class Stored:
     """The full shape of the tensor."""
 
     @classmethod
-    def whole(cls, file: int, view: View) -> "Stored":
+    def whole(cls, file: int, view: TensorView) -> "Stored":
         """Return a tensor that is stored whole."""
         shape = view.tensor.shape
         return cls(file, view, (0,) * len(shape), shape)
@@ -152,7 +152,9 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     _check_views(contents)
     keys = sorted(contents.stored.keys() - contents.faults.keys())
     rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
-    views = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, View)}
+    views = {
+        row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, TensorView)
+    }
     objects = {
         row: each.value
         for row, (_, each) in enumerate(rows)
@@ -184,7 +186,7 @@ def _check_views(contents: SavedContents) -> None:
     """Make faults of the keys with which the tensors are too large for their storages: they share
     bytes, or repeat them."""
     views = {
-        key: [(each.file, each.value) for each in held if isinstance(each.value, View)]
+        key: [(each.file, each.value) for each in held if isinstance(each.value, TensorView)]
         for key, held in contents.stored.items()
     }
     storages = {
@@ -216,11 +218,13 @@ def _slices(
 ) -> SliceTable:
     firsts = [stored[key][0] for key in keys]
     dtypes = [
-        each.value.tensor.dtype if isinstance(each.value, View) else STRING for each in firsts
+        each.value.tensor.dtype if isinstance(each.value, TensorView) else STRING for each in firsts
     ]
     codes = np.array([code(dtype) for dtype in dtypes], np.int64)
     tensors = TensorTable(keys, codes, *pad([each.shape for each in firsts], fill=1))
-    shapes = [each.value.tensor.shape if isinstance(each.value, View) else () for _, each in rows]
+    shapes = [
+        each.value.tensor.shape if isinstance(each.value, TensorView) else () for _, each in rows
+    ]
     offset = _matrix([each.offset for _, each in rows], 0, tensors)
     nbytes = [
         len(each.value.payload) if isinstance(each.value, StoredObject) else 0 for _, each in rows
@@ -278,7 +282,7 @@ def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list
     copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
     storages: dict[_Place, list[_Extent]] = {}
     for key, each, is_copy in (*read, *copies):
-        if isinstance(each.value, View) and each.value.record.crc != NO_CHECKSUM:
+        if isinstance(each.value, TensorView) and each.value.record.crc != NO_CHECKSUM:
             start, stop = (0, 0) if is_copy else each.value.reach
             storages.setdefault((each.file, each.value.record), []).append(
                 _Extent(key, start, stop)

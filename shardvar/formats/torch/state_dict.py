@@ -35,7 +35,7 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
-from shardvar.formats.torch.items import StoredObject, View, object_of, view_of
+from shardvar.formats.torch.items import StoredObject, TensorView, object_of, view_of
 from shardvar.formats.torch.names import LEGACY_MAGIC, is_bare
 from shardvar.formats.torch.objects import TextRoom
 from shardvar.formats.torch.shares import whole_of
@@ -239,7 +239,7 @@ class Unpickled:
             raise InvalidCheckpoint("Two values of the file have this key.", "Rename one of them.")
         return self.leaves[key]
 
-    def view(self, tensor: StoredTensor) -> View:
+    def view(self, tensor: StoredTensor) -> TensorView:
         """Return a tensor with the place of its storage."""
         return view_of(self.archive, tensor, self.is_big_endian)
 

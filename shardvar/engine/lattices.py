@@ -1,0 +1,266 @@
+"""Lattices: elements at equal distances along each index, in a payload and in a target.
+
+A piece of a map is affine on both sides: one more along an index is so many elements further in the
+payload, and so many coordinates further in the target. So what a stored slice or a byte range has
+of a piece is a few lattices, and no tensor is ever reshaped.
+
+    q[(n two d)] -> q[(n d two)], n = 1, two = 2, d = 3       the slice [1:6] of the source has
+
+    source   0 1 2 3 4 5                                      two = 0, d = 1:3
+    target   0 2 4 1 3 5                                      two = 1, d = 0:3
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from shardvar.layout.dtypes import Ints
+from shardvar.layout.region import Region
+from shardvar.maps.plan import Piece, View
+from shardvar.planning.slices import SliceTable
+
+IndexTuple = tuple[int, ...]
+"""One number for each index of a piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """The elements that a stored slice has of a piece, or some of them."""
+
+    row: int
+    """The row of the stored slice."""
+    piece: Piece
+    """The piece."""
+    first: IndexTuple
+    """[k] the first index, in the coordinates of the piece."""
+    shape: IndexTuple
+    """[k] the extents."""
+    place: int
+    """The element of the payload that the first index is."""
+    strides: IndexTuple
+    """[k] elements of the payload from one index to the next."""
+
+    def part(self, first: IndexTuple, shape: IndexTuple) -> "Lattice":
+        """Return a part, whose ``first`` index is in the coordinates of this lattice."""
+        skip = sum(index * stride for index, stride in zip(first, self.strides, strict=True))
+        there = tuple(a + b for a, b in zip(self.first, first, strict=True))
+        return replace(self, first=there, shape=shape, place=self.place + skip)
+
+    def target_corner(self) -> list[int]:
+        """[rank] the coordinates in the target of the first element."""
+        return coordinates(self.piece.target, self.first)
+
+    def target_bounds(self) -> tuple[list[int], list[int]]:
+        """[rank] the first coordinates in the target, and the first ones past the last element."""
+        return bounds_of(self.piece.target, self.first, self.shape)
+
+    def target_strides(self, strides: Sequence[int]) -> IndexTuple:
+        """[k] elements from one index to the next in a payload with some strides [rank]."""
+        return strides_along(self.piece.target, strides)
+
+    def portions(self, most: int) -> "Iterator[Lattice]":
+        """Yield parts of at most ``most`` elements, in order."""
+        axis, inner = len(self.shape), 1
+        while axis and inner * self.shape[axis - 1] <= most:
+            axis -= 1
+            inner *= self.shape[axis]
+        if not axis:
+            yield self
+            return
+        axis, count = axis - 1, max(1, most // inner)
+        outer = self.shape[:axis]
+        for index in product(*map(range, outer), range(0, self.shape[axis], count)):
+            extent = min(count, self.shape[axis] - index[axis])
+            rest = self.shape[axis + 1 :]
+            yield self.part((*index, *(0 for _ in rest)), (*(1 for _ in outer), extent, *rest))
+
+    def within(self, region: Region) -> "Iterator[Lattice]":
+        """Yield the parts whose elements lie in a region of the target."""
+        found = indices_within(self.piece.target, self.target_corner(), self.shape, region)
+        for first, shape in found:
+            yield self.part(first, shape)
+
+
+def coordinates(view: View, index: IndexTuple) -> list[int]:
+    """[rank] the coordinates of an index."""
+    found = list(view.start)
+    for (axis, step), number in zip(view.steps, index, strict=True):
+        if axis >= 0:
+            found[axis] += step * number
+    return found
+
+
+def bounds_of(view: View, first: IndexTuple, shape: IndexTuple) -> tuple[list[int], list[int]]:
+    """[rank] the first coordinates of some indices, and the first ones past the last.
+
+    >>> view = View("w", (1,), ((0, 6), (0, 2)))
+    >>> bounds_of(view, (1, 0), (1, 3))
+    ([7], [12])
+    """
+    low = coordinates(view, first)
+    last = coordinates(view, tuple(f + n - 1 for f, n in zip(first, shape, strict=True)))
+    return low, [each + 1 for each in last]
+
+
+def strides_along(view: View, strides: Sequence[int]) -> IndexTuple:
+    """[k] elements from one index to the next, where the axes of a payload have some strides."""
+    return tuple(step * strides[axis] if axis >= 0 else 0 for axis, step in view.steps)
+
+
+def c_strides(shape: Sequence[int]) -> list[int]:
+    """[rank] elements from one index to the next in the C order of a shape."""
+    strides, stride = [1] * len(shape), 1
+    for axis in range(len(shape) - 1, -1, -1):
+        strides[axis] = stride
+        stride *= shape[axis]
+    return strides
+
+
+def indices_within(
+    view: View, corner: Sequence[int], shape: IndexTuple, region: Region
+) -> list[tuple[IndexTuple, IndexTuple]]:
+    """Return the indices whose coordinates lie in a region, as firsts and extents [k].
+
+    ``corner`` has the coordinates of index 0. An axis that several indices make is cut in a few
+    parts, as a range of a number's digits is: of two digits, [07, 32) is 0 and 7:10, then 1:3 and
+    0:10, then 3 and 0:2.
+
+    >>> view = View("w", (0,), ((0, 10), (0, 1)))
+    >>> indices_within(view, [0], (10, 10), Region((7,), (25,)))
+    [((0, 7), (1, 3)), ((1, 0), (2, 10)), ((3, 0), (1, 2))]
+    """
+    found: list[tuple[list[int], list[int]]] = [([0] * len(shape), list(shape))]
+    for axis, (low, stop, start) in enumerate(zip(region.offset, region.stop, corner, strict=True)):
+        mine = [
+            number
+            for number, (of, step) in enumerate(view.steps)
+            if of == axis and step and shape[number] > 1
+        ]
+        mine.sort(key=lambda number: -view.steps[number][1])
+        reach = sum((shape[number] - 1) * view.steps[number][1] for number in mine)
+        if low <= start and start + reach < stop:
+            continue
+        digits = [(shape[number], view.steps[number][1]) for number in mine]
+        ranges = list(_digit_ranges(digits, low - start, stop - start))
+        cut = []
+        for (first, extents), some in product(found, ranges):
+            first, extents = list(first), list(extents)
+            for number, (begin, count) in zip(mine, some, strict=True):
+                first[number], extents[number] = begin, count
+            cut.append((first, extents))
+        found = cut
+    return [(tuple(first), tuple(extents)) for first, extents in found]
+
+
+def _digit_ranges(
+    digits: Sequence[tuple[int, int]], low: int, stop: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield ranges, a first and a count for each digit, that have the sums in ``[low, stop)``.
+
+    ``digits`` has the extent and the step of each, the largest steps first.
+    """
+    if not digits:
+        if low <= 0 < stop:
+            yield []
+        return
+    (extent, step), rest = digits[0], digits[1:]
+    reach = sum((count - 1) * each for count, each in rest)
+    # The digits with which a sum can lie within, and of these the ones with which all do.
+    begin, end = max(0, -(-(low - reach) // step)), min(extent, -(-stop // step))
+    whole, past = max(begin, -(-low // step)), min(end, (stop - 1 - reach) // step + 1)
+    if whole >= past:
+        whole = past = end
+    for digit in range(begin, whole):
+        for some in _digit_ranges(rest, low - digit * step, stop - digit * step):
+            yield [(digit, 1), *some]
+    if whole < past:
+        yield [(whole, past - whole), *((0, count) for count, _ in rest)]
+    for digit in range(past, end):
+        for some in _digit_ranges(rest, low - digit * step, stop - digit * step):
+            yield [(digit, 1), *some]
+
+
+def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
+    """Return what some stored slices of a tensor have of a piece; ``view`` is the tensor's."""
+    found: list[Lattice] = []
+    if 0 in piece.shape:
+        return found
+    zeros, rank = (0,) * len(piece.shape), len(view.start)
+    low, stop = bounds_of(view, zeros, piece.shape)
+    offsets, shapes = slices.offset[rows, :rank], slices.shape[rows, :rank]
+    meets = ((offsets < stop) & (offsets + shapes > low)).all(axis=1)
+    for row in rows[meets].tolist():
+        region = slices.region(row)
+        strides = c_strides(region.shape)
+        place = sum(
+            (a - b) * stride
+            for a, b, stride in zip(view.start, region.offset, strides, strict=True)
+        )
+        whole = Lattice(row, piece, zeros, piece.shape, place, strides_along(view, strides))
+        for first, shape in indices_within(view, view.start, piece.shape, region):
+            found.append(whole.part(first, shape))
+    return found
+
+
+def factor_lattices(piece: Piece, factor: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
+    """Return what some stored slices have of a factor of a piece.
+
+    The target is the factor's own indices: an index of the piece that it does not have has one.
+    """
+    shape = tuple(
+        extent if axis >= 0 else 1
+        for extent, (axis, _) in zip(piece.shape, factor.steps, strict=True)
+    )
+    indices = View("", (0,) * len(shape), tuple((axis, 1) for axis in range(len(shape))))
+    return lattices_of(Piece(piece.rule, shape, factor, indices), factor, slices, rows)
+
+
+def is_dense(lattice: Lattice) -> bool:
+    """Return True if the elements fill a region of the target."""
+    low, stop = lattice.target_bounds()
+    return prod(lattice.shape) == prod(b - a for a, b in zip(low, stop, strict=True))
+
+
+Cell = tuple[IndexTuple, IndexTuple, Ints]
+"""A region of a target, as first coordinates and stops [rank], and the lattices in it."""
+
+
+def cells(
+    low: Ints, stop: Ints, first: IndexTuple, last: IndexTuple, numbers: Ints
+) -> Iterator[Cell]:
+    """Cut a region of a target into cells, so that each of some regions in it lies in one cell.
+
+    ``low`` and ``stop`` [n, rank] are the regions; the rows ``numbers`` lie in this one. The
+    region ``[first, last)`` is cut through, along one axis after the other, wherever that cuts none
+    of them. So regions that are apart have cells of their own in all usual arrangements, and others
+    share one.
+    """
+    if len(numbers):
+        for axis in range(len(first)):
+            order = numbers[np.argsort(low[numbers, axis], kind="stable")]
+            begins, reach = low[order, axis], np.maximum.accumulate(stop[order, axis])
+            apart = np.flatnonzero(begins[1:] >= reach[:-1]) + 1
+            groups = np.split(order, apart)
+            cuts = [
+                (int(low[group, axis].min()), int(stop[group, axis].max()), group)
+                for group in groups
+            ]
+            if len(cuts) == 1 and cuts[0][:2] == (first[axis], last[axis]):
+                continue
+            place = first[axis]
+            for begin, end, group in (*cuts, (last[axis], last[axis], numbers[:0])):
+                for a, b, some in ((place, begin, numbers[:0]), (begin, end, group)):
+                    if a < b:
+                        yield from cells(
+                            low, stop, _with(first, axis, a), _with(last, axis, b), some
+                        )
+                place = end
+            return
+    yield first, last, numbers
+
+
+def _with(index: IndexTuple, axis: int, value: int) -> IndexTuple:
+    return (*index[:axis], value, *index[axis + 1 :])

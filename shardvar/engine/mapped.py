@@ -1,0 +1,340 @@
+"""A source whose tensors a map makes of the tensors of another source.
+
+``engine.map_entries`` plans the entries of the targets. The ones that lie in a file as they are are
+read as any stored ones. The others are copied, a range of bytes at a time:
+
+    a range of a target      some regions of it
+    a region                 some lattices: regular parts of stored slices, on both sides
+    a lattice                read straight to its place if it is one range of bytes; else copied out
+                             of a map of the file, whose memory is given back, or out of a payload
+                             that is kept (``engine.kept``)
+
+Each payload is verified whole before its first element is moved.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.arithmetic import PORTION, compute
+from shardvar.engine.kept import KeptPayloads, Scratch
+from shardvar.engine.lattices import Lattice, c_strides, factor_lattices, lattices_of
+from shardvar.engine.map_entries import DraftEntries, Recipe, Recipes
+from shardvar.engine.pool import BLOCK_NBYTES, bytes_of
+from shardvar.engine.strides import Strided
+from shardvar.engine.verified import VerifiedRows
+from shardvar.errors import ReadError
+from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, numpy_dtype
+from shardvar.layout.region import Region, regions_of_range
+from shardvar.maps.plan import MapPlan, View
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.held_pages import HeldPages
+
+_MOST_PLANNED = 64
+"""Entries whose lattices are kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedSource(WrappedSource):
+    """Another source whose tensors became the targets of a map.
+
+    An entry that is not plain has its number as its start, whichever rows a caller gave it since.
+    """
+
+    verified: VerifiedRows
+    """The source of the payloads, its entries as stored, and which were verified."""
+    recipes: Recipes
+    """The ways to make entries."""
+    index: TableIndex = field()
+    """The table of contents of the targets."""
+    sources_of: Mapping[str, tuple[str, ...]]
+    """The stored tensors that each target is made of, by key."""
+    payloads: KeptPayloads
+    """The payloads that elements are copied out of."""
+    planned: dict[int, list[Lattice]] = field(default_factory=dict)
+    """The lattices of entries that were read last, by number."""
+    pages: HeldPages = field(default_factory=HeldPages)
+    """The parts of maps that were read."""
+
+    @property
+    def inner(self) -> Source:
+        """The source of the payloads."""
+        return self.verified.source
+
+    @property
+    def stored(self) -> EntryTable:
+        """The entries as they are stored."""
+        return self.verified.entries
+
+    def digest(self) -> bytes:
+        """Return a digest of what the map makes of the stored entries."""
+        slices = self.index.entries.slices
+        digest = hashlib.sha256("\0".join(slices.tensors.keys).encode("utf-8", "surrogateescape"))
+        for column in (self.recipes.origin, slices.tensor, slices.offset, slices.shape):
+            digest.update(np.ascontiguousarray(column).tobytes())
+        for number, recipe in sorted(self.recipes.copied.items()):
+            digest.update(repr((number, recipe)).encode("utf-8", "surrogateescape"))
+        return digest.digest()
+
+    # Reading.
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads that are best read in order.
+
+        What is copied is read in the target's order, and its payloads are kept if that would be
+        slow. Payloads that a bucket sends are read one after the other, each by many requests at
+        once: all at once would need a temporary file each.
+        """
+        found = np.zeros(len(rows), np.bool)
+        at = np.flatnonzero(~entries.plain[rows])
+        numbers = entries.start[rows[at]]
+        origins = self.recipes.origin[numbers]
+        through = origins >= 0
+        if through.any():
+            found[at[through]] = self.inner.in_order(self.stored, origins[through])
+        if self.traits is not None:
+            for place, number in zip(at[~through], numbers[~through].tolist(), strict=True):
+                stored = np.array(self.recipes.copied[number].used, np.int64)
+                is_fetched = self.stored.plain[stored] & ~self.verified.is_held(stored)
+                found[place] = is_fetched.any()
+        return found
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Prepare for reads of what is copied, and of entries that the inner source decodes."""
+        stored: dict[int, None] = {}
+        for number in entries.start[rows[~entries.plain[rows]]].tolist():
+            origin = int(self.recipes.origin[number])
+            if origin >= 0:
+                stored[origin] = None
+            else:
+                # A payload that is decoded is kept when it is asked for, so it is not decoded
+                # ahead.
+                stored |= {
+                    row: None for row in self.recipes.copied[number].rows if self.stored.plain[row]
+                }
+        self.verified.expect(np.fromiter(stored, np.int64, len(stored)))
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        """Let the inner source decode an entry that is not copied."""
+        origin = int(self.recipes.origin[entries.start[row]])
+        return None if origin < 0 else self.inner.decode(self.stored, origin)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from a payload of a target, from byte ``start`` of it on."""
+        if entries.plain[row]:
+            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            return
+        number = int(entries.start[row])
+        origin = int(self.recipes.origin[number])
+        if origin >= 0:
+            self.inner.read_into(self.stored, origin, start, buffer)
+            return
+        recipe, region = self.recipes.copied[number], entries.slices.region(row)
+        itemsize = int(ITEMSIZES[entries.slices.codes()[row]])
+        if recipe.fill is not None:
+            np.frombuffer(buffer, np.dtype((np.void, itemsize)))[:] = np.void(recipe.fill)
+        if not region.size:
+            for stored in recipe.used:
+                self.payloads.payload(stored, len(recipe.used))
+        first, last = start // itemsize, (start + len(buffer)) // itemsize
+        strides, count = c_strides(region.shape), len(recipe.used)
+        for part in regions_of_range(region.shape, first, last):
+            corner = [a + b for a, b in zip(part.offset, region.offset, strict=True)]
+            for lattice in self._lattices(number, recipe):
+                for mine in lattice.within(Region(corner, part.shape)):
+                    at = zip(mine.target_corner(), region.offset, strides, strict=True)
+                    into = sum((a - b) * stride for a, b, stride in at) - first
+                    there = into, mine.target_strides(strides)
+                    if mine.piece.arithmetic is None:
+                        self._copy(mine, count, there, itemsize, buffer)
+                    else:
+                        key, dtype = entries.slices.key(row), entries.slices.dtype(row)
+                        self._compute(mine, recipe, there, key, dtype, buffer)
+
+    def close(self) -> None:
+        """Close the inner source and the temporary files."""
+        self.payloads.clear()
+        self.inner.close()
+
+    def _lattices(self, number: int, recipe: Recipe) -> list[Lattice]:
+        """The lattices of an entry."""
+        found = self.planned.get(number)
+        if found is None:
+            found = []
+            for piece, row in zip(recipe.pieces, recipe.rows, strict=True):
+                found += lattices_of(piece, piece.source, self.stored.slices, np.array([row]))
+            if len(self.planned) >= _MOST_PLANNED:
+                self.planned.clear()
+            self.planned[number] = found
+        return found
+
+    def _copy(
+        self,
+        lattice: Lattice,
+        count: int,
+        there: tuple[int, Sequence[int]],
+        itemsize: int,
+        buffer: memoryview,
+    ) -> None:
+        """Copy the elements of a lattice to a place in the buffer, with strides, in elements."""
+        into, into_strides = there
+        copy = Strided(
+            lattice.shape,
+            lattice.place * itemsize,
+            tuple(step * itemsize for step in lattice.strides),
+            into * itemsize,
+            tuple(step * itemsize for step in into_strides),
+            itemsize,
+        ).merged()
+        row = lattice.row
+        payload = self.payloads.payload(row, count)
+        if payload is None and copy.is_range:
+            stop = copy.into + prod(copy.shape) * itemsize
+            self.inner.read_into(self.stored, row, copy.place, buffer[copy.into : stop])
+            return
+        if payload is None:
+            payload = self.inner.map(int(self.stored.file[row]))
+            copy = replace(copy, place=int(self.stored.start[row]) + copy.place)
+        for band in copy.in_words().bands(BLOCK_NBYTES):
+            band.copy(payload, buffer)
+            self.pages.add(payload, band.place, band.place + band.span)
+
+    def _compute(
+        self,
+        lattice: Lattice,
+        recipe: Recipe,
+        there: tuple[int, Sequence[int]],
+        key: str,
+        dtype: str,
+        buffer: memoryview,
+    ) -> None:
+        """Fill places in the buffer with what arithmetic makes of the elements of a lattice."""
+        arithmetic, count = lattice.piece.arithmetic, len(recipe.used)
+        if arithmetic is None:
+            return
+        into, into_strides = there
+        for some in lattice.portions(PORTION):
+            values = np.empty(some.shape, numpy_dtype(self.stored.slices.dtype(some.row)))
+            self._gather(some, c_strides(some.shape), 0, count, values)
+            factors = [self._factor(some, factor, recipe) for factor in arithmetic.factors]
+            found = compute(arithmetic, values, factors, dtype, key)
+            skip = zip(some.first, lattice.first, into_strides, strict=True)
+            place = into + sum((a - b) * stride for a, b, stride in skip)
+            out = np.ndarray(
+                found.shape,
+                found.dtype,
+                buffer,
+                place * found.itemsize,
+                tuple(step * found.itemsize for step in into_strides),
+            )
+            out[...] = found
+
+    def _factor(self, lattice: Lattice, factor: View, recipe: Recipe) -> npt.NDArray[Any]:
+        """The elements of a factor for the indices of a lattice, with an extent of 1 where it has
+        no index."""
+        slices = self.stored.slices
+        rows = [row for row in recipe.factors if slices.key(row) == factor.key]
+        has_index = [axis >= 0 for axis, _ in factor.steps]
+        first = [n if has else 0 for n, has in zip(lattice.first, has_index, strict=True)]
+        shape = tuple(n if has else 1 for n, has in zip(lattice.shape, has_index, strict=True))
+        values = np.empty(shape, numpy_dtype(slices.dtype(rows[0])))
+        strides, region = c_strides(shape), Region(first, shape)
+        for found in factor_lattices(lattice.piece, factor, slices, np.array(rows)):
+            for some in found.within(region):
+                at = zip(some.first, first, strides, strict=True)
+                place = sum((a - b) * stride for a, b, stride in at)
+                self._gather(some, strides, place, len(recipe.used), values)
+        return values
+
+    def _gather(
+        self,
+        lattice: Lattice,
+        strides: Sequence[int],
+        place: int,
+        count: int,
+        values: npt.NDArray[Any],
+    ) -> None:
+        """Copy the elements of a lattice into an array, with strides from a place on."""
+        self._copy(lattice, count, (place, strides), values.itemsize, bytes_of(values))
+
+    # What ``verify`` asks, by keys of targets.
+
+    def is_guarded(self, key: str) -> bool | None:
+        """Return True if checksums cover all that a target is made of."""
+        return all(self._is_guarded(each) for each in self.sources_of.get(key, ()))
+
+    def _is_guarded(self, key: str) -> bool | None:
+        """Return True if checksums cover a stored tensor."""
+        answer = self.inner.is_guarded(key)
+        if answer is None:
+            answer = bool((self.inner.index.find(key).checksum != NO_CHECKSUM).all())
+        return answer
+
+    def compare_bytes(self, key: str) -> bool:
+        """Compare the checksums of all that a target is made of."""
+        return all(map(self.inner.compare_bytes, self.sources_of.get(key, ())))
+
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, ReadError]:
+        """Return the errors of targets that are made of parts of damaged storages."""
+        wanted = set(chain.from_iterable(self.sources_of.get(key, ()) for key in keys))
+        found = self.inner.storage_errors(wanted, only_read)
+        return {
+            key: found[each]
+            for key in keys
+            for each in self.sources_of.get(key, ())
+            if each in found
+        }
+
+    def is_part(self, key: str) -> bool:
+        """Return True if a target is made of a part of a storage."""
+        return any(map(self.inner.is_part, self.sources_of.get(key, ())))
+
+    def encodings(self) -> Mapping[str, str]:
+        """Return the encodings of targets that are made of tensors of one encoding."""
+        known = self.inner.encodings()
+        found = {
+            key: {known.get(each, "") for each in sources}
+            for key, sources in self.sources_of.items()
+        }
+        return {
+            key: next(iter(kinds)) for key, kinds in found.items() if len(kinds) == 1 and any(kinds)
+        }
+
+    def dequantized(self) -> Source:
+        """Return this source: a map is made for tensors of one form, so numbers are asked for
+        before it."""
+        return self
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
+        """Return the objects among keys that are not targets: a map makes tensors."""
+        return self.inner.objects([key for key in keys if key not in self.sources_of], form)
+
+
+def mapped(
+    source: Source, stored: EntryTable, plan: MapPlan, map_scratch: Scratch
+) -> tuple[EntryTable, MappedSource]:
+    """Return the entries of a map's targets, and the source that reads them.
+
+    ``stored`` has the entries of the source's tensors, under the keys that the plan knows.
+    """
+    tensors = TensorTable.of((each.key, each.dtype, each.shape) for each in plan.targets)
+    draft = DraftEntries(stored, tensors)
+    sources_of = {
+        target.key: draft.add(number, target) for number, target in enumerate(plan.targets)
+    }
+    entries, recipes = draft.table()
+    index = TableIndex(entries, source.index.files, source.index.metadata)
+    verified = VerifiedRows(source, stored)
+    payloads = KeptPayloads(verified, map_scratch)
+    return entries, MappedSource(verified, recipes, index, sources_of, payloads)

@@ -1,0 +1,85 @@
+"""The plan of a map: the elements of source tensors that make each target tensor.
+
+A rule becomes pieces. A piece copies a box of elements from one source tensor to one target tensor:
+it has a shape ``[k]``, one extent for each of its indices, and a ``View`` of each side says where
+its elements lie there. Both are affine, so splitting, fusing, transposing, stacking and cutting are
+one thing, and no tensor is ever reshaped.
+
+    q[(n two d) i] -> q[(n d two) i], n = 2, two = 2, d = 3
+    shape                       n = 2       two = 2     d = 3       i = 4
+    source   start (0, 0)       6 rows      3 rows      1 row       1 column
+    target   start (0, 0)       6 rows      1 row       2 rows      1 column
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The places of the elements of a piece in one tensor."""
+
+    key: str
+    """The tensor."""
+    start: tuple[int, ...]
+    """[rank] the coordinates of the piece's first element."""
+    steps: tuple[tuple[int, int], ...]
+    """[k] for each index of the piece, the axis along which it counts, and the coordinates from one
+    index to the next. An index that the tensor does not have is ``(-1, 0)``: only of a factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The arithmetic of a piece, in float32: the source times all factors, times and plus constants.
+
+    The result is rounded to the target's dtype once.
+    """
+
+    factors: tuple[View, ...]
+    """The tensors that the source is multiplied by, one after the other."""
+    times: float
+    """A constant that the product is multiplied by."""
+    plus: float
+    """A constant that is added at last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of elements that goes from a source tensor to a target tensor."""
+
+    rule: int
+    """The position of the rule that it comes from."""
+    shape: tuple[int, ...]
+    """[k] the extents of its indices."""
+    source: View
+    """The places that its elements come from."""
+    target: View
+    """The places that they go to."""
+    arithmetic: Arithmetic | None = None
+    """The arithmetic on the way; None for bits that are moved as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A tensor that a map makes."""
+
+    key: str
+    """Its name."""
+    dtype: str
+    """Its dtype."""
+    shape: tuple[int, ...]
+    """Its shape."""
+    pieces: tuple[Piece, ...]
+    """The pieces that fill it. Each element is in one of them, or gets ``fill``."""
+    fill: bytes | None = None
+    """The bytes of the element that fills what no piece covers; None where they cover all."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapPlan:
+    """Everything that a map does with one checkpoint."""
+
+    targets: Sequence[Target]
+    """The tensors that it makes, in their order."""
+    left_out: Mapping[str, int]
+    """Source tensors with elements that a rule leaves out, each with the rule's position."""

@@ -1,5 +1,6 @@
 """Megatron's layouts: every case that megatron-core 0.16 recorded, refusals included."""
 
+import json
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from shardvar.layout.meshes import (
 )
 from shardvar.layout.meshes.mesh import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
+from spec_tests.helpers.megatron_pipelines import TABLE, stages_of
 
 KINDS: dict[str, dict[str, Any]] = {
     "embedding.word_embeddings.weight": {"parallel": "vocabulary", "stage": 0},
@@ -208,6 +210,34 @@ def test_pipelines_that_megatron_does_not_build_are_refused(
     with pytest.raises(ArgumentError) as caught:
         pipeline_layers(layers, stages, **arguments)
     assert caught.value.remedy
+
+
+def pipeline_of(layers: int, stages: int, **arguments: Any) -> Any:
+    """Return the layers of each stage; None if they are refused."""
+    try:
+        return pipeline_layers(layers, stages, **arguments)
+    except ArgumentError as error:
+        assert error.remedy
+        return None
+
+
+def test_every_small_pipeline_is_built_or_refused_as_in_megatron() -> None:
+    """All numbers of layers and stages up to 8 and 4, all ends, and all short layouts as text."""
+    table = json.loads(TABLE.read_text(encoding="utf-8"))
+    for given, rows in table["numbers"].items():
+        for layers, stages, expected in rows:
+            found = pipeline_of(layers, stages, **json.loads(given))
+            assert found == stages_of(expected), (layers, stages, given)
+    for text, stages, expected in table["texts"]:
+        found = pipeline_of(text.count("t"), stages, pipeline_model_parallel_layout=text)
+        assert found == stages_of(expected), (text, stages)
+        places = (text.count("|") + 1) // stages
+        for virtual in (1, 2, 3):
+            some = pipeline_of(
+                text.count("t"), stages, pipeline_model_parallel_layout=text,
+                virtual_pipeline_model_parallel_size=virtual,
+            )  # fmt: skip
+            assert some == (found if virtual in (1, places) else None), (text, stages, virtual)
 
 
 def test_layers_that_the_stages_do_not_hold_once_are_refused() -> None:

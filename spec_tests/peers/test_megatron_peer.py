@@ -25,6 +25,7 @@ from shardvar.layout.meshes import (
     vocabulary_range,
 )
 from shardvar.layout.meshes.mesh import Mesh
+from spec_tests.helpers.megatron_pipelines import layers_there, text_there
 
 SEED = 20250817
 CASES = 200
@@ -311,45 +312,6 @@ def test_words_are_divided_as_megatron_divides_them(mapping: Any) -> None:
                 assert vocabulary_range(size, rank, world) == tuple(theirs)
 
 
-def config_of(layers: int, stages: int, given: dict[str, Any]) -> Any:
-    """Return Megatron's configuration of a small model with these layers."""
-    import torch
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Its own defaults are deprecated.
-        return TransformerConfig(
-            num_layers=layers, hidden_size=8, num_attention_heads=2, pipeline_dtype=torch.float32,
-            pipeline_model_parallel_size=stages, **given,
-        )  # fmt: skip
-
-
-def their_layers(layers: int, stages: int, given: dict[str, Any]) -> Any:
-    """Return the ranges of layers that Megatron builds on each stage; an error where it refuses."""
-    from megatron.core.transformer.transformer_block import get_num_layers_to_build
-    from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-
-    config = config_of(layers, stages, given)
-    virtual = config.virtual_pipeline_model_parallel_size
-    found = []
-    for stage in range(stages):
-        at: list[Any] = [None] if virtual is None else list(range(virtual))
-        counts = [get_num_layers_to_build(config, place, stage) for place in at]
-        starts = [get_transformer_layer_offset(config, place, stage) for place in at]
-        found.append(
-            tuple((start, start + count) for start, count in zip(starts, counts, strict=True))
-        )
-    return tuple(found)
-
-
-def holds_each_once(stages: Any, layers: int) -> bool:
-    """Return False where Megatron builds a layer twice or never, which its configuration lets
-    pass."""
-    return sorted(
-        layer for stage in stages for start, stop in stage for layer in range(start, stop)
-    ) == [*range(layers)] and all(start <= stop for stage in stages for start, stop in stage)
-
-
 PIPELINES = [
     {"num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
     for first, last in product((None, 1, 2, 4), repeat=2)
@@ -376,22 +338,14 @@ def test_a_stage_has_the_layers_that_megatron_builds_on_it(
     not.
     """
     compared = 0
+    arguments = {name: value for name, value in given.items() if value}
+    if virtual is not None:
+        arguments["virtual_pipeline_model_parallel_size"] = virtual
     for layers, stages in product(range(1, 17), range(1 if virtual is None else 2, 5)):
-        arguments = {name: value for name, value in given.items() if value}
-        more = {} if virtual is None else {"virtual_pipeline_model_parallel_size": virtual}
-        theirs = verdict_of(
-            lambda n=layers, k=stages, a={**arguments, **more}: their_layers(n, k, a)
-        )
-        ours = verdict_of(
-            lambda n=layers, k=stages, a={**arguments, **more}: pipeline_layers(n, k, **a)
-        )
-        both_ends_of_one = (
-            stages == 1
-            and len(arguments) == 2
-            and "num_layers_in_first_pipeline_stage" in arguments
-        )
-        if isinstance(theirs, Exception) or not holds_each_once(theirs, layers) or both_ends_of_one:
-            assert isinstance(ours, ArgumentError), (layers, stages, theirs)
+        theirs = layers_there(layers, stages, arguments)
+        ours = verdict_of(lambda n=layers, k=stages: pipeline_layers(n, k, **arguments))
+        if theirs is None:
+            assert isinstance(ours, ArgumentError), (layers, stages)
         else:
             assert ours == theirs, (layers, stages)
             compared += 1
@@ -411,24 +365,8 @@ def test_a_stage_has_the_layers_that_megatron_builds_on_it(
 def test_a_layout_of_the_pipeline_as_text_is_read_as_megatron_reads_it(
     mapping: Any, text: str, layers: int, stages: int
 ) -> None:
-    from megatron.core.transformer.enums import LayerType
-    from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
-
-    def theirs() -> Any:
-        layout = PipelineParallelLayerLayout(text, stages)
-        layout.validate_layer_layout(layers, text.count("m") or None)
-        found: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
-        start = 0
-        for place, stage in product(
-            range(layout.virtual_pipeline_model_parallel_size), range(stages)
-        ):
-            count = layout.layout[stage][place].count(LayerType.decoder)
-            found[stage].append((start, start + count))
-            start += count
-        return tuple(map(tuple, found))
-
-    expected = verdict_of(theirs)
-    if isinstance(expected, Exception):
+    expected = text_there(text, layers, stages)
+    if expected is None:
         with pytest.raises(ArgumentError):
             pipeline_layers(layers, stages, pipeline_model_parallel_layout=text)
     else:

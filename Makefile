@@ -67,12 +67,11 @@ mutants: .venv/installed ## break shardvar, and a right adapter, in known ways; 
 	JOBS=$(JOBS) $(DEV) -m spec_tests.mutants
 	JOBS=$(JOBS) $(DEV) -m spec_tests.wrong
 
-SEED      ?= 1
-PER_LAYER ?= 40
+PER_LAYER ?= 20
 
 .PHONY: mutation
-mutation: .venv/installed ## change PER_LAYER random lines of each layer (LAYER=wire: of one), and see what notices each
-	JOBS=$(JOBS) $(DEV) -m spec_tests.mutation --seed $(SEED) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
+mutation: .venv/installed ## change PER_LAYER random lines of each layer (LAYER=wire: of one; SEED=7), and see what its tests notice
+	JOBS=$(JOBS) $(DEV) -m spec_tests.mutation $(if $(SEED),--seed $(SEED)) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
 
 FUZZ := .venv-fuzz/bin/python
 

@@ -186,3 +186,34 @@ def test_only_numbers_are_cast_and_only_to_numbers(key: str, dtype: str) -> None
     with pytest.raises(UnsupportedError):
         cast_entries(entries, {key: dtype})
     assert cast_entries(entries, {"s": "string", "q": "qint8"}).slices.dtype(0) == "string"
+
+
+class OfAnotherProcessor(np.ndarray[Any, Any]):
+    """An array whose floats beyond an integer type become its largest integer, as on ARM, and not
+    its smallest one, as on x86."""
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        new = super().astype(dtype, *args, **kwargs)
+        if self.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
+            largest = np.iinfo(dtype).max
+            new[np.asarray(self) >= float(largest)] = largest
+        return new
+
+
+@pytest.mark.parametrize("source", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("target", ["float16", "float32", "float64"])
+def test_an_integer_that_rounds_beyond_its_type_is_lost_on_every_processor(
+    source: str, target: str
+) -> None:
+    """2**31 - 1 is 2**31 as float32, and saturating conversions turn that back into 2**31 - 1."""
+    largest = np.iinfo(source).max
+    is_exact = int(np.float64(largest)) == largest if target == "float64" else False
+    for kind in (np.ndarray, OfAnotherProcessor):
+        values = np.array([largest, 1], source).view(kind)
+        into = np.zeros(2, target)
+        if is_exact:
+            convert_into(into, values, "t")
+            assert into.tolist() == [largest, 1]
+        else:
+            with pytest.raises(UnsupportedError, match=str(largest)):
+                convert_into(into, values, "t")

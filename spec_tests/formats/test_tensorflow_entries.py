@@ -171,6 +171,18 @@ def sliced(*slices: tuple[tuple[int, int], ...], shape: tuple[int, ...] = (4, 3)
     return BundleEntry(1, shape, 0, 0, 0, 0, slices)
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 60])
+def test_strings_take_a_byte_each_and_four_for_their_checksum(count: int) -> None:
+    """Fewer bytes are a fault of the entry that the index shows, also without reading the data."""
+    least = count + 4 if count else 0
+    for size in range(max(least - 6, 0), min(least + 3, 64)):
+        entry = BundleEntry(ENUMS["string"], (count,), 0, 0, size, 0)
+        faults = FORMAT.open(bundle({b"s": entry}), "ck").index.faults
+        assert ("s" in faults) == (size < least), size
+        if size < least:
+            assert f"at least {least}" in faults["s"].cause
+
+
 TOP, BOTTOM = ((0, 2), (0, -1)), ((2, 2), (0, 3))
 HALVES = {
     b"t": sliced(TOP, BOTTOM),

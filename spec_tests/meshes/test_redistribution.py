@@ -231,6 +231,32 @@ def test_terms_that_stay_terms_move_among_devices_of_one_term() -> None:
     assert (plan.moves.sender // 3 == plan.moves.receiver // 3).all()
 
 
+@pytest.mark.parametrize("op", ["sum", "avg", "max"])
+def test_a_term_on_one_device_is_a_value(op: str) -> None:
+    """A mesh axis of one device changes nothing, whether it is pending or not, before or after."""
+    mesh = Mesh((1, 3))
+    for cut, then in product((R, Shard(0), Partial(op)), repeat=2):
+        reduce = op if cut == Partial(op) != then else None
+        if then == Partial(op) != cut:
+            continue  # values do not become terms
+        plans = [
+            plan_redistribution(
+                dtensor((6, 4), mesh, [first, cut]),
+                dtensor((6, 4), mesh, [second, then]),
+                reduce=reduce,
+            )
+            for first, second in product((R, Partial(op)), repeat=2)
+        ]
+        for plan in plans:
+            for name in ("sender", "receiver", "offset", "extent", "term"):
+                of_plan, of_first = getattr(plan.moves, name), getattr(plans[0].moves, name)
+                np.testing.assert_array_equal(of_plan, of_first)
+            assert (plan.num_terms, plan.collective) == (plans[0].num_terms, plans[0].collective)
+    one = dtensor((6, 4), mesh, [Partial(op), R])
+    with pytest.raises(ArgumentError, match="not pending"):
+        plan_redistribution(one, dtensor((6, 4), mesh, [R, R]), reduce=op)
+
+
 def test_meshes_of_other_sizes_number_the_same_devices() -> None:
     """Devices that one mesh lacks hold nothing there: three servers become five, and five three."""
     for before, after in ((3, 5), (5, 3)):

@@ -6,11 +6,23 @@ from spec_tests.mutants import (
     formats,
     layout,
     meshes,
+    once_passed,
     planning,
     storage,
     training,
     variables,
 )
 
-LAYERS = [layout, meshes, variables, training, planning, formats, storage, checkpoint, conversions]
+LAYERS = [
+    layout,
+    meshes,
+    variables,
+    training,
+    planning,
+    formats,
+    storage,
+    checkpoint,
+    conversions,
+    once_passed,
+]
 MUTANTS = [mutant for layer in LAYERS for mutant in layer.MUTANTS]

@@ -2,12 +2,12 @@
 mutants and judge them.
 
 It prints what sees each mutant and writes the results and docs/mutation.md. ``--again`` repeats the
-recorded survivors that nobody has judged. The exit code is 1 where a mutant survives that nobody
-has shown to be equivalent.
+recorded survivors that nobody has judged. Without ``--seed`` the seed is a new one. The exit code
+is 1 where a mutant survives that nobody has shown to be equivalent.
 """
 
 import argparse
-import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -28,15 +28,11 @@ from spec_tests.mutation.results import (
     write_results,
 )
 from spec_tests.mutation.sample import LAYERS, Mutant, all_mutants, draw, lines_of
-from spec_tests.mutation.trace import Trace, read_trace
+from spec_tests.mutation.trace import JOBS, Trace, read_trace
 from spec_tests.mutation.trial import Copy, Verdict
 
-JOBS = int(os.environ.get("JOBS", "2"))
-OWN_FOLDERS = {"engine": ("engine", "formats"), "verbs": ("verbs", "objects")}
-"""The folders of tests that are about a layer, where not the one with its name alone."""
 
-
-def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterator[Verdict]:
+def look(mutants: Sequence[Mutant], trace: Trace) -> Iterator[Verdict]:
     """Yield the verdicts on mutants, in order; a few are tried at once, each in a copy of its own.
 
     Changes in functions are tried in forks first, which is quick; what survives there, and the
@@ -56,9 +52,7 @@ def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterato
 
         inner = [each for each in mutants if each.change.function]
         shares = [inner[number::JOBS] for number in range(JOBS)]
-        sifted = pool.map(
-            lambda share: with_copy(lambda copy: copy.sift(share, trace, own)), shares
-        )
+        sifted = pool.map(lambda share: with_copy(lambda copy: copy.sift(share, trace)), shares)
         seen = {
             mutant: seen_by
             for share, found in zip(shares, sifted, strict=True)
@@ -69,7 +63,7 @@ def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterato
         def judge(mutant: Mutant) -> Verdict:
             if mutant in seen:
                 return Verdict(mutant, len(trace.tests_of(mutant)), seen[mutant])
-            verdict: Verdict = with_copy(lambda copy: copy.judge(mutant, trace, own))
+            verdict: Verdict = with_copy(lambda copy: copy.judge(mutant, trace))
             return verdict
 
         yield from pool.map(judge, mutants)
@@ -78,9 +72,7 @@ def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterato
 def try_layer(layer: str, mutants: Sequence[Mutant], trace: Trace) -> list[Result]:
     """Try mutants of a layer, and print what sees each."""
     judgements, found = read_judgements(), []
-    for verdict in look(
-        mutants, OWN_FOLDERS.get(layer, (layer.removeprefix("reference."),)), trace
-    ):
+    for verdict in look(mutants, trace):
         result = Result.of(verdict)
         found.append(result)
         same = judgements.get(result.change, "")
@@ -111,24 +103,30 @@ def survivors(layer: str, results: Sequence[Result]) -> list[Mutant]:
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m spec_tests.mutation")
     parser.add_argument("--layer", choices=LAYERS, action="append")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--per-layer", type=int, default=40)
     parser.add_argument("--again", action="store_true")
     chosen = parser.parse_args(words)
-    trace = read_trace()
-    for layer in chosen.layer or LAYERS:
+    seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
+    layers = chosen.layer or [*LAYERS]
+    trace = read_trace(layers)
+    for layer in layers:
         before = read_results().get(layer)
         if chosen.again and before:
-            anew = {
-                each.change: each
-                for each in try_layer(layer, survivors(layer, before.results), trace)
-            }
+            mutants = survivors(layer, before.results)
+            again = {each.change: each.seen_by for each in try_layer(layer, mutants, trace)}
             results = replace(
-                before, results=tuple(anew.get(each.change, each) for each in before.results)
+                before,
+                again=commit(),
+                results=tuple(
+                    replace(each, seen_by=again.get(each.change, each.seen_by))
+                    for each in before.results
+                ),
             )
         else:
-            found = try_layer(layer, draw(layer, chosen.seed, chosen.per_layer), trace)
-            results = LayerResults(chosen.seed, commit(), len(lines_of(layer)), tuple(found))
+            print(f"{layer}: seed {seed}", flush=True)
+            found = try_layer(layer, draw(layer, seed, chosen.per_layer), trace)
+            results = LayerResults(seed, commit(), "", len(lines_of(layer)), tuple(found))
         write_results(read_results() | {layer: results})
     return write_page()
 

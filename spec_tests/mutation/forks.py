@@ -5,7 +5,7 @@ To import the package and to collect the tests takes longer than most tests do. 
 both, and a child of it replaces the code of the changed function and runs the tests. That is right
 of a change in the body of a function, unless its code has been copied into a closure or its result
 kept since the import: a mutant that survives here is tried again in a copy of the repository, by
-``trial``.
+``trial``. So is one whose failing test also fails in a fork of the unchanged package.
 """
 
 import functools
@@ -15,7 +15,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -26,18 +27,20 @@ import pytest
 FILE = "MUTATION_JOBS"
 """The environment variable that names the file of the jobs; what is found goes beside it, with the
 suffix `.found`."""
-PATIENCE = 40.0
-"""Seconds after which a test hangs."""
+
+
+_HANGS = " (hangs or ends Python)"
 
 
 class _Forks:
-    """The jobs: a list of a file, its changed text, the changed line, and the tests in their
-    order."""
+    """The jobs: a list of a file, its changed text, the changed line, the tests in
+    their order, and the seconds after which a test hangs."""
 
     def __init__(self, path: Path) -> None:
         self._jobs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         self._found = path.with_suffix(".found")
         self._log = path.with_suffix(".log")
+        self._fails_anyway: dict[str, bool] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try each job in a child, one after the other, instead of running the tests."""
@@ -45,23 +48,33 @@ class _Forks:
         modules = {job["path"]: _import(job["path"]) for job in self._jobs}
         with self._found.open("w", encoding="utf-8", buffering=1) as found:
             for job in self._jobs:
-                self._log.write_text("", encoding="utf-8")
                 chosen = [items[test] for test in job["tests"] if test in items]
-                child = os.fork()
-                if child == 0:
-                    self._be_the_mutant(job, modules[job["path"]], chosen)
-                print(json.dumps(self._wait(child)), file=found)
+                change = partial(exchange, modules[job["path"]], job["text"], job["line"])
+                seen_by = self._try(change, chosen, job["patience"])
+                test = seen_by.removesuffix(_HANGS)
+                if seen_by and test not in self._fails_anyway:
+                    control = self._try(lambda: None, [items[test]], job["patience"])
+                    self._fails_anyway[test] = bool(control)
+                print(json.dumps("" if self._fails_anyway.get(test) else seen_by), file=found)
         return True
 
-    def _be_the_mutant(
-        self, job: dict[str, Any], module: Any, chosen: Sequence[pytest.Item]
-    ) -> None:
+    def _try(
+        self, change: Callable[[], None], chosen: Sequence[pytest.Item], patience: float
+    ) -> str:
+        """Return the test that fails in a child that makes the change; nothing if none does."""
+        self._log.write_text("", encoding="utf-8")
+        child = os.fork()
+        if child == 0:
+            self._be_the_mutant(change, chosen)
+        return self._wait(child, patience)
+
+    def _be_the_mutant(self, change: Callable[[], None], chosen: Sequence[pytest.Item]) -> None:
         """Change the function, run the tests up to the first that fails, and end."""
         os.setsid()
         log = self._log.open("a", encoding="utf-8", buffering=1)
         failed: list[str] = []
         try:
-            exchange(module, job["text"], job["line"])
+            change()
             reporter = _Reporter(failed)
             for item, following in pairwise([*chosen, None]):
                 assert item is not None
@@ -76,7 +89,7 @@ class _Forks:
         finally:
             os._exit(0)
 
-    def _wait(self, child: int) -> str:
+    def _wait(self, child: int, patience: float) -> str:
         """Return the test that fails or hangs or ends the child; nothing if all pass."""
         length, since = -1, time.monotonic()
         hangs = False
@@ -84,14 +97,14 @@ class _Forks:
             time.sleep(0.01)
             if self._log.stat().st_size != length:
                 length, since = self._log.stat().st_size, time.monotonic()
-            elif time.monotonic() - since > PATIENCE and not hangs:
+            elif time.monotonic() - since > patience and not hangs:
                 hangs = True
                 os.killpg(child, signal.SIGKILL)
         said = [line.partition(" ") for line in self._log.read_text(encoding="utf-8").splitlines()]
         failed = [test for what, _, test in said if what == "failed"]
         if failed:
             return failed[0]
-        return f"{said[-1][2]} (hangs or ends Python)" if said and said[-1][0] == "begins" else ""
+        return said[-1][2] + _HANGS if said and said[-1][0] == "begins" else ""
 
 
 class _Reporter:

@@ -27,8 +27,10 @@ class Result:
     """The changed lines as they are."""
     after: str
     """The changed lines in the mutant."""
+    first: str
+    """The test that failed in the first run; empty where the mutant survived it."""
     seen_by: str
-    """The test that failed; empty where the mutant survived."""
+    """The test that failed when the mutant was last tried; empty where it still survives."""
 
     @classmethod
     def of(cls, verdict: Verdict) -> "Result":
@@ -36,7 +38,7 @@ class Result:
         mutant = verdict.mutant
         before, after = mutant.difference()
         line, kind = mutant.change.start[0], mutant.change.kind
-        return cls(mutant.path, line, kind, before, after, verdict.seen_by)
+        return cls(mutant.path, line, kind, before, after, verdict.seen_by, verdict.seen_by)
 
     @property
     def change(self) -> tuple[str, str, str]:
@@ -52,7 +54,9 @@ class LayerResults:
     seed: int
     """The seed of the sample."""
     commit: str
-    """The commit of the package."""
+    """The commit of the first run."""
+    again: str
+    """The commit at which its survivors were last tried again; empty before that."""
     population: int
     """The lines of the layer that can be changed."""
     results: tuple[Result, ...]

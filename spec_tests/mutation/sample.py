@@ -11,16 +11,39 @@ from dataclasses import dataclass
 from spec_tests.helpers.source_code import MODULES, PACKAGE, layer_of, tree_of
 from spec_tests.mutation.operators import Change, changes
 
-LAYERS = (
-    "wire",
-    "formats",
-    "engine",
-    "planning",
-    "verbs",
-    "reference.variables",
-    "reference.nn",
-    "reference.training",
-)
+LAYERS = {
+    "layout": ("geometry",),
+    "layout.meshes": ("meshes",),
+    "planning": ("planning",),
+    "wire": ("wire",),
+    "storage": ("storage",),
+    "formats": ("formats",),
+    "engine": ("engine",),
+    "verbs": ("verbs",),
+    "view": ("view",),
+    "cli": ("cli",),
+    "pictures": ("view",),
+    "forks": ("crash/test_forks.py",),
+    "extras": ("project/test_extras.py",),
+    "spec": ("spec",),
+    "testing": ("kit/test_testing.py",),
+    "reference.tracking": ("objects",),
+    "reference.devices": ("devices",),
+    "reference.random": ("random",),
+    "reference.variables": ("variables",),
+    "reference.nn": ("nn",),
+    "reference.training": ("training",),
+    "reference.objects": ("objects",),
+}
+"""Layer to its own tests, which alone are asked: folders of `spec_tests`, or files there."""
+
+LEFT_OUT = {
+    "errors": "classes and their texts",
+    "limits": "a table of numbers",
+    "vectors": "published data",
+    "conformance": "its rules are judged by wrong implementations",
+}
+"""Layers that are not sampled, with the reason."""
 
 
 @dataclass(frozen=True)

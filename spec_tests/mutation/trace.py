@@ -1,4 +1,5 @@
-"""Which tests execute which line: ``tracing`` records it, one record for each file of tests.
+"""Which of a layer's own tests execute which line: ``tracing`` records it, one record for each file
+of tests.
 
 A record is made anew when the package or the file has changed.
 """
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -16,16 +18,14 @@ from typing import Any
 
 from spec_tests.helpers.paths import ROOT, SPEC_TESTS
 from spec_tests.helpers.source_code import MODULES
-from spec_tests.mutation.sample import Mutant
+from spec_tests.mutation.sample import LAYERS, Mutant
 
 FILE = "MUTATION_TRACE"
 """The environment variable that tells ``tracing`` where to write a record."""
 RECORDS = ROOT / "build" / "mutation"
 """The folder of the records."""
-_NOT_ASKED = {"architecture", "browser", "crash", "docs", "kit", "notebook", "peers", "project"}
-"""Folders of tests that are about something else than the behaviour of the package, test it through
-examples, or, as ``crash``, run most of it in processes that are killed, which cannot tell what they
-executed."""
+JOBS = int(os.environ.get("JOBS", "2"))
+"""The processes that run at the same time."""
 _NOTHING: dict[str, Any] = {"seconds": {}, "failed": [], "lines": {}}
 _PYTEST = (
     "-m pytest -q --tb=no -p no:cacheprovider -p spec_tests.mutation.tracing "
@@ -78,32 +78,36 @@ def _tests_in(lines: dict[int, set[str]], first: int, last: int) -> set[str]:
     return {test for line in range(first, last + 1) for test in lines.get(line, ())}
 
 
-def read_trace() -> Trace:
-    """Return the trace of all tests, after recording the files whose record is missing or old."""
+def read_trace(layers: Iterable[str]) -> Trace:
+    """Return the trace of the own tests of layers, after recording the files whose record is
+    missing or old."""
     package = _digest(MODULES)
-    files = [
-        path
-        for path in sorted(SPEC_TESTS.glob("*/test_*.py"))
-        if path.parent.name not in _NOT_ASKED
-    ]
+    files = sorted({path for layer in layers for own in LAYERS[layer] for path in _files_of(own)})
     places = {
         path.relative_to(ROOT).as_posix(): RECORDS / f"{path.stem}-{package}-{_digest([path])}.json"
         for path in files
     }
     RECORDS.mkdir(parents=True, exist_ok=True)
     new = [file for file, place in places.items() if not place.exists()]
-    for _, some in groupby(new, key=lambda file: file.split("/")[1]):
-        _record(list(some), places)
+    folders = [list(some) for _, some in groupby(new, key=lambda file: file.split("/")[1])]
+    with ThreadPoolExecutor(JOBS) as pool:
+        list(pool.map(lambda some: _record(some, places), folders))
     trace = Trace()
     for place in places.values():
         trace.add(place)
     return trace
 
 
+def _files_of(own: str) -> list[Path]:
+    """Return the files of tests in a folder of `spec_tests`, or the one file that it names."""
+    place = SPEC_TESTS / own
+    return [place] if place.is_file() else sorted(place.glob("test_*.py"))
+
+
 def _record(files: Sequence[str], places: Mapping[str, Path]) -> None:
-    """Run files of tests, and record each in its place."""
+    """Run files of tests of one folder, and record each in its place."""
     print(f"recording which lines {' '.join(files)} execute", flush=True)
-    together = RECORDS / "together.json"
+    together = RECORDS / f"together-{files[0].split('/')[1]}.json"
     environment = os.environ | {"CI": "1", "OPENBLAS_NUM_THREADS": "1", FILE: str(together)}
     program = [sys.executable, *_PYTEST.split(), *files]
     subprocess.run(program, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)

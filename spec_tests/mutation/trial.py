@@ -1,7 +1,7 @@
 """Makes mutants in a copy of the repository, and runs on each the tests that execute its line.
 
-The tests of the mutant's own folders run first, the quick ones before the slow ones, and end at the
-first that fails. A copy is used again for the next mutant: the file that was changed gets its old
+Only the layer's own tests run, the quick ones before the slow ones, and end at the first that
+fails. A copy is used again for the next mutant: the file that was changed gets its old
 text, and a new time, so that no compiled file is taken for it.
 """
 
@@ -23,9 +23,6 @@ from spec_tests.mutation.sample import Mutant
 from spec_tests.mutation.selection import FILE
 from spec_tests.mutation.trace import Trace
 
-BUDGET = 30.0
-"""Seconds of tests of other folders, on the unchanged package, that a mutant gets before it counts
-as a survivor."""
 PATIENCE = 40.0
 """Seconds that a test may take more than it does on the unchanged package, ten times over, before
 it hangs."""
@@ -83,15 +80,17 @@ class Copy:
         moment = next(self._times)
         os.utime(changed, (moment, moment))
 
-    def sift(self, mutants: Sequence[Mutant], trace: Trace, own: Sequence[str]) -> list[str]:
+    def sift(self, mutants: Sequence[Mutant], trace: Trace) -> list[str]:
         """Return the test that fails on each mutant if it is tried in a fork (see `forks`); nothing
         where none does."""
+        slowest = max(trace.seconds.values(), default=0.0)
         jobs = [
             {
+                "patience": PATIENCE + 10 * slowest,
                 "path": each.path,
                 "text": each.text(),
                 "line": each.change.start[0],
-                "tests": _order(each, trace, own),
+                "tests": _order(each, trace),
             }
             for each in mutants
         ]
@@ -104,16 +103,12 @@ class Copy:
         lines = found.read_text(encoding="utf-8").splitlines() if found.exists() else []
         return [json.loads(line) for line in lines] + [""] * (len(mutants) - len(lines))
 
-    def judge(self, mutant: Mutant, trace: Trace, own: Sequence[str]) -> Verdict:
-        """Run the tests that execute the mutant's line; those in the folders `own` first."""
-        tests = _order(mutant, trace, own)
-        near = [test for test in tests if _is_in(test, own)]
-        batches = [near, [test for test in tests if not _is_in(test, own)]]
+    def judge(self, mutant: Mutant, trace: Trace) -> Verdict:
+        """Run the tests that execute the mutant's line."""
+        tests = _order(mutant, trace)
         self.write(mutant.path, mutant.text())
         try:
-            seen_by = next(
-                (found for batch in batches if batch and (found := self.run(batch, trace))), ""
-            )
+            seen_by = self.run(tests, trace) if tests else ""
         finally:
             self.write(mutant.path, (ROOT / "shardvar" / mutant.path).read_text(encoding="utf-8"))
         return Verdict(mutant, len(tests), seen_by)
@@ -175,19 +170,6 @@ def _wait(process: "subprocess.Popen[bytes]", log: Path, trace: Trace) -> bool:
     return False
 
 
-def _order(mutant: Mutant, trace: Trace, own: Sequence[str]) -> list[str]:
-    """Return the tests that execute the mutant's line, quick ones first: those of the folders
-    `own`, then others."""
-    tests = sorted(trace.tests_of(mutant), key=lambda test: (trace.seconds[test], test))
-    near = [test for test in tests if _is_in(test, own)]
-    others, total = [], 0.0
-    for test in (test for test in tests if not _is_in(test, own)):
-        total += trace.seconds[test]
-        if total > BUDGET:
-            break
-        others.append(test)
-    return near + others
-
-
-def _is_in(test: str, folders: Sequence[str]) -> bool:
-    return test.split("/")[1] in folders
+def _order(mutant: Mutant, trace: Trace) -> list[str]:
+    """Return the tests that execute the mutant's line, quick ones first."""
+    return sorted(trace.tests_of(mutant), key=lambda test: (trace.seconds[test], test))

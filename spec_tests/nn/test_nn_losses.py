@@ -1,5 +1,7 @@
 """Sampled losses: the textbook's sums in float64, whatever the layouts of weights and biases."""
 
+from itertools import product
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -187,3 +189,13 @@ def test_many_classes_are_drawn_batch_by_batch() -> None:
         batch += 1
     candidates = log_uniform_sampler([[0]], count, range_max, seed).sampled_candidates.tolist()
     assert batch > 1 and candidates == list(found)[:count]
+
+
+def test_expected_counts_are_those_of_exact_arithmetic() -> None:
+    """1 - (1 - P)^t for all classes of small ranges, also where P is 1 or nearly so."""
+    for range_max, draws in product((1, 2, 3, 10, 1000), (1, 2, 7, 100)):
+        for chosen in {0, 1, 2, range_max // 2, range_max - 1} & set(range(range_max)):
+            # The sampler draws from a Zipfian distribution: P(c) = log((c + 2) / (c + 1)) / log(n + 1).
+            chance = log2((chosen + 2) / (chosen + 1)) / log2(range_max + 1)
+            (found,) = expected_count([chosen], range_max, draws)
+            assert found == pytest.approx(1 - (1 - chance) ** draws, rel=1e-6)

@@ -62,6 +62,28 @@ def test_balanced_rows_are_a_permutation(counts: list[int], seed: int) -> None:
     assert sorted(rows.tolist()) == list(range(layout.num_rows))
 
 
+@settings(deadline=None)
+@given(sizes(min_rows=1), st.data())
+def test_ids_are_dealt_to_the_least_loaded_shard_with_room(
+    counts: list[int], data: st.DataObject
+) -> None:
+    """Of shards with equal loads to the first, ids of equal frequency in their order; an id that
+    nobody reads adds nothing."""
+    layout = RowLayout.of_sizes(counts)
+    number = st.integers(0, 3)
+    frequencies = data.draw(st.lists(number, min_size=layout.num_rows, max_size=layout.num_rows))
+    loads, used = [0] * len(counts), [0] * len(counts)
+    rows = {}
+    for chosen in sorted(range(layout.num_rows), key=lambda one: -frequencies[one]):
+        with_room = [shard for shard in range(len(counts)) if used[shard] < counts[shard]]
+        shard = min(with_room, key=lambda one: loads[one])
+        rows[chosen] = sum(counts[:shard]) + used[shard]
+        loads[shard] += frequencies[chosen]
+        used[shard] += 1
+    found = plan_balanced_rows(frequencies, layout).tolist()
+    assert found == [rows[one] for one in range(layout.num_rows)]
+
+
 def test_loads_are_sums_of_frequencies_and_not_counts_of_ids() -> None:
     assert plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist() == [
         0,

@@ -165,6 +165,22 @@ def test_a_child_that_appears_late_takes_the_value_of_the_first_object_that_its_
     assert float(root.v) == 1.0
 
 
+def test_a_restore_that_met_another_stored_object_leaves_an_older_one_what_it_waits_for(
+    tmp_path: Path,
+) -> None:
+    """The later checkpoint has all keys of the earlier one, but the object is another of its own
+    there: what only the earlier one has for it comes from there."""
+    sv.Checkpoint(a=module(x=sv.Variable(1.0))).write(tmp_path / "1")
+    later = module(x=sv.Variable(2.0))
+    sv.Checkpoint(a=later, b=module(y=sv.Variable(3.0))).write(tmp_path / "2")
+    each = sv.Module()
+    sv.Checkpoint(a=each).read(tmp_path / "1").expect_partial()
+    sv.Checkpoint(b=each).read(tmp_path / "2").expect_partial()
+    each.y = sv.Variable(0.0)
+    each.x = sv.Variable(0.0)
+    assert (float(each.x), float(each.y)) == (1.0, 3.0)
+
+
 # TensorFlow's rule, as a twin of a few lines
 
 

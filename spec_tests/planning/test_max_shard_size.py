@@ -9,6 +9,7 @@ of shardvar but the texts of slices.
 import base64
 import json
 import re
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.layout.region import parse_slice_text
+from shardvar.layout.region import Region, parse_slice_text
 from shardvar.planning.index import EntryTable
+from shardvar.planning.policies.cut_rules import cut_along_an_axis, cut_to_elements
 from shardvar.planning.policies.max_shard_size import (
     OBJECT_GRAPH_KEY,
     WeighedSlices,
@@ -273,3 +275,41 @@ def test_strings_count_with_their_own_bytes(length: int, count: int) -> None:
 def test_a_string_counts_with_its_own_bytes_where_a_digit_more_begins(length: int) -> None:
     digits = max(1, -(-length.bit_length() // 7))
     assert strings_nbytes(4 + digits + length, 1) == length
+
+
+def largest_first_parts(
+    region: Region, itemsize: int, remaining: int
+) -> list[tuple[int, int, int]]:
+    """(bytes, minus the axis, count) of every cut along an axis whose first part fits."""
+    return [
+        (count * region.size // extent * itemsize, -axis, count)
+        for axis, extent in enumerate(region.shape)
+        for count in range(1, extent)
+        if count * region.size // extent * itemsize <= remaining
+    ]
+
+
+@pytest.mark.parametrize("cut", [cut_along_an_axis, cut_to_elements])
+def test_a_cut_fills_most_of_what_remains_along_the_first_axis_that_does(cut: Any) -> None:
+    """All shapes of small extents, and all rests; R-POLICY-14."""
+    for shape in [s for rank in (1, 2, 3) for s in product((1, 2, 3, 4), repeat=rank)]:
+        region = Region(range(5, 5 + len(shape)), shape)
+        for itemsize, limit in product((1, 4), (8, 40)):
+            for remaining in range(min(limit, region.size * itemsize - 1) + 1):
+                halves = cut(region, itemsize, remaining, limit)
+                fitting = largest_first_parts(region, itemsize, remaining)
+                if fitting:
+                    _, axis, count = max(fitting)
+                elif region.size > 1 and (
+                    remaining >= limit or (cut is cut_to_elements and remaining >= itemsize)
+                ):
+                    axis, count = -shape.index(max(shape)), 1
+                else:
+                    assert halves is None
+                    continue
+                extent = [*shape]
+                extent[-axis] = count
+                assert halves[0] == Region(region.offset, extent)
+                assert halves[0].size + halves[1].size == region.size
+                assert halves[1].offset[-axis] == region.offset[-axis] + count
+                assert halves[1].stop == region.stop

@@ -758,6 +758,29 @@ def test_a_killed_reshard_goes_on_where_it_stopped(tmp_path: Path) -> None:
     )
 
 
+def test_journals_that_another_process_removes_stop_no_commit(tmp_path: Path) -> None:
+    """Before any request: it may have the same plan, and clean up after its own commit."""
+    sv.save(tmp_path / "source", OLD)
+    number, found, ended = 0, 0, False
+    while not ended:
+        bucket = Raced(at=number)
+
+        def race(bucket: Raced = bucket) -> None:
+            nonlocal found
+            journals = [key for key in bucket.files if key.endswith(".done")]
+            found += len(journals)
+            for key in journals:
+                del bucket.files[key]
+
+        bucket.race = race
+        form = "native of many files"
+        with in_bucket(bucket):
+            sv.reshard(tmp_path / "source", url_of(form), **FORMS[form][1])
+        assert is_same(load(bucket, form), OLD)
+        ended, number = bucket.race is not None, number + 1
+    assert found
+
+
 def test_refusals_come_before_the_first_request_that_writes() -> None:
     bucket = MemoryBucket()
     save(bucket, "safetensors set", OLD)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardvar.layout.dtypes import Array
+from shardvar.reference.devices import Device, device_scope
 from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,
@@ -19,6 +20,7 @@ from shardvar.reference.variables import (
     VariableInterface,
     replica_scope,
 )
+from shardvar.reference.variables.operations import plan_replacements
 from shardvar.reference.variables.scatter import ascending
 from shardvar.reference.variables.updates import ADD, MAX, MUL, REPLACE, SUB, UpdateKind
 from shardvar.reference.variables.writes import commit
@@ -112,3 +114,22 @@ def test_a_write_of_copies_is_planned_for_each_of_them(kind: str) -> None:
     assert isinstance(variable, MirroredVariable)
     commit(variable.plan_row_writes(ADD, np.array([0, 3, 3]), np.ones((3, 2), np.float32)))
     assert [copy.numpy()[:, 0].tolist() for copy in variable.copies] == [[1, 0, 0, 2, 0]] * 2
+
+
+@pytest.mark.parametrize("rows", [10, 40_000])
+@pytest.mark.parametrize("has_limit", [False, True])
+def test_replacing_a_value_takes_no_more_memory_of_a_device_than_it_has(
+    rows: int, has_limit: bool
+) -> None:
+    """A device with room for the old value alone takes the new one, large or small; the caller's
+    array then belongs to a device without a limit only."""
+    nbytes = 4 * rows
+    device = Device("ps:0", memory_limit=nbytes if has_limit else None)
+    with device_scope(device):
+        variable = Variable(np.zeros(rows, np.float32))
+        new = np.arange(rows, dtype=np.float32)
+        commit(plan_replacements(variable.resources, [new]))
+    assert np.array_equal(variable.numpy(), np.arange(rows))
+    assert device.used == nbytes
+    if has_limit:
+        assert device.peak == nbytes

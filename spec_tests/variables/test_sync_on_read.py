@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import ArgumentError
 from shardvar.reference.devices import device_scope, track_transfers
-from shardvar.reference.variables import PerReplica, SyncOnReadVariable
+from shardvar.reference.variables import PerReplica, SyncOnReadVariable, Variable
 
 REPLICAS = 3
 
@@ -84,6 +84,21 @@ def test_what_is_assigned_from_outside_is_read_from_outside(
     assert variable.assign(value).numpy().tolist() == value
     if aggregation != "SUM":
         assert variable.assign_add(value).numpy().tolist() == [2 * one for one in value]
+
+
+@given(st.integers(1, 6), st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=4))
+def test_an_assigned_integer_is_shared_out_as_evenly_as_it_can(
+    replicas: int, value: list[int]
+) -> None:
+    """The shares of a sum add up to the value, differ by one at most, and the larger come first."""
+    variable = SyncOnReadVariable(
+        [Variable(np.zeros(len(value), np.int32)) for _ in range(replicas)], "SUM"
+    )
+    variable.assign(value)
+    shares = np.array(copies_of(variable))
+    assert shares.sum(axis=0).tolist() == value
+    assert (shares.max(axis=0) - shares.min(axis=0) <= 1).all()
+    assert (np.diff(shares, axis=0) <= 0).all()
 
 
 def test_what_does_not_say_which_copy_it_means_is_refused_and_changes_none() -> None:

@@ -1,6 +1,7 @@
 """Statistics: those of NumPy on the whole array, whatever the blocks that they were gathered
 from."""
 
+from itertools import product
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ def assert_like_numpy(found: Statistics, array: Any) -> None:
 @given(arrays())
 def test_statistics_are_those_of_numpy(array: Any) -> None:
     assert_like_numpy(statistics(array), array)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "float16", "float32", "float64"])
+def test_every_pair_of_special_numbers_is_counted_as_by_numpy(dtype: str) -> None:
+    """A complex number with a NaN in either part is NaN, also beside an infinity."""
+    special = [0.0, -0.0, 1.5, -2.0, np.inf, -np.inf, np.nan]
+    for real, imaginary in product(special, repeat=2):
+        # A product with 1j would make NaN of an infinity.
+        pair = complex(real, imaginary) if dtype.startswith("complex") else real
+        for array in (np.array([pair], dtype), np.array([pair, 1, pair, 0], dtype)):
+            assert_like_numpy(statistics(array), array)
 
 
 @given(arrays(), st.lists(st.integers(0, 40), max_size=4))

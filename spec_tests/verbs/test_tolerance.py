@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.cli import main
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.region import Region
+from shardvar.storage.local import LocalStorage
+from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.tolerance import Tolerance
+from spec_tests.helpers.native_checkpoints import Piece, assignment_of
+from spec_tests.helpers.tensor_bundles import write_payloads
 
 floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 tolerances = st.floats(0, 10, allow_nan=False)
@@ -269,3 +274,41 @@ def test_elements_that_rounding_makes_equal_are_counted(
     (each,) = sv.diff(tmp_path / "exact", tmp_path / "other").differences
     assert each.values is not None and each.only_dtype is None
     assert each.values.num_rounded == each.values.count - 1
+
+
+Pieces = tuple[str, tuple[int, ...], bytes]
+"""A dtype, a shape and a payload."""
+
+
+def diff_of_payloads(directory: Path, a: Pieces, b: Pieces, **options: Any) -> DiffReport:
+    """Return the difference of two tensors of TensorFlow that only exist as bytes."""
+    storage = LocalStorage(str(directory))
+    for name, (dtype, shape, payload) in zip("ab", (a, b), strict=True):
+        whole = Piece("t", dtype, shape, Region((0,) * len(shape), shape), payload)
+        write_payloads(storage, name, assignment_of([whole]), [payload])
+    return sv.diff(directory / "a", directory / "b", **options)
+
+
+@pytest.mark.parametrize("dtype", ["qint8", "quint8", "qint16", "quint16", "qint32"])
+def test_quantized_elements_have_no_tolerance(tmp_path: Path, dtype: str) -> None:
+    """They are compared as bytes, whatever numbers these would be."""
+    size = int(dtype.removeprefix("q").removeprefix("uint").removeprefix("int")) // 8
+    old, new = bytes(3 * size), bytes(size) + b"\x01" + bytes(2 * size - 1)
+    report = diff_of_payloads(tmp_path, (dtype, (3,), old), (dtype, (3,), new), atol=1e9, rtol=1.0)
+    (found,) = report.differences
+    assert found.values is not None
+    assert (found.values.count, found.values.first, found.values.max_absolute) == (1, (1,), None)
+
+
+def test_the_longer_of_two_variants_has_bytes_that_differ(tmp_path: Path) -> None:
+    """They are counted alike, whichever side is the longer one."""
+    short, long = (
+        ("variant", (), bytes([len(text)]) + text + bytes(4)) for text in (b"hi", b"hi" + bytes(5))
+    )
+    counts = []
+    for a, b in ((short, long), (long, short)):
+        (found,) = diff_of_payloads(tmp_path, a, b, atol=1e9).differences
+        assert found.values is not None
+        counts.append(found.values.count)
+    # The length differs, and five bytes have no partner.
+    assert counts == [6, 6]

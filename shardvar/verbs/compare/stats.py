@@ -90,12 +90,14 @@ class Statistics:
 
 
 def reals(array: Array) -> Array:
-    """Return the elements as flat real numbers: magnitudes of complex ones, bools as 0 and 1."""
+    """Return the elements as flat real numbers: magnitudes of complex ones, bools as 0 and 1.
+
+    A complex number with a NaN in either part is NaN. NumPy takes the magnitude of one that also
+    has an infinity to be infinite.
+    """
     values = widen_numbers(array.reshape(-1))
     return (
-        np.where(np.isnan(values.imag), np.nan, np.abs(values))
-        if values.dtype.kind == "c"
-        else values
+        np.where(np.isnan(values), np.nan, np.abs(values)) if values.dtype.kind == "c" else values
     )
 
 

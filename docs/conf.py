@@ -129,12 +129,26 @@ class Chapter(SphinxDirective):
                 shown.append(section)
                 parent = section
             elif not comment and re.match(r"from|import|def _", code):
-                # Imports, and helpers, which the rule above them calls: only helpers are shown.
-                code = "" if not code.startswith("def _") else code
+                # Helpers, which the rule above them calls, and what follows the imports: names of
+                # types and constants.
+                code = code if code.startswith("def _") else after_imports(code)
             parent += self.parse_text_to_nodes(as_quotations(comment))
             if code:
                 parent += nodes.literal_block(code, code, language="python")
         return shown
+
+
+def after_imports(code: str) -> str:
+    """Return the code below the imports and the list of public names.
+
+    >>> after_imports("import sys\\n\\n__all__ = ['X']\\n\\nX = 1\\n'A number.'")
+    "X = 1\\n'A number.'"
+    """
+    for node in ast.parse(code).body:
+        is_list = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        if not is_list and not isinstance(node, ast.Import | ast.ImportFrom):
+            return "\n".join(code.split("\n")[node.lineno - 1 :])
+    return ""
 
 
 def split_comment(block: str) -> tuple[str, str]:

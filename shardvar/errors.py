@@ -63,6 +63,39 @@ from typing import Any, Self
 
 from shardvar.pictures.words import message
 
+__all__ = [
+    "AbstractClass",
+    "AmbiguousPath",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "CheckpointError",
+    "CheckpointNotFound",
+    "CorruptCheckpoint",
+    "DeviceFull",
+    "IncompleteCheckpoint",
+    "InconsistentTensor",
+    "InvalidCheckpoint",
+    "LayoutError",
+    "LockHeld",
+    "MalformedCheckpoint",
+    "MissingExtra",
+    "MissingFile",
+    "OutOfBounds",
+    "OutOfRange",
+    "OverlappingSlices",
+    "PolicyError",
+    "ScopeError",
+    "ServerError",
+    "ShardvarError",
+    "StillSaving",
+    "StorageError",
+    "TargetExists",
+    "UnknownKey",
+    "UnmatchedObjects",
+    "UnsupportedError",
+    "WorkerLost",
+]
+
 COPY_AGAIN = "Copy the file again from where it was written, or use another checkpoint."
 """The remedy for a file that is missing, cut or changed."""
 

@@ -9,5 +9,9 @@ report. This module imports nothing, because pytest loads the kit's plugin, and 
 in every run on a machine that has shardvar installed.
 """
 
+__all__ = [
+    "PACKAGE",
+]
+
 PACKAGE = __name__
 """The argument of pytest that asks for the kit."""

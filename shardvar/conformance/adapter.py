@@ -154,6 +154,13 @@ from typing import Any
 
 from shardvar.errors import ArgumentError
 
+__all__ = [
+    "METHODS",
+    "load_adapter",
+    "methods_of",
+    "strangers_of",
+]
+
 METHODS = frozenset(
     "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned "
     "read shards index matmul lookup sparse_read lookup_clipped lookup_bags assign assign_add "

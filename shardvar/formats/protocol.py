@@ -49,6 +49,18 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import Checksum
 
+__all__ = [
+    "READ_ONLY",
+    "FileChecksums",
+    "FileWriter",
+    "Finding",
+    "Format",
+    "SharedFormat",
+    "Sink",
+    "Source",
+    "WrittenFiles",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -14,6 +14,15 @@ import numpy as np
 from shardvar.spec.partitions import Region, coverage, intervals
 from shardvar.spec.variables import Array, Shards, read, shard
 
+__all__ = [
+    "Slice",
+    "combine",
+    "format_slice_text",
+    "parse_slice_text",
+    "restore",
+    "save",
+]
+
 Slice = tuple[str, Sequence[int], Sequence[int], Array]
 """Key, full shape, offset, values."""
 

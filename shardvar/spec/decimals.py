@@ -5,6 +5,14 @@ They are rounded once, so chapter 5 gives the same bits on every machine.
 
 from decimal import Decimal, localcontext
 
+__all__ = [
+    "DIGITS",
+    "TWO_PI",
+    "cos",
+    "log",
+    "sin",
+]
+
 DIGITS = 50
 TWO_PI = Decimal(
     "6.28318530717958647692528676655900576839433879875021164194988918461563281257241799725606965"

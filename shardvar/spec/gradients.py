@@ -12,6 +12,16 @@ import numpy.typing as npt
 from shardvar.spec.partitions import owner
 from shardvar.spec.variables import Array, Shards, shard
 
+__all__ = [
+    "Gradient",
+    "Sparse",
+    "dense_gradients",
+    "densified",
+    "embedding_lookup_gradient",
+    "matmul_gradient",
+    "sparse_gradients",
+]
+
 Sparse = tuple[list[int], Array]
 """The rows of a gradient, and a value for each."""
 Gradient = Array | Sparse

@@ -17,6 +17,27 @@ from shardvar.spec.partitions import Region, indices
 from shardvar.spec.random_words import halves, indexed_word, jax_words, tensorflow_words
 from shardvar.spec.variables import Array
 
+__all__ = [
+    "DRAWS",
+    "INDEXED",
+    "SCALED",
+    "TENSORFLOW",
+    "Draw",
+    "distribution_of",
+    "flat_indices",
+    "indexed_normal",
+    "indexed_truncated",
+    "indexed_uniform",
+    "initial_value",
+    "jax_bits",
+    "jax_uniform",
+    "part_seed",
+    "tensorflow_full_range",
+    "tensorflow_normal",
+    "tensorflow_truncated",
+    "tensorflow_uniform",
+]
+
 _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23}
 """The bits of a mantissa, which the low bits of a word fill."""
 _TRUNCATED = 0.87962566103423978

@@ -12,6 +12,14 @@ import numpy.typing as npt
 from shardvar.spec.partitions import owner
 from shardvar.spec.variables import Array, Shards
 
+__all__ = [
+    "Entry",
+    "balanced_rows",
+    "clipped",
+    "embedding_lookup",
+    "embedding_lookup_sparse",
+]
+
 Entry = tuple[int, int, float | None]
 """Of sparse ids: the row of the answer, an id, and its weight."""
 

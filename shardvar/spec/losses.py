@@ -14,6 +14,13 @@ import numpy as np
 from shardvar.spec.lookups import embedding_lookup
 from shardvar.spec.variables import Array, Shards
 
+__all__ = [
+    "expected_count",
+    "nce_loss",
+    "sampled_logits",
+    "sampled_softmax_loss",
+]
+
 
 def expected_count(one: int, num_classes: int, draws: int) -> float:
     """Return how often a class is expected among the distinct ones of so many draws.

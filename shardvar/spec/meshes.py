@@ -15,6 +15,23 @@ import numpy as np
 from shardvar.spec.partitions import div
 from shardvar.spec.variables import Array
 
+__all__ = [
+    "Held",
+    "Placement",
+    "by_placements",
+    "by_spec",
+    "chunk",
+    "coordinates",
+    "elements",
+    "flat",
+    "fsdp",
+    "megatron",
+    "padded_vocabulary",
+    "parameter_servers",
+    "parts",
+    "strided",
+]
+
 Held = list[list[int]]
 """For each axis of the tensor, the indices that one device holds."""
 Placement = int | None | tuple[str, int, int]

@@ -12,6 +12,20 @@ import numpy as np
 from shardvar.spec.gradients import Gradient, densified
 from shardvar.spec.variables import Array, Shards
 
+__all__ = [
+    "RULES",
+    "Rule",
+    "Slots",
+    "adagrad",
+    "adam",
+    "add_slot",
+    "apply_gradients",
+    "momentum",
+    "nesterov",
+    "rmsprop",
+    "sgd",
+]
+
 Slots = dict[str, float]
 Rule = Callable[[float, float, Slots, Mapping[str, float], int], float]
 

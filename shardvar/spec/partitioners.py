@@ -8,6 +8,16 @@ from math import prod
 
 from shardvar.spec.partitions import Interval, div
 
+__all__ = [
+    "Partitioner",
+    "counts",
+    "fixed_shards",
+    "max_size",
+    "min_size",
+    "row_nbytes",
+    "shard_rows",
+]
+
 Partitioner = Callable[[Sequence[int], int], Sequence[int]]
 """``partitioner(shape, itemsize)``: the number of parts along each axis."""
 

@@ -8,6 +8,22 @@ of regions that tile a shape.
 from collections.abc import Sequence
 from itertools import accumulate, product
 
+__all__ = [
+    "Index",
+    "Interval",
+    "Region",
+    "axis_sizes",
+    "common",
+    "coverage",
+    "difference",
+    "div",
+    "grid",
+    "indices",
+    "intervals",
+    "mod_owner",
+    "owner",
+]
+
 Interval = tuple[int, int]
 """The ids from ``start`` up to and without ``stop``."""
 Index = tuple[int, ...]

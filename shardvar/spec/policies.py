@@ -9,6 +9,24 @@ from math import prod
 
 from shardvar.spec.partitions import Index, coverage
 
+__all__ = [
+    "Answer",
+    "Cut",
+    "Files",
+    "SliceRegion",
+    "Tensor",
+    "balanced",
+    "broken_restrictions",
+    "even",
+    "fewest_files",
+    "filled",
+    "grouped",
+    "max_shard_size",
+    "most_filling",
+    "to_elements",
+    "whole",
+]
+
 Tensor = tuple[str, int, Sequence[int]]
 """Key, bytes of an element, shape."""
 SliceRegion = tuple[str, Index, Index]

@@ -5,6 +5,15 @@
 
 from collections.abc import Iterator, Sequence
 
+__all__ = [
+    "halves",
+    "indexed_word",
+    "jax_words",
+    "philox",
+    "tensorflow_words",
+    "threefry",
+]
+
 _PHILOX = {
     32: ((0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)),
     64: ((0xD2E7470EE14C6C93, 0xCA5A826395121157), (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)),

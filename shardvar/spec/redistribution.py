@@ -12,6 +12,14 @@ import numpy as np
 from shardvar.spec.meshes import Held, elements, parts
 from shardvar.spec.variables import Array
 
+__all__ = [
+    "REDUCTIONS",
+    "gathered",
+    "must_receive",
+    "redistribute",
+    "reduced",
+]
+
 
 # R-MOVE-1 (RFC 002): "we can do embedding lookups in parallel and at the same time keep
 # communication between machines small;"

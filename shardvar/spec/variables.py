@@ -13,6 +13,22 @@ import numpy.typing as npt
 
 from shardvar.spec.partitions import intervals, owner
 
+__all__ = [
+    "OPERATIONS",
+    "Array",
+    "Shards",
+    "assign",
+    "assign_add",
+    "assign_sub",
+    "getitem",
+    "matmul",
+    "read",
+    "scatter",
+    "shard",
+    "shard_names",
+    "sharded_matmul",
+]
+
 Array = npt.NDArray[Any]
 Shards = Sequence[Array]
 """The components of a sharded variable, in the order of their rows."""

@@ -3,8 +3,8 @@ language.
 
 They are packed in ``vectors.zip`` next to this file, as 417 small files would be half of the wheel.
 ``shardvar vectors --out DIR`` unpacks them to a directory, and their ``README.md`` explains how to
-read them. This module decodes nothing but the JSON of a group. The tests of shardvar run shardvar
-on the vectors.
+read them. This module decodes nothing but the JSON of a group; ``judge`` compares answers, and
+``python -m shardvar.vectors`` runs all vectors on an implementation.
 """
 
 import json
@@ -15,6 +15,14 @@ from typing import Any
 from zipfile import ZipFile
 
 from shardvar.errors import ArgumentError
+
+__all__ = [
+    "SCHEMA",
+    "group",
+    "groups",
+    "names",
+    "read",
+]
 
 SCHEMA = 1
 """The version in the header of every group."""
@@ -30,6 +38,13 @@ def _archive() -> ZipFile:
 def names() -> tuple[str, ...]:
     """Return the paths of all files, with slashes, in order.
 
+    Returns
+    -------
+    tuple of str
+        The paths.
+
+    Examples
+    --------
     >>> [name for name in names() if "/" not in name][:3]
     ['README.md', 'checkpoints.json', 'div.json']
     """
@@ -37,7 +52,23 @@ def names() -> tuple[str, ...]:
 
 
 def read(name: str) -> bytes:
-    """Return the bytes of one file; ``ArgumentError`` for a name that ``names`` does not list."""
+    """Return the bytes of one file.
+
+    Parameters
+    ----------
+    name : str
+        One of ``names``.
+
+    Returns
+    -------
+    bytes
+        The contents.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such file.
+    """
     if name not in names():
         raise ArgumentError(
             f"Unknown file of vectors {name!r}.", "`shardvar.vectors.names()` lists the files."
@@ -48,6 +79,13 @@ def read(name: str) -> bytes:
 def groups() -> tuple[str, ...]:
     """Return the names of the groups.
 
+    Returns
+    -------
+    tuple of str
+        The names, in order.
+
+    Examples
+    --------
     >>> groups()[:4]
     ('checkpoints', 'div', 'indexing', 'initializers')
     """
@@ -57,9 +95,25 @@ def groups() -> tuple[str, ...]:
 
 
 def group(name: str) -> dict[str, Any]:
-    """Return one group, header and cases; ``ArgumentError`` for a name that ``groups`` does not
-    list.
+    """Return one group, with its header and cases.
 
+    Parameters
+    ----------
+    name : str
+        One of ``groups``.
+
+    Returns
+    -------
+    dict
+        The decoded file; its README describes the fields.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such group.
+
+    Examples
+    --------
     >>> case = group("div")["cases"][0]
     >>> case["id"], case["inputs"], case["expected"]
     ('div-div-13-5', {'length': 13, 'num_shards': 5}, [[0, 3], [3, 6], [6, 9], [9, 11], [11, 13]])

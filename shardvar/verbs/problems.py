@@ -18,6 +18,10 @@ from shardvar.engine.evidence import LISTS_MORE
 from shardvar.errors import ReadError
 from shardvar.pictures.words import count, one_line, short_name
 
+__all__ = [
+    "Damage",
+]
+
 _ROOM = 40
 """The most characters of names that a line of several keys has; it counts longer ones."""
 _MOST_ALIKE = 3

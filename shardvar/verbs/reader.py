@@ -32,6 +32,8 @@ from shardvar.verbs.arguments import check_string
 from shardvar.verbs.lazy import LazyArray
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 
+__all__ = ["LazyTensor", "Reader", "open_checkpoint"]
+
 if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
 

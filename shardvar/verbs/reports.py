@@ -22,6 +22,12 @@ from shardvar.pictures.words import count, human_size
 from shardvar.planning.index import EntryTable
 from shardvar.verbs.problems import Damage
 
+__all__ = [
+    "Unverified",
+    "VerifyReport",
+    "WriteReport",
+]
+
 if TYPE_CHECKING:
     from shardvar.planning.policies.policy import Exceeding
 

@@ -31,7 +31,8 @@ FILE_LAYERS = (
     "storage",
     "cli",
     "conformance",
-)  # the kit writes its reports, and damages what adapters wrote
+    "vectors",
+)  # the kit writes its reports, and damages what adapters wrote; vectors are unpacked for answers
 OPENERS = {
     "open",
     "io.open",

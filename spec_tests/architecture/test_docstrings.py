@@ -76,7 +76,7 @@ def test_every_kind_of_docstring_is_seen(source: str, name: str) -> None:
 
 REFERENCE = list(members())
 
-PUBLIC_MODULES = {"shardvar.layouts", "shardvar.testing", "shardvar.errors"}
+PUBLIC_MODULES = {"shardvar.layouts", "shardvar.testing", "shardvar.errors", "shardvar.spec"}
 """The modules below `shardvar` whose names the pages import from there."""
 
 

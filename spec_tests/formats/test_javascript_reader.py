@@ -17,10 +17,10 @@ import pytest
 
 import shardvar as sv
 from shardvar import vectors
+from shardvar.vectors.judge import decode_array, is_array
 from spec_tests.helpers import paths
 from spec_tests.helpers.native_checkpoints import CASES, GOLDEN
 from spec_tests.helpers.published_vectors import unpacked
-from spec_tests.vector_answers.judge import decode, is_array
 
 READER = paths.DOCS / "reader.mjs"
 NODE = shutil.which("node")
@@ -210,7 +210,7 @@ def test_the_published_arrays_are_the_same_bits_in_javascript() -> None:
 
     def arrays(value: Any) -> list[str]:
         if is_array(value):
-            return [decode(value).tobytes().hex()] if value["dtype"] in known else []
+            return [decode_array(value).tobytes().hex()] if value["dtype"] in known else []
         parts = (
             value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
         )

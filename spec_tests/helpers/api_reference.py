@@ -50,9 +50,7 @@ def names_of(page: Path) -> Iterator[str]:
     ):
         yield from (f"{module}.{name}" for name in names.split() or resolve_name(module).__all__)
     for module in re.findall(r"automodule:: (\S+)$", text, flags=re.MULTILINE):
-        for name, value in vars(resolve_name(module)).items():
-            if not name.startswith("_") and getattr(value, "__module__", None) == module:
-                yield f"{module}.{name}"
+        yield from (f"{module}.{name}" for name in resolve_name(module).__all__)
 
 
 class Member(NamedTuple):

@@ -108,7 +108,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "storage.protocol",
         "verbs",
     ),
-    "vectors": ("errors",),
+    "vectors": ("errors", "layout"),
     "cli": (*_VERBS, "extras", "verbs", "view", "vectors"),
     "__main__": ("cli",),
     "reference.tracking": ("errors",),

@@ -16,11 +16,12 @@ from zipfile import ZipFile
 
 import pytest
 
+import shardvar as sv
+from shardvar.vectors.judge import is_array, judge_answer
 from spec_tests.helpers.paths import ROOT
 from spec_tests.helpers.published_vectors import unpacked
 from spec_tests.rules.sentences import sentences_by_rule
 from spec_tests.vector_answers import disk, geometry, memory, meshes
-from spec_tests.vector_answers.judge import disagreement, is_array
 from spec_tests.vector_generators import make
 from spec_tests.vector_generators.rules import RULES
 
@@ -44,6 +45,12 @@ def answer(case: Mapping[str, Any]) -> Any:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it raises is what is judged
         return error
+
+
+def disagreement(case: Mapping[str, Any], answer: Any) -> str | None:
+    """Return how an answer differs from all that a case allows; also an error of another class."""
+    found = judge_answer(case, answer, lambda name: getattr(sv.errors, name))
+    return found.why if found.outcome == "failed" else None
 
 
 @pytest.mark.parametrize("name", CASES)

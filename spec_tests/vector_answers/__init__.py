@@ -1,1 +1,1 @@
-"""This engine's answers to each op of the published vectors, and their judge."""
+"""This engine's answers to each op of the published vectors."""

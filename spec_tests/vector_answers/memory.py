@@ -9,11 +9,12 @@ import numpy as np
 
 import shardvar as sv
 from shardvar import random
+from shardvar.layout.dtypes import Array
 from shardvar.reference.random.indexed import IndexedStream
 from shardvar.reference.random.stateless import PhiloxStream
 from shardvar.reference.variables import ShardedVariable, Variable
+from shardvar.vectors.judge import decode_array
 from spec_tests.vector_answers.geometry import region
-from spec_tests.vector_answers.judge import Array, decode
 
 Inputs = Mapping[str, Any]
 
@@ -34,23 +35,23 @@ def _getitem(inputs: Inputs) -> Any:
         else item
         for item in inputs["key"]
     )
-    return np.asarray(sharded(decode(inputs["value"]), inputs["shards"])[key])
+    return np.asarray(sharded(decode_array(inputs["value"]), inputs["shards"])[key])
 
 
 def _lookup(inputs: Inputs) -> Any:
-    table = sharded(decode(inputs["table"]), inputs["shards"])
-    return sv.nn.embedding_lookup(table, decode(inputs["ids"]), inputs["max_norm"])
+    table = sharded(decode_array(inputs["table"]), inputs["shards"])
+    return sv.nn.embedding_lookup(table, decode_array(inputs["ids"]), inputs["max_norm"])
 
 
 def _sparse_lookup(inputs: Inputs) -> Any:
-    table = sharded(decode(inputs["table"]), inputs["shards"])
+    table = sharded(decode_array(inputs["table"]), inputs["shards"])
     places = np.array(inputs["indices"], np.int64).reshape(-1, 2)
 
     def sparse(values: Any) -> Any:
         return (
             None
             if values is None
-            else sv.nn.SparseTensor(places, decode(values), inputs["dense_shape"])
+            else sv.nn.SparseTensor(places, decode_array(values), inputs["dense_shape"])
         )
 
     ids, weights = sparse(inputs["ids"]), sparse(inputs["weights"])
@@ -61,11 +62,11 @@ def _sparse_lookup(inputs: Inputs) -> Any:
 
 def _scatter(op: str) -> Callable[[Inputs], Any]:
     def run(inputs: Inputs) -> Any:
-        before = decode(inputs["value"])
+        before = decode_array(inputs["value"])
         table = sharded(before, inputs["shards"])
         try:
             getattr(table, op)(
-                sv.IndexedSlices(decode(inputs["updates"]), decode(inputs["indices"]))
+                sv.IndexedSlices(decode_array(inputs["updates"]), decode_array(inputs["indices"]))
             )
         except sv.errors.ShardvarError:
             assert np.array_equal(table.numpy(), before), "an error left a part of the write behind"
@@ -77,10 +78,10 @@ def _scatter(op: str) -> Callable[[Inputs], Any]:
 
 def _assign(op: str) -> Callable[[Inputs], Any]:
     def run(inputs: Inputs) -> Any:
-        before = decode(inputs["value"])
+        before = decode_array(inputs["value"])
         table = sharded(before, inputs["shards"])
         try:
-            getattr(table, op)(decode(inputs["other"]))
+            getattr(table, op)(decode_array(inputs["other"]))
         except sv.errors.ShardvarError:
             assert np.array_equal(table.numpy(), before), "an error left a part of the write behind"
             raise
@@ -121,12 +122,12 @@ def _optimize(inputs: Inputs) -> Any:
     initial, slots = inputs["initial_slots"], inputs["initial_slots"].keys()
     more = {"initial_accumulator_value": initial["accumulator"]} if "accumulator" in initial else {}
     optimizer = getattr(sv.optimizers, inputs["optimizer"])(**inputs["hyperparameters"], **more)
-    table = sharded(decode(inputs["value"]), inputs["shards"])
+    table = sharded(decode_array(inputs["value"]), inputs["shards"])
     bounds = np.cumsum([0, *inputs["shards"]])
     found = []
     for gradient in inputs["gradients"]:
-        values, pairs = decode(gradient["values"]), []
-        rows = None if gradient["indices"] is None else decode(gradient["indices"])
+        values, pairs = decode_array(gradient["values"]), []
+        rows = None if gradient["indices"] is None else decode_array(gradient["indices"])
         for (start, stop), shard in zip(pairwise(bounds), table.variables, strict=True):
             if rows is None:
                 pairs.append((values[start:stop], shard))
@@ -148,7 +149,9 @@ OPS: dict[str, Callable[[Inputs], Any]] = {
     "embedding_lookup_sparse": _sparse_lookup,
     **{op: _scatter(op) for op in _SCATTERS},
     **{op: _assign(op) for op in ("assign", "assign_add", "assign_sub")},
-    "read_value": lambda inputs: sharded(decode(inputs["value"]), inputs["shards"]).read_value(),
+    "read_value": lambda inputs: sharded(
+        decode_array(inputs["value"]), inputs["shards"]
+    ).read_value(),
     "philox4x32": _philox,
     "indexed_words": lambda inputs: (
         IndexedStream.of(_seed(inputs)).words(inputs["start"], inputs["count"]).tolist()

@@ -32,6 +32,17 @@ from shardvar.reference.variables.updates import ADD, REPLACE, SUB, UpdateKind
 from shardvar.reference.variables.values import as_value, cast_value, check_shape
 from shardvar.reference.variables.writes import Resource, Write, commit, holding
 
+__all__ = [
+    "assign_add_variable_op",
+    "assign_sub_variable_op",
+    "assign_variable_op",
+    "destroy_resource",
+    "read_variable_op",
+    "resource_gather",
+    "resource_scatter",
+    "variable_handle",
+]
+
 _MUCH_NBYTES = 1 << 16
 """From so many bytes on a copy takes longer than making a buffer."""
 

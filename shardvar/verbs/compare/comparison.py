@@ -17,6 +17,13 @@ from shardvar.verbs.numbers import Number, is_number, json_number
 from shardvar.verbs.problems import Damage, lines_of_problems
 from shardvar.verbs.reports import MOST_ROWS, SCHEMA
 
+__all__ = [
+    "DiffReport",
+    "TensorDifference",
+    "Unreadable",
+    "ValueDifference",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ValueDifference:

@@ -52,6 +52,12 @@ from shardvar.verbs.reports import SCHEMA
 from shardvar.verbs.steps import natural_key
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 
+__all__ = [
+    "DigestReport",
+    "digest",
+    "digest_array",
+]
+
 LEAF_NBYTES = 1 << 20
 """The bytes of a tensor that have a hash of their own."""
 

@@ -43,6 +43,13 @@ from shardvar.verbs.reports import DAMAGED, OK, VerifyReport
 from shardvar.verbs.steps import natural_key
 from shardvar.wire.damage import past_limit
 
+__all__ = [
+    "Manifest",
+    "differences",
+    "read_manifest",
+    "write_manifest",
+]
+
 ENDING = ".sha256"
 """The ending of a manifest's name; before it is the checkpoint's."""
 

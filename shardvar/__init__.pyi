@@ -61,6 +61,7 @@ from shardvar.verbs.callbacks import ShardingCallback as ShardingCallback
 from shardvar.verbs.callbacks import compose as compose
 from shardvar.verbs.compare.diff import diff as diff
 from shardvar.verbs.compare.digest import digest as digest
+from shardvar.verbs.lazy import lazy as lazy
 from shardvar.verbs.load import load as load
 from shardvar.verbs.newest import newest_checkpoint as newest_checkpoint
 from shardvar.verbs.reader import open_checkpoint as open_checkpoint

@@ -20,14 +20,17 @@ at a batch of each in turn:
     files              0 ========  2 ===========        each thread has a file for itself, most of
                                                         the time
                        1 ============  3 =======
+
+What lazy arrays fill is written in one thread, array by array in whichever files (``engine.turns``).
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,6 +41,7 @@ from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
     SMALL_NBYTES,
+    WORKERS,
     Progress,
     block_ranges,
     map_ahead,
@@ -45,6 +49,7 @@ from shardvar.engine.pool import (
     thread_buffer,
 )
 from shardvar.engine.regions import RegionTable, join_regions, read_regions, wanted_regions
+from shardvar.engine.turns import by_turns
 from shardvar.engine.units import (
     Sums,
     Unit,
@@ -113,6 +118,8 @@ class FileWork:
     """[k] True for targets that moves fill; regions fill the others."""
     ordered: Bools
     """[k] True for targets that are best read in order, as from compressed payloads."""
+    turn: Ints
+    """[k] the source of each target that a lazy array fills, whose turn it must be; -1 for others."""
     copies: Ints
     """[k + 1] where each target's copies begin in the plan's."""
     file: WritableFile
@@ -154,11 +161,15 @@ def run_each(
     than one.
     """
     begun: list[FileWork] = []
+    is_lazy = isinstance(source, ArraySource) and source.is_lazy.any()
     try:
         works = _begin(tasks, source, progress, begun)
+        alike: Iterable[tuple[tuple[int, bool], Iterator[Any]]]
         alike = groupby(works, attrgetter("threads", "is_beside"))
+        if is_lazy:
+            alike = [((WORKERS, False), _by_turns(tasks, source, progress, begun))]
         for (threads, is_beside), group in alike:
-            batches = _in_turn(group, threads if is_beside else 1)
+            batches = group if is_lazy else _in_turn(group, threads if is_beside else 1)
             # Always closed here, so that no thread writes into a file that is closed below.
             with closing(
                 map_ahead(_write_batch, batches, threads, 4 * threads)
@@ -175,6 +186,24 @@ def run_each(
     finally:
         for work in begun:
             work.file.close()
+        if is_lazy:
+            cast(ArraySource, source).end_turn()
+
+
+def _by_turns(
+    tasks: Sequence[FileTask], source: Source, progress: Progress, begun: list[FileWork]
+) -> Iterator[tuple[FileWork, list[int]]]:
+    """Yield the batches of all files, lazy array by lazy array."""
+
+    def open_file(number: int) -> dict[int, list[tuple[FileWork, list[int]]]]:
+        [work] = _begin(tasks[number : number + 1], source, progress, begun)
+        found: dict[int, list[tuple[FileWork, list[int]]]] = {}
+        for batch in work.batches or [[]]:
+            turn = int(work.turn[work.units[batch[0]].first]) if batch else -1
+            found.setdefault(turn, []).append((work, batch))
+        return found
+
+    return by_turns(cast(ArraySource, source), [task.plan for task in tasks], open_file)
 
 
 def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, list[int]]]:
@@ -201,12 +230,18 @@ def _begin(
         # Plan: what fills the targets, and the ranges that are written.
         moves, is_range = lower(task.plan)
         targets = task.plan.targets
-        units = list(plan_units(targets, task.start, is_range, task.writer.run_nbytes))
-        batches = list(batch_units(targets, units, is_range))
         ordered = np.zeros(len(targets), dtype=np.bool)
-        if not task.entries.plain.all():  # plain payloads are read in any order
+        turn = np.full(len(targets), -1)
+        has_lazy = isinstance(source, ArraySource) and bool(source.is_lazy.any())
+        # Plain payloads are read in any order, but for lazy arrays.
+        if has_lazy or not task.entries.plain.all():
             for parts in (task.plan.copies, moves):
-                ordered[parts.target[source.in_order(task.entries, parts.source)]] = True
+                is_ordered = source.in_order(task.entries, parts.source)
+                ordered[parts.target[is_ordered]] = True
+                if has_lazy:
+                    turn[parts.target[is_ordered]] = parts.source[is_ordered]
+        units = list(plan_units(targets, task.start, is_range, task.writer.run_nbytes, turn >= 0))
+        batches = list(batch_units(targets, units, is_range, turn))
         # What is read in order would be read elsewhere for each file, and an upload sends many
         # parts at once anyway.
         is_local = task.storage.traits is None
@@ -225,6 +260,7 @@ def _begin(
             moves,
             is_range,
             ordered,
+            turn,
             task.plan.bounds(),
             task.storage.create(task.name),
             reading,

@@ -69,13 +69,17 @@ class Unit:
 
 
 def plan_units(
-    targets: SliceTable, start: Ints, is_range: Bools, run_nbytes: int
+    targets: SliceTable,
+    start: Ints,
+    is_range: Bools,
+    run_nbytes: int,
+    is_alone: Bools | None = None,
 ) -> Iterator[Unit]:
     """Yield the units of a file in order; of one target, the first bytes first.
 
     ``start`` [k] are the places of the payloads in the file, ``is_range`` [k] is True for the ones
     that moves fill, and ``run_nbytes`` is the size of the runs that have checksums by themselves, 0
-    for none.
+    for none. ``is_alone`` [k] is True for small ones that share a unit with no other.
     """
     nbytes, stop = targets.nbytes, start + targets.nbytes
     # Only what regions fill has blocks of other sizes, and bands.
@@ -84,7 +88,9 @@ def plan_units(
         steps = _steps(targets, is_range, run_nbytes or SMALL_NBYTES)
         bands, ends = _bands(targets, is_range, steps)
     large = (nbytes > steps) & (ITEMSIZES[targets.codes()] > 0)
-    next_large = np.append(np.flatnonzero(large | (bands > 0)), len(nbytes))
+    if is_alone is None:
+        is_alone = np.zeros_like(large)
+    next_large = np.append(np.flatnonzero(large | (bands > 0) | is_alone), len(nbytes))
     row, count = 0, len(nbytes)
     while row < count:
         if bands[row]:
@@ -102,6 +108,7 @@ def plan_units(
             # by bisection.
             last = max(row + 1, int(np.searchsorted(stop, start[row] + BLOCK_NBYTES, side="right")))
             last = min(last, int(next_large[np.searchsorted(next_large, row)]))
+            last = row + 1 if is_alone[row] else last
             yield Unit(row, last, 0, int(stop[last - 1] - start[row]))
         row = last
 
@@ -176,8 +183,13 @@ def _band_units(first: int, last: int, nbytes: int, band: int) -> Iterator[Unit]
         yield Unit(first, last, begin, (end - begin) * (last - first), end - begin)
 
 
-def batch_units(targets: SliceTable, units: Sequence[Unit], is_range: Bools) -> Iterator[list[int]]:
-    """Yield the numbers of units to read at once: one by one, or by place with regions."""
+def batch_units(
+    targets: SliceTable, units: Sequence[Unit], is_range: Bools, turn: Ints
+) -> Iterator[list[int]]:
+    """Yield the numbers of units to read at once: one by one, or by place with regions.
+
+    Units whose first targets differ in ``turn`` [k] are read one after the other.
+    """
     has_regions = []
     for number, unit in enumerate(units):
         if is_range[unit.first : unit.last].all():
@@ -185,9 +197,10 @@ def batch_units(targets: SliceTable, units: Sequence[Unit], is_range: Bools) -> 
         else:
             has_regions.append(number)
     batch: list[int] = []
-    nbytes = 0
+    nbytes, last = 0, -1
     for number in sorted(has_regions, key=lambda number: place_of_unit(targets, units[number])):
-        if batch and nbytes + units[number].nbytes > BATCH_NBYTES:
+        before, last = last, int(turn[units[number].first])
+        if batch and (nbytes + units[number].nbytes > BATCH_NBYTES or last != before):
             yield batch
             batch, nbytes = [], 0
         batch.append(number)

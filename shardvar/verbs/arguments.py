@@ -16,7 +16,7 @@ from shardvar.layout.dtypes import code, dtype_name, numpy_dtype
 from shardvar.planning.index import OBJECTS
 
 if TYPE_CHECKING:
-    pass
+    from shardvar.engine.arrays import LazyPayload
 
 
 def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -32,34 +32,34 @@ def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+def _convert(key: str, value: Any) -> npt.NDArray[Any]:
     if np.ma.isMaskedArray(value):
         raise UnsupportedError(
             f"{key!r} is a masked array, whose mask would be lost.",
             "Fill it, or also save the mask.",
         )
     try:
-        array = np.asarray(_without_torch(value))
+        array = np.asarray(without_torch(value))
     except UnsupportedError as error:
         raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
     except (TypeError, ValueError, RuntimeError) as error:  # the last is how PyTorch refuses
         raise ArgumentTypeError(
             f"{key!r} is a {type(value).__name__}, which NumPy cannot convert to an array: "
-            f"{str(error).rstrip('.')}.",
+            f"{str(error).rstrip('.!')}.",
             "Give an array, or what NumPy makes one of.",
         ) from error
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
-        raise ArgumentTypeError(
-            f"{key!r} is a {type(value).__name__}, not an array.",
-            "Give arrays, and give each of several arrays its own key.",
-        )
+        remedy = "Give arrays, and give each of several arrays its own key."
+        if callable(value):
+            remedy = "Give what it returns, or sv.lazy(shape, dtype, function) to call it later."
+        raise ArgumentTypeError(f"{key!r} is a {type(value).__name__}, not an array.", remedy)
     if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
         return np.array(value, dtype=object)  # as S, bytes would lose their trailing NULs
     return array
 
 
-def _without_torch(value: Any) -> Any:
-    """A tensor of PyTorch as an array, anything else as it is.
+def without_torch(value: Any) -> Any:
+    """Return a tensor of PyTorch as an array, anything else as it is.
 
     PyTorch converts neither tensors with a gradient nor dtypes that only ``ml_dtypes`` has; those
     go by their bytes.
@@ -79,7 +79,7 @@ def _without_torch(value: Any) -> Any:
     return bits.numpy().view(numpy_dtype(name))
 
 
-def stored_dtype(key: str, array: npt.NDArray[Any]) -> str:
+def stored_dtype(key: str, array: "npt.NDArray[Any] | LazyPayload") -> str:
     """Return the name of an array's dtype; ``UnsupportedError``, with the key, if none holds it."""
     try:
         name = dtype_name(array.dtype)

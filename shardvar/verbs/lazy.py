@@ -1,11 +1,36 @@
-"""Arrays whose values are read when they are needed."""
+"""Arrays whose values are read when they are needed, and how they are saved.
 
+What a save gets is a value that announces a shape and a dtype: a lazy tensor of an open checkpoint,
+an array of Zarr, HDF5, Dask or TensorStore, or a function of the caller's (``lazy``). It becomes a
+``LazyPayload``, which the engine makes when it is its turn. What is made is compared with what was
+announced.
+
+    value                                             how it is made
+    read by slices of its first axis (Zarr, HDF5)     some rows at a time, whole chunks of them
+    a function of rows (``lazy(by_rows=True)``)       likewise
+    computed as a whole (Dask, JAX, ``lazy``)         whole
+    on a device (PyTorch)                             copied to the host, whole
+"""
+
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import Array
-from shardvar.layout.region import Region
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.arrays import LazyPayload
+from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
+from shardvar.formats.outcomes import State
+from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype, parse_dtype
+from shardvar.layout.region import Region, read_shape
+from shardvar.verbs.arguments import as_array, without_torch
+
+PORTION_NBYTES = 16 << 20
+"""Rows that are made at a time take about so much: as four blocks, of which each is read at once."""
 
 
 class LazyArray(ABC):
@@ -43,3 +68,258 @@ class LazyArray(ABC):
             raise ArgumentError(f"An array of {self!r} is always a copy.", "Leave copy out.")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputedArray(LazyArray):
+    """An array that a function computes each time that it is read."""
+
+    shape: tuple[int, ...] = field()
+    """Its shape."""
+    dtype: np.dtype[Any]
+    """Its dtype."""
+    function: Callable[..., npt.ArrayLike] = field(repr=False)
+    """The function."""
+    arguments: tuple[Any, ...] = field(repr=False)
+    """The arguments of the function."""
+    by_rows: bool
+    """True if the function is also given the rows to compute."""
+
+    def numpy(self) -> Array:
+        """The values that the function returns."""
+        if self.by_rows:
+            return self.rows(slice(0, self.shape[0]))
+        return _values_of(self.function(*self.arguments))
+
+    def rows(self, rows: slice) -> Array:
+        """Some rows of the values, if they are computed by rows."""
+        return _values_of(self.function(rows, *self.arguments))
+
+
+def lazy(
+    shape: Any,
+    dtype: npt.DTypeLike,
+    function: Callable[..., npt.ArrayLike],
+    *arguments: Any,
+    by_rows: bool = False,
+) -> LazyArray:
+    """Return an array that a function computes when its values are needed.
+
+    ``sv.save`` and ``sv.save_shards`` compute such arrays one after the other, and keep none.
+
+    Parameters
+    ----------
+    shape : iterable of int
+        The shape of what the function returns.
+    dtype : dtype_like
+        The dtype of what the function returns, also by its name, such as ``'bfloat16'``.
+    function : callable
+        The function. It returns an array, or a tensor of a framework.
+    *arguments : Any
+        The arguments of the function.
+    by_rows : bool, default False
+        Call the function for some rows of the first axis at a time, about 16 MiB of them. It gets a
+        slice as its first argument, and returns these rows.
+
+    Returns
+    -------
+    LazyArray
+        The array, which ``np.asarray`` computes.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the function cannot be called, or the dtype is not one.
+    ArgumentError
+        If an array without axes is to be computed by rows.
+    UnsupportedError
+        If no checkpoint can hold the dtype.
+
+    Notes
+    -----
+    Pass a variable of a loop as an argument. A function that uses it sees its last value.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = sv.save(f"{folder}/model", {"a": np.ones((2, 3)), "b": np.zeros(4)})
+    >>> with sv.open_checkpoint(f"{folder}/model") as reader:
+    ...     tensors = [reader[key] for key in reader]
+    ...     doubled = {
+    ...         t.key: sv.lazy(t.shape, t.dtype, lambda rows, t: t[rows] * 2, t, by_rows=True)
+    ...         for t in tensors
+    ...     }
+    ...     sv.save(f"{folder}/doubled", doubled).nbytes
+    80
+    >>> sv.load(f"{folder}/doubled")["a"].max()
+    np.float64(2.0)
+    """
+    if not callable(function):
+        raise ArgumentTypeError(
+            f"{function!r} is not a function.", "Give a function that returns the array."
+        )
+    extents = read_shape(shape)
+    if by_rows and not extents:
+        raise ArgumentError(
+            "An array without axes has no rows to compute.", "Leave by_rows out for it."
+        )
+    return ComputedArray(extents, numpy_dtype(parse_dtype(dtype)), function, arguments, by_rows)
+
+
+def as_values(key: str, value: Any) -> Array | LazyPayload:
+    """Return a value as an array, or as it is if it is lazy, to be made when it is written."""
+    found = _lazy_payload(key, value)
+    return as_array(key, value) if found is None else found
+
+
+def _lazy_payload(key: str, value: Any) -> LazyPayload | None:
+    """Return a value that is made when it is written; None for all others.
+
+    These are arrays in memory, strings, whose size only their values tell, and what announces no
+    shape or dtype.
+    """
+    if isinstance(value, LazyPayload):
+        return value
+    announced = _announced(value)
+    if announced is None:
+        return None
+    shape, dtype = announced
+    step = _rows_at_a_time(value, shape, dtype)
+
+    def make(start: int, stop: int) -> Array:
+        rows = (start, stop) if shape else None
+        array = _evaluate(key, value, rows if step else None)
+        _check_announced(key, array, shape, dtype, rows)
+        return array
+
+    if 0 in shape:
+        make(0, shape[0])  # there are no bytes for which it would be made
+    return LazyPayload(shape, dtype, make, step)
+
+
+def _announced(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Return the shape and the dtype of a lazy value; None for any other value."""
+    if isinstance(value, np.ndarray | np.generic | type) or _is_in_memory(value):
+        return None
+    # Without these, the value is not lazy, or NumPy makes no array of it.
+    if not (hasattr(value, "__array__") or hasattr(value, "__getitem__")):
+        return None
+    given, kind = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if given is None or kind is None:
+        return None
+    # TensorFlow and TensorStore have dtypes of their own; PyTorch's name is all that tells them.
+    for name in ("as_numpy_dtype", "numpy_dtype"):
+        kind = getattr(kind, name, kind)
+    if _is_torch(value):
+        kind = str(kind).removeprefix("torch.")
+    try:
+        dtype = parse_dtype(kind)
+        shape = tuple(map(index, given))
+    except (ArgumentError, TypeError):  # a dtype of another kind, or unknown extents
+        return None
+    return None if dtype == STRING or min(shape, default=0) < 0 else (shape, numpy_dtype(dtype))
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_in_memory(value: Any) -> bool:
+    """Return True for values that are made arrays at once: nothing is gained later, or an error is
+    to come early."""
+    if _is_torch(value):
+        torch = sys.modules["torch"]
+        is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+        return not is_plain or value.layout != torch.strided or value.device.type in ("cpu", "meta")
+    # Sparse arrays, tables of pandas, and arrays of JAX that other processes hold a part of.
+    return (
+        hasattr(value, "todense")
+        or hasattr(value, "iloc")
+        or not getattr(value, "is_fully_addressable", True)
+    )
+
+
+def _rows_at_a_time(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the rows of the first axis to read at a time; 0 for a value that is made whole.
+
+    Whole chunks are read, so that none is decoded twice.
+    """
+    graph = getattr(value, "__dask_graph__", None)
+    is_whole = _is_torch(value) or isinstance(value, LazyArray)
+    if isinstance(value, ComputedArray) and value.by_rows:
+        is_whole = False
+    # What two portions of a graph need would be computed for both. Arrays of JAX and TensorFlow are
+    # in memory, or on a device.
+    is_whole = is_whole or (callable(graph) and graph() is not None)
+    is_whole = is_whole or hasattr(value, "addressable_shards")
+    is_whole = is_whole or hasattr(value.dtype, "as_numpy_dtype")
+    has_rows = isinstance(value, ComputedArray) or hasattr(value, "__getitem__")
+    if is_whole or not shape or not has_rows:
+        return 0
+    row_nbytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+    rows = max(PORTION_NBYTES // max(row_nbytes, 1), 1)
+    chunks = getattr(value, "shards", None) or getattr(value, "chunks", None)
+    if isinstance(chunks, tuple) and chunks and isinstance(chunks[0], int):
+        rows = max(rows // chunks[0], 1) * chunks[0]
+    return rows
+
+
+def _evaluate(key: str, value: Any, rows: tuple[int, int] | None) -> Array:
+    """Return the values of a lazy value, or some rows of it; an error has the key."""
+    try:
+        if rows is not None and isinstance(value, ComputedArray):
+            array = value.rows(slice(*rows))
+        elif rows is not None:
+            array = _values_of(value[slice(*rows)])
+        elif isinstance(value, LazyArray):
+            array = value.numpy()
+        else:
+            array = _values_of(value if hasattr(value, "__array__") else value[...])
+    except StorageError as error:
+        raise error.at(repr(key)) from error  # the write says what is left
+    except ShardvarError as error:
+        remedy = f"{error.remedy} {State.OLD.value}".strip()
+        raise type(error)(f"{key!r}: {error.cause}", remedy) from error
+    except Exception as error:
+        raise ArgumentError(
+            f"{key!r}: its values cannot be made: {type(error).__name__}: {error}".rstrip(".")
+            + ".",
+            f"That error is the cause of this one. {State.OLD.value}",
+        ) from error
+    return as_array(key, array)
+
+
+def _values_of(given: Any) -> Array:
+    """Return a result as an array; masked arrays as they are, since the caller refuses them."""
+    given = without_torch(given)
+    return given if isinstance(given, np.ndarray) else np.asarray(given)
+
+
+def _check_announced(
+    key: str,
+    array: Array,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    rows: tuple[int, int] | None,
+) -> None:
+    """Raise ``ArgumentError`` unless an array is what was announced, or the given rows of it."""
+    expected = shape if rows is None else (rows[1] - rows[0], *shape[1:])
+    if array.shape == expected and _name_of(array.dtype) == _name_of(dtype):
+        return
+    part = "" if expected == shape else f" as its rows {rows[0]} to {rows[1]}" if rows else ""
+    raise ArgumentError(
+        f"{key!r} is announced as {_name_of(dtype)}{list(shape)}, and gives "
+        f"{_name_of(array.dtype)}{list(array.shape)}{part}.",
+        f"Announce the shape and the dtype that it gives. {State.OLD.value}",
+    )
+
+
+def _name_of(dtype: np.dtype[Any]) -> str:
+    try:
+        return dtype_name(dtype)
+    except ArgumentError:
+        return str(dtype)

@@ -22,6 +22,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.verbs.arguments import as_array, check_mapping, check_policy, stored_dtype, texts_of
+from shardvar.verbs.lazy import as_values
 from shardvar.verbs.locate import Path, find_target
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.writing import Partitions, carry_out, plan_checkpoint
@@ -49,7 +50,8 @@ def save(
         the folder; or a URL.
     tensors : mapping of str to array_like
         The arrays by key, of any strides and byte order. Object arrays of ``bytes`` are string
-        tensors.
+        tensors. An array may be lazy: a value that is not an ``ndarray`` and has a shape and a dtype,
+        such as ``reader[key]``, an array of Zarr, HDF5 or Dask, or the result of ``sv.lazy``.
     format : str, optional
         The name of a format that ``shardvar formats`` lists. By default the ending of ``path``
         decides (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``, ``.index``); without one it is
@@ -89,7 +91,10 @@ def save(
     Notes
     -----
     An existing checkpoint of the same format is replaced in one step where the format can do that.
-    Memory: the arrays, and a few blocks of 4 MiB.
+    Memory: the arrays, and a few blocks of 4 MiB. A lazy array is made once, when it is written,
+    and dropped before the next one is made. Zarr and HDF5 are read some rows at a time, unless the
+    array is cut along another axis. What a lazy array gives must have the shape and the dtype that
+    it announces; otherwise nothing is written.
 
     Examples
     --------
@@ -122,7 +127,10 @@ def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
     """Return the arrays of a mapping as a source, one whole tensor each."""
     check_mapping(tensors, "keys to arrays")
     keys = list(tensors)
-    arrays = [as_array(key, value) for key, value in tensors.items()]
+    arrays = [
+        as_array(key, value) if type(value) is np.ndarray else as_values(key, value)
+        for key, value in tensors.items()
+    ]
     codes: dict[np.dtype[Any], int] = {}
     column = np.zeros(len(keys), dtype=np.int64)
     for row, (key, array) in enumerate(zip(keys, arrays, strict=True)):

@@ -23,6 +23,7 @@ HOMES = {
         "conformance/adapters/torch.py",
         "formats/torch/metadata.py",
         "formats/torch/sink.py",
+        "verbs/lazy.py",
         *(
             f"formats/zarr/{name}.py"
             for name in (

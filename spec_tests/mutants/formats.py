@@ -85,8 +85,8 @@ MUTANTS = [
         (
             Edit(
                 "engine/arrays.py",
-                "        if array.flags.c_contiguous and is_little_endian(array.dtype):",
-                "        if array.flags.forc and is_little_endian(array.dtype):",
+                "    is_payload = array.flags.c_contiguous and is_little_endian(array.dtype)",
+                "    is_payload = array.flags.forc and is_little_endian(array.dtype)",
             ),
             Edit(
                 "engine/pool.py",

@@ -11,12 +11,13 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.arrays import ArraySource, array_source
+from shardvar.engine.arrays import ArraySource, LazyPayload, array_source
 from shardvar.errors import ArgumentError, InconsistentTensor, LayoutError
 from shardvar.layout.dtypes import code
 from shardvar.layout.region import Region, read_integers, read_shape
 from shardvar.planning.slices import SliceTable, TensorTable, pad
-from shardvar.verbs.arguments import as_array, check_mapping, stored_dtype
+from shardvar.verbs.arguments import check_mapping, stored_dtype
+from shardvar.verbs.lazy import as_values
 from shardvar.verbs.save import check_keys
 
 
@@ -98,10 +99,10 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
     rows: list[tuple[str, str, tuple[int, ...]]] = []
     which: list[int] = []
     regions: list[Region] = []
-    arrays: list[npt.NDArray[Any]] = []
+    arrays: list[npt.NDArray[Any] | LazyPayload] = []
     for key, value in tensors.items():
         for shard in _shards_of(key, value):
-            array = as_array(key, shard.array)
+            array = as_values(key, shard.array)
             row = key, stored_dtype(key, array), shard.full_shape
             if not rows or rows[-1][0] != key:
                 rows.append(row)
@@ -145,5 +146,5 @@ def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
                 raise ArgumentError(cause, "Give only local shards, each an sv.LocalShard.")
             yield each
         return
-    array = as_array(key, value)
-    yield LocalShard(array, (0,) * array.ndim, array.shape)
+    array: Any = as_values(key, value)
+    yield LocalShard(array, (0,) * len(array.shape), array.shape)

@@ -243,6 +243,7 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
         buffer = new_buffer(stop - start)
         source.read_span(row, start, buffer)
         value = writer.crc.compute(buffer, value)
+    source.release(row)
     return value
 
 

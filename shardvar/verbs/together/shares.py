@@ -84,7 +84,8 @@ def save_shards(
     path : path_like
         The checkpoint, the same in every process.
     tensors : mapping of str to array_like, LocalShard or iterable of LocalShard
-        What this process holds: arrays are whole tensors, local shards regions of one.
+        What this process holds: arrays are whole tensors, local shards regions of one. Each may be
+        lazy, as in ``save``.
     process : int
         The number of this process, from 0 on.
     num_processes : int

@@ -1,0 +1,327 @@
+"""Lazy arrays: what is saved from them is what is saved from arrays, each value is made once, and no
+two are alive at once.
+
+The oracle is the same save of arrays in memory, and a count of what is made and what is alive.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, CorruptCheckpoint, StorageError, UnsupportedError
+from shardvar.formats.table import all_formats
+from shardvar.verbs import lazy as lazy_module
+from spec_tests.helpers.hypothesis_strategies import NUMBERS, Array, arrays, keys, same
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
+
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+FORMATS = [form.name for form in all_formats() if form.capabilities.dtypes]
+POLICIES: list[Callable[[], Any]] = [
+    lambda: None,
+    lambda: sv.MaxShardSizePolicy(300),
+    lambda: sv.BalancedPolicy(3),
+]
+CUTS: list[Any] = [None, 4, [1, 3], [2, 2]]
+
+
+class Made:
+    """A count of what was made by key, and the most values that were alive at once."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self.most = 0
+        self.stored: dict[str, Stored] = {}
+        self._alive: list[weakref.ref[Array]] = []
+
+    def copy(self, key: str, array: Array) -> Array:
+        made = np.array(array)
+        self.count[key] += 1
+        self._alive = [each for each in self._alive if each() is not None] + [weakref.ref(made)]
+        self.most = max(self.most, len(self._alive))
+        return made
+
+
+class Stored:
+    """An array as HDF5 and Zarr give it: slices of its rows are read."""
+
+    def __init__(self, key: str, array: Array, made: Made, chunk: int = 1) -> None:
+        self.shape, self.dtype, self.chunks = array.shape, array.dtype, (chunk,) * array.ndim
+        self.times = np.zeros(array.shape[:1], np.int64)
+        self.reads: list[tuple[int, int]] = []
+        self._key, self._array, self._made = key, array, made
+
+    def __getitem__(self, rows: slice) -> Array:
+        self.times[rows] += 1
+        self.reads.append((rows.start, rows.stop))
+        return self._made.copy(self._key, self._array[rows])
+
+
+def are_same(a: dict[str, Array], b: dict[str, Array]) -> bool:
+    return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+
+
+def lazy_of(key: str, array: Array, made: Made, is_stored: bool) -> Any:
+    if is_stored and array.ndim:
+        stored = Stored(key, array, made)
+        if len(key) % 2:
+            return stored
+        computed = sv.lazy(
+            array.shape, array.dtype, lambda rows, each: each[rows], stored, by_rows=True
+        )
+        made.stored[key] = stored
+        return computed
+    return sv.lazy(array.shape, array.dtype, made.copy, key, array)
+
+
+def check_once(lazy: dict[str, Any], made: Made) -> None:
+    for key, value in (lazy | made.stored).items():
+        if isinstance(value, Stored):
+            assert (value.times == 1).all(), (key, value.reads)
+        else:
+            assert made.count[key] == 1, (key, made.count)
+    assert made.most <= 1
+
+
+def cases() -> list[tuple[str, int, int]]:
+    """Return every format with the cuts and policies that it takes."""
+    found = []
+    for form in all_formats():
+        can = form.capabilities
+        cuts = [0, 1, 2, 3] if can.slice_dtypes and not can.is_grid else [0, 3] * can.is_grid or [0]
+        policies = [0, 1, 2] if can.many_files and not can.is_grid else [0]
+        if can.dtypes:
+            found += [(form.name, cut, policy) for cut in cuts for policy in policies]
+    return found
+
+
+@pytest.mark.parametrize(
+    "form, cut, policy", [case for number, case in enumerate(cases()) if is_due(number, 3)]
+)
+def test_lazy_arrays_in_any_files_are_made_once_and_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, cut: int, policy: int
+) -> None:
+    monkeypatch.setattr(lazy_module, "PORTION_NBYTES", 100)
+    random = np.random.default_rng(1)
+    full = {f"k{number}": random.standard_normal((13, 8)).astype("f4") for number in range(5)}
+    options = {"format": form, "partition": CUTS[cut], "policy": POLICIES[policy]()}
+    sv.save(tmp_path / "eager" / "m", full, **options)
+    made = Made()
+    lazy = {
+        key: lazy_of(key + "x" * (n % 4 == 1), full[key], made, bool(n % 2))
+        for n, key in enumerate(full)
+    }
+    # One in memory comes between them.
+    lazy["k2"] = full["k2"]
+    sv.save(tmp_path / "lazy" / "m", lazy, **options)
+    check_once({key: each for key, each in lazy.items() if key != "k2"}, made)
+    assert are_same(sv.load(tmp_path / "lazy" / "m"), full)
+    assert sv.diff(tmp_path / "eager" / "m", tmp_path / "lazy" / "m").equal
+    assert sv.verify(tmp_path / "lazy" / "m").ok
+    sizes = [
+        sorted(each.stat().st_size for each in (tmp_path / name).rglob("*") if each.is_file())
+        for name in ("eager", "lazy")
+    ]
+    assert sizes[0] == sizes[1]
+
+
+@settings(max_examples=200 if EXHAUSTIVE else 8)
+@given(data=st.data())
+def test_lazy_arrays_of_any_dtype_and_shape_are_saved_as_arrays_are(data: st.DataObject) -> None:
+    full = data.draw(st.dictionaries(keys(), arrays(NUMBERS), max_size=5))
+    made = Made()
+    lazy = {key: lazy_of(key, array, made, data.draw(st.booleans())) for key, array in full.items()}
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        sv.save(f"{folder}/eager", full, format="shardvar")
+        sv.save(f"{folder}/lazy", lazy, format="shardvar")
+        assert are_same(sv.load(f"{folder}/lazy"), full)
+        assert sv.diff(f"{folder}/lazy", f"{folder}/eager").equal
+    check_once(lazy, made)
+
+
+def test_single_files_have_the_same_bytes(tmp_path: Path) -> None:
+    full = {"a": np.arange(600.0).reshape(30, 20), "b": np.ones(3, bool), "c": np.float32([[1]])}
+    for ending in ("safetensors", "npz", "pt"):
+        lazy = {key: sv.lazy(a.shape, a.dtype, np.copy, a) for key, a in full.items()}
+        sv.save(tmp_path / f"eager.{ending}", full)
+        sv.save(tmp_path / f"lazy.{ending}", lazy)
+        bytes_of = [(tmp_path / f"{name}.{ending}").read_bytes() for name in ("eager", "lazy")]
+        assert bytes_of[0].replace(b"eager", b"lazy!") == bytes_of[1].replace(b"lazy", b"lazy!"[:4])
+
+
+def test_whole_chunks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_module, "PORTION_NBYTES", 100)
+    value = Stored("a", np.arange(40.0).reshape(20, 2), Made(), chunk=4)  # 6 rows in 100 bytes
+    sv.save(tmp_path / "m.safetensors", {"a": value})
+    assert value.reads == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]
+
+
+@pytest.mark.parametrize("form", [form for n, form in enumerate(FORMATS) if is_due(n, 3)])
+def test_lazy_arrays_in_a_bucket(form: str) -> None:
+    made = Made()
+    full = {"a": np.arange(12.0).reshape(4, 3), "b": np.arange(5)}
+    lazy = {key: lazy_of(key, array, made, key == "a") for key, array in full.items()}
+    with in_bucket(MemoryBucket()):
+        sv.save("s3://bucket/lazy/m", lazy, format=form)
+        assert are_same(sv.load("s3://bucket/lazy/m"), full)
+    check_once(lazy, made)
+
+
+def test_local_shards_may_be_lazy(tmp_path: Path) -> None:
+    made, full = Made(), np.arange(26.0).reshape(13, 2)
+    for process in (1, 0):
+        rows = slice(0, 8) if process else slice(8, 13)
+        part = full[rows]
+        lazy = {"t": lazy_of(f"t{process}", part, made, False)}
+        held = {
+            "t": sv.LocalShard(lazy["t"], (rows.start, 0), (13, 2)),
+            "same": sv.lazy((3,), "int64", lambda: np.arange(3)),
+        }
+        sv.save_shards(
+            tmp_path / "m", held, process=process, num_processes=2, run="r", commit=not process,
+            attempt="1",
+        )  # fmt: skip
+    assert np.array_equal(sv.load(tmp_path / "m")["t"], full)
+    assert made.count == {"t0": 1, "t1": 1} and made.most == 1
+
+
+def test_a_plan_that_fails_makes_nothing(tmp_path: Path) -> None:
+    made = Made()
+    lazy = {"a": lazy_of("a", np.ones((4, 4), np.complex64), made, False)}
+    with pytest.raises(UnsupportedError):
+        sv.save(tmp_path / "m.safetensors", lazy | {"b": np.zeros(3, np.complex128)})
+    assert not made.count and not list(tmp_path.iterdir())
+
+
+def test_values_that_a_policy_reads_are_made_once(tmp_path: Path) -> None:
+    class Reads(sv.ShardingCallback):
+        description = "Reads all values."
+
+        def __call__(self, given: Any) -> Any:
+            assert all(np.asarray(each.tensor).sum() > 0 for each in given)
+            return [{each.checkpoint_key: {each.slice_spec: each.tensor}} for each in given]
+
+    made = Made()
+    full = {"a": np.ones((4, 4)), "b": np.ones((5, 2))}
+    lazy = {key: lazy_of(key, array, made, key == "a") for key, array in full.items()}
+    sv.save(tmp_path / "m", lazy, policy=Reads())
+    assert are_same(sv.load(tmp_path / "m"), full)
+    assert made.count == {"a": 1, "b": 1}
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: np.ones((4, 3)), r"announced as float32\[4, 2\], and gives float64\[4, 3\]"),
+    (lambda: np.ones((4, 2)), r"announced as float32\[4, 2\], and gives float64\[4, 2\]"),
+    (lambda: np.ones((8,), np.float32), r"and gives float32\[8\]"),
+    (lambda: np.ma.masked_less(np.ones((4, 2), np.float32), 2), "is a masked array"),
+    (lambda: 1 / 0, "cannot be made: ZeroDivisionError: division by zero"),
+    (lambda: None, r"gives string\[\]"),
+]
+
+
+@pytest.mark.parametrize("function, words", WRONG)
+def test_a_wrong_value_is_one_error_with_its_key(
+    tmp_path: Path, function: Callable[[], Any], words: str
+) -> None:
+    path = tmp_path / "m.safetensors"
+    sv.save(path, {"w": np.zeros(3)})
+    before = path.read_bytes()
+    lazy = {"first": sv.lazy((2,), "int32", lambda: np.zeros(2, np.int32))}
+    lazy["w"] = sv.lazy((4, 2), np.float32, function)
+    with pytest.raises(ArgumentError, match=words) as caught:
+        sv.save(path, lazy)
+    assert "'w'" in str(caught.value)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_errors_of_a_source_keep_their_kind(tmp_path: Path) -> None:
+    def fails(kind: type[Exception]) -> Any:
+        raise kind("It is damaged.")
+
+    for kind in (CorruptCheckpoint, StorageError):
+        with pytest.raises(
+            kind, match=r"'w': It is damaged\. What was there before is as it was\."
+        ):
+            sv.save(tmp_path / "m", {"w": sv.lazy((2,), "int32", fails, kind)})
+    assert not [each for each in tmp_path.iterdir() if not each.name.endswith(".lock")]
+
+
+def test_a_wrong_portion_is_an_error_that_names_its_rows(tmp_path: Path) -> None:
+    class Short(Stored):
+        def __getitem__(self, rows: slice) -> Array:
+            return super().__getitem__(rows)[: max(rows.stop - rows.start - 1, 0)]
+
+    with pytest.raises(ArgumentError, match=r"gives float64\[3, 2\]"):
+        sv.save(tmp_path / "m", {"w": Short("w", np.ones((4, 2)), Made())})
+
+
+def test_a_function_is_refused_with_the_way_to_give_it(tmp_path: Path) -> None:
+    function: Any = lambda: np.zeros(3)  # noqa: E731  # what a caller may give
+    with pytest.raises(ArgumentError, match=r"'w' is a function, not an array.*sv\.lazy"):
+        sv.save(tmp_path / "m", {"w": function})
+    with pytest.raises(ArgumentError, match="has no rows"):
+        sv.lazy((), "int8", np.zeros, by_rows=True)
+    with pytest.raises(ArgumentError, match="is not a function"):
+        sv.lazy((3,), "int8", np.zeros(3))  # type: ignore[arg-type]  # the point of the test
+
+
+def test_tensors_of_an_open_checkpoint_are_lazy(tmp_path: Path) -> None:
+    full = {"a": np.arange(12.0).reshape(4, 3), "b": np.arange(5)}
+    sv.save(tmp_path / "m", full)
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        sv.save(tmp_path / "same.safetensors", {key: reader[key] for key in reader})
+        doubled = {
+            key: sv.lazy(
+                reader[key].shape, reader[key].dtype, lambda each: each[...] * 2, reader[key]
+            )
+            for key in reader
+        }
+        sv.save(tmp_path / "doubled.safetensors", doubled)
+    assert are_same(sv.load(tmp_path / "same.safetensors"), full)
+    assert are_same(
+        sv.load(tmp_path / "doubled.safetensors"), {key: each * 2 for key, each in full.items()}
+    )
+
+
+_PROGRAM = """
+import sys, resource
+import numpy as np
+import shardvar as sv
+
+path, form, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
+make = lambda number: np.full((rows, 1024), number, np.float32)
+tensors = {f"k{number}": sv.lazy((rows, 1024), "float32", make, number) for number in range(8)}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+sv.save(path, tensors, format=form)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(after - before, after)
+"""
+ROWS = 32768 if EXHAUSTIVE else 8192
+"""Eight arrays of 128 MiB, or of 32 MiB."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
+@pytest.mark.parametrize("form", FORMATS if EXHAUSTIVE else ["safetensors"])
+def test_eight_arrays_take_the_memory_of_one(tmp_path: Path, form: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path / "m"), form, str(ROWS)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    growth, peak = (int(each) * 1024 for each in found.stdout.split())
+    assert growth < ROWS * 4096 + (64 << 20), growth
+    assert peak < 300 << 20, peak

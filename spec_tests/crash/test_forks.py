@@ -395,3 +395,67 @@ def test_no_fork_catches_a_lock_half_taken(tmp_path: Path) -> None:
         os.close(is_over)
         for child in children:
             assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_child_forgets_the_threads_that_it_does_not_have() -> None:
+    """Neither a thread that was inside of a section nor one that was forking at the same time keeps
+    a thread of the child waiting."""
+    is_inside, is_over = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with unforked:
+            is_inside.set()
+            is_over.wait(SECONDS)
+
+    def work() -> None:
+        assert not forks._inside and not forks._forking
+        entered = threading.Event()
+
+        def enter() -> None:
+            with unforked:
+                entered.set()
+
+        threading.Thread(target=enter, daemon=True).start()
+        assert entered.wait(SECONDS)
+
+    other = threading.Thread(target=stay)
+    other.start()
+    is_inside.wait(SECONDS)
+    me = threading.get_ident()
+    patience, forks._PATIENCE_SECONDS = forks._PATIENCE_SECONDS, 0.01
+    forks._forking.add(me + 1)  # as if another thread were forking too
+    try:
+        in_child(work)
+        assert threading.get_ident() not in forks._forking
+    finally:
+        forks._PATIENCE_SECONDS = patience
+        forks._forking.discard(me + 1)
+        is_over.set()
+        other.join()
+    assert not forks._inside
+
+
+def test_a_section_that_waited_for_a_fork_counts_as_entered() -> None:
+    """From then on, the next fork waits for it, and it may be entered again."""
+    forks._forking.add(-1)  # as if another thread were forking
+    entered, is_over, counts = threading.Event(), threading.Event(), []
+
+    def enter() -> None:
+        with unforked:
+            counts.append(forks._inside[threading.get_ident()])
+            with unforked:
+                counts.append(forks._inside[threading.get_ident()])
+            counts.append(forks._inside[threading.get_ident()])
+            entered.set()
+            is_over.wait(SECONDS)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    try:
+        assert not entered.wait(0.05)
+    finally:
+        forks._forking.discard(-1)
+    assert entered.wait(SECONDS)
+    is_over.set()
+    thread.join()
+    assert counts == [1, 2, 1] and not forks._inside

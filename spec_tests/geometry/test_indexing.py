@@ -164,3 +164,13 @@ def test_the_same_mistake_has_the_same_error_everywhere(
 def test_a_basic_index_has_neither_arrays_nor_booleans(key: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="Invalid index"):
         select_basic(key, (5, 2))
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_a_refused_position_is_told_the_ones_that_there_are(length: int) -> None:
+    for number in (length, -length - 1):
+        with pytest.raises(OutOfRange) as caught:
+            plan_region((slice(None), number), (2, length))
+        assert f"Index {number} is out of range for axis 1 of length {length}" in caught.value.cause
+        wanted = f"from {-length} to {length - 1}." if length else "The axis has no index."
+        assert caught.value.remedy.endswith(wanted)

@@ -181,3 +181,22 @@ def test_sizes_and_counts_are_positive(make: Callable[[], object]) -> None:
 def test_an_axis_that_the_shape_does_not_have_is_named(rule: Any) -> None:
     with pytest.raises(OutOfRange, match=r"\(4,\) has no axis 1"):
         rule((4,), "float32", 1)
+
+
+@pytest.mark.parametrize("make", [variable_axis_size_partitioner, min_max_variable_partitioner])
+def test_a_string_counts_as_sixteen_bytes_unless_another_number_is_given(
+    make: Callable[..., Any],
+) -> None:
+    """As in TensorFlow 1; all rows from 1 to 100, in parts of 320 bytes."""
+    first = "max_shard_bytes" if make is variable_axis_size_partitioner else "min_slice_size"
+    more = {} if make is variable_axis_size_partitioner else {"max_partitions": 50}
+    for rows in range(1, 101):
+        given = {
+            size: list(
+                make(**{first: 320, "bytes_per_string_element": size}, **more)((rows,), "string")
+            )
+            for size in (15, 16, 17)
+        }
+        assert list(make(**{first: 320}, **more)((rows,), "string")) == given[16]
+        if rows == 80:
+            assert len({*map(tuple, given.values())}) > 1

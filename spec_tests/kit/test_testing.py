@@ -17,6 +17,7 @@ import shardvar as sv
 import shardvar.testing as t
 from shardvar.extras import install_command
 from shardvar.layout import Partition
+from shardvar.testing.operations import norms_of
 from spec_tests.helpers.programs import ENVIRONMENT
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -401,3 +402,23 @@ def test_the_oracle_allows_a_tolerance() -> None:
             t.assert_matches_oracle(came, must, **tolerance)
     with pytest.raises(AssertionError, match="has the dtype"):
         t.assert_matches_oracle(came, must.astype(np.float64), rtol=1.0)
+
+
+def test_a_relative_tolerance_alone_and_an_absolute_one_alone_are_enough() -> None:
+    """Without either, every bit counts."""
+    right, near = np.array([1.0, 0.0, 100.0]), np.array([1.0, 0.0, 100.5])
+    assert t.difference(near, right, rtol=0.01) is None
+    assert t.difference(near, right, atol=0.6) is None
+    for options in ({}, {"rtol": 0.001}, {"atol": 0.4}):
+        assert "100.5 at [2]" in str(t.difference(near, right, **options))
+    assert t.difference(np.nextafter(right, np.inf), right) is not None
+    assert t.difference(np.nextafter(right, np.inf), right, ulps=1) is None
+
+
+def test_norms_keep_their_axes_so_that_rows_can_be_divided_by_them() -> None:
+    for shape in ((3, 2), (3, 2, 2), (1, 4)):
+        rows = np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
+        norms = norms_of(rows)
+        assert norms.shape == (shape[0], *[1] * (len(shape) - 1))
+        unit = rows / norms
+        assert np.allclose((unit * unit).reshape(shape[0], -1).sum(axis=1), 1)

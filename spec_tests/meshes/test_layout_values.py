@@ -8,7 +8,20 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard, dtensor
+from shardvar.layout.meshes import (
+    Layout,
+    Partial,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    local_shapes_and_offsets,
+    megatron,
+    named_sharding,
+    parameter_servers,
+    plan_redistribution,
+    replica_id,
+)
 from shardvar.layout.meshes.mesh import Mesh
 
 
@@ -263,3 +276,35 @@ def test_the_text_of_a_large_layout_counts_what_it_leaves_out() -> None:
         .splitlines()[1]
         .startswith("max pending over the mesh axis 0")
     )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_terms_of_several_devices_have_no_parts_and_those_of_one_are_values(count: int) -> None:
+    layout = dtensor((4, 3), Mesh((count, 2)), [Partial(), Shard(0)])
+    if count == 1:
+        device, offset, shape = layout.distinct_parts()
+        assert device.tolist() == [0, 1]
+        assert (offset.tolist(), shape.tolist()) == ([[0, 0], [2, 0]], [[2, 3], [2, 3]])
+    else:
+        with pytest.raises(LayoutError, match="terms"):
+            layout.distinct_parts()
+
+
+@pytest.mark.parametrize("mesh", [None, (2,), 2, "dp"])
+def test_what_is_no_mesh_is_refused_by_every_layout(mesh: Any) -> None:
+    for call in (
+        lambda: dtensor((4,), mesh, [Shard(0)]),
+        lambda: local_shapes_and_offsets((4,), mesh, [Shard(0)]),
+        lambda: named_sharding((4,), mesh, ()),
+        lambda: megatron((4,), mesh),
+        lambda: replica_id(mesh, 0),
+        lambda: parameter_servers((4,), mesh),
+    ):
+        with pytest.raises(ArgumentTypeError, match="Mesh"):
+            call()
+
+
+def test_a_redistribution_draws_itself() -> None:
+    before, after = (dtensor((6, 4), Mesh((3,)), [each]) for each in (Shard(0), Replicate()))
+    html = str(plan_redistribution(before, after)._repr_html_())
+    assert "all_gather" in html and "[6, 4]" in html and "48 elements cross" in html

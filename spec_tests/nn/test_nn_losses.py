@@ -199,3 +199,27 @@ def test_expected_counts_are_those_of_exact_arithmetic() -> None:
             chance = log2((chosen + 2) / (chosen + 1)) / log2(range_max + 1)
             (found,) = expected_count([chosen], range_max, draws)
             assert found == pytest.approx(1 - (1 - chance) ** draws, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [nce_loss, sampled_softmax_loss])
+def test_tables_that_hold_no_classes_of_reals_are_refused(loss: Any) -> None:
+    """Whole numbers, a table of one axis, biases of another length, and wrong labels and inputs."""
+    right: dict[str, Any] = {
+        "weights": Variable(np.ones((4, 2), np.float32)),
+        "biases": Variable(np.ones(4, np.float32)),
+        "labels": [[3]],
+        "inputs": np.ones((1, 2), np.float32),
+    }
+    loss(**right, num_sampled=1, num_classes=4)
+    for change in (
+        {"weights": Variable(np.ones((4, 2), np.int32))},
+        {"weights": Variable(np.ones(4, np.float32))},
+        {"weights": Variable(np.ones((4, 2, 1), np.float32))},
+        {"biases": Variable(np.ones(3, np.float32))},
+        {"inputs": np.ones((1, 3), np.float32)},
+        {"labels": [[3, 2]]},
+        {"num_true": 0},
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            loss(**(right | change), num_sampled=1, num_classes=4)
+        assert caught.value.remedy

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.layout.partition import Partition
 from shardvar.reference.nn import (
@@ -176,3 +176,21 @@ def test_a_table_or_its_partition_says_which_shard_holds_which_rows() -> None:
 def test_what_does_not_say_which_shard_holds_which_rows_is_refused(layout: Any) -> None:
     with pytest.raises(ArgumentError):
         plan_balanced_rows([1.0] * 6, layout)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "error", "words"),
+    [
+        ({5: 1.0}, OutOfRange, "5"),
+        ({-1: 1.0}, OutOfRange, "-1"),
+        ({0: "often"}, ArgumentError, "not numbers"),
+        ({0: None, 1: [1]}, ArgumentError, "not numbers"),
+        (["a", "b"], ArgumentError, "not numbers"),
+    ],
+)
+def test_ids_outside_and_what_is_no_number_are_different_errors(
+    frequencies: Any, error: type[ArgumentError], words: str
+) -> None:
+    with pytest.raises(error, match=words) as caught:
+        plan_balanced_rows(frequencies, RowLayout.of_sizes([1, 1]))
+    assert type(caught.value) is error

@@ -137,3 +137,9 @@ def test_what_is_saved_is_what_is_read_and_what_is_restored_reads_the_same(tmp_p
     _, other = created("SUM", np.zeros(2, np.float32))
     sv.Checkpoint(v=other).read(tmp_path / "model").assert_consumed()
     assert other.numpy().tolist() == [9, 12] and copies_of(other) == [[3, 4]] * REPLICAS
+
+
+def test_its_name_is_the_one_that_it_is_given_or_the_first_copys() -> None:
+    copies = [Variable(0.0, name="first"), Variable(0.0, name="second")]
+    assert SyncOnReadVariable(copies, "SUM").name == "first"
+    assert SyncOnReadVariable(copies, "SUM", name="whole").name == "whole"

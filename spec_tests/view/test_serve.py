@@ -16,6 +16,7 @@ import pytest
 import shardvar as sv
 from shardvar.cli.serving import answers_of
 from shardvar.view.collect import choose_keys
+from shardvar.view.page import embedded_json
 from shardvar.view.serve import _HEADERS, PageServer
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
@@ -298,3 +299,14 @@ def test_connections_that_send_nothing_are_bounded_and_make_room(
             time.sleep(0.01)
         else:
             pytest.fail("no room was made")
+
+
+def test_numbers_that_json_lacks_never_reach_a_page() -> None:
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="JSON"):
+            embedded_json([number])
+    assert embedded_json({"é": [1.5, None]}) == '{"\\u00e9":[1.5,null]}'
+
+
+def test_more_connections_can_wait_than_are_served() -> None:
+    assert PageServer.request_queue_size == 2 * 64

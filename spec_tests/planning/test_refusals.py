@@ -10,7 +10,7 @@ import pytest
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.region import Region
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import find_mixed_tasks, find_unequal
 from shardvar.planning.merging import REPLICAS, check_replicas
 from shardvar.planning.plan import Assignment
@@ -46,6 +46,10 @@ def test_a_format_can_do_nothing_that_it_does_not_say() -> None:
         "is_grid",
     }  # fmt: skip
     assert found["max_slice_rank"] == 0
+    # Without a dtype whose slices it holds, and without an axis, it cuts nothing.
+    halves = table((4,), [Region((0,), (2,)), Region((2,), (2,))])
+    for each in (least, replace(least, slice_dtypes=frozenset({"float32"}))):
+        assert not cuttable_rows(halves, each).any()
 
 
 @pytest.mark.parametrize("wrong", ["last", "", "Equal", "firs"])

@@ -73,9 +73,6 @@ Group = argparse._ArgumentGroup
 
 PATH = "a checkpoint: its prefix, index file, folder, or one of its data files"
 """The help of a path."""
-DEQUANTIZE = "write the numbers of quantised blocks (GGUF) as float32, not their bytes"
-"""The help of ``--dequantize``."""
-
 
 # Options that several commands have.
 
@@ -117,6 +114,24 @@ def add_filter(group: Group) -> None:
 def add_exclude(group: Group) -> None:
     group.add_argument(
         "--exclude", metavar="GLOB", action="append", help="skip keys that match GLOB (repeatable)"
+    )
+
+
+def add_dequantize(group: Group) -> None:
+    group.add_argument(
+        "--dequantize",
+        action="store_const",
+        const=True,
+        default=False,
+        help="take the numbers of quantised tensors (GGUF, FP8, MXFP4), not their bytes",
+    )
+    group.add_argument(
+        "--dequantize-to",
+        metavar="DTYPE",
+        dest="dequantize",
+        default=False,
+        help="the same, as float32, bfloat16 or float16 (default: GGUF float32, others as "
+        "config.json says)",
     )
 
 

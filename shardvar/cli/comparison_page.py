@@ -90,7 +90,9 @@ def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str
     for (found, path), name, renamed in zip(
         checkpoints, names_of(*checkpoints), (rename, {}), strict=True
     ):
-        reader = stack.enter_context(Reader(found.path, found.format.name, found.open()))
+        reader = stack.enter_context(
+            Reader(found.path, found.format.name, found.open(dequantize=arguments.dequantize))
+        )
         keys = _compared(reader, renamed, arguments)
         scalars = scalar_columns(reader, list(keys), read_scalars(reader, keys))
         sides.append(_Side(path, found, name, reader, scalars, keys))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shardvar.cli.changes import print_changes
 from shardvar.cli.comparison_page import check_diff_page, write_diff_page
+from shardvar.cli.numbers import note_dequantized
 from shardvar.cli.output import Mark, answer, note, print_json, progress, say, short_path
 from shardvar.cli.renames import rename_hint
 from shardvar.cli.usage import parse_renames
@@ -47,8 +48,10 @@ def execute(arguments: Namespace) -> int:
             atol=arguments.atol,
             close=arguments.close,
             ignore_dtype=arguments.ignore_dtype,
+            dequantize=arguments.dequantize,
             executor=executor,
         )
+    note_dequantized([a, b], arguments.dequantize)
     if arguments.sort == "change":
         report = report.by_change()
     if arguments.json:

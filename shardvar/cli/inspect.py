@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardvar.cli.folder_notes import num_lines
 from shardvar.cli.listing import print_choices
+from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import print_json, progress, warn
 from shardvar.cli.overview import print_overview
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
@@ -21,7 +22,7 @@ from shardvar.planning.index import find_ties
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.newest import candidates_of
 from shardvar.verbs.parameters import ParameterCount
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import SCHEMA
 from shardvar.verbs.scalars import read_scalars
 from shardvar.wire.kinds import FileKind
@@ -46,7 +47,8 @@ def execute(arguments: Namespace) -> int:
         return 0
     # Where nothing was found, the strict search raises the error that says what is there instead.
     one = found[0].location if found else find_checkpoint(arguments.path)
-    with Reader(one.path, one.format.name, one.open()) as reader:
+    with open_found(one, dequantize=arguments.dequantize) as reader:
+        note_numbers(reader, arguments.dequantize)
         tensors = list_tensors(reader, arguments.filter, arguments.exclude)
         measured = _measure(reader, tensors) if arguments.stats else {}
         table = reader.entries().slices.tensors

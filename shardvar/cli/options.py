@@ -4,11 +4,11 @@ A metavar says what to type. An option that may be given several times ends in `
 """
 
 from shardvar.cli.arguments import (
-    DEQUANTIZE,
     PATH,
     Commands,
     Parser,
     add_command,
+    add_dequantize,
     add_exclude,
     add_filter,
     add_help,
@@ -54,6 +54,7 @@ def _add_inspect(commands: "Commands[Parser]") -> None:
         metavar="LIST",
         help="with --stats: exit with 1 if any of these occurs: nan,inf,zero,constant",
     )
+    add_dequantize(group)
     group = parser.add_argument_group("output")
     group.add_argument(
         "--slices", action="store_true", help="list each shard: its region, size, file and offset"
@@ -94,9 +95,7 @@ def _add_show(commands: "Commands[Parser]") -> None:
         default="auto",
         help="full: read and verify the whole tensor if its parts have no checksums",
     )
-    group.add_argument(
-        "--dequantize", action="store_true", help=DEQUANTIZE.replace("write", "print")
-    )
+    add_dequantize(group)
     add_output(group)
 
 
@@ -115,6 +114,7 @@ def _add_view(commands: "Commands[Parser]") -> None:
     group.add_argument(
         "--stats", action="store_true", help="add statistics and histograms of all values"
     )
+    add_dequantize(group)
     group = parser.add_argument_group("output")
     group.add_argument(
         "-o", "--output", metavar="FILE", help="the page (default: PATH.html); replaces only a page"
@@ -179,6 +179,7 @@ def _add_diff(commands: "Commands[Parser]") -> None:
         action="append",
         help="rename keys of A before comparing; * is a wildcard (repeatable)",
     )
+    add_dequantize(group)
     group = parser.add_argument_group("tolerance")
     group.add_argument(
         "--close", action="store_true", help="use the tolerances of torch.testing.assert_close"

@@ -92,7 +92,11 @@ def _command(heads: _Heads, report: DiffReport, arguments: Namespace) -> str | N
 
     ``*=model.*`` would rename names that are the same in both; ``model.*=*`` does not.
     """
-    with open_checkpoint(report.path_a) as one, open_checkpoint(report.path_b) as other:
+    asked = arguments.dequantize
+    with (
+        open_checkpoint(report.path_a, dequantize=asked) as one,
+        open_checkpoint(report.path_b, dequantize=asked) as other,
+    ):
         a, b = list(one), list(other)
     if _finds_more(heads, a, b):
         return _joined(arguments.words, heads)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
+from shardvar.cli.numbers import note_dequantized
 from shardvar.cli.output import (
     answer,
     count,
@@ -38,6 +39,7 @@ from shardvar.planning.policies import (
     ShardByDevicePolicy,
     TablePolicy,
 )
+from shardvar.verbs.conversions import Conversions
 from shardvar.verbs.locate import exact_path, find_target
 from shardvar.verbs.problems import lines_of_problems
 from shardvar.verbs.reports import VerifyReport, WriteReport
@@ -71,6 +73,8 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
+        cast = Conversions(parse_casts(arguments.cast or ()), None)
+        note_dequantized(arguments.source, cast.dtype_of_numbers(arguments.dequantize))
         _note_large_files(report, arguments.max_file_size)
         _print_report(report, arguments.source, verified, arguments.verbose)
     if arguments.html:

@@ -36,7 +36,7 @@ def options_first(words: list[str]) -> list[str]:
         elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
             options.append(word)
             # The options of ``show`` that take a value; the value must stay behind them.
-            if word in ("--verify", "--item"):
+            if word in ("--verify", "--item", "--dequantize-to"):
                 options.extend(islice(rest, 1))
         else:
             others.append(word)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import (
     count,
     human_shape,
@@ -65,6 +66,7 @@ Axes = list[int | range]
 def execute(arguments: Namespace) -> int:
     """Print a selection of one tensor, or without a KEY of several the keys."""
     with open_checkpoint(arguments.path, dequantize=arguments.dequantize) as reader:
+        note_numbers(reader, arguments.dequantize)
         if arguments.key is None and len(reader) != 1:
             _print_keys(reader, arguments.json)
             return 0

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardvar.cli.names import names_of, names_of_plan, page_path
+from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import (
     count,
     human_size,
@@ -33,7 +34,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import split_path
 from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import SCHEMA, WriteReport
 from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
@@ -59,7 +60,8 @@ def execute(arguments: Namespace) -> int:
         return _serve(found, arguments)
     target = arguments.output or page_path(found, arguments.path)
     check_target(target)
-    with Reader(found.path, found.format.name, found.open()) as reader:
+    with open_found(found, dequantize=arguments.dequantize) as reader:
+        note_numbers(reader, arguments.dequantize)
         columns = _columns(found, reader, arguments)
     write_page(target, make_page([columns]))
     num_slices, nbytes = unpacked(columns["num_slices"]), sum(unpacked(columns["nbytes"]))
@@ -196,7 +198,8 @@ def _serve(found: Location, arguments: Namespace) -> int:
         raise ArgumentError(
             "--serve and --output are both given.", "Give one: --serve writes no file."
         )
-    with Reader(found.path, found.format.name, found.open()) as reader:
+    with open_found(found, dequantize=arguments.dequantize) as reader:
+        note_numbers(reader, arguments.dequantize)
         page = make_page([_columns(found, reader, arguments)], served=True)
         serve_page(
             page,

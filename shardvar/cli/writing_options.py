@@ -1,11 +1,11 @@
 """The arguments and options of ``shardvar reshard``, in groups: what each of them changes."""
 
 from shardvar.cli.arguments import (
-    DEQUANTIZE,
     Commands,
     Group,
     Parser,
     add_command,
+    add_dequantize,
     add_exclude,
     add_filter,
     add_latest,
@@ -115,7 +115,7 @@ def _add_numbers(group: Group) -> None:
         action="append",
         help="exchange the axes of matrices that match GLOB (repeatable)",
     )
-    group.add_argument("--dequantize", action="store_true", help=DEQUANTIZE)
+    add_dequantize(group)
 
 
 def _add_safety(group: Group) -> None:

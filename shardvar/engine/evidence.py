@@ -242,7 +242,10 @@ class Evidence:
         # A run stays among the parts although it was compared: with the adjacent parts, it may tile
         # the payload.
         is_open = self.is_guarded(reads.row) & ~(compared & is_whole)
-        is_open |= ~self.entries.plain[reads.row] & ~is_whole
+        # A source compares what it decodes in order, at the latest at the end of a payload.
+        is_decoded = ~self.entries.plain[reads.row] & ~is_whole
+        if is_decoded.any():
+            is_open |= is_decoded & self.source.in_order(self.entries, reads.row)
         if is_open.any():
             with self._lock:
                 self._parts.frombytes(reads.take(np.flatnonzero(is_open)).table().tobytes())

@@ -134,7 +134,8 @@ class Source(ABC):
         """[rows] Return True for payloads that are best read from their beginning to their end.
 
         By default all payloads that the source decodes. A source that converts what lies in a file
-        byte for byte returns False for it.
+        byte for byte returns False for it: then a part is read without the rest, which a checksum
+        that is compared at the payload's end would need.
         """
         return ~entries.plain[rows]
 

@@ -24,6 +24,7 @@ from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import check_globs, strings_of
 from shardvar.verbs.numbers import is_floating
+from shardvar.verbs.quantization import DTYPES
 from shardvar.verbs.renaming import matches_any, matching, such_as
 
 _NEW = "Globs are of the names in the target. "
@@ -37,6 +38,16 @@ class Conversions:
     """Dtypes by globs, or the dtype of all floating-point tensors."""
     transpose: str | Iterable[str] | None
     """Globs of matrices to transpose."""
+
+    def dtype_of_numbers(self, dequantize: bool | str) -> bool | str:
+        """Return the dtype to dequantize to: the one of a cast, so that a number is rounded once.
+
+        A cast of some tensors begins with float32.
+        """
+        if dequantize is not True or not self.cast:
+            return dequantize
+        dtype = parse_dtype(self.cast) if isinstance(self.cast, str) else "float32"
+        return dtype if dtype in DTYPES else "float32"
 
     def of(
         self,

@@ -67,7 +67,7 @@ def open_sources(
     filter: str | Iterable[str] | None,
     exclude: str | Iterable[str] | None,
     *,
-    dequantize: bool,
+    dequantize: bool | str,
 ) -> Reader:
     """Open several checkpoints as one, with the keys that ``filter`` and ``exclude`` take."""
     if len(found) == 1:

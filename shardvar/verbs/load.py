@@ -33,7 +33,7 @@ def load(
     *,
     mmap: bool = False,
     verify: str = "auto",
-    dequantize: bool = False,
+    dequantize: bool | str = False,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the tensors of a checkpoint as arrays. Every payload is read, and its checksum
     compared.
@@ -55,8 +55,9 @@ def load(
         tensors that are parts of a larger storage of PyTorch, which has one checksum. ``'full'``
         reads the whole storage, ``'auto'`` compares it where ``keys`` have every byte of it between
         them.
-    dequantize : bool, default False
-        Convert quantised blocks (GGUF) to float32. By default they are arrays of bytes.
+    dequantize : bool or dtype, default False
+        Return the numbers of quantised tensors (GGUF, FP8 with scales, MXFP4), as in
+        ``open_checkpoint``.
 
     Returns
     -------

@@ -92,9 +92,8 @@ class Location:
         """The name without its ending: the same for every name of this checkpoint."""
         return stem_of_name(self.name, self.format.name)
 
-    def open(self, *, dequantize: bool = False) -> Source:
-        """Open the checkpoint for reading, with ``dequantize`` with numbers in the place of
-        quantised blocks."""
+    def open(self, *, dequantize: bool | str = False) -> Source:
+        """Open the checkpoint for reading; ``dequantize``: with the numbers of quantised tensors."""
         try:
             source, can = self.format.open(self.storage, self.name), self.format.capabilities
         except MissingFile as error:
@@ -103,7 +102,11 @@ class Location:
             from shardvar.formats.objects import with_objects  # few have any
 
             source = with_objects(source, can)
-        return source.dequantized() if dequantize else source
+        if dequantize is not False:
+            from shardvar.verbs.dequantization import dequantized
+
+            source = dequantized(source, self.storage, dequantize)
+        return source
 
     def _unfinished(self, error: MissingFile) -> MissingFile:
         """Return the error of a missing index, with the remedy if a write is not finished."""
@@ -170,8 +173,7 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
 
 
 def _location(form: Format, storage: Storage, name: str) -> Location:
-    """The location of a checkpoint that may lie in folders of the directory, as an item of a step
-    of Orbax does.
+    """The location of a checkpoint in folders of the directory, as an item of a step of Orbax is.
 
     The location is the folder's, so that a checkpoint has one location whichever path leads to it.
     """
@@ -401,8 +403,7 @@ def is_same(a: Location, b: Location) -> bool:
             a.format.name == b.format.name and a.storage == b.storage and a.stem == b.stem
         )
     if os.path.realpath(a.path) == os.path.realpath(b.path):
-        # Checkpoints of several formats may share a prefix. A path of a file means that file in any
-        # format.
+        # Several formats may share a prefix. A path of a file means that file in any format.
         return a.format.name == b.format.name or os.path.isfile(a.path)
     # A prefix and its index file are two paths of one checkpoint. Directories are resolved, since
     # one may be a link.
@@ -423,8 +424,7 @@ def is_inside(target: Location, source: Location) -> bool:
 
 
 def find_in_other_formats(target: Location) -> Location | None:
-    """Return a checkpoint of another format under the target's very name, such as a prefix that
-    both use.
+    """Return a checkpoint of another format under the target's very name, such as a prefix of both.
 
     A folder has the names of all checkpoints in it whose files are named as their format does.
     """

@@ -344,18 +344,18 @@ class Reader:
         self.close()
 
 
-def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
+def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
     """Open a checkpoint for reading. Formats with an index open in constant time, however many
     tensors they hold.
 
     Parameters
     ----------
     path : path_like
-        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of
-        these.
-    dequantize : bool, default False
-        Convert quantised blocks (GGUF) to float32 when they are read. By default they are arrays of
-        bytes.
+        The checkpoint: a prefix, an index file, a folder, a data file, or a URL of one of these.
+    dequantize : bool or dtype, default False
+        Return the numbers of quantised tensors (GGUF, FP8, MXFP4), without their scales: as the
+        dtype given, bfloat16, float16 or float32. With True, GGUF becomes float32, and others as
+        ``config.json`` says, or bfloat16.
 
     Returns
     -------
@@ -376,7 +376,7 @@ def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
     return open_found(find_checkpoint(path), dequantize=dequantize)
 
 
-def open_found(found: Location, *, dequantize: bool) -> Reader:
+def open_found(found: Location, *, dequantize: bool | str) -> Reader:
     """Open the checkpoint of a location."""
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
 

@@ -66,7 +66,7 @@ def reshard(
     concat: Mapping[str, Join] | None = None,
     transpose: str | Iterable[str] | None = None,
     cast: Mapping[str, str] | str | None = None,
-    dequantize: bool = False,
+    dequantize: bool | str = False,
     keep_going: bool = False,
     force: bool = False,
     dry_run: bool = False,
@@ -98,8 +98,7 @@ def reshard(
     strip_prefix : str, optional
         A prefix that keys lose.
     rename : mapping of str to str, optional
-        New names by old ones. Both may be globs, and old names regular expressions with ``re:`` in
-        front.
+        New names by old ones: globs, or of old names regular expressions with ``re:`` in front.
     add_prefix : str, optional
         A prefix that all keys get.
     concat : mapping of str to int or (Mesh, spec), optional
@@ -110,8 +109,8 @@ def reshard(
         Globs of matrices to transpose, by their new names.
     cast : str or mapping of str to str, optional
         The dtype of all float tensors, or dtypes by globs of new names.
-    dequantize : bool, default False
-        Convert quantised blocks (GGUF) to float32. By default they stay bytes.
+    dequantize : bool or dtype, default False
+        Write the numbers of quantised tensors, as ``open_checkpoint`` reads them.
     keep_going : bool, default False
         Leave out tensors that cannot be read, and list them in the report.
     force : bool, default False
@@ -157,6 +156,7 @@ def reshard(
     check_progress(progress)
     names = filter, exclude, strip_prefix, rename or {}, add_prefix
     changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
+    dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
     found, goal = _find(source, target, format, keep_going)
     if len(found) > 1 or concat:
@@ -263,7 +263,7 @@ def _move(
     *,
     executor: Executor | None,
     found: Sequence[Location],
-    dequantize: bool,
+    dequantize: bool | str,
     progress: Progress,
 ) -> WriteReport:
     """Write the files, here or by the workers of an executor, and commit."""

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 import shardvar.engine.cast
+import shardvar.engine.dequantize
 import shardvar.engine.mapped
 import shardvar.formats.gguf.source
 import shardvar.verbs.callbacks.call
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
 from shardvar.engine.cast import CastSource
+from shardvar.engine.dequantize import ScaledSource
 from shardvar.engine.mapped import MappedSource
 from shardvar.formats import protocol
 from shardvar.formats.gguf.source import DequantizedSource
@@ -53,6 +55,16 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
         "is_guarded": "Objects are in the metadata.",
         "dequantized": "The objects stay.",
         "objects": "It has objects.",
+    },
+    ScaledSource: dict.fromkeys(READ, "Its entries are numbers, and others are stored.")
+    | dict.fromkeys(
+        ("is_guarded", "compare_bytes", "storage_errors", "is_part", "objects"),
+        "A tensor of numbers is stored under two keys.",
+    )
+    | {
+        "index": "It lists numbers, and no weights and scales.",
+        "encodings": "Its keys hold numbers.",
+        "dequantized": "It is dequantized.",
     },
     DequantizedSource: {
         "index": "It lists numbers and not blocks.",

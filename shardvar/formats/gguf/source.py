@@ -16,7 +16,7 @@ from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.gguf.contents import GgufContents, TensorPlace
 from shardvar.formats.protocol import Finding, Source
 from shardvar.formats.source import WrappedSource
-from shardvar.layout.dtypes import ITEMSIZES, code
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
 from shardvar.wire.ggml import dequantize
@@ -42,6 +42,10 @@ class GgufSource(FileSource):
     def data(self) -> DataFiles:
         """The files."""
         return self.contents.data
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return False: any range is decoded without the bytes before it."""
+        return np.zeros(len(rows), np.bool)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""

@@ -40,10 +40,10 @@ from shardvar.verbs.compare.pairs import ReadStretch, SideError, Sides
 from shardvar.verbs.compare.products import Products
 from shardvar.verbs.compare.sameness import rows_of_same_bytes
 from shardvar.verbs.compare.tolerance import Tolerance
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.numbers import is_number
 from shardvar.verbs.problems import Damage
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import new_names, select_keys
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 
@@ -60,6 +60,7 @@ def diff(
     atol: float | None = None,
     close: bool = False,
     ignore_dtype: bool = False,
+    dequantize: bool | str = False,
     executor: Executor | None = None,
 ) -> DiffReport:
     """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files
@@ -87,6 +88,8 @@ def diff(
         Use the tolerances of the dtypes where ``rtol`` or ``atol`` is not given.
     ignore_dtype : bool, default False
         Allow that dtypes differ.
+    dequantize : bool or dtype, default False
+        Compare the numbers of quantised tensors of both, as ``sv.open_checkpoint`` reads them.
     executor : concurrent.futures.Executor, optional
         An executor whose workers compare the tensors.
 
@@ -129,14 +132,13 @@ def diff(
     check_progress(progress)
     with ExitStack() as stack:
         found = [find_checkpoint(path) for path in (a, b)]
-        readers = [
-            stack.enter_context(Reader(each.path, each.format.name, each.open())) for each in found
-        ]
+        openings = [Opening(each, dequantize) for each in found]
+        readers = [stack.enter_context(open_found(each, dequantize=dequantize)) for each in found]
         names, keys = _choose(readers[0], readers[1], filter, exclude, rename or {})
         walk = _Walk(
             Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress
         )
-        return _report(readers[0], readers[1], walk, keys, _comparer(walk, executor, found))
+        return _report(readers[0], readers[1], walk, keys, _comparer(walk, executor, openings))
 
 
 def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
@@ -319,21 +321,22 @@ class _Walk:
 
 
 def _comparer(
-    walk: _Walk, executor: Executor | None, found: Sequence[Location]
+    walk: _Walk, executor: Executor | None, openings: Sequence[Opening]
 ) -> Callable[[list[str]], object]:
     """Return what compares the tensors of some keys, here or by the workers of an executor."""
-    return walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, found)
+    return (
+        walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, openings)
+    )
 
 
 def _compare_elsewhere(
-    walk: _Walk, executor: Executor, found: Sequence[Location], keys: list[str]
+    walk: _Walk, executor: Executor, openings: Sequence[Opening], keys: list[str]
 ) -> None:
     """Compare the tensors of these keys by the workers of an executor."""
     rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
     pairs = np.array([(rows_a[walk.names[key]], rows_b[key]) for key in keys], np.int64).reshape(
         -1, 2
     )
-    openings = [Opening(each) for each in found]
 
     def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
         for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):

@@ -89,8 +89,8 @@ class Opening:
 
     found: Location
     """The checkpoint."""
-    dequantize: bool = False
-    """True to read numbers in the place of quantised blocks."""
+    dequantize: bool | str = False
+    """True, or a dtype, to read numbers in the place of quantised tensors."""
     call: str = field(default_factory=lambda: secrets.token_hex(8))
     """A token of the call: a worker does not reuse what it opened for an earlier one."""
     caller: int = field(default_factory=os.getpid)

@@ -1,0 +1,522 @@
+"""Numbers in the place of quantised tensors: the product of a weight and the scale of its block,
+rounded once.
+
+The oracle takes each element by itself: its code, by the definition of the format, times its scale,
+in float64, where the product of two floats is exact.
+"""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.cli import main
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    UnsupportedError,
+)
+from shardvar.formats.safetensors.source import SafetensorsSource
+from spec_tests.helpers.format_protocol import Array
+
+E4M3, E5M2, E8M0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu
+DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
+
+
+def float8(code: int, bits: int, bias: int, *, has_infinity: bool) -> float:
+    """The value of a float of 8 bits with so many bits of mantissa (OCP, 8-bit floating point)."""
+    sign = -1.0 if code & 128 else 1.0
+    exponent, mantissa = (code & 127) >> bits, code & ((1 << bits) - 1)
+    if has_infinity and exponent == (127 >> bits):
+        return nan if mantissa else sign * inf
+    if not has_infinity and code & 127 == 127:
+        return nan
+    if exponent == 0:
+        return sign * mantissa * 2.0 ** (1 - bias - bits)
+    return sign * (mantissa + (1 << bits)) * 2.0 ** (exponent - bias - bits)
+
+
+VALUES = {
+    E4M3: np.array([float8(code, 3, 7, has_infinity=False) for code in range(256)]),
+    E5M2: np.array([float8(code, 2, 15, has_infinity=True) for code in range(256)]),
+}
+FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def by_definition(weights: Array, scales: Array, block: tuple[int, int]) -> Array:
+    """[..., rows, columns] the products, each taken by itself."""
+    numbers = np.empty(weights.shape)
+    for index in np.ndindex(weights.shape):
+        *stack, row, column = index
+        code = int(weights[index].view(np.uint8))
+        scale = scales[(*stack, row // block[0], column // block[1])]
+        numbers[index] = VALUES[weights.dtype.type][code] * float(scale)
+    return numbers
+
+
+def fp4_by_definition(blocks: Array, scales: Array) -> Array:
+    """[..., rows, 32 * groups] numbers of 4 bits, the low ones of a byte first."""
+    numbers = np.empty((*blocks.shape[:-2], 32 * blocks.shape[-2]))
+    for index in np.ndindex(numbers.shape):
+        *row, column = index
+        group, place = divmod(column, 32)
+        octet = int(blocks[(*row, group, place // 2)])
+        nibble = octet >> 4 if place % 2 else octet & 15
+        value = FP4[nibble & 7] * (-1 if nibble & 8 else 1)
+        numbers[index] = value * 2.0 ** (int(scales[(*row, group)]) - 127)
+    return numbers
+
+
+def same(found: Array, exact: Array, dtype: str) -> bool:
+    """Return True if the numbers are the exact ones, rounded to float32 and then to the dtype."""
+    expected = exact.astype(np.float32).astype(DTYPES[dtype])
+    nans = np.isnan(expected.astype(np.float32))
+    bits = f"u{expected.itemsize}"
+    return bool(
+        found.dtype == expected.dtype
+        and found.shape == expected.shape
+        and np.array_equal(np.isnan(found.astype(np.float32)), nans)
+        and np.array_equal(found.view(bits)[~nans], expected.view(bits)[~nans])
+    )
+
+
+def config(folder: Path, **values: Any) -> None:
+    (folder / "config.json").write_text(json.dumps(values))
+
+
+def random_bytes(data: st.DataObject, shape: tuple[int, ...], most: int = 255) -> Array:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    return rng.integers(0, most, shape, np.uint8, endpoint=True)
+
+
+PLACES = ["m.safetensors", "m", "m.pt", "m.index"]
+"""One file without checksums, slices with checksums of runs, an archive, a table of TensorFlow."""
+STORED = {"m.index": "tensorflow"}
+
+
+def save(path: Path, tensors: dict[str, Array], parts: int) -> None:
+    if path.suffix == ".index":
+        # TensorFlow has these dtypes, but for exponents.
+        sv.save(path.with_suffix(""), tensors, format="tensorflow", partition=parts)
+    else:
+        sv.save(path, tensors, partition=parts if not path.suffix else None)
+
+
+def check_everywhere(
+    folder: Path, key: str, exact: Array, dtype: str, place: str, data: st.DataObject
+) -> None:
+    """Read the tensor whole, a part of it, and from another checkpoint."""
+    path = folder / place
+    with sv.open_checkpoint(path, dequantize=dtype) as reader:
+        assert list(reader) == [key]
+        assert same(reader.read(key), exact, dtype)
+        region = tuple(
+            slice(*sorted((data.draw(st.integers(0, extent)), data.draw(st.integers(0, extent)))))
+            for extent in exact.shape
+        )
+        assert same(reader.read(key, region), exact[region], dtype)
+    target = folder / "copy.safetensors"
+    sv.reshard(path, target, dequantize=dtype, force=True)
+    assert same(sv.load(target)[key], exact, dtype)
+    assert sv.diff(path, target, dequantize=dtype).equal
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_number_is_its_weight_times_the_scale_of_its_block(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("fp8")
+    rank = data.draw(st.integers(2, 3))
+    shape = tuple(data.draw(st.integers(1, 9)) for _ in range(rank))
+    block = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    kind = data.draw(st.sampled_from([E4M3, E5M2]))
+    weights = random_bytes(data, shape).view(kind)
+    grid = (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
+    place = data.draw(st.sampled_from(PLACES))
+    if place != "m.index" and data.draw(st.booleans()):
+        scales = random_bytes(data, grid, 140).view(E8M0)
+        dtype = "float32"
+    else:
+        scales = (random_bytes(data, grid).astype(np.float32) + 1) / 97
+        dtype = data.draw(st.sampled_from(["float32", "bfloat16"]))
+    config(folder, quantization_config={"weight_block_size": block})
+    key = data.draw(st.sampled_from(["x.weight", "experts.gate_up_proj"]))
+    save(folder / place, {key: weights, f"{key}_scale_inv": scales}, data.draw(st.integers(1, 3)))
+    exact = by_definition(weights, scales.astype(np.float64), block)
+    check_everywhere(folder, key, exact, dtype, place, data)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_number_of_four_bits_is_its_value_times_a_power_of_two(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The numbers of experts are transposed, as transformers has them in memory."""
+    folder = tmp_path_factory.mktemp("mxfp4")
+    rank = data.draw(st.integers(1, 3))
+    shape = tuple(data.draw(st.integers(1, 4)) for _ in range(rank))
+    groups = data.draw(st.integers(1, 3))
+    blocks = random_bytes(data, (*shape, groups, 16))
+    scales = random_bytes(data, (*shape, groups), 200)
+    place = data.draw(st.sampled_from(PLACES))
+    point = data.draw(st.sampled_from("_."))
+    tensors = {f"x{point}blocks": blocks, f"x{point}scales": scales}
+    save(folder / place, tensors, data.draw(st.integers(1, 3)))
+    exact = fp4_by_definition(blocks, scales)
+    if rank == 2 and point == "_":
+        exact = exact.swapaxes(1, 2)
+    dtype = data.draw(st.sampled_from(["float32", "bfloat16"]))
+    check_everywhere(folder, "x", exact, dtype, place, data)
+
+
+@pytest.mark.parametrize("kind", [E4M3, E5M2])
+def test_every_weight_of_eight_bits_with_every_exponent(tmp_path: Path, kind: Any) -> None:
+    """256 weights, in blocks of 1 x 32, with the exponents of all scales but NaN."""
+    weights = np.tile(np.arange(256, dtype=np.uint8), (255, 1)).view(kind)
+    scales = np.tile(np.arange(255, dtype=np.uint8)[:, None], (1, 8)).view(E8M0)
+    exact = VALUES[kind][None, :] * 2.0 ** (np.arange(255.0) - 127)[:, None]
+    fits = np.abs(np.nan_to_num(exact[:, np.isfinite(exact[0])])).max(axis=1) < 2.0**128
+    sv.save(
+        tmp_path / "m.safetensors", {"w.weight": weights[fits], "w.weight_scale_inv": scales[fits]}
+    )
+    found = sv.load(tmp_path / "m.safetensors", dequantize="float32")["w.weight"]
+    assert same(found, exact[fits], "float32")
+    assert fits.sum() > 230
+
+
+def test_every_byte_of_two_numbers_with_every_exponent(tmp_path: Path) -> None:
+    blocks = np.tile(np.arange(256, dtype=np.uint8).reshape(16, 16), (253, 1, 1))
+    scales = np.tile(np.arange(253, dtype=np.uint8)[:, None], (1, 16))
+    sv.save(tmp_path / "m.safetensors", {"x.blocks": blocks, "x.scales": scales})
+    for dtype in ("float32", "bfloat16"):
+        found = sv.load(tmp_path / "m.safetensors", dequantize=dtype)["x"]
+        values = np.array(FP4 + [-value for value in FP4])
+        pairs = np.stack([values[np.arange(256) & 15], values[np.arange(256) >> 4]], 1).reshape(-1)
+        assert same(found, pairs[None, :] * 2.0 ** (np.arange(253.0) - 127)[:, None], dtype)
+
+
+W = np.arange(12, dtype=np.uint8).reshape(3, 4).view(E4M3)
+
+
+@pytest.mark.parametrize(
+    ("scales", "block"),
+    [
+        ({"w.weight_scale": np.float32(2)}, (3, 4)),
+        ({"w.weight_scale": np.array([2], np.float32)}, (3, 4)),
+        ({"w.weight_scale": np.array([[2], [3], [5]], np.float32)}, (1, 4)),
+        ({"w.weight_scale": np.array([2, 3, 5], ml_dtypes.bfloat16)}, (1, 4)),
+        ({"w.weight_scale_inv": np.float32(2)}, (3, 4)),
+        ({"w.scale": np.array([[3]], np.float32)}, (3, 4)),
+        ({"w.qscale_weight": np.float32(3)}, (3, 4)),
+    ],
+)
+def test_one_scale_of_a_tensor_or_one_for_each_row(
+    tmp_path: Path, scales: dict[str, Array], block: tuple[int, int]
+) -> None:
+    sv.save(tmp_path / "m", {"w.weight": W, "w.input_scale": np.float32(1), **scales})
+    (values,) = scales.values()
+    exact = by_definition(W, values.astype(np.float64).reshape(3 // block[0], 1), block)
+    found = sv.load(tmp_path / "m", dequantize=True)
+    assert list(found) == ["w.weight"]
+    assert same(found["w.weight"], exact, "bfloat16")
+
+
+def test_packed_numbers_without_an_axis_of_blocks(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    packed = rng.integers(-128, 128, (4, 48), np.int8)
+    scales = rng.integers(100, 150, (4, 3), np.uint8)
+    sv.save(tmp_path / "m", {"w.weight": packed, "w.scale": scales.view(E8M0)}, partition=2)
+    exact = fp4_by_definition(packed.view(np.uint8).reshape(4, 3, 16), scales)
+    with sv.open_checkpoint(tmp_path / "m", dequantize="float32") as reader:
+        assert same(reader.read("w.weight"), exact, "float32")
+        assert same(reader.read("w.weight", np.s_[1:4, 7:91]), exact[1:4, 7:91], "float32")
+
+
+def test_other_tensors_and_a_read_without_the_option_do_not_change(tmp_path: Path) -> None:
+    tensors = {
+        "norm.weight": np.arange(5, dtype=np.float32),
+        "w.weight": W,
+        "w.weight_scale_inv": np.ones((1, 1), np.float32),
+    }
+    sv.save(tmp_path / "m", tensors)
+    for key, array in sv.load(tmp_path / "m").items():
+        assert array.tobytes() == tensors[key].tobytes()
+    found = sv.load(tmp_path / "m", dequantize=True)
+    assert found["norm.weight"].tobytes() == tensors["norm.weight"].tobytes()
+    assert sv.load(tmp_path / "m", ["w.weight"], dequantize=True).keys() == {"w.weight"}
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", None])
+def test_the_dtype_is_the_models(tmp_path: Path, name: str, dtype: str | None) -> None:
+    sv.save(tmp_path / "m", {"w.weight": W, "w.weight_scale": np.float32(1)})
+    config(tmp_path, text_config={name: dtype})
+    expected = dtype if dtype in DTYPES else "bfloat16"
+    assert sv.load(tmp_path / "m", dequantize=True)["w.weight"].dtype == DTYPES[expected]
+    assert sv.load(tmp_path / "m", dequantize="float32")["w.weight"].dtype == np.float32
+
+
+def test_a_slice_reads_only_its_blocks_and_their_scales(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    weights = rng.integers(0, 120, (1024, 1024), np.uint8).view(E4M3)
+    blocks = rng.integers(0, 256, (8, 256, 8, 16), np.uint8)
+    tensors = {
+        "w.weight": weights,
+        "w.weight_scale_inv": np.ones((8, 8), np.float32),
+        "x_blocks": blocks,
+        "x_scales": np.full((8, 256, 8), 127, np.uint8),
+    }
+    sv.save(tmp_path / "m.safetensors", tensors)
+    read = 0
+
+    def counted(function: Callable[..., None]) -> Callable[..., None]:
+        def count(self: Any, number: int, start: int, buffer: memoryview) -> None:
+            nonlocal read
+            read += len(buffer)
+            function(self, number, start, buffer)
+
+        return count
+
+    with sv.open_checkpoint(tmp_path / "m.safetensors", dequantize="float32") as reader:
+        monkeypatch.setattr(SafetensorsSource, "read_span", counted(SafetensorsSource.read_span))
+        reader.read("w.weight", np.s_[130:140])
+        assert read == 10 * 1024 + 8 * 4
+        read = 0
+        reader.read("w.weight", np.s_[5, 200:204])
+        assert read == 4 + 4
+        read = 0
+        reader.read("x", np.s_[3])
+        assert read == blocks[3].nbytes + 256 * 8
+
+
+def test_damaged_weights_and_scales_are_found(tmp_path: Path) -> None:
+    """Of the native format every byte is guarded, and so is every number."""
+    for key in ("w.weight", "w.weight_scale_inv"):
+        folder = tmp_path / key
+        folder.mkdir()
+        sv.save(folder / "m", {"w.weight": W, "w.weight_scale_inv": np.ones((1, 1), np.float32)})
+        with sv.open_checkpoint(folder / "m") as reader:
+            entries = reader.find(key)
+            file, start = reader.index.files[int(entries.file[0])], int(entries.start[0])
+        octets = bytearray((folder / file).read_bytes())
+        octets[start] ^= 1
+        (folder / file).write_bytes(octets)
+        with pytest.raises(CheckpointError, match="checksum"):
+            sv.load(folder / "m", dequantize=True)
+        with pytest.raises(CheckpointError, match="checksum"):
+            sv.reshard(folder / "m", folder / "n", dequantize=True)
+        assert not list(folder.glob("n*"))
+
+
+ONE = np.ones((1, 1), np.float32)
+WRONG: list[tuple[dict[str, Array], type[Exception], str]] = [
+    (
+        {"w.weight": W},
+        InvalidCheckpoint,
+        "'w.weight' is of float8_e4m3fn, and its scales, such as 'w.weight_scale_inv'",
+    ),
+    ({"w.weight_scale_inv": ONE}, InvalidCheckpoint, "holds scales, and there is no 'w.weight'"),
+    (
+        {"w.weight": np.ones(3, np.float32), "w.weight_scale": ONE},
+        InvalidCheckpoint,
+        "holds scales, and 'w.weight' is float32",
+    ),
+    ({"x_scales": np.ones((2, 2), np.uint8)}, InvalidCheckpoint, "there is no 'x_blocks'"),
+    (
+        {"x_blocks": np.ones((2, 2, 16), np.uint8)},
+        InvalidCheckpoint,
+        "their scales 'x_scales' are not there",
+    ),
+    (
+        {"w.weight": W, "w.weight_scale_inv": np.ones((1, 2), np.float32)},
+        InvalidCheckpoint,
+        r"shape \[1, 2\].* have \[1, 1\]",
+    ),
+    (
+        {"w.weight": W, "w.weight_scale_inv": np.ones((3, 1), np.float32)},
+        InvalidCheckpoint,
+        r"shape \[3, 1\]",
+    ),
+    (
+        {"x_blocks": np.ones((2, 2, 16), np.uint8), "x_scales": np.ones((2, 3), np.uint8)},
+        InvalidCheckpoint,
+        r"shape \[2, 3\]",
+    ),
+    ({"w.weight": W, "w.weight_scale": np.ones((1, 1), np.int32)}, InvalidCheckpoint, "int32"),
+    (
+        {"w.weight": W, "w.weight_scale": ONE, "w.weight_scale_inv": ONE},
+        InvalidCheckpoint,
+        "two sets of scales",
+    ),
+    (
+        {"w.weight": W, "w.weight_scale_inv": ONE * nan},
+        InvalidCheckpoint,
+        r"scale nan at \[0, 0\] of 'w.weight_scale_inv'",
+    ),
+    ({"w.weight": W, "w.weight_scale_inv": ONE * inf}, InvalidCheckpoint, "not a finite number"),
+    (
+        {"w.weight": W, "w.weight_scale_inv": np.full((1, 1), 255, np.uint8).view(E8M0)},
+        InvalidCheckpoint,
+        "not a finite number",
+    ),
+    (
+        {"w.weight": np.full((1, 1), 126, np.uint8).view(E4M3), "w.weight_scale_inv": ONE * 3e38},
+        UnsupportedError,
+        "beyond float32",
+    ),
+    (
+        {
+            "x": ONE,
+            "x.blocks": np.ones((2, 2, 16), np.uint8),
+            "x.scales": np.ones((2, 2), np.uint8),
+        },
+        InvalidCheckpoint,
+        "would become 'x', which is there",
+    ),
+    (
+        {"w.qweight": np.ones((2, 2), np.int32), "w.qzeros": ONE, "w.g_idx": ONE},
+        UnsupportedError,
+        "GPTQ",
+    ),
+    (
+        {"w.qweight": np.ones((2, 2), np.int32), "w.qzeros": ONE, "w.scales": ONE},
+        UnsupportedError,
+        "AWQ",
+    ),
+    (
+        {
+            "w.weight": np.ones((2, 2), np.uint8),
+            "w.weight_scale": ONE.astype(E4M3),
+            "w.weight_scale_2": ONE,
+        },
+        UnsupportedError,
+        "NVFP4",
+    ),
+    (
+        {"w.weight_packed": np.ones((2, 2), np.int32), "w.weight_scale": ONE},
+        UnsupportedError,
+        "compressed-tensors",
+    ),
+    (
+        {"w.weight": np.ones((2, 2), np.uint8), "w.weight.absmax": ONE},
+        UnsupportedError,
+        "bitsandbytes",
+    ),
+    ({"w.weight": np.ones((2, 2), np.int8), "w.SCB": ONE}, UnsupportedError, "LLM.int8"),
+    (
+        {"w.weight": np.ones((2, 2), np.int8), "w.weight_scale": ONE},
+        UnsupportedError,
+        "integers of 8 bits",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tensors", "error", "message"), WRONG)
+def test_what_is_wrong_or_of_another_scheme_is_refused_by_name(
+    tmp_path: Path, tensors: dict[str, Array], error: type[Exception], message: str
+) -> None:
+    """Other tensors can be read all the same, and nothing is written."""
+    sv.save(tmp_path / "m", {"other": ONE, **tensors})
+    with pytest.raises(error, match=message):
+        sv.load(tmp_path / "m", dequantize=True)
+    with pytest.raises(error, match=message):
+        sv.reshard(tmp_path / "m", tmp_path / "n", dequantize=True)
+    assert not list(tmp_path.glob("n*"))
+    assert sv.load(tmp_path / "m", "other", dequantize=True)["other"] == 1
+    assert sv.load(tmp_path / "m").keys() == {"other", *tensors}
+
+
+def test_a_scheme_that_only_the_model_names_is_refused(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"w.odd": ONE})
+    config(tmp_path, quantization_config={"quant_method": "quip"})
+    with pytest.raises(UnsupportedError, match="quip"):
+        sv.load(tmp_path / "m", dequantize=True)
+
+
+def test_a_description_of_a_model_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"w.odd": ONE})
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(MalformedCheckpoint, match="config.json"):
+        sv.load(tmp_path / "m", dequantize=True)
+
+
+def test_a_dtype_that_numbers_cannot_get_is_refused(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"w.odd": ONE})
+    for wrong in ("int8", "floaty", "float8_e4m3fn"):
+        with pytest.raises(ArgumentError, match="is not a dtype of dequantized numbers"):
+            sv.load(tmp_path / "m", dequantize=wrong)
+
+
+def test_a_cast_rounds_once(tmp_path: Path) -> None:
+    """Numbers of a reshard that casts have not lost bits before."""
+    scale = np.float32(1.2345678)
+    sv.save(tmp_path / "m", {"w.weight": W, "w.weight_scale": scale})
+    exact = by_definition(W, np.array([[np.float64(scale)]]), (3, 4))
+    casts: list[Any] = ["float32", {"w*": "float32"}]
+    for number, cast in enumerate(casts):
+        sv.reshard(tmp_path / "m", tmp_path / f"n{number}", dequantize=True, cast=cast)
+        assert same(sv.load(tmp_path / f"n{number}")["w.weight"], exact, "float32")
+
+
+def test_workers_and_joined_sources_dequantize_too(tmp_path: Path) -> None:
+    """Each rank has scales of its own for its rows."""
+    sources = [tmp_path / str(half) / "m.safetensors" for half in range(2)]
+    for half, source in enumerate(sources):
+        source.parent.mkdir()
+        sv.save(source, {"w.weight": W, "w.weight_scale": np.float32(half + 1)})
+    sv.reshard(sources, tmp_path / "joined.safetensors", dequantize=True, concat={"*": 0})
+    scales = np.array([[1.0]] * 3 + [[2.0]] * 3)
+    exact = by_definition(np.concatenate([W, W]), scales, (1, 4))
+    assert same(sv.load(tmp_path / "joined.safetensors")["w.weight"], exact, "bfloat16")
+    with ThreadPoolExecutor(2) as executor:
+        target = tmp_path / "n.safetensors"
+        sv.reshard(sources[1], target, dequantize=True, executor=executor)
+        assert sv.diff(sources[1], target, dequantize=True, executor=executor).equal
+    assert same(sv.load(target)["w.weight"], exact[3:], "bfloat16")
+
+
+def test_the_command_line_says_what_it_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sv.save("m.safetensors", {"w.weight": W, "w.weight_scale": np.float32(2)})
+    config(tmp_path, quantization_config={"quant_method": "fp8"})
+    said = (
+        "note: dequantized 1 tensor of FP8 with one scale to bfloat16",
+        "note: left out 1 tensor of scales: 'w.weight_scale'",
+        "note: config.json still has quantization_config",
+    )
+    for words in (
+        ["reshard", "m.safetensors", "n.safetensors", "--dequantize"],
+        ["show", "m.safetensors", "w.weight", "--dequantize"],
+        ["inspect", "m.safetensors", "--dequantize", "--stats"],
+        ["view", "m.safetensors", "--dequantize", "-o", "p.html"],
+        ["diff", "m.safetensors", "m.safetensors", "--dequantize"],
+    ):
+        assert main(words) == 0
+        output = capsys.readouterr()
+        assert all(each in output.out + output.err for each in said), words
+    assert sv.load("n.safetensors")["w.weight"].dtype == ml_dtypes.bfloat16
+    words = ["reshard", "m.safetensors", "c.safetensors", "--dequantize", "--cast", "float32"]
+    assert main(words) == 0
+    assert "to float32" in capsys.readouterr().err
+    assert sv.load("c.safetensors")["w.weight"].dtype == np.float32
+    assert main(["show", "m.safetensors", "w.weight", "0", "--dequantize-to", "float32"]) == 0
+    assert "float32" in capsys.readouterr().out
+    (tmp_path / "config.json").unlink()
+    assert main(["show", "n.safetensors", "w.weight", "0", "--dequantize"]) == 0
+    assert "nothing to dequantize" in capsys.readouterr().err

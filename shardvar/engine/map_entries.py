@@ -100,8 +100,8 @@ class DraftEntries:
             self._add(number, zeros, target.shape, self._recipe(rows, target.fill))
         else:
             bounds = [lattice.target_bounds() for lattice in lattices]
-            low = np.array([each[0] for each in bounds], np.int64).reshape(-1, len(zeros))
-            stop = np.array([each[1] for each in bounds], np.int64).reshape(-1, len(zeros))
+            low = np.array([each[0] for each in bounds], np.int64).reshape(len(bounds), len(zeros))
+            stop = np.array([each[1] for each in bounds], np.int64).reshape(len(bounds), len(zeros))
             every = np.arange(len(lattices))
             for first, last, numbers in cells(low, stop, zeros, target.shape, every):
                 self._add_cell(number, target, first, last, [lattices[n] for n in numbers.tolist()])

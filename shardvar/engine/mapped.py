@@ -28,6 +28,7 @@ from shardvar.engine.lattices import Lattice, c_strides, factor_lattices, lattic
 from shardvar.engine.map_entries import DraftEntries, Recipe, Recipes
 from shardvar.engine.pool import BLOCK_NBYTES, bytes_of
 from shardvar.engine.strides import Strided
+from shardvar.engine.subtasks import shrink_entries
 from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import ReadError
 from shardvar.formats.protocol import Source
@@ -84,6 +85,32 @@ class MappedSource(WrappedSource):
         for number, recipe in sorted(self.recipes.copied.items()):
             digest.update(repr((number, recipe)).encode("utf-8", "surrogateescape"))
         return digest.digest()
+
+    def part(self, entries: EntryTable) -> "MapPart":
+        """Return the part of the map that some entries need, for another process."""
+        at = np.flatnonzero(~entries.plain)
+        numbers = entries.start[at]
+        origin = self.recipes.origin[numbers]
+        copied = {
+            new: self.recipes.copied[number]
+            for new, number in enumerate(numbers.tolist())
+            if origin[new] < 0
+        }
+        used = {*origin[origin >= 0].tolist()}.union(*(each.used for each in copied.values()))
+        rows = np.array(sorted(used), np.int64)
+        new_row = dict(zip(rows.tolist(), range(len(rows)), strict=True)).__getitem__
+        moved = {
+            number: replace(
+                recipe,
+                rows=tuple(map(new_row, recipe.rows)),
+                factors=tuple(map(new_row, recipe.factors)),
+            )
+            for number, recipe in copied.items()
+        }
+        start = entries.start.copy()
+        start[at] = np.arange(len(at))
+        recipes = Recipes(np.where(origin >= 0, np.searchsorted(rows, origin), -1), moved)
+        return MapPart(shrink_entries(self.stored, rows), recipes, replace(entries, start=start))
 
     # Reading.
 
@@ -206,7 +233,7 @@ class MappedSource(WrappedSource):
             copy = replace(copy, place=int(self.stored.start[row]) + copy.place)
         for band in copy.in_words().bands(BLOCK_NBYTES):
             band.copy(payload, buffer)
-            self.pages.add(payload, band.place, band.place + band.span)
+            self.pages.add(payload, band.span)
 
     def _compute(
         self,
@@ -319,6 +346,25 @@ class MappedSource(WrappedSource):
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys that are not targets: a map makes tensors."""
         return self.inner.objects([key for key in keys if key not in self.sources_of], form)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapPart:
+    """A part of a map, as a value that can be pickled."""
+
+    stored: EntryTable
+    """The stored entries that it copies."""
+    recipes: Recipes
+    """The ways to make entries."""
+    entries: EntryTable
+    """The entries of targets."""
+
+    def source(self, inner: Source, map_scratch: Scratch) -> MappedSource:
+        """Return the source that reads the entries."""
+        index = TableIndex(self.entries, inner.index.files)
+        verified = VerifiedRows(inner, self.stored)
+        payloads = KeptPayloads(verified, map_scratch)
+        return MappedSource(verified, self.recipes, index, {}, payloads)
 
 
 def mapped(

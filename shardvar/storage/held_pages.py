@@ -10,32 +10,35 @@ from shardvar.forks import new_lock
 _MOST_HELD = 64 << 20
 """Bytes of maps that may be held."""
 
+_LEAST_NBYTES = 128 << 10
+"""Bytes that a read holds at least: the system maps the pages around it too."""
+
 
 @dataclass(slots=True)
 class HeldPages:
-    """The parts of maps that are held, and are given back in time."""
+    """The maps that were read, whose memory is given back in time."""
 
     nbytes: int = 0
     """Bytes that may be held."""
-    spans: list[tuple[mmap.mmap, int, int]] = field(default_factory=list)
-    """The maps, the first bytes and the stops of the parts that were read."""
+    files: dict[int, mmap.mmap] = field(default_factory=dict)
+    """The maps, by their identity."""
     lock: RLock = field(default_factory=new_lock)
     """Guards both."""
 
-    def add(self, view: memoryview, start: int, stop: int) -> None:
-        """Note that bytes of a map were read; give all back if they are many.
+    def add(self, view: memoryview, nbytes: int) -> None:
+        """Note that bytes of a map were read; give the memory of all maps back if that is much.
 
         Bytes that are read again come from the system's cache of files.
         """
-        if not isinstance(view.obj, mmap.mmap):
+        file = view.obj
+        if not isinstance(file, mmap.mmap):
             return
         with self.lock:
-            self.spans.append((view.obj, start, stop))
-            self.nbytes += stop - start
+            self.files[id(file)] = file
+            self.nbytes += max(nbytes, _LEAST_NBYTES)
             if self.nbytes < _MOST_HELD:
                 return
-            spans, self.spans, self.nbytes = self.spans, [], 0
+            files, self.files, self.nbytes = self.files, {}, 0
         if hasattr(mmap, "MADV_DONTNEED"):
-            for file, begin, end in spans:
-                begin = begin // mmap.PAGESIZE * mmap.PAGESIZE
-                file.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            for file in files.values():
+                file.madvise(mmap.MADV_DONTNEED)

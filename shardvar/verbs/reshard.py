@@ -279,10 +279,6 @@ def _move(
         raise UnsupportedError(
             "Workers cannot join several sources.", "Leave the executor out, or join them first."
         )
-    if stored_entries(source, work.entries)[1]:
-        raise UnsupportedError(
-            "Workers cannot transpose.", "Leave the executor out, or transpose in another reshard."
-        )
     runner = runner_of(executor, Opening(found[0], dequantize), source, progress)
     return carry_out(work, source, generation, progress, runner)
 

@@ -2,6 +2,7 @@
 transposes and reshapes make of the sources."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine import arithmetic, kept, mapped, strides
+from shardvar.engine import kept, mapped, strides
 from shardvar.engine.lattices import indices_within
 from shardvar.engine.mapped import MappedSource
-from shardvar.errors import CorruptCheckpoint
+from shardvar.errors import CorruptCheckpoint, UnsupportedError
+from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.maps.plan import Arithmetic, MapPlan, Piece, Target, View
 from shardvar.planning.index import EntryTable, Metadata
@@ -24,6 +26,7 @@ from shardvar.verbs.locate import find_target
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.writing import carry_out, plan_checkpoint
 from spec_tests.helpers.map_plans import map_cases
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
 EXAMPLES = 1000 if os.environ.get("EXHAUSTIVE") else 40
 FORMATS = ["shardvar", "safetensors", "npz", "zarr", "torch", "deflated"]
@@ -112,3 +115,121 @@ def test_indices_within_a_region_are_found_once(data: st.DataObject) -> None:
     }
     expected = [index for index, place in places.items() if low <= place < low + count]
     assert sorted(found) == sorted(expected)
+
+
+def rectangle(key: str, shape: tuple[int, ...], start: tuple[int, ...] = ()) -> View:
+    """The view of a tensor whose axes are the indices."""
+    return View(key, start or (0,) * len(shape), tuple((axis, 1) for axis in range(len(shape))))
+
+
+@given(
+    st.sampled_from(["float32", "bfloat16", "float8_e4m3fn"]),
+    st.sampled_from(["float32", "bfloat16", "float16"]),
+    st.tuples(*[st.integers(1, 3)] * 4),
+    st.integers(1, 40),
+    st.sampled_from([(1.0, 0.0), (1.0, 1.0), (0.25, -3.0)]),
+)
+@settings(max_examples=25)
+def test_arithmetic_is_that_of_float32_rounded_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    stored: str,
+    made: str,
+    extents: tuple[int, int, int, int],
+    portion: int,
+    constants: tuple[float, float],
+) -> None:
+    """Scales of blocks, whatever the portions and the cuts are; NaN stays NaN."""
+    a, p, b, q = extents
+    numbers = np.random.default_rng(0)
+    weight = numbers.standard_normal((a * p, b * q)).astype(numpy_dtype(stored))
+    scale, per_row = numbers.random((a, b), np.float32), numbers.random(a * p, np.float32)
+    scale[0, 0] = np.nan
+    times, plus = constants
+    steps = ((0, p), (0, 1), (1, q), (1, 1))
+    factors = (
+        View("scale", (0, 0), ((0, 1), (-1, 0), (1, 1), (-1, 0))),
+        View("row", (0,), ((0, p), (0, 1), (-1, 0), (-1, 0))),
+    )
+    views = (View(key, (0, 0), steps) for key in ("weight", "made"))
+    found = Piece(0, extents, *views, Arithmetic(factors, times, plus))
+    plan = MapPlan([Target("made", made, weight.shape, (found,))], {})
+    expected = weight.astype(np.float32) * np.kron(scale, np.ones((p, q), np.float32))
+    expected = expected * per_row[:, None]
+    expected = expected if times == 1 else expected * np.float32(times)
+    expected = (expected if plus == 0 else expected + np.float32(plus)).astype(numpy_dtype(made))
+    path = tmp_path_factory.mktemp("computed") / "a"
+    tensors = {"weight": weight, "scale": scale, "row": per_row}
+    sv.save(path, tensors, partition={"weight": 2, "scale": [1, 2], "row": 2})
+    with patch.object(mapped, "PORTION", portion), sv.open_checkpoint(path) as reader:
+        assert opened(reader, plan)[0].read("made").tobytes() == expected.tobytes()
+
+
+def test_the_arithmetic_says_which_number_has_no_place(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.full(3, 300, np.float32)})
+    found = Piece(0, (3,), rectangle("w", (3,)), rectangle("m", (3,)), Arithmetic((), 1000.0, 0.0))
+    plan = MapPlan([Target("m", "float16", (3,), (found,))], {})
+    with (
+        sv.open_checkpoint(tmp_path / "a") as reader,
+        pytest.raises(UnsupportedError, match=r"300000.*'m'.*float16"),
+    ):
+        opened(reader, plan)[0].read("m")
+
+
+def interleaved(rows: int, columns: int) -> MapPlan:
+    """The plan of a tensor with the rows of two in turns."""
+    shape, steps = (rows, columns), ((0, 2), (1, 1))
+    pairs = tuple(
+        Piece(rule, shape, rectangle(key, shape), View("t", (rule, 0), steps))
+        for rule, key in enumerate("ab")
+    )
+    return MapPlan([Target("t", "float32", (2 * rows, columns), pairs)], {})
+
+
+INTERLEAVED = interleaved(200, 90)
+
+
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_damage_in_any_payload_that_is_used_is_found(tmp_path: Path, key: str) -> None:
+    tensors = {each: np.full((200, 90), ord(each), np.float32) for each in "abc"}
+    sv.save(tmp_path / "x", tensors)
+    file = next(path for path in tmp_path.iterdir() if "data-" in path.name)
+    content = bytearray(file.read_bytes())
+    content[content.index(tensors[key].tobytes()) + 777] ^= 1
+    file.write_bytes(content)
+    with (
+        sv.open_checkpoint(tmp_path / "x") as reader,
+        pytest.raises(CorruptCheckpoint, match=f"'{key}'"),
+    ):
+        write(reader, INTERLEAVED, tmp_path / "y", None)
+    assert not (tmp_path / "y.index").exists()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[MemoryBucket]:
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        yield bucket
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npz"])
+def test_a_bucket_sends_each_payload_that_is_needed_once(
+    bucket: MemoryBucket, tmp_path: Path, form: str
+) -> None:
+    tensors = {each: np.full((900, 700), ord(each), np.float32) for each in "cadbef"}
+    sv.save(tmp_path / f"x.{form}", tensors)
+    bucket.files[f"run/x.{form}"] = (tmp_path / f"x.{form}").read_bytes()
+    with sv.open_checkpoint(f"s3://bucket/run/x.{form}") as reader:
+        write(reader, interleaved(900, 700), tmp_path / "y", 3)
+    needed = 2 * tensors["a"].nbytes
+    # What is read of the file's beginning and end, to find the index, may be read again.
+    assert needed <= sum(nbytes for _, nbytes in bucket.ranges) < needed + (2 << 20)
+    made = sv.load(tmp_path / "y")["t"]
+    assert (made[0::2] == ord("a")).all() and (made[1::2] == ord("b")).all()
+
+
+def test_the_answers_about_a_target_are_those_of_its_sources(tmp_path: Path) -> None:
+    sv.save(tmp_path / "x", {each: np.ones((200, 90), np.float32) for each in "ab"})
+    with sv.open_checkpoint(tmp_path / "x") as reader:
+        found = opened(reader, INTERLEAVED)[0].source
+        assert found.is_guarded("t") and not found.is_part("t") and not found.compare_bytes("t")
+        assert not found.storage_errors(["t"]) and not found.encodings()

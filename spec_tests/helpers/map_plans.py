@@ -3,7 +3,7 @@ composition of axes, as in einops, of one array that has an axis for each index.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ class Arrangement:
         """The tensors of an array with an axis for each index: NumPy's transpose and reshape."""
         order = [*self.in_key, *(each for axis in self.axes for each in axis)]
         rest = array.transpose(order)
-        shape = [int(np.prod([array.shape[each] for each in axis], initial=1)) for axis in self.axes]
+        shape = [
+            int(np.prod([array.shape[each] for each in axis], initial=1)) for axis in self.axes
+        ]
         return {
             self.key(dict(zip(self.in_key, values, strict=True))): np.ascontiguousarray(
                 rest[values]
@@ -40,7 +42,11 @@ class Arrangement:
         }
 
     def view(
-        self, extents: Sequence[int], fixed: dict[int, int], free: Sequence[int], first: dict[int, int]
+        self,
+        extents: Sequence[int],
+        fixed: dict[int, int],
+        free: Sequence[int],
+        first: dict[int, int],
     ) -> View:
         """The view of a tensor whose whole extents are given; a free index begins at its first."""
         start = [0] * len(self.axes)
@@ -93,10 +99,12 @@ def map_cases(draw: st.DrawFn, dtype: str) -> MapCase:
     fill = bytes(range(kind.itemsize)) if draw(st.booleans()) else None
     whole, sources = array.copy(), dict[str, Array]()
     pieces: dict[str, list[Piece]] = {key: [] for key in target.tensors(array)}
-    for rule, (low, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for rule, (low, stop) in enumerate(pairwise(cuts)):
         part = array[(*(slice(None) for _ in range(split)), slice(low, stop))]
         if fill is not None and len(cuts) > 2 and rule == 1:
-            whole[(*(slice(None) for _ in range(split)), slice(low, stop))] = np.frombuffer(fill, kind)
+            whole[(*(slice(None) for _ in range(split)), slice(low, stop))] = np.frombuffer(
+                fill, kind
+            )
             continue
         source = draw(arrangements(f"s{rule}", len(extents)))
         sources |= source.tensors(part)

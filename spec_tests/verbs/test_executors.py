@@ -377,11 +377,17 @@ def test_values_that_a_policy_changed_are_not_sent(
     assert not list(tmp_path.glob("out*"))
 
 
-def test_a_transposition_is_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
-    for cast in (None, "float32"):
-        with pytest.raises(UnsupportedError, match="Workers cannot transpose"):
-            sv.reshard(source, tmp_path / "out", transpose="w0", cast=cast, executor=threads)
-    assert not list(tmp_path.glob("out*"))
+@pytest.mark.parametrize("cast", [None, "float16"])
+def test_a_transposition_is_sent(
+    source: Path, tmp_path: Path, workers: Executor, cast: str | None
+) -> None:
+    """The workers get only the stored entries that their files need."""
+    with sv.open_checkpoint(source) as reader:
+        matrices = [key for key in reader if len(reader[key].shape) == 2]
+    options = {"transpose": matrices, "cast": cast, "policy": sv.BalancedPolicy(3)}
+    for name, executor in (("here", None), ("there", workers)):
+        sv.reshard(source, tmp_path / name, executor=executor, **options)
+    assert matrices and sv.diff(tmp_path / "here", tmp_path / "there").equal
 
 
 def test_a_join_is_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:

@@ -36,6 +36,7 @@ import numpy as np
 from shardvar._version import __version__
 from shardvar.engine.cast import CastSource
 from shardvar.engine.files import FileReport, FileTask, run_task
+from shardvar.engine.mapped import MapPart, MappedSource
 from shardvar.engine.pool import Done, Progress, in_this_thread
 from shardvar.engine.subtasks import restore_rows, shrink_entries, shrink_task
 from shardvar.engine.write import FileRunner
@@ -55,6 +56,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
 from shardvar.storage.requests import first_line
+from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.locate import Location
 
 _AHEAD = 1024
@@ -265,10 +267,18 @@ class Payloads:
     """The name and the stamp of each of their files: in others they would lie elsewhere."""
 
     @classmethod
-    def of(cls, opening: Opening, source: Source, entries: EntryTable) -> Self:
-        """Return the payloads of some entries of a source, without the checksums of others."""
+    def of(
+        cls, opening: Opening, source: Source, entries: EntryTable, part: MapPart | None = None
+    ) -> Self:
+        """Return the payloads of some entries of a source, without the checksums of others.
+
+        With the ``part`` of a map, these are entries of targets.
+        """
         names, entries = source.index.files, shrink_entries(entries, np.arange(len(entries)))
-        used = np.unique(entries.file[entries.slices.nbytes > 0]).tolist()
+        tables = [entries] if part is None else [entries, part.stored]
+        used = np.unique(
+            np.concatenate([table.file[table.slices.nbytes > 0] for table in tables])
+        ).tolist()
         return cls(
             opening, entries, {file: (names[file], _stamp(opening, names[file])) for file in used}
         )
@@ -361,25 +371,38 @@ def runner_of(
 def _arguments(number: int, task: FileTask, opening: Opening, source: Source) -> tuple[Any, ...]:
     """The arguments of ``run_file``: the task without what its file does not need."""
     small, rows = shrink_task(task)
-    stored = shrink_entries(source.stored, rows) if isinstance(source, CastSource) else None
-    payloads = Payloads.of(opening, source, small.entries if stored is None else stored)
-    return __version__, number, payloads, small, rows, stored is not None
+    entries, part, is_cast = small.entries, None, isinstance(source, CastSource)
+    if isinstance(source, CastSource):
+        entries, source = shrink_entries(source.stored, rows), source.inner
+    if isinstance(source, MappedSource):
+        part = source.part(entries)
+    payloads = Payloads.of(opening, source, entries, part)
+    return __version__, number, payloads, small, rows, part, is_cast
 
 
 def run_file(
-    version: str, number: int, payloads: Payloads, task: FileTask, rows: Ints, is_cast: bool
+    version: str,
+    number: int,
+    payloads: Payloads,
+    task: FileTask,
+    rows: Ints,
+    part: MapPart | None,
+    is_cast: bool,
 ) -> tuple[int, Ints, FileReport]:
     """Write one file, in a worker; return its number, the rows, and its report.
 
-    With ``is_cast`` the payloads are those before the cast.
+    With a ``part`` of a map the entries are the map's targets, and with ``is_cast`` they are as
+    they were before the cast.
     """
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
-        task = replace(task, storage=storage)
-        return (
-            number,
-            rows,
-            run_task(task, CastSource.of(source, payloads.entries) if is_cast else source),
-        )
+        task, entries = replace(task, storage=storage), payloads.entries
+        if part is not None:
+            source, entries = part.source(source, map_scratch), part.entries
+        if is_cast:
+            source = CastSource.of(source, entries)
+        elif part is not None:
+            task = replace(task, entries=entries)
+        return number, rows, run_task(task, source)
 
 
 # --- Sources that a worker holds open

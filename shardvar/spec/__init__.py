@@ -1,9 +1,10 @@
 """Sharded variables and their checkpoints as plain functions: a book to read from top to bottom.
 
 Each function is one rule. Above it stands the sentence of the RFC, or the name of the framework,
-that it obeys. Bodies are the shortest that are right: they loop, list indices one by one and copy
-whole arrays, and no function is fast. The rest of shardvar is fast, and tests hold each of its
-functions to the one here. The book imports only NumPy and the standard library.
+that it obeys. A function without either defines a word that the rules use, such as ``indices``.
+Bodies are the shortest that are right: they loop, list indices one by one and copy whole arrays, and
+no function is fast. The rest of shardvar is fast, and tests hold each of its functions to the one
+here. The book imports only NumPy and the standard library.
 
     1   partitions       which part of a tensor holds which indices: div, grids, regions
     2   partitioners     from shapes and bytes to numbers of parts

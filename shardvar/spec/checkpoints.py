@@ -87,6 +87,7 @@ def restore(slices: Sequence[Slice], key: str, sizes: Sequence[int]) -> list[Arr
 # The text with which TensorFlow names a slice in its index.
 
 
+# TensorFlow, tf.raw_ops.SaveV2: `shape_and_slices`.
 def format_slice_text(shape: Sequence[int], region: Region) -> str:
     """Write the full shape, and for each axis ``start,length``, separated by colons.
 
@@ -102,6 +103,7 @@ def format_slice_text(shape: Sequence[int], region: Region) -> str:
     return f"{' '.join(map(str, shape))} {pairs}"
 
 
+# TensorFlow, tf.raw_ops.RestoreV2: `shape_and_slices`.
 def parse_slice_text(text: str) -> tuple[list[int], Region]:
     """Read a slice text. A dash stands for a whole axis.
 

@@ -74,6 +74,7 @@ def densified(gradient: Gradient, shape: Sequence[int]) -> Array:
     return found
 
 
+# TensorFlow, tf.nn.embedding_lookup: its gradient is IndexedSlices, which may have a row twice.
 def embedding_lookup_gradient(ids: npt.ArrayLike, upstream: Array, shards: Shards) -> list[Sparse]:
     """Return the gradient of ``embedding_lookup``: each row that was read gets what flows back.
 
@@ -85,6 +86,7 @@ def embedding_lookup_gradient(ids: npt.ArrayLike, upstream: Array, shards: Shard
     return sparse_gradients(flat, upstream.reshape(len(flat), *shards[0].shape[1:]), shards)
 
 
+# TensorFlow, tf.matmul: its gradient with respect to the second operand.
 def matmul_gradient(x: Array, upstream: Array, shards: Shards) -> list[Array]:
     """Return the gradient of ``matmul(x, shards)`` with respect to each shard: ``x.T @ upstream``.
 

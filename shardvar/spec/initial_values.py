@@ -128,6 +128,7 @@ SCALED: dict[str, tuple[float, str, str]] = {
 # TensorFlow's stateless functions. A draw takes the numbers 0 to n - 1 of the elements.
 
 
+# TensorFlow, tf.random.stateless_uniform.
 def tensorflow_uniform(
     where: Sequence[int], seed: Any, low: float, high: float, dtype: Any
 ) -> list[Any]:
@@ -144,6 +145,7 @@ def tensorflow_uniform(
     return [_scaled(dtype.type, each, low, high) for each in fractions]
 
 
+# TensorFlow, tf.random.stateless_uniform of integers without limits.
 def tensorflow_full_range(count: int, seed: Sequence[int], dtype: Any) -> list[int]:
     """Draw integers over the dtype's whole range.
 
@@ -155,6 +157,7 @@ def tensorflow_full_range(count: int, seed: Sequence[int], dtype: Any) -> list[i
     return [each - (1 << bits) if each >> (bits - 1) else each for each in found]
 
 
+# TensorFlow, tf.random.stateless_normal.
 def tensorflow_normal(
     where: Sequence[int], seed: Any, mean: float, stddev: float, dtype: Any
 ) -> list[Any]:
@@ -166,6 +169,7 @@ def tensorflow_normal(
     return _moved(islice(_normals(tensorflow_words(seed), dtype), len(where)), mean, stddev, dtype)
 
 
+# TensorFlow, tf.random.stateless_truncated_normal.
 def tensorflow_truncated(
     where: Sequence[int], seed: Any, mean: float, stddev: float, dtype: Any
 ) -> list[Any]:
@@ -186,6 +190,7 @@ def tensorflow_truncated(
 # The stream by index. A draw takes the C order numbers of elements in the full tensor.
 
 
+# shardvar, docs/random.md: uniform values by index.
 def indexed_uniform(
     where: Sequence[int], seed: int, low: float, high: float, dtype: Any
 ) -> list[Any]:
@@ -204,6 +209,7 @@ def indexed_uniform(
     return [min(dtype.type(each), np.nextafter(high, low)) for each in found]
 
 
+# shardvar, docs/random.md: normal values by index.
 def indexed_normal(
     where: Sequence[int], seed: int, mean: float, stddev: float, dtype: Any
 ) -> list[Any]:
@@ -216,6 +222,7 @@ def indexed_normal(
     return _rounded(_moved(found, mean, stddev, _wide(dtype)), dtype)
 
 
+# shardvar, docs/random.md: truncated normal values by index.
 def indexed_truncated(
     where: Sequence[int], seed: int, mean: float, stddev: float, dtype: Any
 ) -> list[Any]:
@@ -249,6 +256,7 @@ INDEXED: dict[str, Draw] = {
 # JAX's stream.
 
 
+# JAX, jax.random.bits.
 def jax_bits(count: int, seed: int) -> list[int]:
     """Return JAX's words of 32 bits, one for each element.
 
@@ -258,6 +266,7 @@ def jax_bits(count: int, seed: int) -> list[int]:
     return [x0 ^ x1 for x0, x1 in (jax_words(seed, i) for i in range(count))]
 
 
+# JAX, jax.random.uniform.
 def jax_uniform(count: int, seed: int) -> list[Any]:
     """Return JAX's float32 values in [0, 1), from the high bits of the words.
 

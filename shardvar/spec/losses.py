@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 
+# TensorFlow, tf.random.log_uniform_candidate_sampler with unique=True.
 def expected_count(one: int, num_classes: int, draws: int) -> float:
     """Return how often a class is expected among the distinct ones of so many draws.
 
@@ -73,6 +74,7 @@ def sampled_logits(
     return np.array(logits, np.float64).reshape(len(labels), num_true + len(sampled))
 
 
+# TensorFlow, tf.nn.nce_loss.
 def nce_loss(logits: Array, num_true: int) -> list[float]:
     """Return the sum of the logistic losses of each example: ``-y log s(z) - (1 - y) log(1 - s(z))``.
 
@@ -92,6 +94,7 @@ def nce_loss(logits: Array, num_true: int) -> list[float]:
     return losses
 
 
+# TensorFlow, tf.nn.sampled_softmax_loss.
 def sampled_softmax_loss(logits: Array, num_true: int) -> list[float]:
     """Return the cross-entropy of each example: ``-sum(y log softmax(z))``.
 

@@ -30,6 +30,7 @@ Slots = dict[str, float]
 Rule = Callable[[float, float, Slots, Mapping[str, float], int], float]
 
 
+# Keras, legacy.SGD.
 def sgd(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
     """Move against the gradient.
 
@@ -39,6 +40,7 @@ def sgd(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int)
     return w - hyper["learning_rate"] * g
 
 
+# Keras, legacy.SGD with momentum.
 def momentum(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
     """Keep a part of the last move.
 
@@ -49,6 +51,7 @@ def momentum(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step:
     return w + slots["momentum"]
 
 
+# Keras, legacy.SGD with nesterov=True.
 def nesterov(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
     """Move by where momentum will have led after this step.
 
@@ -59,6 +62,7 @@ def nesterov(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step:
     return w + hyper["momentum"] * after - hyper["learning_rate"] * g
 
 
+# Keras, legacy.Adagrad.
 def adagrad(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
     """Divide the rate by the root of the sum of squares so far.
 
@@ -69,6 +73,7 @@ def adagrad(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: 
     return w - hyper["learning_rate"] * g / (sqrt(slots["accumulator"]) + hyper["epsilon"])
 
 
+# Keras, legacy.Adam.
 def adam(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
     """Move by the mean of gradients over the root of the mean of squares, both without bias.
 
@@ -87,6 +92,7 @@ def adam(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int
     return w - rate * slots["m"] / (sqrt(slots["v"]) + hyper["epsilon"])
 
 
+# Keras, legacy.RMSprop.
 def rmsprop(w: float, g: float, slots: Slots, hyper: Mapping[str, float], step: int) -> float:
     """Divide the rate by the root of a mean of squares that forgets.
 

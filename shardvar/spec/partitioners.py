@@ -63,6 +63,7 @@ def min_size(
     return counts(shape, axis, 1)
 
 
+# TensorFlow, variable_axis_size_partitioner.
 def max_size(
     shape: Sequence[int],
     itemsize: int,
@@ -72,7 +73,7 @@ def max_size(
 ) -> list[int]:
     """Cut into as few parts as there can be if the largest is to have few enough bytes.
 
-    Parts of one row may have more, and so may all parts if there are `max_shards` of them.
+    A part of one row may have more bytes. So may all parts if there are `max_shards` of them.
 
     >>> max_size([13, 7], 4, 100), max_size([13, 7], 4, 100, max_shards=2)
     ([5, 1], [2, 1])

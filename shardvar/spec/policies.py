@@ -151,6 +151,7 @@ def to_elements(
     return found
 
 
+# TensorFlow, tf.train.experimental.MaxShardSizePolicy.
 def even(shape: Sequence[int], itemsize: int, remaining: int, limit: int) -> tuple[int, int] | None:
     """Cut as TensorFlow does: into parts of even size, along the axis that takes the fewest.
 
@@ -187,6 +188,7 @@ def _longest(shape: Sequence[int]) -> int:
     return list(shape).index(max(shape))
 
 
+# shardvar, docs/policies.md: `BalancedPolicy`.
 def balanced(tensors: Sequence[Tensor], num_files: int) -> Files:
     """Lay payloads end to end, and cut at the row that is nearest to each even mark.
 

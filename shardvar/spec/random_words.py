@@ -21,6 +21,7 @@ _PHILOX = {
 """By the bits of a word: the multipliers, and what each round adds to the key."""
 
 
+# Salmon and others, "Parallel random numbers: as easy as 1, 2, 3" (2011): Philox.
 def philox(counter: Sequence[int], key: Sequence[int], bits: int) -> list[int]:
     """Return the four words of a block: ten rounds of Philox4x32 or Philox4x64.
 
@@ -38,6 +39,7 @@ def philox(counter: Sequence[int], key: Sequence[int], bits: int) -> list[int]:
     return [c0, c1, c2, c3]
 
 
+# Salmon and others, "Parallel random numbers: as easy as 1, 2, 3" (2011): Threefry.
 def threefry(key: Sequence[int], counter: Sequence[int]) -> list[int]:
     """Return the two words of a block: twenty rounds of Threefry2x32.
 
@@ -65,6 +67,7 @@ def halves(word: int) -> list[int]:
     return [word & 0xFFFFFFFF, word >> 32 & 0xFFFFFFFF]
 
 
+# TensorFlow, tf.random.stateless_*: the stream of a seed.
 def tensorflow_words(seed: Sequence[int], first_block: int = 0) -> Iterator[int]:
     """Yield the words of TensorFlow's stateless functions, from a block on.
 
@@ -82,6 +85,7 @@ def tensorflow_words(seed: Sequence[int], first_block: int = 0) -> Iterator[int]
         counter = (counter + 1) % 2**128
 
 
+# shardvar, docs/random.md: the stream by index.
 def indexed_word(seed: int, number: int, attempt: int = 0) -> int:
     """Return one word of the stream by index. Any word can be drawn by itself.
 
@@ -91,6 +95,7 @@ def indexed_word(seed: int, number: int, attempt: int = 0) -> int:
     return philox([number // 4 + 1, 0, 0, attempt], [seed % 2**64, 0], 64)[number % 4]
 
 
+# JAX, jax.random with the default implementation, threefry2x32, partitionable.
 def jax_words(seed: int, flat_index: int) -> list[int]:
     """Return the two words that JAX draws for one element.
 

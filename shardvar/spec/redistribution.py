@@ -53,6 +53,7 @@ def gathered(shape: Sequence[int], held: Sequence[Held], arrays: Sequence[Array]
     return whole.reshape(tuple(shape))
 
 
+# PyTorch, DTensor.redistribute.
 def redistribute(
     shape: Sequence[int], before: Sequence[Held], after: Sequence[Held], arrays: Sequence[Array]
 ) -> list[Array]:
@@ -77,6 +78,7 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 """The function that combines two terms. An average is divided at the end."""
 
 
+# PyTorch, DTensor: Partial.
 def reduced(terms: Sequence[Array], operation: str) -> Array:
     """Combine the terms of a pending value in the order of their numbers, in their dtype.
 

@@ -119,6 +119,8 @@ def assign(shards: Shards, value: Array) -> list[Array]:
     return shard(value, [len(each) for each in shards])
 
 
+# R-SV-3 (RFC 000): "`ShardedVariable` will support read and update functions like `read_value`,
+# `assign_add` and `scatter_add`."
 def assign_add(shards: Shards, value: Array) -> list[Array]:
     """Add a value of the variable's shape.
 
@@ -128,6 +130,7 @@ def assign_add(shards: Shards, value: Array) -> list[Array]:
     return [old + new for old, new in zip(shards, assign(shards, value), strict=True)]
 
 
+# TensorFlow, tf.Variable.assign_sub.
 def assign_sub(shards: Shards, value: Array) -> list[Array]:
     """Subtract a value of the variable's shape.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff
 from shardvar.verbs.compare.diff import diff
@@ -43,6 +44,8 @@ def assert_matches_oracle(
     ------
     AssertionError
         If shapes, dtypes (except for byte order) or values differ. NaN equals NaN.
+    ArgumentError
+        If a tolerance is not a number from 0 on.
 
     Examples
     --------
@@ -157,6 +160,10 @@ def difference(
     >>> difference(np.array([1.0, 2.0]), [1.0, 3.0])
     'is 2.0 at [1], where the oracle says 3.0.'
     """
+    tolerances: dict[str, Any] = {"rtol": rtol, "atol": atol}
+    for name, number in tolerances.items():
+        if not (isinstance(number, int | float | np.number) and 0 <= number < np.inf):
+            raise ArgumentError(f"{name} is {number!r}.", "Give a number from 0 on.")
     is_, says = np.asarray(actual), np.asarray(expected)
     if is_.shape != says.shape:
         return f"has the shape {is_.shape}, where the oracle says {says.shape}."

@@ -402,6 +402,9 @@ def test_the_oracle_allows_a_tolerance() -> None:
             t.assert_matches_oracle(came, must, **tolerance)
     with pytest.raises(AssertionError, match="has the dtype"):
         t.assert_matches_oracle(came, must.astype(np.float64), rtol=1.0)
+    for wrong in (-1.0, np.nan, np.inf, "much"):
+        with pytest.raises(sv.errors.ArgumentError, match="atol is"):
+            t.assert_matches_oracle(came, came, atol=wrong)  # type: ignore[arg-type]
 
 
 def test_a_relative_tolerance_alone_and_an_absolute_one_alone_are_enough() -> None:

@@ -71,6 +71,20 @@ def test_every_rule_has_an_example_and_a_property(path: Path) -> None:
     assert [name for name in lacking if name not in IN_TABLES] == []
 
 
+WORDS = {
+    *("indices", "common", "difference", "row_nbytes", "whole", "halves", "to_elements"),
+    *("fewest_files", "coordinates", "parts", "elements", "gathered"),
+}
+"""Functions that define a word of the book. No sentence asks for them."""
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_every_rule_stands_below_its_sentence_or_its_framework(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    bare = {rule.name for rule in rules(path) if not lines[rule.lineno - 2].startswith("#")}
+    assert bare <= WORDS or path.stem == "decimals"
+
+
 IN_TABLES = {
     *("sgd", "momentum", "nesterov", "adagrad", "adam", "rmsprop"),
     *("tensorflow_normal", "tensorflow_truncated", "indexed_normal", "indexed_truncated"),

@@ -1,9 +1,10 @@
 """Run a folder of TensorFlow's recordings against this engine: `python spec_tests/run_vectors.py
 DIR [GROUP ...]`.
 
-Prints a row for each failure, with ``-v`` for each deviation too, and last ``passed P, deviates D,
-failed F``. The exit code is 0 only where nothing failed. The cases of the group `operators` are
-Python expressions and are evaluated: run it only on recordings that you trust.
+Prints a row for each failure, with ``-v`` for each deviation too; then the rules that explain the
+deviations, with their number and a case each; and last ``passed P, deviates D, failed F``. The exit
+code is 0 only where nothing failed. The cases of the group `operators` are Python expressions and
+are evaluated: run it only on recordings that you trust.
 """
 
 import argparse
@@ -36,10 +37,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="list deviations too")
     options = parser.parse_args(arguments)
     counts: Counter[str] = Counter()
+    explained: dict[str, list[str]] = {}
     for verdict in verdicts(options.folder, options.groups):
         counts[verdict.kind] += 1
+        if verdict.kind == "deviates":
+            explained.setdefault(verdict.why, []).append(verdict.id)
         if verdict.kind == "failed" or (options.verbose and verdict.kind == "deviates"):
             print(f"{verdict.kind} {verdict.id}: {verdict.why}")
+    for rule, cases in sorted(explained.items()):
+        print(f"{rule} of docs/deviations.md explains {len(cases)}, such as {cases[0]}")
     print(f"passed {counts['passed']}, deviates {counts['deviates']}, failed {counts['failed']}")
     return int(counts["failed"] > 0 or not counts)
 

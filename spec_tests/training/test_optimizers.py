@@ -441,3 +441,7 @@ def test_minimize_says_that_it_needs_variables() -> None:
     and no list of variables."."""
     with pytest.raises(ArgumentTypeError, match="no variables are collected globally"):
         SGD().minimize(np.float32(1.0))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="a value, float32, .* function without arguments"):
+        SGD().minimize(np.float32(1.0), [Variable([1.0])])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="A contribution is ndarray. Give pairs"):
+        SGD().minimize(lambda: (1.0, [np.ones(1)]), [Variable([1.0])])  # type: ignore[arg-type, return-value]

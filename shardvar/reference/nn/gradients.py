@@ -92,9 +92,7 @@ def dense_gradients(table: VariableInterface, value: Array) -> ShardGradients:
     )
 
 
-def gradient(
-    contributions: Iterable[tuple[Gradient | None, Variable]], sources: Sequence[Any]
-) -> list[Gradient | None]:
+def gradient(contributions: Iterable[Any], sources: Sequence[Any]) -> list[Gradient | None]:
     """Return the sum of the contributions to each source: sparse if all of them are, or None.
 
     R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient
@@ -110,15 +108,19 @@ def gradient(
     Raises
     ------
     ArgumentTypeError
-        If a source is a sharded variable, or not a variable.
+        If a source is a sharded variable, or not a variable, or a contribution is not a pair.
     """
-    wanted = check_sources(sources)
     sums: dict[int, Gradient] = {}
-    for part, variable in contributions:
+    for pair in contributions:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ArgumentTypeError(
+                f"A contribution is {type(pair).__name__}.", "Give pairs (gradient, variable)."
+            )
+        part, variable = pair
         if part is not None:
             known = sums.get(id(variable))
             sums[id(variable)] = part if known is None else add_gradients(known, part)
-    return [sums.get(id(variable)) for variable in wanted]
+    return [sums.get(id(variable)) for variable in check_sources(sources)]
 
 
 def add_gradients(first: Gradient, second: Gradient) -> Gradient:

@@ -223,15 +223,19 @@ class Optimizer(Trackable):
         ArgumentError
             If `var_list` is empty, or ``apply_gradients`` refuses the gradients.
         """
+        given: Any = loss
         if var_list is None:
             raise ArgumentTypeError(
                 "minimize was called without variables, and no variables are collected globally.",
-                "Give a list of variables, or an object with trainable_variables.",
+                "Give a list of variables, or an object with trainable_variables."
+                if callable(given)
+                else "Give a function that returns (loss, gradients), and a list of variables.",
             )
         variables = trainable_variables(var_list)
-        if not callable(loss):
+        if not callable(given):
             raise ArgumentTypeError(
-                f"The loss is {type(loss).__name__}.", "Give a function without arguments."
+                f"The loss is a value, {type(loss).__name__}, which does not say how it was computed.",
+                "Give a function without arguments that returns (loss, gradients).",
             )
         computed: Any = loss()
         if not isinstance(computed, tuple) or len(computed) != 2:

@@ -94,10 +94,16 @@ def commit() -> str:
 
 def survivors(layer: str, results: Sequence[Result]) -> list[Mutant]:
     """Return the mutants of today's source that survived when they were tried, and that nobody has
-    judged."""
-    survived = {each.change for each in results if not each.seen_by} - read_judgements().keys()
-    there = {(each.path, *each.difference()): each for each in all_mutants(layer)}
-    return [there[change] for change in sorted(survived & there.keys())]
+    judged. Of several with the same text, such as ``return False``, the nearest line is meant."""
+    judged = read_judgements()
+    survived = {each.change: each for each in results if not each.seen_by}
+    there: dict[tuple[str, str, str], list[Mutant]] = {}
+    for mutant in all_mutants(layer):
+        there.setdefault((mutant.path, *mutant.difference()), []).append(mutant)
+    return [
+        min(there[change], key=lambda one: abs(one.change.start[0] - survived[change].line))
+        for change in sorted(survived.keys() & there.keys() - judged.keys())
+    ]
 
 
 def main(words: Sequence[str]) -> int:

@@ -309,4 +309,8 @@ def test_numbers_that_json_lacks_never_reach_a_page() -> None:
 
 
 def test_more_connections_can_wait_than_are_served() -> None:
-    assert PageServer.request_queue_size == 2 * 64
+    server = PageServer("", {})
+    try:
+        assert server.request_queue_size == 2 * 64
+    finally:
+        server.server_close()

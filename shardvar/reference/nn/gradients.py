@@ -82,7 +82,11 @@ def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> Sha
 
 
 def dense_gradients(table: VariableInterface, value: Array) -> ShardGradients:
-    """Return the shards' parts of a gradient that has the variable's shape."""
+    """Return the shards' parts of a gradient, which must have the variable's shape."""
+    if value.shape != tuple(table.shape):
+        found, wanted = list(value.shape), list(table.shape)
+        message = f"The gradient of {table.name!r} has shape {found}, but the variable {wanted}."
+        raise ArgumentError(message, "Give a gradient of the variable's shape.")
     bounds = row_layout_of(table).bounds if table.shape else (0,)
     if len(bounds) == 1:  # a scalar has no rows to cut
         return ((value, components(table)[0]),)

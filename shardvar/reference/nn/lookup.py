@@ -171,7 +171,13 @@ def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
     [[0.6, 0.8], [0.3, 0.4]]
     """
     exact = rows.astype(np.float32) if is_half(rows.dtype) else rows
-    norm = row_norms(exact, first_axis)
+    with np.errstate(over="ignore"):
+        norm = row_norms(exact, first_axis)
+    # Squares of numbers above 2**64 or below 2**-63 do not fit float32, but float64.
+    odd = ~np.isfinite(norm) | (norm < 2.0**-60)
+    if exact.dtype == np.float32 and odd.any():
+        exact = exact.astype(np.float64)
+        norm = row_norms(exact, first_axis)
     is_longer = norm > max_norm
     # Rows of norm 0 are never longer. They divide by 1 all the same, since np.where computes both
     # of its branches.

@@ -94,6 +94,7 @@ axes that cut it.
 ``optimize_uneven(kind, value, sizes, gradients)``          the same, in shards of ``sizes`` rows
 ``slots(kind, value, num_shards, gradients)``               after them: {slot: the values of its
                                                             shards}
+``slots_uneven(kind, value, sizes, gradients)``             the same, in shards of ``sizes`` rows
 6 checkpoint save and elastic restore
 ``save(path, tensors, num_shards)``                         write {key: array}, each in so many
                                                             slices, under a new path; a file, a
@@ -145,6 +146,21 @@ axes that cut it.
                                                             both cut axis 0
 ``fsdp_shapes(shape, mesh)``                                the shape that is stated for each device
                                                             then
+``hsdp_parts(value, mesh, fsdp_axis, tp_axis)``             the array of each device of a mesh
+                                                            (copies, dp, tp): FSDP of one axis of
+                                                            the tensor over tensor parallelism of
+                                                            the same or another one, or None
+10 training across layouts
+``save_training(path, kind, values, layout, gradients)``    train {key: array} by one optimizer, a
+                                                            step for each {key: gradient}, and write
+                                                            all that it takes to go on; ``layout``
+                                                            is a number of shards, or the list of
+                                                            their rows
+``resume_training(path, kind, templates, layout, …)``       restore these variables and their
+                                                            optimizer, make a step for each of the
+                                                            ``gradients``; {key: value}
+``resumed_slots(path, kind, templates, layout, …)``         the same; {key: {slot: the values of its
+                                                            shards}}
 ==========================================================  ==========================================================
 """
 
@@ -165,9 +181,10 @@ METHODS = frozenset(
     "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned "
     "read shards index matmul lookup sparse_read lookup_clipped lookup_bags assign assign_add "
     "assign_sub scatter initialize initialize_whole initialize_parts optimize optimize_uneven "
-    "slots save restore restore_uneven list_tensors read_rows save_parts save_limited file_nbytes "
+    "slots slots_uneven save restore restore_uneven list_tensors read_rows save_parts save_limited file_nbytes "
     "save_by_callback description mesh_parts mesh_slices mesh_gather mesh_move "
-    "mesh_move_joined mesh_reduce spec_parts spec_constrained fsdp_parts fsdp_shapes".split()
+    "mesh_move_joined mesh_reduce spec_parts spec_constrained fsdp_parts fsdp_shapes hsdp_parts "
+    "save_training resume_training resumed_slots".split()
 )
 """The names of the table above."""
 

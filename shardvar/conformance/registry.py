@@ -26,12 +26,13 @@ LEVELS = {
     7: "policies",
     8: "robustness against damaged checkpoints",
     9: "meshes and placements",
+    10: "training across layouts",
 }
 """The subject of each level; the modules of ``rules`` give their levels."""
 
 _MODULES = (
-    "partitioning variables updates refusals numbers snapshots layouts initialization optimizers "
-    "checkpoints contents policies damage meshes mesh_values".split()
+    "partitioning variables updates refusals numbers snapshots reach layouts initialization optimizers "
+    "checkpoints contents policies damage meshes mesh_values fsdp training".split()
 )
 _RULES: dict[str, "Rule"] = {}
 # R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.
@@ -45,7 +46,7 @@ class Rule:
     id: str
     """The id of the sentence, with a suffix if it has several rules: ``R-SV-3-add``."""
     level: int
-    """1 to 9."""
+    """1 to 10."""
     rfc: str
     """The number of the RFC: ``000``; the path of a page of the documentation where the sentence is
     from there."""

@@ -44,7 +44,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--level",
         metavar="N",
-        help="judge levels 1 to N, or with A-B from A to B (default: all, 1-9)",
+        help="judge levels 1 to N, or with A-B from A to B (default: all, 1-10)",
     )
     group.addoption("--conformance-json", metavar="FILE", help="write the report as JSON")
     group.addoption("--conformance-html", metavar="FILE", help="write the report as one HTML page")
@@ -84,7 +84,7 @@ def levels_of(text: str | None) -> range:
     of levels.
 
     >>> levels_of("3"), levels_of("6-8"), levels_of(None)
-    (range(1, 4), range(6, 9), range(1, 10))
+    (range(1, 4), range(6, 9), range(1, 11))
     """
     first, dash, last = (text or str(max(LEVELS))).partition("-")
     if not dash:
@@ -92,7 +92,7 @@ def levels_of(text: str | None) -> range:
     # Compared as texts, since ``int`` would also take '+3' and '3_0'.
     if not (first in map(str, LEVELS) and last in map(str, LEVELS) and int(first) <= int(last)):
         raise ArgumentError(
-            f"Invalid --level {text!r}.", "Give a level from 1 to 9, or a range such as 6-8."
+            f"Invalid --level {text!r}.", "Give a level from 1 to 10, or a range such as 6-8."
         )
     return range(int(first), int(last) + 1)
 

@@ -25,6 +25,7 @@ __all__ = [
     "elements",
     "flat",
     "fsdp",
+    "hsdp",
     "megatron",
     "padded_vocabulary",
     "parameter_servers",
@@ -138,6 +139,20 @@ def fsdp(
         held[fsdp_axis] = chunk(held[fsdp_axis], data)[d]
         found.append(held)
     return found
+
+
+# PyTorch, fully_shard (HSDP): "parameters are sharded across the 2nd dim and replicated across the
+# 1st dim".
+def hsdp(
+    shape: Sequence[int], mesh: Sequence[int], fsdp_axis: int = 0, tp_axis: int | None = None
+) -> list[Held]:
+    """Return what each device of a mesh (copies, data, tensor) holds of a parameter.
+
+    >>> hsdp([4], (2, 2, 1))
+    [[[0, 1]], [[2, 3]], [[0, 1]], [[2, 3]]]
+    """
+    copies, data, tensor = mesh
+    return fsdp(shape, (data, tensor), fsdp_axis, tp_axis) * copies
 
 
 # PyTorch, FSDP1; DeepSpeed. A tensor is laid flat in a buffer from `start` on, and each device has

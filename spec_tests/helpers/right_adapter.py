@@ -11,7 +11,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
 from spec_tests.helpers.right_meshes import RightMeshes
+from spec_tests.helpers.right_training import RightTraining
 
 Array = np.ndarray[Any, Any]
 Slice = tuple[str, tuple[int, ...], Array]
@@ -47,7 +47,7 @@ def decode(payload: bytes, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
     return values
 
 
-class Right(RightMeshes, NumpyAdapter):
+class Right(RightMeshes, RightTraining, NumpyAdapter):
     """An implementation without a fault that the kit knows."""
 
     # Level 1 and 2
@@ -165,83 +165,6 @@ class Right(RightMeshes, NumpyAdapter):
             function(tuple(shape), dtype, (stop - start, *rest), (start, *[0] * len(rest)))
             for start, stop in self.div(shape[0], num_shards)
         ]
-
-    # Level 5
-
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:
-        return self.read(self.trained(kind, self.create(value, num_shards), gradients)[0])
-
-    def optimize_uneven(
-        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[Any]
-    ) -> Array:
-        return self.read(self.trained(kind, self.create_uneven(value, sizes), gradients)[0])
-
-    def slots(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
-    ) -> dict[str, list[Array]]:
-        slots = self.trained(kind, self.create(value, num_shards), gradients)[1]
-        return {name: [shard[name] for shard in slots] for name in slots[0]}
-
-    def trained(
-        self, kind: str, handle: Any, gradients: Sequence[Any]
-    ) -> tuple[list[Array], list[dict[str, Array]]]:
-        """The shards and their slots after a step a gradient."""
-        shards = [shard.astype(np.float64) for shard in handle]
-        slots = [self.new_slots(kind, shard) for shard in shards]
-        stops = np.cumsum([0, *map(len, shards)])
-        for step, gradient in enumerate(gradients, 1):
-            whole = self.dense(gradient, (int(stops[-1]), *shards[0].shape[1:]))
-            for number, (start, stop) in enumerate(pairwise(stops)):
-                shards[number] = self.stepped(
-                    kind, shards[number], whole[start:stop], slots[number], step
-                )
-        return [shard.astype(handle[0].dtype) for shard in shards], slots
-
-    def dense(self, gradient: Any, shape: tuple[int, ...]) -> Array:
-        """A gradient as an array: rows that come several times are summed."""
-        if not isinstance(gradient, tuple):
-            return np.asarray(gradient, np.float64)
-        whole = np.zeros(shape)
-        np.add.at(whole, gradient[0], gradient[1])
-        return whole
-
-    def new_slots(self, kind: str, shard: Array) -> dict[str, Array]:
-        """The slots of a shard before the first step."""
-        names = {"momentum": ["momentum"], "adagrad": ["accumulator"], "adam": ["m", "v"]}.get(
-            kind, []
-        )
-        return {name: np.full(shard.shape, 0.1 if name == "accumulator" else 0.0) for name in names}
-
-    def stepped(
-        self, kind: str, value: Array, gradient: Array, slots: dict[str, Array], step: int
-    ) -> Array:
-        """The value of a shard after a step."""
-        return getattr(self, f"{kind}_step")(value, gradient, slots, step)
-
-    def sgd_step(self, value: Array, gradient: Array, slots: dict[str, Array], step: int) -> Array:
-        """Plain descent."""
-        return value - 0.1 * gradient
-
-    def momentum_step(
-        self, value: Array, gradient: Array, slots: dict[str, Array], step: int
-    ) -> Array:
-        """Momentum 0.9."""
-        slots["momentum"] = 0.9 * slots["momentum"] - 0.1 * gradient
-        return value + slots["momentum"]
-
-    def adagrad_step(
-        self, value: Array, gradient: Array, slots: dict[str, Array], step: int
-    ) -> Array:
-        """The sum of all squares."""
-        slots["accumulator"] = slots["accumulator"] + gradient**2
-        return value - 0.1 * gradient / (np.sqrt(slots["accumulator"]) + 1e-7)
-
-    def adam_step(self, value: Array, gradient: Array, slots: dict[str, Array], step: int) -> Array:
-        """Two averages without their bias."""
-        slots["m"] = 0.9 * slots["m"] + 0.1 * gradient
-        slots["v"] = 0.999 * slots["v"] + 0.001 * gradient**2
-        mean, square = slots["m"] / (1 - 0.9**step), slots["v"] / (1 - 0.999**step)
-        return value - 0.1 * mean / (np.sqrt(square) + 1e-8)
 
     # Levels 6 to 8
 

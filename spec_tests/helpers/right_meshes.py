@@ -97,7 +97,9 @@ class RightMeshes:
         """The reduction of terms."""
         reduce = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[op]
         combined = np.asarray(reduce(np.stack(terms), axis=0))
-        return combined if terms[0].dtype.kind in "iu" else combined.astype(terms[0].dtype)
+        # A mean of integers keeps its fraction.
+        is_mean = op == "avg" and terms[0].dtype.kind in "iu"
+        return combined if is_mean else combined.astype(terms[0].dtype)
 
     def mesh_reduce(
         self,
@@ -153,3 +155,42 @@ class RightMeshes:
 
     def fsdp_shapes(self, shape: Sequence[int], mesh: Sequence[int]) -> list[tuple[int, ...]]:
         return [part.shape for part in self.fsdp_parts(np.zeros(shape), mesh)]
+
+    def hsdp_parts(
+        self, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
+    ) -> list[Array]:
+        self.check_hsdp(value.shape, mesh, fsdp_axis, tp_axis)
+        return [
+            self.of_rank(value, mesh, coordinate, fsdp_axis, tp_axis)
+            for coordinate in self.coordinates(mesh)
+        ]
+
+    def check_hsdp(
+        self, shape: Sequence[int], mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
+    ) -> None:
+        """``ValueError`` for axes that are missing, and for an axis but the first that FSDP does
+        not divide."""
+        of_tp = [] if tp_axis is None else [tp_axis]
+        if any(not 0 <= axis < len(shape) for axis in [fsdp_axis, *of_tp]):
+            raise ValueError(f"{fsdp_axis}, {tp_axis}")
+        _, shards, tensor = mesh
+        lengths = {shape[fsdp_axis]}
+        if fsdp_axis == tp_axis:
+            whole = np.arange(shape[fsdp_axis])
+            lengths = {len(self.chunk(whole, 0, part, tensor)) for part in range(tensor)}
+        if fsdp_axis and any(length % shards for length in lengths):
+            raise ValueError(f"{shards} uneven parts of axis {fsdp_axis}")
+
+    def of_rank(
+        self,
+        value: Array,
+        mesh: Sequence[int],
+        coordinate: Coordinate,
+        fsdp_axis: int,
+        tp_axis: int | None,
+    ) -> Array:
+        """What one device holds: its part by tensor parallelism, and of that its part by FSDP."""
+        _, shards, tensor = mesh
+        _, shard, rank = coordinate
+        part = value if tp_axis is None else self.chunk(value, tp_axis, rank, tensor)
+        return self.chunk(part, fsdp_axis, shard, shards)

@@ -31,7 +31,13 @@ def breaks(*rules: str) -> Any:
 
 
 @breaks(
-    "R-DIV-1", "R-DIV-1-owner", "R-INIT-4", "R-INIT-4-constants", "R-DIV-1-large", "R-INIT-4-dtypes"
+    "R-DIV-1",
+    "R-DIV-1-owner",
+    "R-INIT-4",
+    "R-INIT-4-constants",
+    "R-DIV-1-large",
+    "R-INIT-4-dtypes",
+    "R-DIV-1-owner-large",
 )
 class OffByOne(NumpyAdapter):
     """The first shard has a row too few."""
@@ -41,7 +47,7 @@ class OffByOne(NumpyAdapter):
         return [(min(1, length), intervals[0][1]), *intervals[1:]]
 
 
-@breaks("R-DIV-1", "R-DIV-1-owner", "R-DIV-1-large", "R-DIV-1-refused")
+@breaks("R-DIV-1", "R-DIV-1-owner", "R-DIV-1-large", "R-DIV-1-refused", "R-DIV-1-owner-large")
 class Chunk(NumpyAdapter):
     """PyTorch's rule in place of div."""
 
@@ -50,7 +56,7 @@ class Chunk(NumpyAdapter):
         return [(min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards)]
 
 
-@breaks("R-SV-1", "R-SPEC-1", "R-DIV-1-owner", "R-ID-1-owner")
+@breaks("R-SV-1", "R-SPEC-1", "R-DIV-1-owner", "R-ID-1-owner", "R-DIV-1-owner-large")
 class Mod(NumpyAdapter):
     """Ids are dealt to the shards like cards; reading puts them back in order."""
 
@@ -62,7 +68,7 @@ class Mod(NumpyAdapter):
         return [whole[number :: len(handle)] for number in range(len(handle))]
 
 
-@breaks("R-READ-1", "R-READ-1-dtypes")
+@breaks("R-READ-1", "R-READ-1-dtypes", "R-READ-1-fractions", "R-READ-1-axes")
 class Unstitched(NumpyAdapter):
     """A sparse read gives rows in the order of the shards."""
 
@@ -154,7 +160,7 @@ class EqualSeeds(NumpyAdapter):
         ]
 
 
-@breaks("R-INIT-2")
+@breaks("R-INIT-2", "R-INIT-2-shape")
 class CalledForEachShard(NumpyAdapter):
     """An initializer that knows no partitions is called once a shard, and each slices another
     answer."""
@@ -248,7 +254,7 @@ class ZerosForHoles(Files):
         return whole
 
 
-@breaks("R-DAMAGE-1-flip", "R-DAMAGE-1-zero", "R-DAMAGE-1-truncate")
+@breaks("R-DAMAGE-1-flip", "R-DAMAGE-1-zero", "R-DAMAGE-1-truncate", "R-DAMAGE-1-turn")
 class NoChecksum(NumpyAdapter):
     """Bytes are written one tensor after the other, and read back, as far as they are there, by a
     header's sizes."""

@@ -107,6 +107,23 @@ def test_fsdp(shape: list[int], grid: tuple[int, int], data: st.DataObject) -> N
     assert numbers(layout) == plain_numbers(meshes.fsdp(shape, grid, axis, tp_axis), shape)
 
 
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
+    st.data(),
+)
+def test_hsdp(shape: list[int], grid: tuple[int, int, int], data: st.DataObject) -> None:
+    """Along the first axis of the mesh devices hold copies of what FSDP and tensor parallelism
+    cut."""
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    tp_axis = data.draw(st.none() | st.integers(0, len(shape) - 1))
+    if axis:
+        shape[axis] *= grid[1] * grid[2]
+    layout = layouts.fsdp(shape, sv.Mesh(grid, ("copies", "dp", "tp")), axis, tp_axis)
+    assert numbers(layout) == plain_numbers(meshes.hsdp(shape, grid, axis, tp_axis), shape)
+
+
 @given(st.lists(shapes.filter(len), min_size=1, max_size=3), st.integers(1, 3), st.booleans())
 def test_flat_parameters(parameters: list[list[int]], devices: int, aligned: bool) -> None:
     """FSDP1 and DeepSpeed's stages lay the parameters of a group end to end."""

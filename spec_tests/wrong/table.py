@@ -1,12 +1,14 @@
 """Mutants of the right adapter, each spoiled in one way: what the conformance kit must see.
 
 A mutant is a function in the place of one method. Its docstring says what is wrong, ``@wrong``
-names the method and a rule that sees it. Each other module of this package is a family of them.
+names the method and a rule that sees it. Each other module of this package is a family of them;
+those of a module ``FAMILY_unseen`` were written without a look at the rules.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from spec_tests.helpers.right_adapter import Right
@@ -31,14 +33,16 @@ class AdapterMutant:
     @property
     def family(self) -> str:
         """The family, a name of ``FAMILIES``."""
-        return self.function.__module__.rpartition(".")[2]
+        return self.function.__module__.rpartition(".")[2].removesuffix("_unseen")
 
     def make(self) -> Any:
         """The adapter."""
         return type(self.name, (Right,), {self.method: self.function})()
 
 
-FAMILIES = "partition create update lookup initialize optimize save restore mesh move".split()
+FAMILIES = (
+    "partition create update lookup initialize optimize save restore mesh move fsdp resume".split()
+)
 """The modules of this package that hold wrong implementations."""
 
 _MUTANTS: list[AdapterMutant] = []
@@ -46,8 +50,9 @@ _MUTANTS: list[AdapterMutant] = []
 
 def mutants() -> list[AdapterMutant]:
     """Return all wrong implementations, family by family."""
-    for family in FAMILIES:
-        import_module(f"spec_tests.wrong.{family}")
+    for module in iter_modules(import_module("spec_tests.wrong").__path__):
+        if module.name.removesuffix("_unseen") in FAMILIES:
+            import_module(f"spec_tests.wrong.{module.name}")
     return sorted(_MUTANTS, key=lambda mutant: FAMILIES.index(mutant.family))
 
 

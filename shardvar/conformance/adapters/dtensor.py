@@ -33,6 +33,7 @@ class SimulatedRanks:
         import torch
         import torch.distributed.checkpoint
         import torch.distributed.tensor
+        import torch.distributed.tensor.debug
         from torch.distributed._local_tensor import LocalTensorMode
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -131,7 +132,9 @@ class SimulatedRanks:
         finally:
             if group.is_initialized():
                 group.destroy_process_group()
-            # Meshes and modes belong to the process group that is gone.
+            # Meshes and modes belong to the process group that is gone, and so do the layouts of
+            # results that PyTorch remembers.
+            torch.distributed.tensor.debug._clear_sharding_prop_cache()
             del self.__dict__["_torch"]
         return answers
 
@@ -271,16 +274,51 @@ class SimulatedRanks:
 
         torch = self._torch
         parts = torch.distributed.tensor
-        layer = torch.nn.Linear(value.shape[1], len(value), bias=False)
+        layer = torch.nn.Module()
         cut = parts.distribute_tensor(
             torch_tensor(torch, value),
             device_mesh["tp"],
             [parts.Shard(0)],
             src_data_rank=None,
         )
-        layer.weight = torch.nn.Parameter(cut)
+        layer.register_parameter("weight", torch.nn.Parameter(cut))
         fully_shard(layer, mesh=device_mesh["dp"])
         return layer.weight
+
+    def hsdp_parts(
+        self, value: Array, mesh: tuple[int, ...], fsdp_axis: int, tp_axis: int | None
+    ) -> list[Array]:
+        if value.dtype.kind in "iub":
+            raise NotImplementedError("parameters of integers, which need no gradients")
+
+        def ask(device_mesh: Any) -> Array:
+            weight = self._hybrid(value, device_mesh, fsdp_axis, tp_axis)
+            return array_of(self._torch, weight.to_local().detach())
+
+        answers: list[Array] = self._each_rank(mesh, ask, ("copies", "dp", "tp"))
+        return answers
+
+    def _hybrid(self, value: Array, device_mesh: Any, fsdp_axis: int, tp_axis: int | None) -> Any:
+        """Return a parameter under ``fully_shard``, over tensor parallelism and with copies if
+        these axes of the mesh have several devices."""
+        from torch.distributed.fsdp import fully_shard
+
+        torch = self._torch
+        parts = torch.distributed.tensor
+        tensor, (copies, _, tp) = torch_tensor(torch, value).clone(), device_mesh.shape
+        if tp > 1:
+            cut = parts.Replicate() if tp_axis is None else parts.Shard(tp_axis)
+            tensor = parts.distribute_tensor(tensor, device_mesh["tp"], [cut], src_data_rank=None)
+        elif tp_axis is not None and not 0 <= tp_axis < value.ndim:
+            raise ValueError(f"The parameter has no axis {tp_axis}.")
+        module = torch.nn.Module()
+        module.register_parameter("weight", torch.nn.Parameter(tensor))
+        fully_shard(
+            module,
+            mesh=device_mesh["copies", "dp"] if copies > 1 else device_mesh["dp"],
+            shard_placement_fn=lambda _parameter: parts.Shard(fsdp_axis),
+        )
+        return module.weight
 
 
 def _check_simulated(placements: Sequence[RankPlacement]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from shardvar.layout.dtypes import Array
 
 _Gradient = Array | tuple[Array, Array]
+_Steps = Sequence[Mapping[str, _Gradient]]
 
 # Sixteen devices, for a grid of 4 x 4 parts, the largest that a rule asks for. Without
 # optimization, since compiling takes much longer than computing with such small arrays.
@@ -159,8 +160,10 @@ class Adapter:
     def initialize_whole(
         self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
     ) -> list[Array]:
-        sharding = self._divided(shape, num_shards)
-        return self.shards(self._jax.device_put(function(tuple(shape), dtype), sharding))
+        sharding, value = self._divided(shape, num_shards), function(tuple(shape), dtype)
+        if value.shape != tuple(shape):
+            raise NotImplementedError("another shape than the value has")
+        return self.shards(self._jax.device_put(value, sharding))
 
     def initialize_parts(
         self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
@@ -193,8 +196,19 @@ class Adapter:
     def _trained(
         self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
     ) -> Any:
-        jax, handle = self._jax, self.create(value, num_shards)
-        library = jax.example_libraries.optimizers
+        init, _, get_params = self._optimizer(kind)
+        state = init(self.create(value, num_shards))
+        return self._stepped(kind, state, 0, gradients), get_params
+
+    def _stepped(self, kind: str, state: Any, steps: int, gradients: Sequence[_Gradient]) -> Any:
+        """Return a state after a step for each gradient; some steps were made before."""
+        _, update, get_params = self._optimizer(kind)
+        for step, gradient in enumerate(gradients, steps):
+            state = update(step, _gradient(self._jax, gradient, get_params(state)), state)
+        return state
+
+    def _optimizer(self, kind: str) -> Any:
+        library = self._jax.example_libraries.optimizers
         made = {
             "sgd": lambda: library.sgd(0.1),
             "momentum": lambda: library.momentum(0.1, 0.9),
@@ -202,11 +216,60 @@ class Adapter:
             "adagrad": lambda: library.adagrad(0.1, momentum=0.0),
             "adam": lambda: library.adam(0.1),
         }
-        init, update, get_params = made[kind]()
-        state = init(handle)
-        for step, gradient in enumerate(gradients):
-            state = update(step, _gradient(jax, gradient, get_params(state)), state)
-        return state, get_params
+        return made[kind]()
+
+    def save_training(
+        self, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> None:
+        if not isinstance(layout, int):
+            raise NotImplementedError("shards of given sizes")
+        arrays: dict[str, Array] = {"": np.array(len(gradients))}
+        for key, value in values.items():
+            own = [step[key] for step in gradients]
+            state, _ = self._trained(kind, value, layout, own)
+            # The leaves of a state are the variable and its slots.
+            for number, leaf in enumerate(self._jax.tree.leaves(state)):
+                arrays[f"{key}#{number}"] = np.asarray(leaf)
+        self.save(path, arrays, layout)
+
+    def resume_training(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> dict[str, Array]:
+        resumed = self._resumed(path, kind, templates, layout, gradients)
+        return {key: np.asarray(leaves[0]) for key, leaves in resumed.items()}
+
+    def resumed_slots(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> dict[str, dict[str, list[Array]]]:
+        resumed = self._resumed(path, kind, templates, layout, gradients)
+        return {
+            key: {f"slot{number}": self.shards(leaf) for number, leaf in enumerate(leaves[1:])}
+            for key, leaves in resumed.items()
+        }
+
+    def _resumed(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> dict[str, list[Any]]:
+        if not isinstance(layout, int):
+            raise NotImplementedError("shards of given sizes")
+        jax, resumed = self._jax, {}
+        # Orbax restores a tree whole; what is wanted of it has the templates' shapes.
+        wanted = {key: np.zeros(*each) for key, each in self.list_tensors(path).items()}
+        new = {key: self._trained(kind, one, layout, []) for key, one in templates.items()}
+        for key, (state, _) in new.items():
+            for number, leaf in enumerate(jax.tree.leaves(state)):
+                wanted[f"{key}#{number}"] = np.asarray(leaf)
+        restored = self.restore(path, wanted, layout)
+        for key, (state, _) in new.items():
+            leaves, tree = jax.tree.flatten(state)
+            found = [
+                jax.device_put(restored[f"{key}#{number}"], leaf.sharding)
+                for number, leaf in enumerate(leaves)
+            ]
+            own = [step[key] for step in gradients]
+            began = jax.tree.unflatten(tree, found), int(restored[""])
+            resumed[key] = jax.tree.leaves(self._stepped(kind, *began, own))
+        return resumed
 
     def _named(
         self, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any], explicit: bool = False

@@ -45,7 +45,7 @@ class Adapter:
         return [part.copy() for part in np.array_split(value, num_shards)]
 
     def create_uneven(self, value: Array, sizes: Sequence[int]) -> _Shards:
-        if sum(sizes) != len(value):
+        if sum(sizes) != len(value) or min(sizes) < 0:
             raise ValueError(f"{sizes} are not the sizes of shards of {len(value)} rows.")
         return [part.copy() for part in np.split(value, np.cumsum(sizes)[:-1])]
 
@@ -125,7 +125,9 @@ class Adapter:
         dtype: npt.DTypeLike,
         num_shards: int,
     ) -> _Shards:
-        return np.array_split(function(shape, dtype), num_shards)
+        value = function(shape, dtype)
+        _check_shape(value, tuple(shape))
+        return np.array_split(value, num_shards)
 
     def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:
         return self._trained(kind, self.create(value, num_shards), gradients)
@@ -145,6 +147,46 @@ class Adapter:
             else:
                 handle = self.assign_sub(handle, np.asarray(0.1, gradient.dtype) * gradient)
         return self.read(handle)
+
+    def save_training(
+        self,
+        path: str,
+        kind: str,
+        values: Mapping[str, Array],
+        layout: int | list[int],
+        gradients: Sequence[Mapping[str, Any]],
+    ) -> None:
+        # Plain descent has no slots, and does not count its steps: the values are all there is.
+        self.save(path, self._stepped(kind, values, layout, gradients), _number(layout))
+
+    def resume_training(
+        self,
+        path: str,
+        kind: str,
+        templates: Mapping[str, Array],
+        layout: int | list[int],
+        gradients: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Array]:
+        restored = self.restore(path, templates, _number(layout))
+        return self._stepped(kind, restored, layout, gradients)
+
+    def _stepped(
+        self,
+        kind: str,
+        values: Mapping[str, Array],
+        layout: int | list[int],
+        gradients: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Array]:
+        return {
+            key: self._trained(
+                kind,
+                self.create(value, layout)
+                if isinstance(layout, int)
+                else self.create_uneven(value, layout),
+                [step[key] for step in gradients],
+            )
+            for key, value in values.items()
+        }
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         shards: dict[str, Any] = {}
@@ -180,6 +222,11 @@ class Adapter:
                     raise ValueError(f"{key} is saved as {value.dtype}{list(value.shape)}.")
                 restored[key] = self.read(create(value)) if value.ndim else value
         return restored
+
+
+def _number(layout: int | list[int]) -> int:
+    """Return the number of shards of a layout."""
+    return layout if isinstance(layout, int) else len(layout)
 
 
 def _check_shape(value: Array, shape: tuple[int, ...]) -> None:

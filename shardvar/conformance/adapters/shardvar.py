@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
-from shardvar.layout import Partition, meshes
+from shardvar.conformance.adapters.meshes import Meshes
+from shardvar.layout import Partition
 from shardvar.layout.dtypes import Array, dtype_name
-from shardvar.layout.meshes import Layout
 from shardvar.layout.region import format_slice_text
 from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.reference.variables.create import create_sharded_variable
 
 _Gradient = Array | tuple[Array, Array]
+_Steps = Sequence[Mapping[str, _Gradient]]
 
 _INITIALIZERS: dict[str, Callable[[int], Any]] = {
     "zeros": lambda _seed: sv.initializers.Zeros(),
@@ -30,6 +31,7 @@ _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "adagrad": lambda: Adagrad(0.1),
     "adam": lambda: Adam(0.1),
 }
+_SLOTS = {"sgd": [], "momentum": ["momentum"], "adagrad": ["accumulator"], "adam": ["m", "v"]}
 
 
 class _Callback(sv.ShardingCallback):
@@ -63,7 +65,7 @@ class _Callback(sv.ShardingCallback):
         return format_slice_text(shape, sv.Region([first, *(0 for _ in shape[1:])], rows.shape))
 
 
-class Adapter:
+class Adapter(Meshes):
     """The adapter of shardvar, the oracle of the kit."""
 
     def div(self, length: int, num_shards: int) -> Any:
@@ -187,6 +189,14 @@ class Adapter:
         self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
     ) -> dict[str, list[Array]]:
         variable, optimizer = self._trained(kind, self.create(value, num_shards), gradients)
+        return self._slots_of(variable, optimizer)
+
+    def slots_uneven(
+        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
+    ) -> dict[str, list[Array]]:
+        return self._slots_of(*self._trained(kind, self.create_uneven(value, sizes), gradients))
+
+    def _slots_of(self, variable: Any, optimizer: Optimizer) -> dict[str, list[Array]]:
         return {
             name: self.shards(optimizer.get_slot(variable, name))
             for name in optimizer.get_slot_names()
@@ -203,6 +213,8 @@ class Adapter:
     def restore_uneven(
         self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
     ) -> dict[str, Array]:
+        for template in templates.values():
+            self.create_uneven(template, sizes)  # refuses sizes that do not add up to its rows
         stops = np.cumsum(sizes).tolist()
         return self._restored(
             path, templates, lambda _rows: list(zip([0, *stops[:-1]], stops, strict=True))
@@ -274,144 +286,57 @@ class Adapter:
         self, kind: str, variable: Any, gradients: Sequence[_Gradient]
     ) -> tuple[Any, Optimizer]:
         optimizer = _OPTIMIZERS[kind]()
-        for gradient in gradients:
-            if isinstance(gradient, tuple):
-                optimizer.apply_gradients(sparse_gradients(variable, *gradient))
-            else:
-                optimizer.apply_gradients(dense_gradients(variable, gradient))
+        _train(optimizer, {"": variable}, [{"": gradient} for gradient in gradients])
         return variable, optimizer
 
-    def mesh_parts(
-        self, value: Array, mesh: Sequence[int], placements: Sequence[Any]
-    ) -> list[Array]:
-        return _held(value, _layout(value.shape, mesh, placements))
+    def save_training(
+        self, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> None:
+        variables, optimizer = self._laid_out(values, layout), _OPTIMIZERS[kind]()
+        _train(optimizer, variables, gradients)
+        sv.Checkpoint(variables=variables, optimizer=optimizer).write(path)
 
-    def mesh_slices(
-        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
-    ) -> Any:
-        return [
-            _stated(layout, device)
-            for layout in [_layout(shape, mesh, placements)]
-            for device in layout.mesh.devices
-        ]
+    def resume_training(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> dict[str, Array]:
+        variables, _ = self._resumed(path, kind, templates, layout, gradients)
+        return {key: variable.numpy() for key, variable in variables.items()}
 
-    def mesh_gather(
-        self,
-        parts: Sequence[Array],
-        shape: Sequence[int],
-        mesh: Sequence[int],
-        placements: Sequence[Any],
-    ) -> Array:
-        layout = _layout(shape, mesh, placements)
-        whole = meshes.named_sharding(shape, sv.Mesh((1,)), ())
-        return _moved(parts, layout, whole)[0]
+    def resumed_slots(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> dict[str, dict[str, list[Array]]]:
+        variables, optimizer = self._resumed(path, kind, templates, layout, gradients)
+        return {key: self._slots_of(variable, optimizer) for key, variable in variables.items()}
 
-    def mesh_move(
-        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
-    ) -> list[Array]:
-        before, after = (_layout(value.shape, mesh, each) for each in (source, target))
-        return _moved(_held(value, before), before, after)
+    def _resumed(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> tuple[dict[str, Any], Optimizer]:
+        variables, optimizer = self._laid_out(templates, layout), _OPTIMIZERS[kind]()
+        # Slots get their saved values as soon as they exist; the first step would also make them.
+        for variable in variables.values():
+            for name in _SLOTS[kind]:
+                optimizer.add_slot(variable, name)
+        status = sv.Checkpoint(variables=variables, optimizer=optimizer).read(path)
+        # Before the first step no slot was saved, and variables may be left out.
+        status.expect_partial()
+        checked = sv.Checkpoint(variables=variables).read(path).expect_partial()
+        checked.assert_existing_objects_matched()
+        _train(optimizer, variables, gradients)
+        return variables, optimizer
 
-    def mesh_move_joined(
-        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
-    ) -> list[Array]:
-        # A plan does not depend on which axes were joined.
-        return self.mesh_move(value, mesh, source, target)
-
-    def mesh_reduce(
-        self,
-        terms: Sequence[Array],
-        mesh: Sequence[int],
-        axis: int,
-        op: str,
-        placements: Sequence[Any],
-    ) -> list[Array]:
-        made, shape = sv.Mesh(mesh), terms[0].shape
-        pending = [
-            meshes.Partial(op) if number == axis else meshes.Replicate()
-            for number in range(len(mesh))
-        ]
-        source = meshes.dtensor(shape, made, pending)
-        parts = [terms[made.coordinate(device)[axis]] for device in made.devices]
-        # The one term of an axis of one device is the value: nothing is pending.
-        reduce = op if mesh[axis] > 1 else None
-        return _moved(parts, source, _layout(shape, mesh, placements), reduce=reduce)
-
-    def spec_parts(
-        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
-    ) -> list[Array]:
-        return _held(value, meshes.named_sharding(value.shape, sv.Mesh(mesh, names), spec))
-
-    # A layout is the same wherever it is asked for.
-    spec_constrained = spec_parts
-
-    def fsdp_parts(self, value: Array, mesh: Sequence[int]) -> list[Array]:
-        return _held(value, meshes.fsdp(value.shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0))
-
-    def fsdp_shapes(self, shape: Sequence[int], mesh: Sequence[int]) -> list[tuple[int, ...]]:
-        layout = meshes.fsdp(shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0)
-        return [_stated(layout, device)[1] for device in layout.mesh.devices]
+    def _laid_out(self, values: Mapping[str, Array], layout: Any) -> dict[str, Any]:
+        create = self.create if isinstance(layout, int) else self.create_uneven
+        return {key: create(value, layout) for key, value in values.items()}
 
 
-# Layouts. A device may hold several regions, each as an array; the kit joins the runs of a strided
-# shard.
-
-
-def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Layout:
-    def one(placement: Any) -> Any:
-        if isinstance(placement, tuple):
-            return meshes.StridedShard(*placement[1:])
-        return meshes.Replicate() if placement is None else meshes.Shard(placement)
-
-    return meshes.dtensor(shape, sv.Mesh(mesh), [one(placement) for placement in placements])
-
-
-def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the offset and shape of a device's region; of several only the first, as frameworks
-    state it."""
-    regions = layout.regions(device)
-    return (
-        (regions[0].offset, regions[0].shape)
-        if regions
-        else ((0,) * len(layout.shape), (0,) * len(layout.shape))
-    )
-
-
-def _held(value: Array, layout: Layout) -> list[Array]:
-    """Return what each device holds, its regions joined."""
-    held = [
-        [value[region.slices] for region in layout.regions(device)]
-        for device in layout.mesh.devices
-    ]
-    return [_joined(arrays, layout.regions(device), value) for device, arrays in enumerate(held)]
-
-
-def _axis_of(regions: Sequence[Any]) -> int:
-    """Return the axis along which the runs of a strided shard lie."""
-    if len(regions) < 2:
-        return 0
-    first, second = regions[0].offset, regions[1].offset
-    return next(axis for axis, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
-
-
-def _joined(arrays: Sequence[Array], regions: Sequence[Any], like: Array) -> Array:
-    """Return the arrays of the regions of a device as one."""
-    if not arrays:
-        return np.zeros((0, *like.shape[1:]), like.dtype)
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, _axis_of(regions))
-
-
-def _moved(
-    parts: Sequence[Array], source: Layout, target: Layout, reduce: str | None = None
-) -> list[Array]:
-    """Return what each device holds after a redistribution, its regions joined."""
-    given = []
-    for device, part in enumerate(parts):
-        regions = source.regions(device)
-        axis = _axis_of(regions)
-        ends = np.cumsum([region.shape[axis] for region in regions if region.shape])
-        given.append([part] if len(regions) == 1 else np.split(part, ends, axis)[: len(regions)])
-    moved = sv.redistribute(given, source, target, reduce=reduce)
-    return [
-        _joined(arrays, target.regions(device), parts[0]) for device, arrays in enumerate(moved)
-    ]
+def _train(optimizer: Optimizer, variables: Mapping[str, Any], gradients: _Steps) -> None:
+    """Make a step for each gradient."""
+    for step in gradients:
+        pairs: list[Any] = []
+        for key, variable in variables.items():
+            gradient = step[key]
+            if isinstance(gradient, tuple):
+                pairs += sparse_gradients(variable, *gradient)
+            else:
+                pairs += dense_gradients(variable, gradient)
+        optimizer.apply_gradients(pairs)

@@ -20,6 +20,7 @@ import shardvar as sv
 from shardvar.layout.dtypes import Array
 
 _Gradient = Array | tuple[Array, Array]
+_Steps = Sequence[Mapping[str, _Gradient]]
 _Files = Sequence[Sequence[tuple[str, int, Array]]]
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -102,6 +103,8 @@ class Adapter:
     ) -> list[tuple[list[int], tuple[int, ...]]]:
         if any(count > 1 for count in counts[1:]):
             raise NotImplementedError("only the first axis is cut")
+        if shape[0] < counts[0]:
+            raise NotImplementedError("shards without rows")
         shapes = [
             shard.shape for shard in self.shards(self.create_partitioned(np.zeros(shape), counts))
         ]
@@ -232,7 +235,14 @@ class Adapter:
     def slots(
         self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
     ) -> dict[str, list[Array]]:
-        _, optimizer = self._trained(kind, self.create(value, num_shards), gradients)
+        return self._slots_of(self._trained(kind, self.create(value, num_shards), gradients)[1])
+
+    def slots_uneven(
+        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
+    ) -> dict[str, list[Array]]:
+        return self._slots_of(self._trained(kind, self.create_uneven(value, sizes), gradients)[1])
+
+    def _slots_of(self, optimizer: Any) -> dict[str, list[Array]]:
         slots: dict[str, list[Array]] = {}
         for variable in optimizer.variables:
             # Keras lists its step counter and its rate among the variables; the others are slots.
@@ -241,17 +251,61 @@ class Adapter:
         return slots
 
     def _trained(self, kind: str, handle: Any, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
-        tf, optimizer = self._tf, _OPTIMIZERS[kind](self._tf)
-        # Keras's optimizers know no sharded variables, so they get the shards (R-OPT-5).
-        components = getattr(handle, "variables", [handle])
-        for gradient in gradients:
-            with tf.GradientTape() as tape:
-                if isinstance(gradient, tuple):
-                    loss = tf.reduce_sum(tf.nn.embedding_lookup(handle, gradient[0]) * gradient[1])
-                else:
-                    loss = tf.reduce_sum(tf.convert_to_tensor(handle) * gradient)
-            optimizer.apply_gradients(zip(tape.gradient(loss, components), components, strict=True))
+        optimizer = _OPTIMIZERS[kind](self._tf)
+        self._train(optimizer, {"": handle}, [{"": gradient} for gradient in gradients])
         return handle, optimizer
+
+    def _train(self, optimizer: Any, handles: Mapping[str, Any], gradients: _Steps) -> None:
+        tf, components = self._tf, _components(handles)
+        for step in gradients:
+            with tf.GradientTape() as tape:
+                losses = []
+                for key, handle in handles.items():
+                    gradient = step[key]
+                    if isinstance(gradient, tuple):
+                        rows = tf.nn.embedding_lookup(handle, gradient[0]) * gradient[1]
+                    else:
+                        rows = tf.convert_to_tensor(handle) * gradient
+                    losses.append(tf.reduce_sum(rows))
+                loss = tf.add_n(losses)
+            optimizer.apply_gradients(zip(tape.gradient(loss, components), components, strict=True))
+
+    def save_training(
+        self, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> None:
+        handles, optimizer = self._laid_out(values, layout), _OPTIMIZERS[kind](self._tf)
+        optimizer.build(_components(handles))
+        self._train(optimizer, handles, gradients)
+        self._tf.train.Checkpoint(variables=handles, optimizer=optimizer).write(path)
+
+    def resume_training(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> dict[str, Array]:
+        handles, _ = self._resumed(path, kind, templates, layout, gradients)
+        return {key: self.read(handle) for key, handle in handles.items()}
+
+    def resumed_slots(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> dict[str, dict[str, list[Array]]]:
+        if len(templates) > 1:
+            raise NotImplementedError("slots by variable, which Keras has in one list")
+        _, optimizer = self._resumed(path, kind, templates, layout, gradients)
+        return {key: self._slots_of(optimizer) for key in templates}
+
+    def _resumed(
+        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
+    ) -> tuple[dict[str, Any], Any]:
+        handles, optimizer = self._laid_out(templates, layout), _OPTIMIZERS[kind](self._tf)
+        # With its slots, so that the assertion below is about them too.
+        optimizer.build(_components(handles))
+        read = self._tf.train.Checkpoint(variables=handles, optimizer=optimizer).read(path)
+        read.assert_existing_objects_matched()
+        self._train(optimizer, handles, gradients)
+        return handles, optimizer
+
+    def _laid_out(self, values: Mapping[str, Array], layout: Any) -> dict[str, Any]:
+        create = self.create if isinstance(layout, int) else self.create_uneven
+        return {key: create(value, layout) for key, value in values.items()}
 
     def save(
         self, path: str, tensors: Mapping[str, Array], num_shards: int, callback: Any = None
@@ -339,6 +393,11 @@ class Adapter:
         tf.train.Checkpoint(**{key: tf.Variable(value) for key, value in tensors.items()}).write(
             path, options
         )
+
+
+def _components(handles: Mapping[str, Any]) -> list[Any]:
+    """Return the shards of variables: Keras's optimizers know no sharded variables (R-OPT-5)."""
+    return [one for handle in handles.values() for one in getattr(handle, "variables", [handle])]
 
 
 def _key(name: str) -> str:

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.conformance.adapters.dtensor import SimulatedRanks, array_of, torch_tensor
+from shardvar.conformance.adapters.dtensor import array_of, torch_tensor
+from shardvar.conformance.adapters.training import Training
 from shardvar.layout.dtypes import Array
 
-_Gradient = Array | tuple[Array, Array]
 _Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
 
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
 
-class Adapter(SimulatedRanks):
+class Adapter(Training):
     """PyTorch's sharded tensors and checkpoints."""
 
     def _replicated(self, handle: Any, value: Any) -> Any:
@@ -193,57 +193,20 @@ class Adapter(SimulatedRanks):
     def initialize_whole(
         self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
     ) -> list[Array]:
-        return self.shards(self.create(function(tuple(shape), dtype), num_shards))
+        value = function(tuple(shape), dtype)
+        if value.shape != tuple(shape):
+            raise NotImplementedError("another shape than the value has")
+        return self.shards(self.create(value, num_shards))
 
-    def optimize(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> Array:
-        return self.read(self._trained(kind, value, num_shards, gradients)[0])
+    def _save_state(self, path: str, state: Mapping[str, Any], num_shards: int) -> None:
+        _save_slices(path, state, _parts_of(state, num_shards))
 
-    def slots(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> dict[str, list[Array]]:
-        parameter, optimizer = self._trained(kind, value, num_shards, gradients)
-        # The step counter of Adam is a scalar in the state, and not a slot.
-        return {
-            name: self.shards(slot)
-            for name, slot in optimizer.state[parameter].items()
-            if slot.ndim
-        }
-
-    def _trained(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> tuple[Any, Any]:
-        torch, handle = self._torch, self.create(value, num_shards)
-        made = {
-            "sgd": lambda given: torch.optim.SGD(given, 0.1),
-            "momentum": lambda given: torch.optim.SGD(given, 0.1, momentum=0.9),
-            "adagrad": lambda given: torch.optim.Adagrad(given, 0.1),
-            "adam": lambda given: torch.optim.Adam(given, 0.1),
-        }
-        with self._ranks(handle):
-            parameter = torch.nn.Parameter(handle)
-            optimizer = made[kind]([parameter])
-            for gradient in gradients:
-                optimizer.zero_grad()
-                if isinstance(gradient, tuple):
-                    ids, rows = (
-                        self._replicated(handle, torch_tensor(torch, one)) for one in gradient
-                    )
-                    (torch.nn.functional.embedding(ids, parameter) * rows).sum().backward()
-                else:
-                    parameter.grad = self._like(handle, torch_tensor(torch, gradient))
-                optimizer.step()
-        return parameter, optimizer
+    def _load_state(self, path: str, state: dict[str, Any], num_shards: int) -> None:
+        _load_slices(path, state, _parts_of(state, num_shards))
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         state = {key: _value(self._torch, value) for key, value in tensors.items()}
-        parts = {
-            key: _slices_of(value, num_shards)
-            for key, value in state.items()
-            if hasattr(value, "chunk")
-        }
-        _save_slices(path, state, parts)
+        self._save_state(path, state, num_shards)
 
     def save_parts(
         self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
@@ -257,12 +220,7 @@ class Adapter(SimulatedRanks):
         self, path: str, templates: Mapping[str, Array], num_shards: int
     ) -> dict[str, Array]:
         state = {key: _value(self._torch, value) for key, value in templates.items()}
-        parts = {
-            key: _slices_of(value, num_shards)
-            for key, value in state.items()
-            if hasattr(value, "chunk")
-        }
-        _load_slices(path, state, parts)
+        self._load_state(path, state, num_shards)
         return {key: _array(self._torch, value) for key, value in state.items()}
 
     def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -304,6 +262,15 @@ def _array(torch: Any, value: Any) -> Array:
 # ``parts`` holds, by key, the ``(offset, tensor)`` pairs of the slices; a key without parts is
 # saved and loaded whole. The classes are made in functions because PyTorch, from which they
 # inherit, is imported only when it is used.
+
+
+def _parts_of(state: Mapping[str, Any], num_shards: int) -> _Parts:
+    """Return the slices of the tensors of a state."""
+    return {
+        key: _slices_of(value, num_shards)
+        for key, value in state.items()
+        if hasattr(value, "chunk")
+    }
 
 
 def _slices_of(tensor: Any, num_shards: int) -> list[tuple[tuple[int, ...], Any]]:

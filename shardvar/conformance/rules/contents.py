@@ -51,6 +51,22 @@ def keys_that_look_alike_are_kept_apart(adapter: Calls, case: SavedCase) -> None
     check_elastic(adapter, case)
 
 
+ENCODED = (
+    ("\u00e9", "e\u0301", "e"), ("\u65e5\u672c", "\u65e5", "\u672c"), ("\u1e9e", "ss", "\u00df"),
+    ("a\u200bb", "ab", "a b"), ("\U0001f600", "\ufffd", "?"),
+)  # fmt: skip
+"""Keys outside ASCII that normal forms, other encodings or invisible characters would make one."""
+
+
+@rule("R-CKPT-1-keys-encoded", 6, "000", ELASTIC, "save restore",
+      st.tuples(st.sampled_from(ENCODED), shards, shards).map(lambda drawn: (
+          {key: counting((4, 2)) + np.float32(100 * n) for n, key in enumerate(drawn[0])},
+          *drawn[1:])))  # fmt: skip
+def keys_of_any_letters_are_kept_apart(adapter: Calls, case: SavedCase) -> None:
+    """Tensors whose keys are not ASCII are restored each under its own key, as it was written."""
+    check_elastic(adapter, case)
+
+
 @st.composite
 def of_many_axes(draw: st.DrawFn) -> SavedCase:
     """A tensor of three to five axes, some of one extent."""
@@ -262,3 +278,58 @@ def parts_are_not_cast(adapter: Calls, case: tuple[Array, int, str]) -> None:
         ((cut, 0), (value[cut:] + np.float32(0.5)).astype(name)),
     ]
     never_made_up(adapter, value, parts)
+
+
+@st.composite
+def cut_along_any_axis(draw: st.DrawFn) -> tuple[Array, ManyParts]:
+    """A tensor of three or four axes, cut once or twice along any of them."""
+    shape = draw(st.sampled_from([(2, 3, 4), (3, 2, 2, 3), (2, 2, 5)]))
+    value, parts = counting(shape), [((0,) * len(shape), counting(shape))]
+    for _ in range(draw(st.integers(1, 2))):
+        axis = draw(st.integers(0, len(shape) - 1))
+        cut = draw(st.integers(1, shape[axis] - 1))
+        halves: ManyParts = []
+        for offset, part in parts:
+            at = min(max(cut - offset[axis], 0), part.shape[axis])
+            later = tuple(o + at * (each == axis) for each, o in enumerate(offset))
+            first, second = np.split(part, [at], axis)
+            halves += [(o, p) for o, p in ((offset, first), (later, second)) if p.size]
+        parts = halves
+    return value, draw(st.permutations(parts))
+
+
+@rule("R-POLICY-7-axes", 6, "001", RESLICING, "save_parts restore", cut_along_any_axis())
+def parts_along_any_axis_are_joined(adapter: Calls, case: tuple[Array, ManyParts]) -> None:
+    """A tensor of three axes or more that is saved in parts along any of them is restored as
+    one."""
+    columns_are_joined(adapter, case)
+
+
+@rule("R-POLICY-1-outside", 6, "001", PRESENT, "save_parts restore",
+      st.tuples(_LONG, st.integers(1, 3), st.integers(0, 1), st.booleans()))  # fmt: skip
+def parts_outside_are_refused(adapter: Calls, case: tuple[Array, int, int, bool]) -> None:
+    """A part that reaches beyond the tensor is refused, or begins before it, also if the others
+    make it whole."""
+    value, cut, axis, is_before = case
+    more = np.concatenate([value, value[:1]])
+    start = -len(value) + cut if is_before else cut
+    parts: ManyParts = [
+        ((0, 0), value[:cut]),
+        ((start, 0), value[cut:] if is_before else more[cut:]),
+    ]
+    if axis:
+        value = np.ascontiguousarray(value.T)
+        parts = [(offset[::-1], np.ascontiguousarray(part.T)) for offset, part in parts]
+    never_made_up(adapter, value, parts)
+
+
+@rule("R-CKPT-1-uneven-sum", 6, "000", ELASTIC, "save restore_uneven", st.tuples(
+    st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 3), st.sampled_from([-1, 1])))  # fmt: skip
+def sizes_of_a_restore_add_up(adapter: Calls, case: tuple[list[int], int, int]) -> None:
+    """Restoring into shards whose sizes are together more or fewer than the rows is refused."""
+    sizes, before, more = case
+    tensors = {"w": counting((sum(sizes), 2))}
+    with checkpoint_path(adapter) as path:
+        adapter.save(path, tensors, before)
+        wrong = [*sizes[:-1], sizes[-1] + more]
+        adapter.refuses("restore_uneven", path, templates_of(tensors), wrong)

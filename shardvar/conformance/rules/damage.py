@@ -80,6 +80,31 @@ def zero(directory: str, file: int, place: int, extra: int) -> None:
     path.write_bytes(data)
 
 
+def turn(directory: str, file: int, place: int, extra: int) -> None:
+    """Exchange two neighbouring blocks of up to 64 bytes, as blocks written out of order do."""
+    path, data, at = _opened(directory, file, place)
+    count = min(1 + extra % 64, len(data) // 2)
+    at = min(at, len(data) - 2 * count)
+    data[at : at + 2 * count] = data[at + count : at + 2 * count] + data[at : at + count]
+    path.write_bytes(data)
+
+
+def misprint(directory: str, file: int, place: int, extra: int) -> None:
+    """Change a digit of text into another one; without a file of text, nothing changes."""
+    printable = {9, 10, 13, *range(32, 127)}
+    texts = [path for path in files_of(directory) if printable.issuperset(path.read_bytes()[16:])]
+    if not texts:
+        return
+    path = texts[file % len(texts)]
+    data = bytearray(path.read_bytes())
+    at = place * len(data) // PLACES
+    digits = [number for number, octet in enumerate(data) if 48 <= octet < 58]
+    if digits:
+        chosen = digits[at % len(digits)]
+        data[chosen] = 48 + (data[chosen] - 48 + 1 + extra % 9) % 10
+    path.write_bytes(data)
+
+
 def remove(directory: str, file: int, _place: int, _extra: int) -> None:
     """Remove a file."""
     files = files_of(directory)
@@ -175,3 +200,15 @@ def zeroed_bytes_are_noticed(adapter: Calls, case: DamageCase) -> None:
 def exchanged_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
     """After two files changed places, restoring is refused or right."""
     check_damage(adapter, case, swap)
+
+
+@rule("R-DAMAGE-1-turn", 8, "000", WORK, "save restore", cases, isolated=True)
+def turned_blocks_are_noticed(adapter: Calls, case: DamageCase) -> None:
+    """After two blocks of a file changed places, restoring is refused or right."""
+    check_damage(adapter, case, turn)
+
+
+@rule("R-DAMAGE-1-misprint", 8, "000", WORK, "save restore", cases, isolated=True)
+def changed_digits_are_noticed(adapter: Calls, case: DamageCase) -> None:
+    """After a digit in a file became another one, restoring is refused or right."""
+    check_damage(adapter, case, misprint)

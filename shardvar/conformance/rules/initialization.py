@@ -43,6 +43,16 @@ def part(shape, dtype=np.float32, part_shape=None, part_offset=None):
     region = tuple(slice(o, o + n) for o, n in zip(part_offset or (), part_shape or ()))
     return np.arange(1, np.prod(shape) + 1, dtype=dtype).reshape(shape)[region]
 """
+# The same with large numbers, and with another number of rows.
+LARGE_SOURCE = """
+def part(shape, dtype=np.float32, part_shape=None, part_offset=None):
+    region = tuple(slice(o, o + n) for o, n in zip(part_offset or (), part_shape or ()))
+    return (np.arange(1, np.prod(shape) + 1).reshape(shape) + 2**40)[region].astype(dtype)
+"""
+OTHER_SOURCE = """
+def whole(shape, dtype=np.float32):
+    return np.ones((shape[0] + {}, *shape[1:]), dtype)
+"""
 
 InitialCase = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
 
@@ -264,6 +274,44 @@ def the_whole_is_never_made(adapter: Calls, case: Shaped) -> None:
         f"It was asked for values of the shapes {calls}.",
         f"It must not be asked for {shape}.",
     )
+
+
+@rule("R-INIT-4-parts-dtypes", 4, "000", PARTITION, "initialize_parts",
+      st.tuples(shaped(), st.sampled_from(["float64", "int64"])))  # fmt: skip
+def parts_are_asked_for_in_their_dtype(adapter: Calls, case: tuple[Shaped, str]) -> None:
+    """A partition-aware initializer is given the dtype, and its values are not rounded to
+    another."""
+    (shape, num_shards), name = case
+    dtype = np.dtype(name)
+    large = np.asarray(2**40, dtype)
+
+    def part(
+        shape: Any, dtype: Any = np.float32, part_shape: Any = None, part_offset: Any = None
+    ) -> Array:
+        # Where another dtype is asked for, the numbers are rounded or wrap.
+        extents = tuple(map(int, shape if part_shape is None else part_shape))
+        offset = tuple(map(int, part_offset if part_offset is not None else [0] * len(extents)))
+        region = tuple(slice(a, a + n) for a, n in zip(offset, extents, strict=True))
+        asked = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+        value: Array = (counting(tuple(map(int, shape)), name) + large)[region].astype(asked)
+        return value
+
+    _define(adapter, part, LARGE_SOURCE)
+    came = concatenated(adapter.initialize_parts(part, shape, dtype, num_shards))
+    expect_equal(came, counting(shape, name) + large)
+
+
+@rule("R-INIT-2-shape", 4, "000", WHOLE, "initialize_whole",
+      st.tuples(shaped(), st.sampled_from([-1, 1])))  # fmt: skip
+def other_initial_shapes_are_refused(adapter: Calls, case: tuple[Shaped, int]) -> None:
+    """An initializer that gives another shape than the variable's is refused."""
+    (shape, num_shards), more = case
+
+    def whole(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+        return np.ones((int(shape[0]) + more, *map(int, shape[1:])), dtype)
+
+    _define(adapter, whole, OTHER_SOURCE.format(more))
+    adapter.refuses("initialize_whole", whole, shape, FLOAT32, num_shards)
 
 
 def _part_of(adapter: Calls) -> tuple[Callable[..., Array], list[tuple[int, ...]]]:

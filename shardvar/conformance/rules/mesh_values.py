@@ -22,6 +22,7 @@ from shardvar.conformance.rules.meshes import (
     check_redistribution,
     check_whole,
 )
+from shardvar.conformance.rules.meshes import REFUSED as CANNOT_EXIST
 from shardvar.conformance.rules.placements import (
     MESHES,
     MeshShape,
@@ -259,3 +260,127 @@ def means_of_integers_keep_fractions(adapter: Calls, case: Terms) -> None:
                 raise Broken(
                     f"A device holds {text(np.asarray(part))}.", f"It must hold {text(must)}."
                 )
+
+
+# Tensors of more axes, and of none or no elements.
+
+
+@st.composite
+def of_four_axes(draw: st.DrawFn) -> Placed:
+    """A tensor of four or five axes, some of one extent; the last two may be cut."""
+    mesh = draw(st.sampled_from([(2,), (2, 2), (2, 3)]))
+    rank = draw(st.integers(4, 5))
+    placements = list(draw(placements_on(mesh, rank)))
+    placements[-1] = rank - draw(st.integers(1, 2))
+    if placements[0] == placements[-1] and len(mesh) > 1:
+        placements[0] = None
+    cuts = [number_of_cuts(mesh, placements, axis) for axis in range(rank)]
+    extents = [max(2, count) for count in cuts[-2:]]
+    return (
+        counting([*cuts[:-2], *([max(extents) * 2] * 2)])
+        if max(cuts) < 3
+        else counting([*cuts[:-2], *([6] * 2)]),
+        mesh,
+        tuple(placements),
+    )
+
+
+@rule("V-MESH-1-ranks", 9, PAGE, EQUAL, "mesh_parts", of_four_axes())
+def parts_of_many_axes(adapter: Calls, case: Placed) -> None:
+    """Each device holds its part of a tensor of four or five axes."""
+    check_mesh_parts(adapter, case)
+
+
+@rule("V-WHOLE-1-ranks", 9, PAGE, WHOLE, "mesh_gather", of_four_axes())
+def parts_of_many_axes_make_the_whole(adapter: Calls, case: Placed) -> None:
+    """A tensor of four or five axes is put together from its parts."""
+    check_whole(adapter, case)
+
+
+@rule("V-MOVE-1-ranks", 9, PAGE, MOVES, "mesh_move", of_four_axes())
+def moves_of_many_axes(adapter: Calls, case: Placed) -> None:
+    """A redistribution of a tensor of four or five axes, to copies and back, keeps every value."""
+    value, mesh, placements = case
+    copies = (None,) * len(mesh)
+    check_redistribution(adapter, (value, mesh, placements, copies))
+    check_redistribution(adapter, (value, mesh, copies, placements))
+
+
+@rule("V-MESH-1-empty", 9, PAGE, EQUAL, "mesh_parts", st.tuples(
+    st.sampled_from([(0,), (0, 2), (2, 0)]), st.sampled_from([(2,), (2, 2)])))  # fmt: skip
+def nothing_is_placed(adapter: Calls, case: tuple[tuple[int, ...], MeshShape]) -> None:
+    """Devices hold nothing of a tensor without elements."""
+    shape, mesh = case
+    check_mesh_parts(adapter, (counting(shape), mesh, (0, *(None,) * (len(mesh) - 1))))
+
+
+@rule("V-REFUSE-2-long", 9, PAGE, CANNOT_EXIST, "spec_parts", st.sampled_from([(2,), (3,)]))
+def long_specs_are_refused(adapter: Calls, mesh: MeshShape) -> None:
+    """A spec with more entries than the tensor has axes is refused."""
+    adapter.refuses("spec_parts", counting((6,)), mesh, NAMES[:1], ((), NAMES[:1]))
+
+
+@rule("V-MOVE-1-joined-axes", 9, PAGE, MOVES, "mesh_move_joined", st.tuples(
+    st.sampled_from([(2, 2), (3, 2)]),
+    st.sampled_from([(0, 0), (0, 1), (1, 1), (None, 1)]),
+    st.sampled_from([(0, 1), (1, 0), (1, None), (None, 1)])))  # fmt: skip
+def joined_axes_cut_anew(adapter: Calls, case: tuple[MeshShape, Any, Any]) -> None:
+    """On a mesh whose axes were joined before, each device has its part by the target
+    placements."""
+    mesh, source, target = case
+    size = mesh[0] * mesh[1]
+    check_redistribution(
+        adapter, (counting((size, 2 * size)), mesh, source, target), "mesh_move_joined"
+    )
+
+
+# More terms.
+
+
+@rule("V-TERM-1-columns", 9, PAGE, TERMS, "mesh_reduce", st.tuples(
+    terms_of("float32", ("sum",)), st.sampled_from([0, 1, None]), st.sampled_from([0, 1, None])))  # fmt: skip
+def terms_are_cut_along_any_axis(adapter: Calls, case: tuple[Terms, Any, Any]) -> None:
+    """Each device holds its part of the sum, whichever axis is cut, by the pending axis of the mesh
+    or another."""
+    (terms, mesh, axis, op), *targets = case
+    size = mesh[0] * mesh[-1]
+    large = [counting((size, size)) * term.flat[0] for term in terms]
+    placements = tuple(targets[: len(mesh)])
+    if len(mesh) > 1 and placements[0] == placements[1]:
+        placements = (placements[0], None)
+    must = np.sum(np.stack(large), axis=0)
+    came = adapter.mesh_reduce(large, mesh, axis, op, placements)
+    expect_parts(came, parts(must, by_placements(must.shape, mesh, placements)))
+
+
+@rule("V-TERM-1-dtypes", 9, PAGE, TERMS, "mesh_reduce", st.tuples(
+    st.sampled_from(["float64", "uint64", "uint8", "int8", "int32"]),
+    terms_of("int64", ("sum", "min", "max"))))  # fmt: skip
+def terms_of_any_dtype_are_reduced(adapter: Calls, case: tuple[str, Terms]) -> None:
+    """Terms of any dtype are reduced in it: to all digits of float64, as unsigned integers, and
+    with the dtype of the terms."""
+    name, (terms, mesh, axis, op) = case
+    dtype = np.dtype(name)
+    top = {"float64": 2**40 + 1, "uint64": 2**63, "uint8": 128, "int8": 0, "int32": 2**24}[name]
+    # Of a wide unsigned dtype the terms lie on either side of its middle, where a sign would be.
+    typed = [
+        np.asarray(np.abs(term) % 7 + number, dtype) + np.asarray(top * (number % 2), dtype)
+        for number, term in enumerate(terms)
+    ]
+    reduce: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[op]
+    must = np.asarray(reduce.reduce(np.stack(typed), axis=0, dtype=dtype))
+    check_terms(adapter, (typed, mesh, axis, op), must)
+
+
+@rule("V-TERM-1-infinite", 9, PAGE, TERMS, "mesh_reduce",
+      terms_of("float32", ("sum", "avg", "min", "max")))  # fmt: skip
+def infinite_terms_are_reduced(adapter: Calls, case: Terms) -> None:
+    """Sums, means, minima and maxima of infinite terms are infinite, or NaN, as NumPy's."""
+    terms, mesh, axis, op = case
+    spoiled = [term.copy() for term in terms]
+    spoiled[-1][0] = np.inf, -np.inf
+    spoiled[0][1, 0] = -np.inf
+    reduce: Any = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[op]
+    with np.errstate(invalid="ignore"):
+        must = np.asarray(reduce(np.stack(spoiled), axis=0)).astype(np.float32)
+    check_terms(adapter, (spoiled, mesh, axis, op), must, ulps=4)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import Broken, Calls, expect, text
+from shardvar.conformance.calls import Broken, Calls, expect, expect_equal, text
 from shardvar.conformance.registry import rule
 from shardvar.conformance.rules.cases import (
     LaidOutCase,
@@ -36,8 +36,8 @@ COMPONENTS = "gradient computation and update are always performed at the compon
 SPARSE = "essentially dicts mapping from indices to vectors"
 SLOTS = "Slot variable is partitioned in exactly the same way as the original variable."
 
-_Gradient = Array | tuple[Array, Array]
-StepsCase = tuple[Array, ShardSizes, list[_Gradient]]
+StepGradient = Array | tuple[Array, Array]
+StepsCase = tuple[Array, ShardSizes, list[StepGradient]]
 
 KINDS = ("sgd", "momentum", "adagrad", "adam")
 RATE = 0.1
@@ -66,7 +66,7 @@ def formula(
     return shards[0]
 
 
-def expect_formula(came: Any, kind: str, value: Array, gradients: Sequence[_Gradient]) -> None:
+def expect_formula(came: Any, kind: str, value: Array, gradients: Sequence[StepGradient]) -> None:
     """``Broken`` unless a value is what the formula gives, from any of the first squares."""
     steps = [dense(gradient, value.shape) for gradient in gradients]
     answers = [
@@ -119,7 +119,7 @@ def sparse_steps(draw: st.DrawFn) -> StepsCase:
     return value, num_shards, [(rows, (counting((len(rows), 2)) / 4).astype(np.float32))]
 
 
-def dense(gradient: _Gradient, shape: tuple[int, ...]) -> Array:
+def dense(gradient: StepGradient, shape: tuple[int, ...]) -> Array:
     """A gradient as an array: rows that come several times are summed."""
     if not isinstance(gradient, tuple):
         return gradient
@@ -224,7 +224,7 @@ def duplicates_are_summed(adapter: Calls, case: StepsCase) -> None:
     # Row by row, gradients 1 and 2 add 1**2 + 2**2 = 5 to the accumulator; summed first, (1 + 2)**2
     # = 9.
     rows = np.unique(gradients[0][0])
-    once: list[_Gradient] = [(rows, dense(gradients[0], value.shape)[rows])]
+    once: list[StepGradient] = [(rows, dense(gradients[0], value.shape)[rows])]
     must = np.asarray(adapter.optimize("adagrad", value, num_shards, once))
     expect_close(adapter.optimize("adagrad", value, num_shards, gradients), must)
 
@@ -251,20 +251,20 @@ _register_sparse()
 def many_steps(draw: st.DrawFn) -> StepsCase:
     """A table and two to six gradients, dense and sparse; each sparse one has every row."""
     value, num_shards = draw(tables(row_shapes=((2,),), max_more=2))
-    gradients: list[_Gradient] = []
+    gradients: list[StepGradient] = []
     for number in range(draw(st.integers(2, 6))):
         # Every row, in any order, and some twice: rows that get no gradient may move or not, as the
         # library chooses.
         rows = np.array(draw(st.permutations(range(len(value)))))
         rows = np.append(rows, rows[: draw(st.integers(0, 2))])
         if draw(st.booleans()):
-            gradients.append((rows, _quarters((len(rows), 2), number)))
+            gradients.append((rows, quarters((len(rows), 2), number)))
         else:
-            gradients.append(_quarters(value.shape, number))
+            gradients.append(quarters(value.shape, number))
     return value, num_shards, gradients
 
 
-def _quarters(shape: tuple[int, ...], number: int) -> Array:
+def quarters(shape: tuple[int, ...], number: int) -> Array:
     """The gradient of a step: quarters, which float32 holds, and others in every step."""
     quarters: Array = counting(shape) * np.float32(number % 3 + 1) / np.float32(4) - np.float32(1)
     return quarters
@@ -333,6 +333,38 @@ def steps_keep_dtypes(adapter: Calls, case: tuple[str, str, StepsCase]) -> None:
         raise Broken(f"It gave {text(came)}.", f"It must give {must}, to 16 units.")
 
 
+@rule("R-OPT-5-still", 5, "000", COMPONENTS, "optimize", st.tuples(
+    st.sampled_from(["sgd", "momentum", "adam"]), st.sampled_from(["float32", "float64"]),
+    tables(row_shapes=ROWS), st.integers(1, 2)))  # fmt: skip
+def zeros_do_not_move(adapter: Calls, case: tuple[str, str, tuple[Array, int], int]) -> None:
+    """Steps by gradients of zeros leave a value as it is, in all of its digits."""
+    kind, name, (value, num_shards), count = case
+    thirds = value.astype(name) / np.asarray(3, name)
+    zeros = [np.zeros_like(thirds)] * count
+    expect_equal(adapter.optimize(kind, thirds, num_shards, zeros), thirds)
+
+
+@rule("R-OPT-5-shapes", 5, "000", COMPONENTS, "optimize", st.tuples(
+    st.sampled_from(KINDS), tables(row_shapes=((2,), (3,)), min_shards=2), st.integers(0, 2)))  # fmt: skip
+def gradients_of_other_shapes_are_refused(
+    adapter: Calls, case: tuple[str, tuple[Array, int], int]
+) -> None:
+    """A gradient of another shape is refused, also if NumPy would broadcast it."""
+    kind, (value, num_shards), number = case
+    rows, columns = value.shape
+    shape = [(1, columns), (rows, 1), (rows + 1, columns)][number]
+    adapter.refuses("optimize", kind, value, num_shards, [counting(shape)])
+
+
+@rule("R-OPT-1-outside", 5, "002", SPARSE, "optimize", st.tuples(
+    st.sampled_from(KINDS), tables(row_shapes=((2,),)), st.sampled_from([-1, 0, 3])))  # fmt: skip
+def gradients_outside_are_refused(adapter: Calls, case: tuple[str, tuple[Array, int], int]) -> None:
+    """A sparse gradient of a row that is not there is refused."""
+    kind, (value, num_shards), beyond = case
+    rows = np.array([0, -1 if beyond < 0 else len(value) + beyond])
+    adapter.refuses("optimize", kind, value, num_shards, [(rows, counting((2, 2)))])
+
+
 SLOT_CASES = st.tuples(steps(), st.sampled_from(["momentum", "adagrad", "adam"]))
 
 
@@ -371,3 +403,43 @@ def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: tuple[StepsCase
     moved = any(np.any(gradient) for gradient in gradients)
     holds = not moved or any(np.any(concatenated(shards)) for shards in slots.values())
     expect(holds, "All slots are zeros.", "After a gradient some must not be.")
+
+
+def _register_uneven_slots() -> None:
+    layouts: dict[str, tuple[str, st.SearchStrategy[LaidOutCase]]] = {
+        "uneven": ("in shards of uneven sizes", uneven_tables(ROWS, 2)),
+        "empty-shards": ("where some shards are empty", hollow_tables(ROWS)),
+    }
+    for suffix, (phrase, start) in layouts.items():
+
+        def lie(adapter: Calls, case: tuple[StepsCase, str]) -> None:
+            (value, sizes, gradients), kind = case
+            check_uneven_slots(adapter, kind, value, sizes, gradients)
+
+        lie.__doc__ = (
+            f"Every slot has as many shards as the variable, each of its shape and with the values "
+            f"of its rows, {phrase}"
+        )
+        rule(f"R-SLOT-1-{suffix}", 5, "000", SLOTS, "slots_uneven slots",
+             st.tuples(steps(start), st.sampled_from(["momentum", "adagrad", "adam"])))(lie)  # fmt: skip
+
+
+def check_uneven_slots(
+    adapter: Calls, kind: str, value: Array, sizes: Any, gradients: Sequence[StepGradient]
+) -> None:
+    """Compare the slots of a layout with the slots of one shard, part by part."""
+    came = adapter.slots_uneven(kind, value, sizes, gradients)
+    whole = adapter.slots(kind, value, 1, gradients)
+    stops = np.cumsum(sizes)
+    for name, slot in whole.items():
+        expect(name in came, f"It gave the slots {sorted(came)}.", f"It must also give {name!r}.")
+        expect(
+            len(came[name]) == len(sizes),
+            f"The slot {name!r} has {len(came[name])} shards.",
+            f"It must have {len(sizes)}.",
+        )
+        for part, must in zip(came[name], np.split(concatenated(slot), stops[:-1]), strict=True):
+            expect_close(part, must)
+
+
+_register_uneven_slots()

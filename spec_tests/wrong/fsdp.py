@@ -1,0 +1,234 @@
+"""Wrong FSDP over tensor parallelism on any axes, and wrong meshes of three axes.
+
+From PyTorch's issues on `_StridedShard`, HSDP and `shard_placement_fn`, and from mistakes that are
+easily made.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
+
+Array = Any
+
+
+@wrong("hsdp_parts", "V-FSDP-1-copies")
+def copies_and_shards_change_places(
+    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
+) -> list[Array]:
+    """The first axis of the mesh shards and the second one holds copies."""
+    copies, shards, tensor = mesh
+    found = Right.hsdp_parts(self, value, (shards, copies, tensor), fsdp_axis, tp_axis)
+    return [
+        found[(s % shards) * copies * tensor + (c % copies) * tensor + t]
+        for s in range(copies)
+        for c in range(shards)
+        for t in range(tensor)
+    ]
+
+
+@wrong("of_rank", "V-FSDP-1-rows")
+def fsdp_before_tensor_parallelism(
+    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
+) -> Array:
+    """FSDP cuts the parameter, and tensor parallelism what it left."""
+    _, shards, tensor = mesh
+    part = self.chunk(value, fsdp_axis, coordinate[1], shards)
+    return part if tp_axis is None else self.chunk(part, tp_axis, coordinate[2], tensor)
+
+
+@wrong("of_rank", "V-FSDP-1-columns")
+def tensor_parallelism_cuts_rows(
+    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
+) -> Array:
+    """Tensor parallelism of the columns cuts the rows."""
+    return Right.of_rank(self, value, mesh, coordinate, fsdp_axis, None if tp_axis is None else 0)
+
+
+@wrong("of_rank", "V-FSDP-1-second")
+def fsdp_cuts_rows(
+    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
+) -> Array:
+    """FSDP cuts the rows, whichever axis it is asked to: `shard_placement_fn` is ignored."""
+    return Right.of_rank(self, value, mesh, coordinate, 0, tp_axis)
+
+
+@wrong("check_hsdp", "V-FSDP-1-divide")
+def uneven_columns_are_dropped(
+    self: Right, shape: Any, mesh: Any, fsdp_axis: int, tp_axis: int | None
+) -> None:
+    """Axes but the first that do not divide are not refused, and columns are dropped."""
+    self.chunk = lambda value, axis, part, count: (  # type: ignore[method-assign]
+        value[
+            (slice(None),) * axis
+            + (slice(part * (n := value.shape[axis] // count), (part + 1) * n),)
+        ]
+        if axis
+        else Right.chunk(self, value, axis, part, count)
+    )
+
+
+@wrong("hsdp_parts", "V-FSDP-1-copies")
+def no_axis_is_the_first(
+    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
+) -> list[Array]:
+    """A parameter that tensor parallelism does not cut is cut by it along the rows."""
+    return Right.hsdp_parts(self, value, mesh, fsdp_axis, tp_axis or 0)
+
+
+@wrong("of_rank", "V-FSDP-1-copies")
+def ranks_by_the_first_axis(
+    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
+) -> Array:
+    """In a mesh of three axes the tensor parallel rank is that of the copies."""
+    copy, shard, rank = coordinate
+    if mesh[0] == mesh[2]:
+        copy, rank = rank, copy
+    return Right.of_rank(self, value, mesh, (copy, shard, rank), fsdp_axis, tp_axis)
+
+
+@wrong("of_rank", "V-FSDP-1-rows")
+def rows_of_ranks_by_div(
+    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
+) -> Array:
+    """Rows that do not divide are divided by the div rule."""
+    part = value if tp_axis is None else self.chunk(value, tp_axis, coordinate[2], mesh[2])
+    return np.array_split(part, mesh[1], fsdp_axis)[coordinate[1]]
+
+
+@wrong("of_rank", "V-FSDP-1-rows")
+def ranges_of_the_flat_parameter(
+    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
+) -> Array:
+    """A device holds a range of whole rows, by its number: FSDP and tensor parallelism are one
+    cut."""
+    if tp_axis != fsdp_axis:
+        return Right.of_rank(self, value, mesh, coordinate, fsdp_axis, tp_axis)
+    number = coordinate[1] * mesh[2] + coordinate[2]
+    return self.chunk(value, fsdp_axis, number, mesh[1] * mesh[2])
+
+
+@wrong("of_rank", "V-FSDP-1-rows")
+def empty_ranks_get_a_row(
+    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
+) -> Array:
+    """A device that would hold nothing holds the last row again."""
+    part = Right.of_rank(self, value, mesh, coordinate, fsdp_axis, tp_axis)
+    return part if part.size else np.zeros((1, *value.shape[1:]), value.dtype)
+
+
+@wrong("hsdp_parts", "V-FSDP-1-ranks")
+def experts_are_rows(
+    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
+) -> list[Array]:
+    """A third axis is never cut: parameters are matrices."""
+    return Right.hsdp_parts(
+        self, value, mesh, min(fsdp_axis, 1), None if tp_axis is None else min(tp_axis, 1)
+    )
+
+
+@wrong("hsdp_parts", "V-FSDP-1-dtypes")
+def masters_are_float32(
+    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
+) -> list[Array]:
+    """Shards are held as float32, whatever the parameter is."""
+    found = Right.hsdp_parts(self, value, mesh, fsdp_axis, tp_axis)
+    return [part.astype(np.float32) for part in found]
+
+
+@wrong("mesh_parts", "V-STRIDED-1-three-axes")
+def the_last_cut_goes_first(self: Right, value: Array, mesh: Any, placements: Any) -> list[Array]:
+    """On three axes a strided shard's factor is the size of the next axis of the mesh only."""
+    fixed = [
+        (one[0], one[1], mesh[number + 1])
+        if isinstance(one, tuple) and number + 1 < len(mesh) and len(mesh) == 3
+        else one
+        for number, one in enumerate(placements)
+    ]
+    return Right.mesh_parts(self, value, mesh, fixed)
+
+
+@wrong("mesh_parts", "V-STRIDED-1-two")
+def a_second_strided_shard_is_a_range(
+    self: Right, value: Array, mesh: Any, placements: Any
+) -> list[Array]:
+    """Of two strided shards the second one is an ordinary shard."""
+    seen, fixed = False, []
+    for one in placements:
+        fixed.append(one[1] if isinstance(one, tuple) and seen else one)
+        seen |= isinstance(one, tuple)
+    return Right.mesh_parts(self, value, mesh, fixed)
+
+
+@wrong("mesh_parts", "V-STRIDED-1-three-axes")
+def strided_behind_copies(self: Right, value: Array, mesh: Any, placements: Any) -> list[Array]:
+    """A strided shard that follows copies is an ordinary shard: HSDP over tensor parallelism."""
+    fixed = [
+        one[1] if isinstance(one, tuple) and number and placements[number - 1] is None else one
+        for number, one in enumerate(placements)
+    ]
+    return Right.mesh_parts(self, value, mesh, fixed)
+
+
+@wrong("mesh_gather", "V-WHOLE-1-three-axes")
+def gathered_without_the_third_axis(
+    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
+) -> Array:
+    """The parts of strided shards on three axes are joined as they come."""
+    if len(mesh) < 3 or not any(isinstance(one, tuple) for one in placements):
+        return Right.mesh_gather(self, parts, shape, mesh, placements)
+    return Right.mesh_gather(
+        self, parts, shape, mesh, [one[1] if isinstance(one, tuple) else one for one in placements]
+    )
+
+
+@wrong("mesh_move", "V-MOVE-1-three-axes")
+def moved_by_two_axes(
+    self: Right, value: Array, mesh: Any, source: Any, target: Any
+) -> list[Array]:
+    """A move to strided shards on three axes ends in ordinary ones."""
+    if len(mesh) == 3:
+        target = [one[1] if isinstance(one, tuple) else one for one in target]
+    return Right.mesh_move(self, value, mesh, source, target)
+
+
+@wrong("mesh_slices", "V-STATED-1-three-axes")
+def offsets_of_two_axes(self: Right, shape: Any, mesh: Any, placements: Any) -> Any:
+    """Offsets leave out what the third axis of the mesh cuts."""
+    found = Right.mesh_slices(self, shape, mesh, placements)
+    if len(mesh) < 3:
+        return found
+    step = mesh[2]
+    return [(found[number - number % step][0], each[1]) for number, each in enumerate(found)]
+
+
+@wrong("mesh_parts", "V-STRIDED-1-factor-uneven")
+def uneven_runs_by_div(self: Right, value: Array, mesh: Any, placements: Any) -> list[Array]:
+    """The ranges of a strided shard are divided by the div rule."""
+    self.check(value.ndim, mesh, placements)
+    parts = []
+    for coordinate in self.coordinates(mesh):
+        part = value
+        for at, count, one in zip(coordinate, mesh, placements, strict=True):
+            if isinstance(one, tuple):
+                runs = np.array_split(part, one[2], one[1])
+                part = np.concatenate([self.chunk(r, one[1], at, count) for r in runs], one[1])
+            else:
+                part = self.placed(part, one, at, count)
+        parts.append(part)
+    return parts
+
+
+@wrong("mesh_move", "V-MOVE-1-three-axes")
+def strided_sources_of_three_axes(
+    self: Right, value: Array, mesh: Any, source: Any, target: Any
+) -> list[Array]:
+    """Copies on the first of three axes keep the rows that they had."""
+    if len(mesh) == 3 and any(isinstance(one, tuple) for one in source):
+        parts = self.mesh_parts(value, mesh, source)
+        plain = [one[1] if isinstance(one, tuple) else one for one in source]
+        return self.mesh_parts(self.mesh_gather(parts, value.shape, mesh, plain), mesh, target)
+    return Right.mesh_move(self, value, mesh, source, target)

@@ -1,0 +1,382 @@
+"""Wrong checkpoints of a training: values, slots and steps that do not come back as they were.
+
+Most are bugs that frameworks had: slots that are bound to the number of parts (Keras), slots by the
+position of their variable (Keras 3, PyTorch), a step that begins again (Optax), slots that are made
+anew at the first step after a restore (TensorFlow), hyperparameters of the constructor (PyTorch).
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.table import wrong
+
+Array = Any
+Slots = dict[str, Any]
+
+
+@wrong("restored_slots", "R-SLOT-2-adam")
+def moments_begin_again(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+    """Only the values of variables are restored."""
+    return [self.new_slots(kind, shard) for shard in handle]
+
+
+@wrong("restored_steps", "R-SLOT-2-adam")
+def steps_begin_again(self: Right, path: str) -> int:
+    """Moments are restored, and the number of steps is not."""
+    return 0
+
+
+@wrong("restored_steps", "R-SLOT-2-adam")
+def a_step_too_many(self: Right, path: str) -> int:
+    """The restore counts as a step."""
+    return Right.restored_steps(self, path) + 1
+
+
+@wrong("steps_after", "R-SLOT-2-adam")
+def steps_of_all_shards(self: Right, gradients: Sequence[Any]) -> int:
+    """Every save counts the last step as not yet made."""
+    return max(0, len(gradients) - 1)
+
+
+@wrong("restored_slots", "R-SLOT-2-adam")
+def slots_are_bound_to_their_part(
+    self: Right, path: str, kind: str, key: str, handle: Any
+) -> list[Slots]:
+    """Each shard gets the saved slot of its number, if it has its shape: Keras."""
+    found = Right.restored_slots(self, path, kind, key, handle)
+    entries = [len(e) for e in self.opened(path)["files"]]
+    if len(entries) == len(handle):
+        return found
+    return [self.new_slots(kind, shard) for shard in handle]
+
+
+@wrong("restored_slots", "R-SLOT-2-uneven")
+def slots_are_cut_by_div(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+    """Slots are cut by the div rule, whatever the layout; what is missing is zeros."""
+    whole = Right.restored_slots(self, path, kind, key, [np.concatenate(handle)])[0]
+    bounds = self.div(sum(map(len, handle)), len(handle))
+    return [
+        {
+            name: np.concatenate([slot[a:b], np.zeros_like(shard, slot.dtype)])[: len(shard)]
+            for name, slot in whole.items()
+        }
+        for shard, (a, b) in zip(handle, bounds, strict=True)
+    ]
+
+
+@wrong("joined_slot", "R-SLOT-2-many")
+def slots_in_the_order_of_names(self: Right, parts: Sequence[Array]) -> Array:
+    """The shards of a slot are joined in the order of their names: 0, 1, 10, 2."""
+    return np.concatenate([parts[int(n)] for n in sorted(map(str, range(len(parts))))])
+
+
+@wrong("saved_slots", "R-SLOT-2-adam")
+def moments_change_places(self: Right, slots: Sequence[Slots]) -> dict[str, list[Array]]:
+    """The two moments of Adam are saved under each other's name."""
+    found = self.by_name(slots)
+    return dict(zip(reversed(list(found)), found.values(), strict=True))
+
+
+@wrong("resumed", "R-SLOT-2-several")
+def slots_by_position(
+    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
+) -> Any:
+    """Slots are found by the position of their variable where shapes allow: Keras 3, PyTorch."""
+    keys = [k.partition("/")[2] for k in self.opened(path)["tensors"] if k[:10] == "variables/"]
+    by_position = dict(zip(templates, keys, strict=False))
+
+    def of_position(path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+        other = by_position[key]
+        shape = (sum(map(len, handle)), *handle[0].shape[1:])
+        fits = self.loaded(path, self.variable_key(other)).shape == shape
+        return Right.restored_slots(self, path, kind, other if fits else key, handle)
+
+    self.restored_slots = of_position  # type: ignore[method-assign]
+    try:
+        return Right.resumed(self, path, kind, templates, layout, gradients)
+    finally:
+        del self.restored_slots
+
+
+@wrong("joined_slot", "R-SLOT-2-adam")
+def moments_in_half(self: Right, parts: Sequence[Array]) -> Array:
+    """Moments are saved as bfloat16, as the weights of mixed precision."""
+    return np.concatenate(parts).astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+@wrong("joined_slot", "R-SLOT-2-dtypes")
+def moments_are_float32(self: Right, parts: Sequence[Array]) -> Array:
+    """The moments of float64 variables are saved as float32."""
+    return np.concatenate(parts).astype(np.float32).astype(np.float64)
+
+
+@wrong("save_training", "R-SLOT-2-adam")
+def moments_of_the_step_before(
+    self: Right, path: str, kind: str, values: Any, layout: Any, gradients: Any
+) -> None:
+    """Slots are written while the last step is made: those of before it."""
+
+    def before(kind: str, handle: Any, own: Any) -> Any:
+        shards, _ = Right.trained(self, kind, handle, own)
+        return shards, Right.trained(self, kind, handle, own[:-1])[1]
+
+    self.trained = before  # type: ignore[method-assign]
+    try:
+        Right.save_training(self, path, kind, values, layout, gradients)
+    finally:
+        del self.trained
+
+
+@wrong("restored_slots", "R-SLOT-2-adam")
+def the_first_shard_is_restored(
+    self: Right, path: str, kind: str, key: str, handle: Any
+) -> list[Slots]:
+    """Slots are restored on the first device only; the others make theirs anew."""
+    found = Right.restored_slots(self, path, kind, key, handle)
+    return [found[0], *(self.new_slots(kind, shard) for shard in handle[1:])]
+
+
+@wrong("restored_slots", "R-SLOT-2-empty-shards")
+def slots_end_at_an_empty_shard(
+    self: Right, path: str, kind: str, key: str, handle: Any
+) -> list[Slots]:
+    """Slots behind an empty shard are made anew."""
+    found = Right.restored_slots(self, path, kind, key, handle)
+    empty = [n for n, shard in enumerate(handle) if not len(shard)]
+    for number in range(min(empty, default=len(found)), len(found)):
+        found[number] = self.new_slots(kind, handle[number])
+    return found
+
+
+@wrong("resumed", "R-SLOT-2-adam")
+def the_rate_of_the_constructor(
+    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
+) -> Any:
+    """After a restore the rate is the default, 0.001."""
+    found = Right.resumed(self, path, kind, templates, layout, [])
+    after = Right.resumed(self, path, kind, templates, layout, gradients)
+    slow = {}
+    for key, (shards, slots) in after.items():
+        moved = [
+            a + (b - a) * a.dtype.type(0.01) for a, b in zip(found[key][0], shards, strict=True)
+        ]
+        slow[key] = (moved, slots)
+    return slow
+
+
+@wrong("continued", "R-SLOT-2-momentum")
+def momentum_is_a_half_after_a_restore(
+    self: Right, kind: str, handle: Any, slots: Any, steps: int, gradients: Any
+) -> Any:
+    """Of the hyperparameters momentum is not restored."""
+    if kind == "momentum" and steps:
+        for shard in slots:
+            shard["momentum"] = shard["momentum"] / 1.8
+    return Right.continued(self, kind, handle, slots, steps, gradients)
+
+
+@wrong("continued", "R-SLOT-2-adam")
+def slots_are_made_at_the_first_step(
+    self: Right, kind: str, handle: Any, slots: Any, steps: int, gradients: Any
+) -> Any:
+    """The first step after a restore makes the slots anew, over the restored ones: TensorFlow."""
+    if steps and gradients:
+        slots = [self.new_slots(kind, shard) for shard in handle]
+    return Right.continued(self, kind, handle, slots, steps, gradients)
+
+
+@wrong("restored_slots", "R-SLOT-2-adagrad")
+def squares_begin_twice(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+    """Adagrad's first squares are added to the restored ones."""
+    found = Right.restored_slots(self, path, kind, key, handle)
+    return [
+        {n: slot + 0.5 if n == "accumulator" else slot for n, slot in one.items()} for one in found
+    ]
+
+
+@wrong("saved_slots", "R-SLOT-2-many")
+def ten_slots_are_saved(self: Right, slots: Sequence[Slots]) -> dict[str, list[Array]]:
+    """The slots of shards beyond the tenth are saved as zeros."""
+    return {
+        name: [part * (number < 10) for number, part in enumerate(parts)]
+        for name, parts in self.by_name(slots).items()
+    }
+
+
+@wrong("steps_after", "R-SLOT-2-long")
+def steps_in_eight_bits(self: Right, gradients: Sequence[Any]) -> int:
+    """The step is a number of eight bits, which stands still: Adam in bfloat16."""
+    return min(len(gradients), 255)
+
+
+@wrong("resume_training", "R-SLOT-2-twice")
+def a_restore_overwrites_the_checkpoint(
+    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
+) -> Any:
+    """What is restored shares the file's memory: training on changes the checkpoint."""
+    found = Right.resume_training(self, path, kind, templates, layout, gradients)
+    tensors = {key: self.loaded(path, key) for key in self.opened(path)["tensors"]}
+    tensors |= {self.variable_key(key): value for key, value in found.items()}
+    self.save(path, tensors, 1)
+    return found
+
+
+@wrong("slot_key", "R-SLOT-2-names")
+def slots_are_named_beside_variables(self: Right, key: str, name: str) -> str:
+    """A slot m of w is saved as w/m, which a variable may be called."""
+    return f"variables/{key}/{name}"
+
+
+@wrong("resumed", "R-SLOT-2-several")
+def slots_need_all_variables(
+    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
+) -> Any:
+    """Where only some variables are restored, their slots are made anew."""
+    saved = [key for key in self.opened(path)["tensors"] if key.startswith("variables/")]
+    if len(saved) == len(templates):
+        return Right.resumed(self, path, kind, templates, layout, gradients)
+    self.restored_slots = lambda _path, kind, _key, handle: [  # type: ignore[method-assign]
+        self.new_slots(kind, shard) for shard in handle
+    ]
+    try:
+        return Right.resumed(self, path, kind, templates, layout, gradients)
+    finally:
+        del self.restored_slots
+
+
+@wrong("resumed", "R-SLOT-2-adam")
+def variables_stay_as_they_are(
+    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
+) -> Any:
+    """The optimizer is restored, its variables are not."""
+    found = {}
+    for key, template in templates.items():
+        handle = self.laid_out(template, layout)
+        slots = self.restored_slots(path, kind, key, handle)
+        own = [gradient[key] for gradient in gradients]
+        found[key] = self.continued(kind, handle, slots, self.restored_steps(path), own)
+    return found
+
+
+@wrong("slots_uneven", "R-SLOT-1-uneven")
+def uneven_slots_are_even(
+    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
+) -> dict[str, list[Array]]:
+    """Slots are cut by the div rule, however the variable is cut."""
+    return self.slots(kind, value, len(sizes), gradients)
+
+
+@wrong("slots_uneven", "R-SLOT-1-empty-shards")
+def empty_shards_have_no_slots(
+    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
+) -> dict[str, list[Array]]:
+    """A shard without rows has no slot, so that the later ones move up."""
+    found = Right.slots_uneven(self, kind, value, sizes, gradients)
+    return {name: [slot for slot in slots if len(slot)] for name, slots in found.items()}
+
+
+@wrong("slots_uneven", "R-SLOT-1-uneven")
+def slots_are_padded(
+    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
+) -> dict[str, list[Array]]:
+    """All slots are as long as the longest: FSDP's flat parameters."""
+    found = Right.slots_uneven(self, kind, value, sizes, gradients)
+    return {
+        name: [np.resize(slot, (max(sizes), *slot.shape[1:])) for slot in slots]
+        for name, slots in found.items()
+    }
+
+
+@wrong("slots_uneven", "R-SLOT-1-uneven")
+def slots_of_the_other_rows(
+    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
+) -> dict[str, list[Array]]:
+    """Slots have their shapes, and the updates of the rows from the end."""
+    turned = [self.dense(g, value.shape)[::-1] for g in gradients]
+    return Right.slots_uneven(self, kind, value, sizes, turned)
+
+
+@wrong("resumed_slots", "R-SLOT-2-slots")
+def slots_keep_their_old_cut(
+    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
+) -> dict[str, dict[str, list[Array]]]:
+    """Restored slots are in as many parts as were saved."""
+    files = len(self.opened(path)["files"])
+    return Right.resumed_slots(self, path, kind, templates, files, gradients)
+
+
+@wrong("check_template", "R-SLOT-2-refused")
+def rows_of_a_training_are_cropped(self: Right, value: Array, template: Array) -> None:
+    """A variable of another shape is restored all the same."""
+
+
+@wrong("resumed", "R-SLOT-2-refused")
+def variables_that_are_not_there_stay(
+    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
+) -> Any:
+    """A variable that was not saved stays as it is."""
+    saved = self.opened(path)["tensors"]
+    there = {k: v for k, v in templates.items() if self.variable_key(k) in saved}
+    found = Right.resumed(self, path, kind, there, layout, gradients)
+    for key in set(templates) - set(there):
+        found[key] = self.trained(kind, self.laid_out(templates[key], layout), [])
+    return found
+
+
+@wrong("saved_slots", "R-SLOT-2-sparse")
+def slots_of_touched_rows(self: Right, slots: Sequence[Slots]) -> dict[str, list[Array]]:
+    """Only the rows that the last step touched have their slots saved: parameter servers."""
+    found = self.by_name(slots)
+    kept = {
+        name: [np.where(np.arange(len(p)) == len(p) - 1, p.T, 0).T for p in parts]
+        for name, parts in found.items()
+    }
+    return kept if "momentum" in kept else found
+
+
+@wrong("joined_slot", "R-SLOT-2-adam")
+def squares_are_saved_as_roots(self: Right, parts: Sequence[Array]) -> Array:
+    """Slots are clipped to one, as gradients would be."""
+    return np.clip(np.concatenate(parts), -1, 1) * 0.999
+
+
+@wrong("restored_slots", "R-SLOT-2-few-rows")
+def more_shards_than_rows_begin_again(
+    self: Right, path: str, kind: str, key: str, handle: Any
+) -> list[Slots]:
+    """Where a shard gets no row, the slots of all are made anew."""
+    if min(map(len, handle)) == 0:
+        return [self.new_slots(kind, shard) for shard in handle]
+    return Right.restored_slots(self, path, kind, key, handle)
+
+
+@wrong("restored_slots", "R-SLOT-2-adam")
+def rows_of_shards_swap(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+    """The rows of a slot are dealt out in turns, by mod instead of div."""
+    whole = Right.restored_slots(self, path, kind, key, [np.concatenate(handle)])[0]
+    count = len(handle)
+    order = [n for first in range(count) for n in range(first, sum(map(len, handle)), count)]
+    stops = np.cumsum([0, *map(len, handle)])
+    return [{n: s[order][a:b] for n, s in whole.items()} for a, b in pairwise(stops)]
+
+
+@wrong("save_training", "R-SLOT-2-adam")
+def one_variable_has_slots(
+    self: Right, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: Any
+) -> None:
+    """Of a sharded variable in several parts only the first part's slots are saved."""
+    joined = self.joined_slot
+    self.joined_slot = (
+        lambda parts: np.concatenate(  # type: ignore[method-assign]
+            [parts[0], *(np.zeros_like(part) for part in parts[1:])]
+        )
+    )
+    try:
+        Right.save_training(self, path, kind, values, layout, gradients)
+    finally:
+        self.joined_slot = joined  # type: ignore[method-assign]

@@ -84,16 +84,13 @@ def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> Sha
 def dense_gradients(table: VariableInterface, value: Array) -> ShardGradients:
     """Return the shards' parts of a gradient, which must have the variable's shape."""
     if value.shape != tuple(table.shape):
-        found, wanted = list(value.shape), list(table.shape)
-        message = f"The gradient of {table.name!r} has shape {found}, but the variable {wanted}."
-        raise ArgumentError(message, "Give a gradient of the variable's shape.")
+        cause = f"The gradient of {table.name!r} has shape {value.shape}, not {tuple(table.shape)}."
+        raise ArgumentError(cause, "Give a gradient of the variable's shape.")
     bounds = row_layout_of(table).bounds if table.shape else (0,)
     if len(bounds) == 1:  # a scalar has no rows to cut
         return ((value, components(table)[0]),)
-    return tuple(
-        (value[start:stop], shard)
-        for shard, start, stop in zip(components(table), bounds, bounds[1:], strict=False)
-    )
+    parts = zip(components(table), bounds, bounds[1:], strict=False)
+    return tuple((value[start:stop], shard) for shard, start, stop in parts)
 
 
 def gradient(contributions: Iterable[Any], sources: Sequence[Any]) -> list[Gradient | None]:

@@ -372,10 +372,8 @@ def test_what_a_creator_makes_that_is_no_variable_of_this_package_is_not_wrapped
     """A shard is an ``sv.Variable``; another kind of interface may be sharded in its own way, and
     is given as it is."""
 
-    class Elsewhere(VariableInterface):
-        shape = (7, 2)
-
-    made = Elsewhere()
+    members = dict.fromkeys(VariableInterface.__abstractmethods__)
+    made = type("Elsewhere", (VariableInterface,), {**members, "shape": (7, 2)})()
     with variable_creator_scope(lambda next_creator, **kwargs: made):
         assert (
             ParameterServerStrategy(1).experimental_create_sharded_variable("t", (7, 2), "float32")

@@ -79,7 +79,10 @@ def run(
     --------
     >>> from shardvar.spec import partitions
     >>> def div(inputs):
-    ...     return partitions.div(int(inputs["length"]), inputs["num_shards"])
+    ...     length, num_shards = int(inputs["length"]), inputs["num_shards"]
+    ...     if length < 0 or num_shards < 1:
+    ...         raise ValueError("There is nothing to divide.")
+    ...     return partitions.div(length, num_shards)
     >>> found = run({"div": div}, ["div"], without=["chunk", "div_owner"])
     >>> sorted({each.outcome for each in found})
     ['not claimed', 'passed']

@@ -92,6 +92,9 @@ class Calls:
         # Recorded before it is made, so that a call that raises is the last line of the
         # counterexample.
         self.lines.append(call)
+        # A method that is not there has not refused its arguments.
+        if not self.has(name):
+            raise NotClaimed(f"no method {name}")
         try:
             answer = getattr(self._adapter, name)(*arguments)
         except NotImplementedError as error:

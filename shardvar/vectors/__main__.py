@@ -26,7 +26,7 @@ def run_program(arguments: list[str] | None = None) -> int:
         "python -m shardvar.vectors", description=__doc__, formatter_class=layout
     )
     parser.add_argument("answers", metavar="ANSWERS")
-    parser.add_argument("groups", nargs="*", metavar="GROUP")
+    parser.add_argument("groups", nargs="*", default=[], metavar="GROUP")
     parser.add_argument(
         "--without", default="", metavar="OP,OP", help="ops that the implementation does not have"
     )

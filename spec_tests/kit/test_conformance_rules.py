@@ -1,6 +1,7 @@
 """The conformance kit judges rightly: what shardvar and NumPy claim they keep, and nothing
 unclaimed counts as kept."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,21 +131,35 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     verdicts = {rule.id: judge(rule, adapter, max_examples=EXAMPLES) for rule in RULES.values()}
     kept = {name for name, verdict in verdicts.items() if verdict.outcome == KEPT}
     assert {name for name, verdict in verdicts.items() if verdict.outcome == BROKEN} == set()
-    lookups = {
-        "R-LOOKUP-2",
-        "R-LOOKUP-2-axes",
-        "R-LOOKUP-2-dtypes",
-        "R-LOOKUP-2-few-rows",
-        "R-LOOKUP-2-many",
-        "R-LOOKUP-2-scalar",
-        "R-READ-2-created",
+    reads = ["1", "1-axes", "1-dtypes", "1-dtypes-narrow", "1-dtypes-wide", "1-few", "1-special"]
+    lookups = [
+        "2",
+        "2-axes",
+        "2-dtypes",
+        "2-few-rows",
+        "2-fractions",
+        "2-many",
+        "2-pure",
+        "2-scalar",
+    ]
+    assert kept == {
+        *(f"R-CONCAT-{each}" for each in [*reads, "1-strides"]),
+        *(f"R-LOOKUP-{each}" for each in lookups),
+        *("R-ID-1", "R-READ-2-created"),
     }
-    assert kept == {"R-CONCAT-1", "R-CONCAT-1-few", "R-CONCAT-1-dtypes", "R-ID-1"} | lookups
     assert all(
         verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept
     )
     assert verdicts["R-SV-1"].reason == "no shards"
     assert protocol.strangers_of(adapter) == ["lokup_bags"]
+
+
+def test_a_method_that_an_adapter_lacks_has_not_refused() -> None:
+    def refused(adapter: Any, case: Any) -> None:
+        adapter.refuses("assign", None, case)
+
+    rule = replace(RULES["R-CONCAT-1"], check=refused)
+    assert judge(rule, wrong_adapters.Three()).outcome == NOT_CLAIMED
 
 
 def test_inputs_that_are_not_claimed_are_counted_and_not_kept() -> None:

@@ -230,7 +230,7 @@ def integers_are_multiplied(adapter: Calls, case: tuple[TableCase, str]) -> None
 _WIDE_ROWS = tables(row_shapes=((2,), (3,)), min_shards=2)
 
 
-@rule("R-VAR-2-axes", 3, "000", COMPOSE, "create read", st.tuples(
+@rule("R-VAR-2-axes", 3, "000", COMPOSE, "create assign read", st.tuples(
     _WIDE_ROWS, st.sampled_from(["assign", "assign_add", "assign_sub"]), st.sampled_from([0, -1])))  # fmt: skip
 def more_axes_are_refused(adapter: Calls, case: tuple[TableCase, str, int]) -> None:
     """A value with one axis more, of one index, is refused, and the variable stays as it was."""

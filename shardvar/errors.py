@@ -7,6 +7,7 @@
     │   │   └── AbstractClass (NotImplementedError) a class that lacks methods of its interface
     │   ├── OutOfRange (IndexError)             an index or an id outside its axis
     │   ├── LayoutError                         regions or splits that do not tile a shape
+    │   ├── MapError                            a map that cannot be read, or does not fit
     │   ├── PolicyError                         an answer breaks a restriction of RFC 001
     │   └── UnsupportedError                    valid, but not held or read by this format
     ├── ScopeError (RuntimeError)               the caller's: scopes left out of order
@@ -189,6 +190,13 @@ class LayoutError(ArgumentError):
 
 class PolicyError(ArgumentError):
     """A policy's answer loses, adds, reshapes, casts or mixes slices (RFC 001, Restrictions)."""
+
+
+class MapError(ArgumentError):
+    """A map between checkpoints that cannot be read, or does not fit the checkpoint."""
+
+    problems: tuple[str, ...] = ()
+    """All problems, a sentence each; the cause names the first one."""
 
 
 class UnsupportedError(ArgumentError):

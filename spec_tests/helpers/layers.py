@@ -15,6 +15,7 @@ FOUNDATION = (
     "maps",
     "wire",
     "storage",
+    "maps",
 )
 TOOL = ("formats", "engine", "verbs", "view", "cli")
 REFERENCE = (
@@ -72,6 +73,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "maps": ("errors", "limits", "layout", "planning", "pictures"),
     "wire": ("errors", "limits"),
     "storage": ("errors", "extras", "forks", "pictures.words", "_version"),
+    "maps": ("errors", "layout", "pictures.words", "storage.local"),
     "formats": (
         "errors",
         "extras",

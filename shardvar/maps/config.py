@@ -1,0 +1,58 @@
+"""The sizes that ``config.json`` beside a checkpoint gives: ``config:num_key_value_heads``."""
+
+import json
+import os
+from typing import Any
+
+from shardvar.errors import CheckpointError, MapError, StorageError
+from shardvar.storage.local import split_place
+
+PREFIX = "config:"
+"""The beginning of a name that is looked up in ``config.json``."""
+_NAME = "config.json"
+_MOST_NBYTES = 16 << 20
+"""Bytes of a configuration that is read."""
+
+
+def config_size(path: str, name: str) -> int:
+    """Return an integer of the ``config.json`` beside a checkpoint.
+
+    ``name`` has a dot for each table that it goes into: ``text_config.hidden_size``.
+    """
+    where, value = _read(path)
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise MapError(
+                f"{where} has no {name!r}.",
+                f"Give the number: --size NAME=N, in Python sizes={{...}}, for {PREFIX}{name}.",
+            )
+        value = value[part]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MapError(f"{where} has {value!r} as {name!r}, not an integer.", "Give the number.")
+    return value
+
+
+def _read(path: str) -> tuple[str, Any]:
+    """The place of the configuration beside a checkpoint, and what it holds."""
+    # Of a folder, it lies inside; of a file, next to it.
+    for folder in dict.fromkeys((os.path.join(path, ""), os.path.join(os.path.dirname(path), ""))):
+        try:
+            storage, _ = split_place(folder)
+            if _NAME not in storage.names():
+                continue
+            file = storage.open(_NAME)
+        except (CheckpointError, StorageError):
+            continue
+        where = os.path.join(storage.path, _NAME)
+        try:
+            if file.size > _MOST_NBYTES:
+                raise MapError(f"{where} has {file.size:,} bytes.", "Give the sizes by hand.")
+            return where, json.loads(file.read(0, file.size))
+        except ValueError as error:
+            raise MapError(f"{where} is not JSON: {error}.", "Mend it.") from None
+        finally:
+            file.close()
+    raise MapError(
+        f"There is no {_NAME} beside {path}.",
+        "Copy the model's there, or give the sizes by hand: --size NAME=N.",
+    )

@@ -1,0 +1,464 @@
+"""A map between checkpoints: its rules and its sizes, its file, its inverse, and what it does with a
+checkpoint.
+
+A map file is TOML:
+
+    about = "What it converts."
+    rules = ['model.norm.weight -> decoder.final_layernorm.weight', ...]
+    exact = true                            # arithmetic is an error
+    [sizes]
+    h = "config:head_dim"                   # an integer, an expression, or a name of config.json
+
+``shardvar/maps/*.toml`` are maps that are shipped, and found by their names.
+"""
+
+import os
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Protocol, Self
+
+from shardvar.errors import ArgumentTypeError, MapError
+from shardvar.maps.config import PREFIX, config_size
+from shardvar.maps.expressions import NAME, parse_expression
+from shardvar.maps.fitting import About, Fit, fit
+from shardvar.maps.plan import MapPlan
+from shardvar.maps.proof import MOST_PROBLEMS
+from shardvar.maps.syntax import Rule, Side, parse_rule
+from shardvar.pictures.words import human_shape, similar
+
+_ENDING = ".toml"
+_MOST_NBYTES = 16 << 20
+"""Bytes of a map file that is read."""
+
+
+class MappedCheckpoint(Protocol):
+    """What a map is fitted to: an open checkpoint, such as a ``Reader``."""
+
+    @property
+    def path(self) -> str:
+        """Its path, beside which ``config.json`` may lie."""
+
+    @property
+    def encodings(self) -> Mapping[str, str]:
+        """The encodings of keys that are listed as encoded bytes."""
+
+    @property
+    def faults(self) -> Mapping[str, Any]:
+        """The keys that are no tensors, or cannot be read."""
+
+    def entries(self) -> Any:
+        """Return its entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleReport:
+    """What one rule does with a checkpoint."""
+
+    rule: str
+    """The rule."""
+    matches: int
+    """The number of keys that it matches."""
+    source: str
+    """The shapes of the tensors that it takes, as text."""
+    target: str
+    """The shapes of the tensors that it fills, as text."""
+    is_exact: bool
+    """True if it moves bits, False if it computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapReport:
+    """What a map does with a checkpoint. ``str`` prints it as a table."""
+
+    rules: tuple[RuleReport, ...]
+    """One report a rule."""
+    problems: tuple[str, ...]
+    """What is wrong, a sentence each; empty if the map fits."""
+    num_sources: int
+    """The number of keys of the checkpoint."""
+    num_targets: int
+    """The number of tensors that it makes."""
+    plan: MapPlan = field(repr=False)
+    """Which source elements make which target elements."""
+
+    @property
+    def ok(self) -> bool:
+        """True if every source element is used once, and every target element is filled once."""
+        return not self.problems
+
+    @property
+    def is_exact(self) -> bool:
+        """True if no rule that matches computes: bits are moved, and nothing is rounded."""
+        return all(rule.is_exact for rule in self.rules if rule.matches)
+
+    def lines(self) -> list[str]:
+        """Return the table of rules, and what is wrong or that nothing is."""
+        width = min(max([len(rule.rule) for rule in self.rules], default=4), 90)
+        lines = [f"    {'rule':<{width}}  {'keys':>6}  from -> to"]
+        for number, rule in enumerate(self.rules):
+            what = "" if rule.is_exact else "  (rounded)"
+            shapes = f"{rule.source} -> {rule.target}" if rule.matches else "-"
+            lines.append(
+                f"{number + 1:>3} {rule.rule:<{width}}  {rule.matches:>6,}  {shapes}{what}"
+            )
+        lines += lines_of_problems(self.problems)
+        if self.ok:
+            lines.append("Every source element is used once, and every target element filled once.")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def lines_of_problems(problems: Sequence[str]) -> list[str]:
+    """Return the first problems, and the number of the others."""
+    more = len(problems) - MOST_PROBLEMS
+    return [*problems[:MOST_PROBLEMS], *([f"... and {more:,} more"] if more > 0 else [])]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Map:
+    """Rules that make one model's checkpoint from another's.
+
+    Parameters
+    ----------
+    rules : str or iterable of str
+        The rules, ``"KEY[axes] -> KEY[axes]"`` each.
+    sizes : mapping of str to int or str, optional
+        The extents of indices, and other names in rules. A text is an expression of other sizes;
+        ``"config:NAME"`` is an integer of ``config.json`` beside the source.
+    about : str, optional
+        One sentence that says what it converts.
+    exact : bool, default False
+        True to refuse rules with arithmetic.
+
+    Raises
+    ------
+    MapError
+        If a rule or a size cannot be read.
+
+    Examples
+    --------
+    >>> import shardvar as sv
+    >>> fuse = sv.Map(["{s:gate|up}.w[o i] -> gate_up.w[(s o) i]"])
+    >>> fuse.inverse().rules
+    ('gate_up.w[(s o) i] -> {s:gate|up}.w[o i]',)
+    """
+
+    rules: tuple[str, ...]
+    """The rules."""
+    sizes: Mapping[str, int | str]
+    """The sizes."""
+    about: str
+    """What it converts."""
+    exact: bool
+    """True if rules with arithmetic are refused."""
+    parsed: tuple[Rule, ...] = field(repr=False, compare=False)
+    """The rules, parsed."""
+
+    def __init__(
+        self,
+        rules: str | Iterable[str],
+        *,
+        sizes: Mapping[str, int | str] | None = None,
+        about: str = "",
+        exact: bool = False,
+    ) -> None:
+        listed = (rules,) if isinstance(rules, str) else tuple(rules)
+        for rule in listed:
+            if not isinstance(rule, str):
+                raise ArgumentTypeError(
+                    f"A rule is a text, not {type(rule).__name__}.", "Write 'KEY -> KEY'."
+                )
+        sizes = dict(sizes or {})
+        for name, size in sizes.items():
+            _check_size(name, size)
+        parsed = tuple(map(parse_rule, listed))
+        for number, rule in enumerate(parsed):
+            if exact and rule.has_arithmetic:
+                raise MapError(
+                    f"Rule {number + 1}, {rule.text!r}, computes, and the map is exact.",
+                    "Remove the rule, or 'exact = true'.",
+                )
+        for name, value in (
+            ("rules", tuple(rule.text for rule in parsed)),
+            ("sizes", sizes),
+            ("about", about),
+            ("exact", exact),
+            ("parsed", parsed),
+        ):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the map of a file, or the shipped map of a name.
+
+        Parameters
+        ----------
+        path : path_like
+            The path of a TOML file, or a name that ``shardvar maps`` lists.
+
+        Returns
+        -------
+        Map
+            The map.
+
+        Raises
+        ------
+        MapError
+            If there is no such map, or it cannot be read.
+        """
+        text = os.fspath(path)
+        is_name = os.path.basename(text) == text and not text.endswith(_ENDING)
+        if is_name and text in shipped_maps():
+            content = _shipped(text)
+        else:
+            content = _read_file(text, is_name)
+        try:
+            table = tomllib.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise MapError(f"{text} is not TOML: {error}.", "Mend it.") from None
+        return cls._of_table(table, text)
+
+    @classmethod
+    def _of_table(cls, table: Mapping[str, Any], path: str) -> Self:
+        unknown = sorted(table.keys() - {"about", "rules", "sizes", "exact"})
+        if unknown:
+            raise MapError(
+                f"{path} has {unknown[0]!r}.", "A map has about, rules, sizes and exact."
+            )
+        kinds = {
+            "about": (str, ""),
+            "rules": (list, None),
+            "sizes": (dict, {}),
+            "exact": (bool, False),
+        }
+        values = {name: table.get(name, default) for name, (_, default) in kinds.items()}
+        for name, value in values.items():
+            if not isinstance(value, kinds[name][0]):  # type: ignore[arg-type]
+                what = f"has no {name!r}" if value is None else f"has {value!r} as {name!r}"
+                raise MapError(f"{path} {what}.", "Write rules = ['KEY -> KEY', ...].")
+        try:
+            return cls(**values)
+        except MapError as error:
+            raise error.at(path) from None
+
+    def extended(
+        self, rules: Iterable[str] = (), sizes: Mapping[str, int | str] | None = None
+    ) -> "Map":
+        """Return the map with more rules and sizes; a size that is there already is replaced."""
+        return Map(
+            (*self.rules, *rules),
+            sizes={**self.sizes, **(sizes or {})},
+            about=self.about,
+            exact=self.exact,
+        )
+
+    def inverse(self) -> "Map":
+        """Return the map that goes the other way.
+
+        Returns
+        -------
+        Map
+            The map with the sides of each rule exchanged. A map and then its inverse give the same
+            keys, shapes and bytes. It may need sizes that the map itself reads from keys, such as
+            the number of experts.
+
+        Raises
+        ------
+        MapError
+            If a rule has no inverse: with ``times``, ``plus``, ``else``, ``also`` or ``nothing``.
+        """
+        return Map(
+            [_inverse(number, rule) for number, rule in enumerate(self.parsed)],
+            sizes=self.sizes,
+            about=f"The inverse of: {self.about}" if self.about else "",
+            exact=self.exact,
+        )
+
+    def check(self, reader: MappedCheckpoint) -> MapReport:
+        """Return what the map does with an open checkpoint; reads no values.
+
+        Parameters
+        ----------
+        reader : Reader
+            The checkpoint, as ``sv.open_checkpoint`` returns it.
+
+        Returns
+        -------
+        MapReport
+            The table of rules, the plan, and what is wrong.
+        """
+        tensors, objects = facts_of(reader)
+        found = self.fit(tensors, objects, reader.encodings, reader.path)
+        return self.report(found, tensors, objects)
+
+    def fit(
+        self,
+        tensors: Mapping[str, About],
+        objects: Collection[str],
+        encodings: Mapping[str, str],
+        path: str,
+    ) -> Fit:
+        """Fit the rules to the tensors and the objects of the checkpoint at ``path``."""
+        found: dict[str, int] = {}
+        asked: list[str] = []
+
+        def size_of(name: str) -> int:
+            if name not in found:
+                if name in asked:
+                    raise MapError(
+                        f"The sizes {' -> '.join([*asked, name])} depend on each other.",
+                        "Give one of them as a number.",
+                    )
+                asked.append(name)
+                found[name] = self._size(name, size_of, path)
+                asked.pop()
+            return found[name]
+
+        try:
+            for name in self.sizes:
+                size_of(name)
+        except MapError as error:
+            raise error.at("sizes") from None
+        return fit(self.parsed, tensors, objects, size_of, self.sizes, encodings)
+
+    def _size(self, name: str, size_of: Any, path: str) -> int:
+        if name.startswith(PREFIX):
+            return config_size(path, name.removeprefix(PREFIX))
+        if name not in self.sizes:
+            near = "".join(f"Did you mean {each!r}? " for each in similar(name, self.sizes))
+            raise MapError(
+                f"The size {name} is not given.",
+                f"{near}Give it: --size {name}=N, in Python sizes={{{name!r}: N}}.",
+            )
+        size = self.sizes[name]
+        return size if isinstance(size, int) else parse_expression(size).integer(size_of)
+
+    def report(
+        self, found: Fit, tensors: Mapping[str, About], objects: Collection[str]
+    ) -> MapReport:
+        """Return the report of a fit."""
+        sources: list[set[tuple[int, ...]]] = [set() for _ in self.parsed]
+        targets: list[set[tuple[int, ...]]] = [set() for _ in self.parsed]
+        for target in found.plan.targets:
+            for piece in target.pieces:
+                sources[piece.rule].add(tensors[piece.source.key][1])
+                targets[piece.rule].add(target.shape)
+        for key, number in found.plan.left_out.items():
+            if key in tensors:
+                sources[number].add(tensors[key][1])
+        rules = tuple(
+            RuleReport(
+                rule.text,
+                found.matches[number],
+                _shapes(sources[number]),
+                "nothing" if rule.target is None else _shapes(targets[number]),
+                not rule.has_arithmetic,
+            )
+            for number, rule in enumerate(self.parsed)
+        )
+        problems = [
+            f"{cause} {remedy}".strip()
+            for cause, remedy in zip(found.problems, found.remedies, strict=True)
+        ]
+        return MapReport(
+            rules,
+            tuple(problems),
+            len(tensors) + len(objects),
+            len(found.plan.targets) + len(found.renamed),
+            found.plan,
+        )
+
+
+def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, About], list[str]]:
+    """Return the tensors of a checkpoint, and the keys that are objects."""
+    tensors = reader.entries().slices.tensors
+    faults = reader.faults
+    found = {
+        key: (tensors.dtype(row), tensors.shape(row))
+        for row, key in enumerate(tensors.keys)
+        if key not in faults
+    }
+    return found, [key for key in faults if key not in found]
+
+
+def shipped_maps() -> list[str]:
+    """Return the names of the shipped maps, in order."""
+    folder = resources.files("shardvar.maps")
+    return sorted(
+        each.name.removesuffix(_ENDING) for each in folder.iterdir() if each.name.endswith(_ENDING)
+    )
+
+
+def _shipped(name: str) -> bytes:
+    return resources.files("shardvar.maps").joinpath(name + _ENDING).read_bytes()
+
+
+def _read_file(path: str, is_name: bool) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MOST_NBYTES + 1)
+    except (OSError, ValueError) as error:
+        near = similar(path, shipped_maps(), 3) if is_name else []
+        if is_name:
+            listed = " or ".join(map(repr, near))
+            remedy = (
+                f"Did you mean {listed}?" if near else "`shardvar maps` lists the shipped maps."
+            )
+            raise MapError(f"There is no map {path!r}.", remedy) from None
+        what = getattr(error, "strerror", None) or str(error)
+        raise MapError(f"The map {path} cannot be read: {what}.", "Give another path.") from None
+    if len(content) > _MOST_NBYTES:
+        raise MapError(f"The map {path} has more than {_MOST_NBYTES:,} bytes.", "Split it.")
+    return content
+
+
+def _check_size(name: Any, size: Any) -> None:
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise MapError(f"{name!r} is not the name of a size.", "Write letters, digits and _.")
+    if isinstance(size, bool) or not isinstance(size, int | str):
+        if not hasattr(size, "__index__") or isinstance(size, bool):
+            raise MapError(
+                f"The size {name} is {size!r}, not an integer.",
+                "Give an integer, an expression, or 'config:NAME'.",
+            )
+    if isinstance(size, str):
+        try:
+            parse_expression(size)
+        except MapError as error:
+            raise MapError(f"The size {name}: {error.cause}", error.remedy) from None
+
+
+def _inverse(number: int, rule: Rule) -> str:
+    """The rule with its sides exchanged."""
+    obstacle = (
+        "nothing"
+        if rule.target is None
+        else "also"
+        if rule.is_again
+        else "else"
+        if rule.fill is not None
+        else "times or plus"
+        if rule.has_arithmetic
+        else ""
+    )
+    if obstacle or rule.target is None:
+        raise MapError(
+            f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {obstacle!r}.",
+            "Write the way back by hand.",
+        )
+    return f"{_written(rule.target)} -> {_written(rule.source)}"
+
+
+def _written(side: Side) -> str:
+    return side.text
+
+
+def _shapes(shapes: Collection[tuple[int, ...]]) -> str:
+    """The shapes of some tensors: the first, and dots if there are others."""
+    if not shapes:
+        return "-"
+    return human_shape(min(shapes)) + (" ..." if len(shapes) > 1 else "")

@@ -1,0 +1,121 @@
+"""Maps on arrays in memory: the plain meaning of a plan, and random rules with what they mean."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardvar.errors import MapError
+from shardvar.maps.map import Map
+from shardvar.maps.plan import MapPlan, Piece, View
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def _of(view: View, piece: Piece, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[k] the elements of a piece, by their coordinates, one index at a time."""
+    at = [np.full(piece.shape, first, dtype=np.int64) for first in view.start]
+    for number, (axis, step) in enumerate(view.steps):
+        if axis >= 0:
+            counted = np.arange(piece.shape[number]) * step
+            at[axis] = at[axis] + counted.reshape([-1] + [1] * (len(piece.shape) - number - 1))
+    return tuple(at) if at else ()
+
+
+def carry_out(plan: MapPlan, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the targets of a plan, element by element."""
+    found = {}
+    for target in plan.targets:
+        dtype = arrays[target.pieces[0].source.key].dtype
+        made = np.zeros(target.shape, dtype)
+        if target.fill is not None:
+            made[...] = np.frombuffer(target.fill, dtype)[0]
+        for piece in target.pieces:
+            source = arrays[piece.source.key]
+            value = source[_of(piece.source, piece, source)].reshape(piece.shape)
+            if piece.arithmetic is not None:
+                value = value.astype(np.float32)
+                for factor in piece.arithmetic.factors:
+                    other = arrays[factor.key]
+                    value = value * other[_of(factor, piece, other)].astype(np.float32)
+                value = value * np.float32(piece.arithmetic.times)
+                value = (value + np.float32(piece.arithmetic.plus)).astype(dtype)
+            made[_of(piece.target, piece, made)] = value
+        found[target.key] = made
+    return found
+
+
+def map_arrays(given: Map, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+    """Return what a map makes of arrays; ``MapError`` with all problems."""
+    tensors = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
+    found = given.fit(tensors, (), {}, "nowhere")
+    if found.problems:
+        raise MapError("; ".join(found.problems))
+    return carry_out(found.plan, arrays)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A random rule, the arrays that it takes, and the ones that it makes."""
+
+    rule: str
+    sizes: dict[str, int]
+    sources: dict[str, np.ndarray[Any, Any]]
+    targets: dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class _Side:
+    key: list[str]
+    axes: list[list[str]]
+
+    def text(self, prefix: str) -> str:
+        named = "".join(f".{{{name}}}" for name in self.key)
+        axes = [
+            f"({' '.join(axis)})" if len(axis) > 1 else "".join(axis) or "1" for axis in self.axes
+        ]
+        return f"{prefix}{named}[{' '.join(axes)}]"
+
+    def arrays(
+        self, prefix: str, full: np.ndarray[Any, Any], names: list[str]
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """The tensors of this side, of which ``full`` has all elements, an axis for each name."""
+        from einops import rearrange
+
+        axes = [f"({' '.join(axis)})" if axis else "1" for axis in self.axes]
+        pattern = f"{' '.join(names)} -> {' '.join([*self.key, *axes])}"
+        moved = rearrange(full, pattern)
+        found = {}
+        for at in product(*(range(extent) for extent in moved.shape[: len(self.key)])):
+            found[prefix + "".join(f".{number}" for number in at)] = np.array(moved[at], order="C")
+        return found
+
+
+@st.composite
+def _sides(draw: st.DrawFn, names: list[str]) -> _Side:
+    order = draw(st.permutations(names))
+    in_key = draw(st.integers(0, min(2, len(names))))
+    axes: list[list[str]] = []
+    for name in order[in_key:]:
+        if axes and draw(st.booleans()):
+            axes[-1].append(name)
+        else:
+            if draw(st.integers(0, 9)) == 0:
+                axes.append([])
+            axes.append([name])
+    return _Side(order[:in_key], axes)
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> Example:
+    """Rules that move elements: up to six indices, in keys and in axes, grouped in any way."""
+    names = list("abcdef")[: draw(st.integers(1, 6))]
+    sizes = {name: draw(st.integers(1, 4)) for name in names}
+    dtype = draw(st.sampled_from(["int8", "float16", "float32", "int64", "complex128"]))
+    full = np.arange(np.prod([*sizes.values()])).astype(dtype).reshape([*sizes.values()])
+    source, target = draw(_sides(names)), draw(_sides(names))
+    rule = f"{source.text('x')} -> {target.text('y')}"
+    return Example(rule, sizes, source.arrays("x", full, names), target.arrays("y", full, names))

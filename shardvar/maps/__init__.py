@@ -7,11 +7,11 @@ splitting, fusing, interleaving, padding and joining ranks are one notation, tha
 
 Read it in this order:
 
-    syntax        what a rule says                      expressions     sizes
-    keys          which keys a rule matches
-    extents       the extents of indices
-    fitting       which source elements make which target elements
-    proof         each is used once, and each is filled once
+    syntax        what a rule says                      parsing, expressions
+    keys          which keys a rule matches             matching
+    extents       the extents of indices                config
+    fitting       what each rule takes, and makes       placing, drafts, targets, fills
+    proof         each element is used once, and each is filled once
     plan          the result, which the engine carries out
-    map           a map, its file and its report        config, fills   numbers from elsewhere
+    map           a map, its file and its inverse       report
 """

@@ -53,12 +53,10 @@ class Expression:
         0.125
         """
         try:
-            value = _real(self.tree, size_of)
-        except (ArithmeticError, ValueError):
-            value = complex(0, 1)
-        if isinstance(value, complex):
-            raise MapError(f"The constant {self.text!r} has no value.", "Give another one.")
-        return value
+            return float(_real(self.tree, size_of))
+        except (ArithmeticError, TypeError, ValueError):
+            cause = f"The constant {self.text!r} has no value."
+            raise MapError(cause, "Give another one.") from None
 
 
 def parse_expression(text: str) -> Expression:

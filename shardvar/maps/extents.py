@@ -5,7 +5,7 @@ An index has a *full* extent on each side, and a *selected* one, which both side
 extent on the sides that have ``@``, or on both if none has.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -194,7 +194,7 @@ def solve(axis: Axis, extent: int, full: Callable[[str], int | None], where: str
     return {name: known[name] for name in axis}
 
 
-def split_number(number: int, axis: Axis, full: dict[str, int]) -> dict[str, int]:
+def split_number(number: int, axis: Axis, full: Mapping[str, int]) -> dict[str, int]:
     """Return the indices that make a number; the first one is as large as it must be.
 
     >>> split_number(26, ("b", "p"), {"p": 6})

@@ -24,7 +24,7 @@ def match_keys(
 ) -> Iterator[tuple[str, list[tuple[int, Values]]]]:
     """Yield each key with the patterns that match it, each as its position and the parts' values.
 
-    >>> from shardvar.maps.syntax import parse_rule
+    >>> from shardvar.maps.parsing import parse_rule
     >>> pattern = parse_rule("h.{l}.{s:q|k} -> x.{l}.{s:a|b}").source.key
     >>> list(match_keys([pattern], ["h.10.k", "h.01.q"]))
     [('h.10.k', [(0, (10, 1))]), ('h.01.q', [])]
@@ -54,7 +54,7 @@ def match_keys(
 def write_key(key: Key, values: Iterable[int | str]) -> str:
     """Return the key whose parts have some values: a number, the position of a word, or a text.
 
-    >>> from shardvar.maps.syntax import parse_rule
+    >>> from shardvar.maps.parsing import parse_rule
     >>> write_key(parse_rule("x -> h.{l}.{s:q|k}").target.key, [3, 1])
     'h.3.k'
     """

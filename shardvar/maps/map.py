@@ -12,21 +12,23 @@ A map file is TOML:
 ``shardvar/maps/*.toml`` are maps that are shipped, and found by their names.
 """
 
+import operator
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Protocol, Self
 
 from shardvar.errors import ArgumentTypeError, MapError
 from shardvar.maps.config import PREFIX, config_size
+from shardvar.maps.drafts import About
 from shardvar.maps.expressions import NAME, parse_expression
-from shardvar.maps.fitting import About, Fit, fit
-from shardvar.maps.plan import MapPlan
-from shardvar.maps.proof import MOST_PROBLEMS
-from shardvar.maps.syntax import Rule, Side, parse_rule
-from shardvar.pictures.words import human_shape, similar
+from shardvar.maps.fitting import Fit, fit
+from shardvar.maps.parsing import parse_rule
+from shardvar.maps.report import MapReport, report_of
+from shardvar.maps.syntax import Rule
+from shardvar.pictures.words import similar
 
 _ENDING = ".toml"
 _MOST_NBYTES = 16 << 20
@@ -50,72 +52,6 @@ class MappedCheckpoint(Protocol):
 
     def entries(self) -> Any:
         """Return its entries."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleReport:
-    """What one rule does with a checkpoint."""
-
-    rule: str
-    """The rule."""
-    matches: int
-    """The number of keys that it matches."""
-    source: str
-    """The shapes of the tensors that it takes, as text."""
-    target: str
-    """The shapes of the tensors that it fills, as text."""
-    is_exact: bool
-    """True if it moves bits, False if it computes."""
-
-
-@dataclass(frozen=True, slots=True)
-class MapReport:
-    """What a map does with a checkpoint. ``str`` prints it as a table."""
-
-    rules: tuple[RuleReport, ...]
-    """One report a rule."""
-    problems: tuple[str, ...]
-    """What is wrong, a sentence each; empty if the map fits."""
-    num_sources: int
-    """The number of keys of the checkpoint."""
-    num_targets: int
-    """The number of tensors that it makes."""
-    plan: MapPlan = field(repr=False)
-    """Which source elements make which target elements."""
-
-    @property
-    def ok(self) -> bool:
-        """True if every source element is used once, and every target element is filled once."""
-        return not self.problems
-
-    @property
-    def is_exact(self) -> bool:
-        """True if no rule that matches computes: bits are moved, and nothing is rounded."""
-        return all(rule.is_exact for rule in self.rules if rule.matches)
-
-    def lines(self) -> list[str]:
-        """Return the table of rules, and what is wrong or that nothing is."""
-        width = min(max([len(rule.rule) for rule in self.rules], default=4), 90)
-        lines = [f"    {'rule':<{width}}  {'keys':>6}  from -> to"]
-        for number, rule in enumerate(self.rules):
-            what = "" if rule.is_exact else "  (rounded)"
-            shapes = f"{rule.source} -> {rule.target}" if rule.matches else "-"
-            lines.append(
-                f"{number + 1:>3} {rule.rule:<{width}}  {rule.matches:>6,}  {shapes}{what}"
-            )
-        lines += lines_of_problems(self.problems)
-        if self.ok:
-            lines.append("Every source element is used once, and every target element filled once.")
-        return lines
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-
-def lines_of_problems(problems: Sequence[str]) -> list[str]:
-    """Return the first problems, and the number of the others."""
-    more = len(problems) - MOST_PROBLEMS
-    return [*problems[:MOST_PROBLEMS], *([f"... and {more:,} more"] if more > 0 else [])]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -172,14 +108,12 @@ class Map:
                 raise ArgumentTypeError(
                     f"A rule is a text, not {type(rule).__name__}.", "Write 'KEY -> KEY'."
                 )
-        sizes = dict(sizes or {})
-        for name, size in sizes.items():
-            _check_size(name, size)
+        sizes = {name: _size(name, size) for name, size in (sizes or {}).items()}
         parsed = tuple(map(parse_rule, listed))
-        for number, rule in enumerate(parsed):
-            if exact and rule.has_arithmetic:
+        for number, each in enumerate(parsed):
+            if exact and each.has_arithmetic:
                 raise MapError(
-                    f"Rule {number + 1}, {rule.text!r}, computes, and the map is exact.",
+                    f"Rule {number + 1}, {each.text!r}, computes, and the map is exact.",
                     "Remove the rule, or 'exact = true'.",
                 )
         for name, value in (
@@ -229,7 +163,7 @@ class Map:
             raise MapError(
                 f"{path} has {unknown[0]!r}.", "A map has about, rules, sizes and exact."
             )
-        kinds = {
+        kinds: dict[str, tuple[type, Any]] = {
             "about": (str, ""),
             "rules": (list, None),
             "sizes": (dict, {}),
@@ -237,7 +171,7 @@ class Map:
         }
         values = {name: table.get(name, default) for name, (_, default) in kinds.items()}
         for name, value in values.items():
-            if not isinstance(value, kinds[name][0]):  # type: ignore[arg-type]
+            if not isinstance(value, kinds[name][0]):
                 what = f"has no {name!r}" if value is None else f"has {value!r} as {name!r}"
                 raise MapError(f"{path} {what}.", "Write rules = ['KEY -> KEY', ...].")
         try:
@@ -293,7 +227,7 @@ class Map:
         """
         tensors, objects = facts_of(reader)
         found = self.fit(tensors, objects, reader.encodings, reader.path)
-        return self.report(found, tensors, objects)
+        return report_of(self.parsed, found, tensors, len(objects))
 
     def fit(
         self,
@@ -336,41 +270,6 @@ class Map:
             )
         size = self.sizes[name]
         return size if isinstance(size, int) else parse_expression(size).integer(size_of)
-
-    def report(
-        self, found: Fit, tensors: Mapping[str, About], objects: Collection[str]
-    ) -> MapReport:
-        """Return the report of a fit."""
-        sources: list[set[tuple[int, ...]]] = [set() for _ in self.parsed]
-        targets: list[set[tuple[int, ...]]] = [set() for _ in self.parsed]
-        for target in found.plan.targets:
-            for piece in target.pieces:
-                sources[piece.rule].add(tensors[piece.source.key][1])
-                targets[piece.rule].add(target.shape)
-        for key, number in found.plan.left_out.items():
-            if key in tensors:
-                sources[number].add(tensors[key][1])
-        rules = tuple(
-            RuleReport(
-                rule.text,
-                found.matches[number],
-                _shapes(sources[number]),
-                "nothing" if rule.target is None else _shapes(targets[number]),
-                not rule.has_arithmetic,
-            )
-            for number, rule in enumerate(self.parsed)
-        )
-        problems = [
-            f"{cause} {remedy}".strip()
-            for cause, remedy in zip(found.problems, found.remedies, strict=True)
-        ]
-        return MapReport(
-            rules,
-            tuple(problems),
-            len(tensors) + len(objects),
-            len(found.plan.targets) + len(found.renamed),
-            found.plan,
-        )
 
 
 def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, About], list[str]]:
@@ -416,20 +315,25 @@ def _read_file(path: str, is_name: bool) -> bytes:
     return content
 
 
-def _check_size(name: Any, size: Any) -> None:
+def _size(name: Any, size: Any) -> int | str:
+    """A size: an integer, NumPy's too, or an expression."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise MapError(f"{name!r} is not the name of a size.", "Write letters, digits and _.")
-    if isinstance(size, bool) or not isinstance(size, int | str):
-        if not hasattr(size, "__index__") or isinstance(size, bool):
-            raise MapError(
-                f"The size {name} is {size!r}, not an integer.",
-                "Give an integer, an expression, or 'config:NAME'.",
-            )
     if isinstance(size, str):
         try:
             parse_expression(size)
         except MapError as error:
             raise MapError(f"The size {name}: {error.cause}", error.remedy) from None
+        return size
+    try:
+        if isinstance(size, bool):
+            raise TypeError
+        return operator.index(size)
+    except TypeError:
+        raise MapError(
+            f"The size {name} is {size!r}, not an integer.",
+            "Give an integer, an expression, or 'config:NAME'.",
+        ) from None
 
 
 def _inverse(number: int, rule: Rule) -> str:
@@ -450,15 +354,4 @@ def _inverse(number: int, rule: Rule) -> str:
             f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {obstacle!r}.",
             "Write the way back by hand.",
         )
-    return f"{_written(rule.target)} -> {_written(rule.source)}"
-
-
-def _written(side: Side) -> str:
-    return side.text
-
-
-def _shapes(shapes: Collection[tuple[int, ...]]) -> str:
-    """The shapes of some tensors: the first, and dots if there are others."""
-    if not shapes:
-        return "-"
-    return human_shape(min(shapes)) + (" ..." if len(shapes) > 1 else "")
+    return f"{rule.target.text} -> {rule.source.text}"

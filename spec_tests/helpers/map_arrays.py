@@ -53,7 +53,7 @@ def map_arrays(given: Map, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
     tensors = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
     found = given.fit(tensors, (), {}, "nowhere")
     if found.problems:
-        raise MapError("; ".join(found.problems))
+        raise MapError("; ".join(problem.cause for problem in found.problems))
     return carry_out(found.plan, arrays)
 
 

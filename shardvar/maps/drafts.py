@@ -1,0 +1,242 @@
+"""Drafts: what a rule takes from one tensor to one target, before the target's shape is known."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from shardvar.errors import MapError
+from shardvar.layout.dtypes import is_whole
+from shardvar.maps.extents import Extents, SizeOf, shift_of
+from shardvar.maps.keys import write_key
+from shardvar.maps.matching import Match
+from shardvar.maps.placing import Placed, blocks, expand, merge, place
+from shardvar.maps.plan import Arithmetic, Piece
+from shardvar.maps.proof import Use
+from shardvar.maps.syntax import ELLIPSIS, Axis, Number, Rule, Side, Text, Words
+
+About = tuple[str, tuple[int, ...]]
+"""The dtype and the shape of a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRule:
+    """A rule with all that does not depend on a tensor."""
+
+    number: int
+    """Its position."""
+    rule: Rule
+    """The rule."""
+    extents: Extents
+    """The extents that its text and the sizes give."""
+    size_of: SizeOf
+    """Gives the sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a rule takes from one tensor to one target."""
+
+    fitted: FittedRule
+    """The rule."""
+    match: Match
+    """The source tensor."""
+    dtype: str
+    """Its dtype."""
+    target: str
+    """The key of the target."""
+    axes: tuple[Axis, ...]
+    """The target's axes."""
+    fixed: Mapping[str, int]
+    """The indices that have one value, from the start of each range."""
+    selected: Mapping[str, int]
+    """The extents of the others, which both sides share."""
+    full: Mapping[str, int | None]
+    """The full extents of the target's indices, as far as they are known."""
+    source: Placed
+    """The source's axes."""
+
+    @property
+    def number(self) -> int:
+        """The position of the rule."""
+        return self.fitted.number
+
+    def use(self) -> Use:
+        """Return what it holds of the source."""
+        names = {name for axis in self.source.axes for name in axis}
+        fixed = {name: value for name, value in self.fixed.items() if name in names}
+        is_again = self.fitted.rule.is_again
+        return self.source.use(self.number, fixed, self.selected, is_again=is_again)
+
+    def extent(self, axis: int) -> int | None:
+        """Return the extent of an axis of the target, if it is known."""
+        mine = self.axes[axis]
+        if mine in self.source.cut:
+            return self.source.cut[mine]
+        sizes = [self.full[name] for name in mine]
+        return None if None in sizes else prod(size for size in sizes if size is not None)
+
+    def free(self) -> list[str]:
+        """Return the indices of its piece, in the order of the target."""
+        return [
+            name
+            for axis in self.axes
+            for name in axis
+            if name not in self.fixed and name in self.selected
+        ]
+
+
+def draft_tensor(
+    fitted: FittedRule,
+    match: Match,
+    about: About,
+    placed: Placed,
+    selected: Mapping[str, int],
+    counts: Mapping[str, int],
+) -> Iterator[Draft]:
+    """Yield the drafts of one tensor: one for each target, and for each block that is cut.
+
+    ``selected`` are the extents of the indices of the source's axes, ``counts`` those of its key.
+    """
+    target = fitted.rule.target
+    if target is None:
+        return
+    axes, extents = expand(target.axes, placed), fitted.extents
+    shared = {**counts, **selected}
+    full = {name: extents.full(name, True, shared.get(name)) for axis in axes for name in axis}
+    # Indices of the source's axes that are in the target's key: one target for each value.
+    unstacked = [name for name in target.key.indices() if name in selected]
+    for values in product(*(range(selected[name]) for name in unstacked)):
+        at = {**match.indices, **dict(zip(unstacked, values, strict=True))}
+        key = target_key(fitted, match, at, shared)
+        for block, extents_of_block in blocks(placed, selected):
+            both = {**shared, **extents_of_block}
+            yield Draft(fitted, match, about[0], key, axes, {**at, **block}, both, full, placed)
+
+
+def target_key(
+    fitted: FittedRule, match: Match, at: Mapping[str, int], counts: Mapping[str, int]
+) -> str:
+    """Return the target's key for the indices ``at``."""
+    target, extents = fitted.rule.target, fitted.extents
+    given = list[int | str]()
+    for part in () if target is None else target.key.parts:
+        if isinstance(part, str):
+            continue
+        if isinstance(part, Text):
+            given.append(match.texts[part.name])
+            continue
+        axis = part.axis if isinstance(part, Number) else (part.name,)
+        number = 0
+        for place_in_axis, name in enumerate(axis):
+            bounds, full = extents.bounds(name, True), extents.full(name, True, counts.get(name))
+            value = bounds.start + at.get(name, 0)
+            if place_in_axis and full is None:
+                raise MapError(
+                    f"The size of {name} in {{({' '.join(axis)})}} is not known.",
+                    f"Give {name} in sizes, or --size {name}=N.",
+                )
+            limits = [bounds.stop, full if place_in_axis or isinstance(part, Words) else None]
+            past = [limit for limit in limits if limit is not None and value >= limit]
+            if past:
+                raise MapError(
+                    f"{match.key!r} has {name} = {value}, and the target has {min(past)} of it.",
+                    f"Choose another range of {name}, or another size.",
+                )
+            number = number * (full or 1) + value
+        shift = shift_of(part, fitted.size_of) if isinstance(part, Number) else 0
+        given.append(number + shift)
+        if number + shift < 0:
+            raise MapError(
+                f"{match.key!r} would get the number {number + shift}.", "Add to it in the rule."
+            )
+    return "" if target is None else write_key(target.key, given)
+
+
+def piece_of(
+    draft: Draft, target: Placed, tensors: Mapping[str, About]
+) -> tuple[Piece, list[tuple[str, Use]]]:
+    """Return the piece of a draft whose target has all extents, and the uses of its factors."""
+    rule, size_of, free = draft.fitted.rule, draft.fitted.size_of, draft.free()
+    counts = [draft.selected[name] for name in free]
+    views = [
+        draft.source.view(draft.match.key, draft.fixed, free),
+        target.view(draft.target, draft.fixed, free),
+    ]
+    if not rule.has_arithmetic:
+        shape, (taken, filled) = merge(counts, views)
+        return Piece(draft.number, shape, taken, filled), []
+    uses = []
+    for side in rule.factors:
+        key, factor = _factor(draft, side, tensors)
+        views.append(factor.view(key, draft.fixed, free))
+        names = {name for axis in factor.axes for name in axis}
+        fixed = {name: value for name, value in draft.fixed.items() if name in names}
+        uses.append((key, factor.use(draft.number, fixed, draft.selected, is_again=True)))
+    times = prod((each.real(size_of) for each in rule.times), start=1.0)
+    plus = 0.0 if rule.plus is None else rule.plus.real(size_of)
+    shape, (taken, filled, *rest) = merge(counts, views)
+    return Piece(draft.number, shape, taken, filled, Arithmetic(tuple(rest), times, plus)), uses
+
+
+def _factor(draft: Draft, side: Side, tensors: Mapping[str, About]) -> tuple[str, Placed]:
+    """The key and the axes of a factor, whose indices are the source's."""
+    starts = {name: bounds.start for name, bounds in draft.fitted.extents.source.items()}
+    full = draft.source.full
+    given = list[int | str]()
+    for part in side.key.parts:
+        if isinstance(part, str | Text):
+            continue
+        number = 0
+        for name in part.axis if isinstance(part, Number) else (part.name,):
+            number = number * full.get(name, 1) + starts.get(name, 0) + draft.fixed.get(name, 0)
+        shift = shift_of(part, draft.fitted.size_of) if isinstance(part, Number) else 0
+        given.append(number + shift)
+    key = write_key(side.key, given)
+    if key not in tensors:
+        raise MapError(
+            f"The factor {key!r} of {draft.match.key!r} is not in the checkpoint.",
+            "Correct its name in the rule.",
+        )
+    dtype, shape = tensors[key]
+    if "float" not in dtype:
+        raise MapError(f"The factor {key!r} is of dtype {dtype}.", "Factors are floats.")
+    placed, _ = place(side, shape, key, full.get, {})
+    return key, Placed(placed.axes, placed.full, starts)
+
+
+def check_kind(rule: Rule, key: str, dtype: str, encoding: str | None) -> None:
+    """Raise ``MapError`` if the elements of a tensor cannot be moved, or computed with."""
+    source, target = rule.source, rule.target
+    if target is None:
+        return
+    is_renamed = source.axes == target.axes and not (
+        rule.has_arithmetic or source.ranges or target.ranges
+    )
+    if is_renamed:
+        return
+    if is_whole(dtype):
+        raise MapError(
+            f"{key!r} is of dtype {dtype}, which is never cut or moved.", "Only rename it."
+        )
+    if rule.has_arithmetic and "float" not in dtype:
+        raise MapError(
+            f"{key!r} is of dtype {dtype}, and arithmetic is for floating-point numbers.",
+            "Cast it before, or leave the arithmetic out.",
+        )
+    if encoding is not None and not _keeps_last(rule, target):
+        raise MapError(
+            f"{key!r} consists of blocks of {encoding} along its last axis, which the rule changes.",
+            "Dequantize first: dequantize=True (--dequantize).",
+        )
+
+
+def _keeps_last(rule: Rule, target: Side) -> bool:
+    """Return True if a rule leaves the last axis of its tensors as it is."""
+    last = rule.source.axes[-1:]
+    if last != target.axes[-1:] or not last or rule.has_arithmetic:
+        return False
+    is_one = last[0] == ELLIPSIS or len(last[0]) == 1
+    return is_one and not any(
+        name in side.ranges for side in (rule.source, target) for name in last[0]
+    )

@@ -1,0 +1,352 @@
+"""Read a rule from its text, and refuse what breaks the grammar (``maps.syntax``)."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+from shardvar.errors import MapError
+from shardvar.maps.expressions import NAME, Expression, parse_expression, read_expression
+from shardvar.maps.syntax import ELLIPSIS, Axis, Key, Number, Part, Range, Rule, Side, Text, Words
+
+_PLAIN = re.compile(r"""[^\s\[\]{}'"`]+""")
+_TEXTS = {"*": r"[^./]+", "**": r".+"}
+_LONGEST = 10_000
+"""Characters of a rule."""
+_MOST_INDICES = 32
+"""Indices of a side, as NumPy has axes."""
+_GRAMMAR = "Write 'KEY[axes] -> KEY[axes]', such as 'h.{l}.w[i o] -> layers.{l}.w[o i]'."
+
+
+def parse_rule(text: str) -> Rule:
+    """Return the rule of a text; ``MapError`` says where it breaks the grammar.
+
+    >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]")
+    >>> rule.source.axes, rule.target.axes
+    ((('a', 'b'), ('i',)), (('l',), ('b', 'a'), ('i',)))
+    """
+    if len(text) > _LONGEST:
+        raise MapError(f"A rule has {len(text):,} characters.", f"At most {_LONGEST:,} are read.")
+    try:
+        return _parse(text.strip())
+    except MapError as error:
+        raise MapError(f"The rule {text.strip()!r}: {error.cause}", error.remedy) from None
+
+
+def _parse(text: str) -> Rule:
+    reader = _Reader(text)
+    is_again = reader.word("also")
+    source = reader.side()
+    factors, times, plus = [], [], None
+    while not reader.word("->"):
+        if reader.word("times"):
+            if reader.is_constant():
+                times.append(reader.expression())
+            else:
+                factors.append(reader.side())
+        elif plus is None and reader.word("plus"):
+            plus = reader.expression()
+        elif reader.is_at_end():
+            raise MapError("' -> ' is missing.", _GRAMMAR)
+        else:
+            raise reader.unexpected("'->', '@', 'times' or 'plus'")
+        if plus is not None and not reader.sees("->"):
+            raise reader.unexpected("'->': 'plus' comes last")
+    if reader.word("nothing"):
+        target, fill = None, None
+    else:
+        target = reader.side()
+        fill = reader.rest() if reader.word("else") else None
+        if fill == "":
+            raise MapError("'else' has no number.", "Write 'else 0'.")
+    if not reader.is_at_end():
+        raise reader.unexpected("the end of the rule")
+    if target is not None:
+        source, target = _with_texts(source, target), _with_texts(target, source)
+    rule = Rule(text, source, target, is_again, tuple(factors), tuple(times), plus, fill)
+    _check(rule)
+    return rule
+
+
+def _with_texts(side: Side, other: Side) -> Side:
+    """The side, where ``{x}`` is the text that the other side has as ``{x:*}``."""
+    texts = {part.name: part for part in other.key.parts if isinstance(part, Text)}
+    parts = tuple(
+        texts.get(part.axis[0], part)
+        if isinstance(part, Number) and len(part.axis) == 1 and part.shift.text == "0"
+        else part
+        for part in side.key.parts
+    )
+    return replace(side, key=replace(side.key, parts=parts))
+
+
+class _Reader:
+    """A text, and how far it was read."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def is_at_end(self) -> bool:
+        """Return True if only spaces are left."""
+        return not self.text[self.at :].strip()
+
+    def sees(self, word: str) -> bool:
+        """Return True if the next word is ``word``."""
+        left = self.text[self.at :].lstrip()
+        return left.startswith(word) and (len(left) == len(word) or left[len(word)].isspace())
+
+    def word(self, word: str) -> bool:
+        """Step over a word if it is the next one, and return True."""
+        if not self.sees(word):
+            return False
+        self.at += self.text[self.at :].index(word) + len(word)
+        return True
+
+    def rest(self) -> str:
+        """Return all that is left."""
+        left, self.at = self.text[self.at :].strip(), len(self.text)
+        return left
+
+    def unexpected(self, expected: str) -> MapError:
+        """Return the error for something else than what is expected."""
+        left = self.text[self.at :].strip()
+        return MapError(f"Expected {expected}, found {left[:40] or 'its end'!r}.", _GRAMMAR)
+
+    def is_constant(self) -> bool:
+        """Return True if a number or an expression follows, not a key with its axes."""
+        left = self.text[self.at :].lstrip()
+        found = _PLAIN.match(left)
+        is_key = found is not None and left[found.end() : found.end() + 1] in ("[", "{", "'", '"')
+        return not is_key and left[:1] not in ("{", "'", '"', "")
+
+    def expression(self) -> Expression:
+        """Read an expression."""
+        # The sign of an arrow is not a minus.
+        arrow = re.compile(r"\s->(\s|$)").search(self.text, self.at)
+        stop = len(self.text) if arrow is None else arrow.start()
+        expression, left = read_expression(self.text[self.at : stop])
+        self.at = stop - len(left)
+        return expression
+
+    def side(self) -> Side:
+        """Read a key, its axes and its ranges."""
+        self.at += len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
+        begin = self.at
+        key = self.key()
+        axes: tuple[Axis, ...] = (ELLIPSIS,)
+        if self.text[self.at : self.at + 1] == "[":
+            axes = self.axes()
+        ranges: dict[str, Range] = {}
+        if self.text[self.at :].lstrip().startswith("@"):
+            self.at = self.text.index("@", self.at) + 1
+            ranges = self.ranges()
+        return Side(self.text[begin : self.at].strip(), key, axes, ranges)
+
+    def key(self) -> Key:
+        """Read a key: texts, quoted texts and parts, without a space between them."""
+        begin, parts = self.at, list[Part]()
+        while self.at < len(self.text) and not self.text[self.at].isspace():
+            character = self.text[self.at]
+            if character == "[":
+                break
+            if character in "'\"":
+                parts.append(self.quoted(character))
+            elif character == "{":
+                parts.append(self.part())
+            else:
+                found = _PLAIN.match(self.text, self.at)
+                if found is None:
+                    raise MapError(
+                        f"A key has {character!r} at character {self.at + 1}.",
+                        "Put the key in quotes: 'odd [key]'[a b].",
+                    )
+                parts.append(found[0])
+                self.at = found.end()
+        if not parts:
+            raise self.unexpected("a key")
+        joined = list[Part]()
+        for part in parts:
+            if isinstance(part, str) and joined and isinstance(joined[-1], str):
+                joined[-1] += part
+            else:
+                joined.append(part)
+        return Key(self.text[begin : self.at], tuple(joined))
+
+    def quoted(self, mark: str) -> str:
+        """Read a text in quotes; a doubled quote in it is one."""
+        found = re.compile(f"{mark}((?:[^{mark}]|{mark}{mark})*){mark}").match(self.text, self.at)
+        if found is None:
+            raise MapError("A quote is not closed.", f"Write {mark} at the end of the key.")
+        self.at = found.end()
+        return found[1].replace(mark * 2, mark)
+
+    def part(self) -> Part:
+        """Read ``{...}``."""
+        stop = self.text.find("}", self.at)
+        if stop < 0:
+            raise MapError("'{' is not closed.", "Write '}' after the part's name.")
+        inside = self.text[self.at + 1 : stop].strip()
+        self.at = stop + 1
+        name, colon, what = inside.partition(":")
+        if not colon:
+            return _number(inside)
+        if not NAME.fullmatch(name):
+            raise MapError(f"{{{inside}}} has no name.", "Write {name:a|b}.")
+        if what in _TEXTS:
+            return Text(name, _TEXTS[what])
+        words = tuple(what.split("|"))
+        if len(set(words)) < len(words):
+            raise MapError(f"{{{inside}}} has a word twice.", "Give each word once.")
+        return Words(name, words)
+
+    def axes(self) -> tuple[Axis, ...]:
+        """Read ``[...]``."""
+        stop = self.text.find("]", self.at)
+        if stop < 0:
+            raise MapError("'[' is not closed.", "Write ']' after the axes.")
+        inside = self.text[self.at + 1 : stop]
+        self.at = stop + 1
+        return _axes(inside)
+
+    def ranges(self) -> dict[str, Range]:
+        """Read ranges that commas separate."""
+        found: dict[str, Range] = {}
+        while True:
+            name = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=").match(self.text, self.at)
+            if name is None:
+                raise self.unexpected("'name=start:stop' after '@'")
+            if name[1] in found:
+                raise MapError(f"'@' has {name[1]!r} twice.", "Give each index one range.")
+            self.at = name.end()
+            found[name[1]] = self.range()
+            comma = re.compile(r"\s*,").match(self.text, self.at)
+            if comma is None:
+                return found
+            self.at = comma.end()
+
+    def range(self) -> Range:
+        """Read ``start:stop``, either of which may be left out, or one value."""
+        start = None if self.text[self.at :].lstrip().startswith(":") else self.expression()
+        colon = re.compile(r"\s*:").match(self.text, self.at)
+        if colon is None:
+            return Range(start, None, is_single=True)
+        self.at = colon.end()
+        left = self.text[self.at :].lstrip()
+        ends = not left or left[0] == "," or re.match(r"(->|times|plus|else)(\s|$)", left)
+        return Range(start, None if ends else self.expression(), is_single=False)
+
+
+def _number(inside: str) -> Number:
+    """The part ``{l}``, ``{l + 1}`` or ``{(b p)}``."""
+    found = re.fullmatch(r"\s*(\([^)]*\)|[A-Za-z_][A-Za-z0-9_]*)\s*(?:([-+])(.*))?", inside)
+    if found is None:
+        raise MapError(
+            f"{{{inside}}} is not a part of a key.", "Write {l}, {l+1}, {(b p)} or {s:a|b}."
+        )
+    axis = _axes(found[1])
+    if len(axis) != 1 or axis[0] in ((), ELLIPSIS):
+        raise MapError(f"{{{inside}}} is not one number.", "Write {l} or {(b p)}.")
+    shift = parse_expression(f"0 {found[2]} ({found[3]})" if found[2] else "0")
+    return Number(axis[0], shift)
+
+
+def _axes(inside: str) -> tuple[Axis, ...]:
+    """The axes of a text: names, groups, ``1`` and ``...``."""
+    axes, group, depth = list[Axis](), list[str](), 0
+    for token in re.findall(r"\(|\)|[^\s()]+", inside):
+        if token == "(":
+            depth += 1
+        elif token == ")":
+            depth -= 1
+            if depth < 0:
+                raise MapError(f"[{inside}] has a ')' too many.", "Remove it.")
+            if depth == 0:
+                if not group:
+                    raise MapError(f"[{inside}] has an empty group.", "Write names, or 1.")
+                axes.append(tuple(group))
+                group = []
+        elif token in ("...", "…"):
+            if depth:
+                raise MapError("'...' stands in a group.", "Put it outside of brackets.")
+            axes.append(ELLIPSIS)
+        elif token == "1":
+            if not depth:
+                axes.append(())
+        elif NAME.fullmatch(token) is None:
+            remedy = "Write names separated by spaces, such as [(n d) i]; their sizes go to sizes."
+            raise MapError(f"{token!r} is not the name of an axis.", remedy)
+        elif depth:
+            group.append(token)
+        else:
+            axes.append((token,))
+    if depth:
+        raise MapError(f"[{inside}] has a '(' that is not closed.", "Write ')'.")
+    if axes.count(ELLIPSIS) > 1:
+        raise MapError(f"[{inside}] has '...' twice.", "Write it once.")
+    return tuple(axes)
+
+
+def _check(rule: Rule) -> None:
+    """Raise ``MapError`` unless both sides have the same indices, each once."""
+    for side in (rule.source, rule.target, *rule.factors):
+        if side is not None:
+            _check_side(side)
+    for factor in rule.factors:
+        unknown = set(factor.indices()) - set(rule.source.indices())
+        if unknown or factor.key.texts():
+            which = ", ".join(sorted(unknown or factor.key.texts()))
+            raise MapError(
+                f"{factor.text!r} has {which}, which {rule.source.text!r} does not have.",
+                "A factor has indices of the source.",
+            )
+    if rule.target is None:
+        if rule.has_arithmetic or rule.is_again:
+            raise MapError("'nothing' takes no arithmetic and no 'also'.", "Leave them out.")
+        return
+    source, target = rule.source, rule.target
+    for side, other in ((source, target), (target, source)):
+        left = sorted(side.free() - other.free())
+        if left:
+            name = left[0]
+            verb = "is fixed by '@'" if name in other.indices() else "is missing"
+            raise MapError(
+                f"The index {name!r} of {side.text!r} {verb} on the other side.",
+                f"Both sides have the same indices. Add {name!r} there, or fix it here: "
+                f"@ {name}=0.",
+            )
+        if ELLIPSIS in side.axes and ELLIPSIS not in other.axes:
+            raise MapError(
+                f"{side.text!r} has '...' and {other.text!r} does not.",
+                "A key without brackets is [...]: write the axes of both sides, or of neither.",
+            )
+        texts = sorted(set(side.key.texts()) - set(other.key.texts()))
+        if texts:
+            raise MapError(
+                f"The text {{{texts[0]}}} of {side.key.text!r} is missing on the other side.",
+                "A part {name:*} is for renaming: write it on both sides.",
+            )
+
+
+def _check_side(side: Side) -> None:
+    names = [*side.indices(), *side.key.texts()]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise MapError(
+            f"{side.text!r} has the index {twice[0]!r} twice.",
+            "On one side each index stands once, in the key or among the axes.",
+        )
+    if len(names) > _MOST_INDICES:
+        raise MapError(f"{side.text!r} has {len(names)} indices.", f"At most {_MOST_INDICES}.")
+    unknown = sorted(set(side.ranges) - set(side.indices()))
+    if unknown:
+        raise MapError(
+            f"'@' has {unknown[0]!r}, which is not an index of {side.key.text!r}.",
+            f"Its indices are {', '.join(names) or 'none'}.",
+        )
+    for part, after in pairwise(side.key.parts):
+        if not isinstance(part, str | Words) and not isinstance(after, str | Words):
+            raise MapError(
+                f"Two parts of {side.key.text!r} follow each other.", "Put text between them."
+            )
+    if sum(isinstance(part, Text) and part.pattern == ".+" for part in side.key.parts) > 1:
+        raise MapError(f"{side.key.text!r} has two parts '**'.", "Any text can be in one only.")

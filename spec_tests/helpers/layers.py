@@ -15,7 +15,6 @@ FOUNDATION = (
     "maps",
     "wire",
     "storage",
-    "maps",
 )
 TOOL = ("formats", "engine", "verbs", "view", "cli")
 REFERENCE = (
@@ -70,10 +69,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "layout": ("errors", "limits", "pictures"),
     "layout.meshes": ("errors", "limits", "pictures", "layout"),
     "planning": ("errors", "limits", "layout", "pictures"),
-    "maps": ("errors", "limits", "layout", "planning", "pictures"),
+    "maps": ("errors", "limits", "layout", "planning", "pictures", "storage.local"),
     "wire": ("errors", "limits"),
     "storage": ("errors", "extras", "forks", "pictures.words", "_version"),
-    "maps": ("errors", "layout", "pictures.words", "storage.local"),
     "formats": (
         "errors",
         "extras",

@@ -19,6 +19,7 @@ from shardvar.layout.shard_counts import MinSizePartitioner as MinSizePartitione
 from shardvar.layout.shard_counts import fixed_size_partitioner as fixed_size_partitioner
 from shardvar.layout.shard_counts import min_max_variable_partitioner as min_max_variable_partitioner
 from shardvar.layout.shard_counts import variable_axis_size_partitioner as variable_axis_size_partitioner
+from shardvar.maps.map import Map as Map
 from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
 from shardvar.planning.policies import BalancedPolicy as BalancedPolicy
 from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy

@@ -66,6 +66,9 @@ class MappedSource(WrappedSource):
     pages: HeldPages = field(default_factory=HeldPages)
     """The parts of maps that were read."""
 
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """The keys of objects that the map renames, by their new names."""
+
     @property
     def inner(self) -> Source:
         """The source of the payloads."""
@@ -345,7 +348,10 @@ class MappedSource(WrappedSource):
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys that are not targets: a map makes tensors."""
-        return self.inner.objects([key for key in keys if key not in self.sources_of], form)
+        # Under the names that the map gives them.
+        asked = {self.renamed.get(key, key): key for key in keys if key not in self.sources_of}
+        found = self.inner.objects(list(asked), form)
+        return None if found is None else {asked[key]: each for key, each in found.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

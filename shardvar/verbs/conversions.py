@@ -69,9 +69,10 @@ def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, byt
     if isinstance(source, CastSource):
         entries = source.stored
         source = source.inner
-    if isinstance(source, MappedSource):
-        return source.stored, source.digest()
-    return entries, b""
+    made = b""
+    while isinstance(source, MappedSource):  # a map, and transposes of what it makes
+        entries, made, source = source.stored, made + source.digest(), source.inner
+    return entries, made
 
 
 def _transpose(

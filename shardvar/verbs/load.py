@@ -20,6 +20,7 @@ from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable
 from shardvar.verbs.arguments import strings_of
 from shardvar.verbs.locate import Path
+from shardvar.verbs.mapping import MapLike, as_map, map_reader
 from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
 
 _READ = (STRING, "bool")
@@ -34,6 +35,7 @@ def load(
     mmap: bool = False,
     verify: str = "auto",
     dequantize: bool | str = False,
+    map: MapLike | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the tensors of a checkpoint as arrays. Every payload is read, and its checksum
     compared.
@@ -58,6 +60,8 @@ def load(
     dequantize : bool or dtype, default False
         Return the numbers of quantised tensors (GGUF, FP8 with scales, MXFP4), as in
         ``open_checkpoint``.
+    map : Map, path_like or list of str, optional
+        A map between model families, as ``sv.Map``; ``keys`` are of the tensors that it makes.
 
     Returns
     -------
@@ -95,19 +99,21 @@ def load(
         raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
     # Find.
     with open_checkpoint(path, dequantize=dequantize) as reader, reader.explain_policy():
+        if map is not None:
+            reader = map_reader(reader, as_map(map))
         entries = _select(reader, keys)
         # Plan.
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors
         wanted = [key for key in tensors.keys if key not in mapped]
-        rows = np.array(list(map(tensors.rows().__getitem__, wanted)), dtype=np.int64)
+        rows = np.array([tensors.rows()[key] for key in wanted], dtype=np.int64)
         plan = plan_copies(entries.slices, tensors.take(rows).whole())
         # Move.
         for error in reader.source.storage_errors(wanted, only_read=verify == "auto").values():
             raise error
         loaded = mapped | dict(zip(wanted, read_arrays(plan, reader.source, entries), strict=True))
         # In the order of the keys, whichever way each value came.
-        return dict(zip(tensors.keys, map(loaded.__getitem__, tensors.keys), strict=True))
+        return {key: loaded[key] for key in tensors.keys}
 
 
 def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:

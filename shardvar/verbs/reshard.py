@@ -33,6 +33,7 @@ from shardvar.verbs.carried import find_objects, graph_left_out
 from shardvar.verbs.conversions import Conversions, stored_entries
 from shardvar.verbs.joining import open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
+from shardvar.verbs.mapping import MapLike, as_map, map_reader
 from shardvar.verbs.part_places import Join
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, open_found
@@ -63,6 +64,7 @@ def reshard(
     strip_prefix: str | None = None,
     rename: Mapping[str, str] | None = None,
     add_prefix: str | None = None,
+    map: MapLike | None = None,
     concat: Mapping[str, Join] | None = None,
     transpose: str | Iterable[str] | None = None,
     cast: Mapping[str, str] | str | None = None,
@@ -101,6 +103,10 @@ def reshard(
         New names by old ones: globs, or of old names regular expressions with ``re:`` in front.
     add_prefix : str, optional
         A prefix that all keys get.
+    map : Map, path_like or list of str, optional
+        A map between model families, as ``sv.Map``: itself, its file, the name of a shipped one, or
+        its rules. It sees the keys of ``source`` that ``filter`` and ``exclude`` take, and makes
+        the tensors that all other arguments see.
     concat : mapping of str to int or (Mesh, spec), optional
         For several sources: by globs of keys, the axis along which their parts follow each other,
         or a mesh and a spec, where source ``i`` has what device ``i`` holds. Copies must be the
@@ -154,7 +160,15 @@ def reshard(
     """
     check_policy(policy)
     check_progress(progress)
-    names = filter, exclude, strip_prefix, rename or {}, add_prefix
+    given = None if map is None else as_map(map)
+    if given is not None and keep_going:
+        raise ArgumentError(
+            "A map takes every tensor, so none is left out with keep_going.",
+            "Rescue the source first, then map it.",
+        )
+    # A map sees the keys that these take; the names of what it makes are no longer the source's.
+    kept = (filter, exclude) if given is None else (None, None)
+    names = *kept, strip_prefix, rename or {}, add_prefix
     changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
@@ -164,6 +178,10 @@ def reshard(
     else:
         opened = open_found(found[0], dequantize=dequantize)
     with opened as reader:
+        if given is not None:
+            # Of several sources, the keys were chosen before they were joined.
+            taken = None if len(found) > 1 else select_keys(reader.keys(), filter, exclude)
+            reader = map_reader(reader, given, taken)
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
@@ -406,9 +424,7 @@ def _generation(
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
-    stored, made = work.entries, b""
-    if payloads is not reader.source:
-        stored, made = stored_entries(payloads, work.entries)
+    stored, made = stored_entries(payloads, work.entries)
     named = " ".join(map("{0.path} {0.format.name}".format, found))
     digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
     digest.update(

@@ -41,6 +41,7 @@ from shardvar.verbs.compare.products import Products
 from shardvar.verbs.compare.sameness import rows_of_same_bytes
 from shardvar.verbs.compare.tolerance import Tolerance
 from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.mapping import MapLike, as_map, map_reader
 from shardvar.verbs.numbers import is_number
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, open_found
@@ -56,6 +57,7 @@ def diff(
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     rename: Mapping[str, str] | None = None,
+    map: MapLike | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     close: bool = False,
@@ -80,6 +82,8 @@ def diff(
         Globs of the names in ``b``; none may match.
     rename : mapping of str to str, optional
         The names in ``b`` by the keys of ``a``, in the forms of ``sv.reshard``.
+    map : Map, path_like or list of str, optional
+        A map between model families, as ``sv.Map``: what it makes of ``a`` is compared with ``b``.
     rtol : float, optional
         The part of the magnitude in ``b`` that elements may be apart. 0 if only ``atol`` is given.
     atol : float, optional
@@ -134,6 +138,8 @@ def diff(
         found = [find_checkpoint(path) for path in (a, b)]
         openings = [Opening(each, dequantize) for each in found]
         readers = [stack.enter_context(open_found(each, dequantize=dequantize)) for each in found]
+        if map is not None:
+            readers[0] = map_reader(readers[0], as_map(map))
         names, keys = _choose(readers[0], readers[1], filter, exclude, rename or {})
         walk = _Walk(
             Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress

@@ -1,0 +1,62 @@
+"""Open a checkpoint through a map: a reader of the tensors that the map makes.
+
+Nothing is copied. The reader's source makes each tensor as it is read (``engine.mapped``), so every
+verb sees the map's tensors as it sees stored ones.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shardvar.engine.mapped import mapped
+from shardvar.errors import ArgumentTypeError, MapError
+from shardvar.maps.fitting import Problem
+from shardvar.maps.map import Map, facts_of
+from shardvar.storage.scratch import map_scratch
+from shardvar.verbs.reader import Reader
+
+MapLike = Map | str | os.PathLike[str] | Iterable[str]
+"""A map: itself, the path of its file or the name of a shipped one, or its rules."""
+
+
+def as_map(given: Any) -> Map:
+    """Return the map that a caller gives: a ``Map``, a path, a name, or a list of rules."""
+    if isinstance(given, Map):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Map.read(given)
+    if isinstance(given, Iterable):
+        return Map(given)
+    raise ArgumentTypeError(
+        f"A map is not a {type(given).__name__}.",
+        "Give sv.Map(rules), a path, the name of a shipped map, or a list of rules.",
+    )
+
+
+def map_reader(reader: Reader, given: Map, keys: Collection[str] | None = None) -> Reader:
+    """Return a reader of what a map makes of an open checkpoint; ``MapError`` if it does not fit.
+
+    ``keys`` are the ones that the map sees; all by default. Closing it closes the checkpoint.
+    """
+    tensors, objects = facts_of(reader)
+    if keys is not None:
+        tensors = {key: about for key, about in tensors.items() if key in keys}
+        objects = [key for key in objects if key in keys]
+    found = given.fit(tensors, objects, reader.encodings, reader.path)
+    if found.problems:
+        raise _error(found.problems)
+    _, source = mapped(reader.source, reader.entries(), found.plan, map_scratch)
+    faults = {name: reader.faults[key] for key, name in found.renamed.items()}
+    index = replace(source.index, faults=faults)
+    old = {name: key for key, name in found.renamed.items()}
+    return Reader(reader.path, reader.format, replace(source, index=index, renamed=old))
+
+
+def _error(problems: Sequence[Problem]) -> MapError:
+    """The error of a map that does not fit: the first problem, with all of them as an attribute."""
+    first, more = problems[0], len(problems) - 1
+    others = f" There are {more:,} more problems." if more > 1 else " There is 1 more problem."
+    error = MapError(first.cause + (others if more else ""), first.remedy)
+    error.problems = tuple(f"{each.cause} {each.remedy}".strip() for each in problems)
+    return error

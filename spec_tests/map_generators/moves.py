@@ -103,8 +103,17 @@ def start(key: str, shape: Sequence[int]) -> list[Part]:
     return [Part(key, axes, axes, dict(zip(names, shape, strict=True)))]
 
 
-def moved(operation: Any, tensors: list[list[Part]], config: Any, num_targets: int) -> Any:
-    """Return what an operation makes of some tensors, in the order of its results."""
+def moved(
+    operation: Any,
+    tensors: list[list[Part]],
+    config: Any,
+    num_targets: int,
+    patterns: Sequence[str] = (),
+) -> list[list[Part]]:
+    """Return what an operation makes of some tensors, in the order of its results.
+
+    ``patterns`` are the patterns that the tensors matched, while there is one for each.
+    """
     kind = type(operation).__name__
     if kind == "Concatenate":
         return [_concatenated(tensors, operation.dim)]
@@ -125,7 +134,15 @@ def moved(operation: Any, tensors: list[list[Part]], config: Any, num_targets: i
     if kind == "Interleave":
         return [_interleaved(parts, operation) for parts in tensors]
     if kind == "PermuteForRope":
-        return [_permuted(parts, operation, config) for parts in tensors]
+        chosen = operation.permute_layer_names
+        if chosen is not None and len(patterns) != len(tensors):
+            raise Unsupported("the operation PermuteForRope of some tensors of several")
+        return [
+            _permuted(parts, operation, config)
+            if chosen is None or any(name in patterns[row] for name in chosen)
+            else parts
+            for row, parts in enumerate(tensors)
+        ]
     raise Unsupported(f"the operation {kind}")
 
 
@@ -184,9 +201,7 @@ def _interleaved(parts: list[Part], operation: Any) -> list[Part]:
 
 
 def _permuted(parts: list[Part], operation: Any, config: Any) -> list[Part]:
-    names, prefix = operation.permute_layer_names, ""
-    if names is not None:
-        raise Unsupported("the operation PermuteForRope of some layers only")
+    prefix = ""
     if operation.subconfig_key is not None and hasattr(config, operation.subconfig_key):
         prefix, config = f"{operation.subconfig_key}.", getattr(config, operation.subconfig_key)
     if not hasattr(config, "num_attention_heads"):

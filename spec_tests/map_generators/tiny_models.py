@@ -46,6 +46,13 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"mlp_only_layers": [0]},
 )
 """Settings that give a family other names. A family that does not have one is built without it."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dots1": {"n_routed_experts": 12, "n_shared_experts": 2, "num_experts_per_tok": 2},
+    "esm": {"vocab_size": 99},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+}
+"""What the default configurations of some families lack."""
 MOST_ELEMENTS = 40_000_000
 """Parameters of a model that is still small enough."""
 
@@ -80,6 +87,8 @@ def model_of(family: str, variant: Mapping[str, Any], device: str) -> Any:
     of_config = CONFIG_MAPPING[family]
     config = of_config()
     shrink(config)
+    for name, value in SETTINGS.get(family, {}).items():
+        setattr(config, name, value)
     for name, value in variant.items():
         if not hasattr(config, name):
             raise LookupError(f"{family} has no {name}")

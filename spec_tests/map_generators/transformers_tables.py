@@ -55,10 +55,10 @@ def links_of(model: Any) -> list[Link]:
 
 
 def _moved(converter: Any, members: Mapping[str, str], state: Any, config: Any) -> list[list[Part]]:
-    ordered = [members[pattern] for pattern in converter.source_patterns if pattern in members]
-    tensors = [start(key, state[key].shape) for key in ordered]
+    patterns = [pattern for pattern in converter.source_patterns if pattern in members]
+    tensors = [start(members[each], state[members[each]].shape) for each in patterns]
     for operation in converter.operations:
-        tensors = moved(operation, tensors, config, len(converter.target_patterns))
+        tensors = moved(operation, tensors, config, len(converter.target_patterns), patterns)
     return tensors
 
 

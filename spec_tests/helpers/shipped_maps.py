@@ -31,8 +31,7 @@ def synthetic(given: Map) -> Arrays:
             for name in side.indices():
                 extents.setdefault(name, 2 + len(extents) % 3)
     extents |= {name: size for name, size in given.sizes.items() if isinstance(size, int)}
-    found: Arrays = {}
-    begin = 0
+    shapes: dict[str, tuple[int, ...]] = {}
     for rule in given.parsed:
         words = {
             part.name: len(part.words)
@@ -41,8 +40,13 @@ def synthetic(given: Map) -> Arrays:
             if isinstance(part, Words)
         }
         for key, shape in _tensors(rule.source, {**extents, **words}):
-            found[key] = np.arange(begin, begin + prod(shape)).reshape(shape)
-            begin += found[key].size
+            # Of rules that share a tensor, the one with most indices says what divides it.
+            shapes[key] = max(shapes.get(key, shape), shape, key=prod)
+    found: Arrays = {}
+    begin = 0
+    for key, shape in shapes.items():
+        found[key] = np.arange(begin, begin + prod(shape)).reshape(shape)
+        begin += found[key].size
     return found
 
 

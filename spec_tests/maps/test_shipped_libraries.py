@@ -5,6 +5,7 @@ document. No map is read to make an expected value.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,29 +134,6 @@ GGUF = {
     "self_attn.": "attn_",
     "_proj": "",
 }
-EXACT = {
-    "llama-hf-to-torchtitan": (families.llama, lambda a: renamed(rotated(a), TITAN)),
-    "qwen3-hf-to-torchtitan": (families.qwen3, lambda a: renamed(a, TITAN)),
-    "qwen3-moe-hf-to-torchtitan": (
-        families.qwen3_moe,
-        lambda a: renamed(stacked(a, ".experts"), TITAN),
-    ),
-    "deepseek-v3-hf-to-torchtitan": (
-        families.deepseek_v3,
-        lambda a: renamed(stacked(a, ".experts"), TITAN),
-    ),
-    "llama-hf-to-gguf": (families.llama, lambda a: renamed(rotated(a), GGUF)),
-    "mixtral-hf-to-gguf": (
-        families.mixtral,
-        lambda a: renamed(stacked(rotated(a), ".experts"), GGUF),
-    ),
-    "qwen3-hf-to-gguf": (families.qwen3, lambda a: renamed(a, GGUF)),
-    "qwen3-moe-hf-to-gguf": (families.qwen3_moe, lambda a: renamed(stacked(a, ".experts"), GGUF)),
-    "gpt2-hf-to-gguf": (families.gpt2, lambda a: gguf_of_gpt2(a)),
-    "qwen3-hf-to-maxtext": (families.qwen3, lambda a: maxtext(a)),
-    "qwen3-moe-hf-to-maxtext": (families.qwen3_moe, lambda a: maxtext(a, "mlp", "moe_block")),
-    "bert-hf-to-fused": (families.bert, lambda a: fused(a)),
-}
 
 
 def gguf_of_gpt2(arrays: Arrays) -> Arrays:
@@ -232,6 +210,64 @@ def maxtext(
     return found
 
 
+def kerashub(arrays: Arrays, family: str) -> Arrays:
+    """Kernels [in, heads, size of a head], under the paths of the layers."""
+    found = {
+        "layers/reversible_embedding/vars/0": arrays["model.embed_tokens.weight"],
+        "layers/reversible_embedding/vars/1": arrays["lm_head.weight"].T,
+        f"layers/{family}_layer_norm/vars/0": arrays["model.norm.weight"],
+    }
+    for number in range(L):
+        name = f"layers/{family}_transformer_decoder" + (f"_{number}" if number else "")
+        layer = {
+            key.removeprefix(f"model.layers.{number}.").removesuffix(".weight"): array
+            for key, array in arrays.items()
+            if key.startswith(f"model.layers.{number}.")
+        }
+        attention = f"{name}/_self_attention_layer"
+        for short, long, heads in (("q", "query", H), ("k", "key", G), ("v", "value", G)):
+            kernel = layer[f"self_attn.{short}_proj"].T.reshape(D, heads, h)
+            found[f"{attention}/_{long}_dense/vars/0"] = kernel
+            if f"self_attn.{short}_norm" in layer:
+                norm = layer[f"self_attn.{short}_norm"]
+                found[f"{attention}/_{long}_dense_layer_norm/vars/0"] = norm
+        out = layer["self_attn.o_proj"].T.reshape(H, h, D)
+        found[f"{attention}/_output_dense/vars/0"] = out
+        found[f"{name}/_self_attention_layernorm/vars/0"] = layer["input_layernorm"]
+        found[f"{name}/_feedforward_layernorm/vars/0"] = layer["post_attention_layernorm"]
+        for new, old in (("gate", "gate"), ("intermediate", "up"), ("output", "down")):
+            found[f"{name}/_feedforward_{new}_dense/vars/0"] = layer[f"mlp.{old}_proj"].T
+    return found
+
+
+Formula = Callable[[Arrays], Arrays]
+EXACT: dict[str, tuple[Callable[[], Arrays], Formula]] = {
+    "llama-hf-to-torchtitan": (families.llama, lambda a: renamed(rotated(a), TITAN)),
+    "qwen3-hf-to-torchtitan": (families.qwen3, lambda a: renamed(a, TITAN)),
+    "qwen3-moe-hf-to-torchtitan": (
+        families.qwen3_moe,
+        lambda a: renamed(stacked(a, ".experts"), TITAN),
+    ),
+    "deepseek-v3-hf-to-torchtitan": (
+        families.deepseek_v3,
+        lambda a: renamed(stacked(a, ".experts"), TITAN),
+    ),
+    "llama-hf-to-gguf": (families.llama, lambda a: renamed(rotated(a), GGUF)),
+    "mixtral-hf-to-gguf": (
+        families.mixtral,
+        lambda a: renamed(stacked(rotated(a), ".experts"), GGUF),
+    ),
+    "qwen3-hf-to-gguf": (families.qwen3, lambda a: renamed(a, GGUF)),
+    "qwen3-moe-hf-to-gguf": (families.qwen3_moe, lambda a: renamed(stacked(a, ".experts"), GGUF)),
+    "gpt2-hf-to-gguf": (families.gpt2, gguf_of_gpt2),
+    "qwen3-hf-to-maxtext": (families.qwen3, maxtext),
+    "qwen3-moe-hf-to-maxtext": (families.qwen3_moe, lambda a: maxtext(a, "mlp", "moe_block")),
+    "llama-hf-to-kerashub": (families.llama, lambda a: kerashub(a, "llama")),
+    "qwen3-hf-to-kerashub": (families.qwen3, lambda a: kerashub(a, "qwen3")),
+    "bert-hf-to-fused": (families.bert, fused),
+}
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_an_exact_map_gives_the_formulas_values_and_its_inverse_gives_them_back(
     name: str, place: Path
@@ -258,7 +294,7 @@ def meta(arrays: Arrays, ranks: int, axis: int) -> Arrays:
         "_proj": "",
         "attention.": "attention.w",
     }
-    found = {}
+    found: Arrays = {}
     for key, array in renamed(rotated(arrays), names).items():
         if array.ndim == 1:
             parts = [array] * ranks
@@ -292,10 +328,10 @@ def test_a_gguf_of_llama_goes_back_without_rope_freqs(place: Path) -> None:
 def test_gemmas_norms_are_stored_around_one(place: Path) -> None:
     source = families.gemma3()
     names = {
+        **GGUF,
         "post_attention_layernorm": "post_attention_norm",
         "pre_feedforward_layernorm": "ffn_norm",
         "post_feedforward_layernorm": "post_ffw_norm",
-        **GGUF,
     }
     wanted = {
         key: array + np.float32(1) if array.ndim == 1 else array

@@ -130,6 +130,24 @@ def bert() -> Arrays:
     return _arrays(shapes)
 
 
+def vit() -> Arrays:
+    shapes: dict[str, tuple[int, ...]] = {
+        "vit.embeddings.cls_token": (1, 1, D),
+        "vit.layernorm.weight": (D,),
+        "classifier.weight": (V, D),
+    }
+    for number in range(L):
+        at = f"vit.encoder.layer.{number}."
+        for name in ("query", "key", "value"):
+            shapes[f"{at}attention.attention.{name}.weight"] = (D, D)
+            shapes[f"{at}attention.attention.{name}.bias"] = (D,)
+        shapes[f"{at}attention.output.dense.weight"] = (D, D)
+        shapes[f"{at}intermediate.dense.weight"] = (F, D)
+        shapes[f"{at}output.dense.weight"] = (D, F)
+        shapes[f"{at}layernorm_before.weight"] = (D,)
+    return _arrays(shapes)
+
+
 def deepseek_v3() -> Arrays:
     dense = {"mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"}
     experts = _experts("mlp", "gate_proj up_proj down_proj")

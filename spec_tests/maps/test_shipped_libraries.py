@@ -153,10 +153,10 @@ def gguf_of_gpt2(arrays: Arrays) -> Arrays:
     return renamed(turned, names)
 
 
-def fused(arrays: Arrays) -> Arrays:
-    found = {key: array for key, array in arrays.items() if ".self." not in key}
+def fused(arrays: Arrays, root: str, attention: str) -> Arrays:
+    found = {k: array for k, array in arrays.items() if f".attention.{attention}." not in k}
     for number in range(L):
-        at = f"bert.encoder.layer.{number}.attention.self."
+        at = f"{root}.encoder.layer.{number}.attention.{attention}."
         for kind in ("weight", "bias"):
             parts = [arrays[f"{at}{name}.{kind}"] for name in ("query", "key", "value")]
             found[f"{at}qkv.{kind}"] = np.concatenate(parts)
@@ -264,7 +264,8 @@ EXACT: dict[str, tuple[Callable[[], Arrays], Formula]] = {
     "qwen3-moe-hf-to-maxtext": (families.qwen3_moe, lambda a: maxtext(a, "mlp", "moe_block")),
     "llama-hf-to-kerashub": (families.llama, lambda a: kerashub(a, "llama")),
     "qwen3-hf-to-kerashub": (families.qwen3, lambda a: kerashub(a, "qwen3")),
-    "bert-hf-to-fused": (families.bert, fused),
+    "bert-hf-to-fused": (families.bert, lambda a: fused(a, "bert", "self")),
+    "vit-hf-to-fused": (families.vit, lambda a: fused(a, "vit", "attention")),
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -345,6 +346,21 @@ def test_gemmas_norms_are_stored_around_one(place: Path) -> None:
     for key, array in source.items():
         assert np.allclose(back[key], array, atol=2e-7), key
         assert array.ndim == 1 or back[key].tobytes() == array.tobytes(), key
+
+
+def test_norms_of_bfloat16_keep_their_bits_only_through_float32(place: Path) -> None:
+    source = families.gemma3()
+    norms = [key for key, array in source.items() if array.ndim == 1]
+    shares = {}
+    for between in (ml_dtypes.bfloat16, np.float32):
+        small = {key: (source[key] * 0.02).astype(ml_dtypes.bfloat16) for key in norms}
+        given = source | {key: array.astype(between) for key, array in small.items()}
+        there = mapped(Map.read("gemma3-hf-to-gguf"), given, place)
+        back = mapped(Map.read("gemma3-gguf-to-hf"), there, place)
+        same = [back[key].astype(ml_dtypes.bfloat16) == small[key] for key in norms]
+        shares[between] = np.concatenate(same).mean()
+    assert shares[ml_dtypes.bfloat16] < 0.05
+    assert shares[np.float32] > 0.99
 
 
 @pytest.mark.parametrize("family", ["llama", "mixtral"])

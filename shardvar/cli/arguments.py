@@ -153,3 +153,23 @@ def add_output(group: Group) -> None:
 
 def add_help(group: Group) -> None:
     group.add_argument("-h", "--help", action="help", help="print this help")
+
+
+def add_map(group: Group, what: str) -> None:
+    """Add the options of a map."""
+    group.add_argument(
+        "--map", metavar="MAP", help=f"{what}: a TOML file, or a name that `shardvar maps` lists"
+    )
+    group.add_argument(
+        "--rule",
+        metavar="RULE",
+        action="append",
+        help="a rule, added to the map: 'h.{l}.w[i o] -> layers.{l}.w[o i]' (repeatable)",
+    )
+    group.add_argument(
+        "--size",
+        metavar="NAME=N",
+        action="append",
+        help="the size of an index of the rules (repeatable)",
+    )
+    group.add_argument("--inverse", action="store_true", help="use the map the other way")

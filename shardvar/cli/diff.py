@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shardvar.cli.changes import print_changes
 from shardvar.cli.comparison_page import check_diff_page, write_diff_page
+from shardvar.cli.maps import map_of
 from shardvar.cli.numbers import note_dequantized
 from shardvar.cli.output import Mark, answer, note, print_json, progress, say, short_path
 from shardvar.cli.renames import rename_hint
@@ -44,6 +45,7 @@ def execute(arguments: Namespace) -> int:
             filter=arguments.filter,
             exclude=arguments.exclude,
             rename=rename,
+            map=map_of(arguments),
             rtol=arguments.rtol,
             atol=arguments.atol,
             close=arguments.close,

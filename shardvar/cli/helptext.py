@@ -22,6 +22,7 @@ _GROUPS = {
     },
     "change": {"reshard": "write it in other shards, files, formats, names or dtypes"},
     "more": {
+        "maps": "list the maps between model families, or print one",
         "formats": "list the formats, and what each can hold",
         "vectors": "write test vectors for other implementations",
         "completion": "print a script that completes words in a shell",

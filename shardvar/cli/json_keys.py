@@ -231,6 +231,14 @@ KEYS: dict[str, dict[str, str]] = {
         ".num_files": "the number of data files",
         ".verified": "with --verify: true if the new checkpoint is intact; else null",
     },
+    "maps": {
+        ".maps": "a list of objects, of all shipped maps",
+        ".maps[].name": "its name, as --map takes it",
+        ".maps[].about": "what it converts",
+        ".about": "of one map: what it converts",
+        ".rules": "of one map: its rules, a list of texts",
+        ".sizes": "of one map: its sizes, a number or an expression by name",
+    },
     "formats": {
         ".formats": "a list of objects",
         ".formats[].format": "the name, as --format takes it",

@@ -158,6 +158,8 @@ def execute(arguments: Namespace) -> int:
             from shardvar.cli.diff import execute
         case "digest":
             from shardvar.cli.digest import execute
+        case "maps":
+            from shardvar.cli.maps import execute
         case "formats":
             from shardvar.cli.formats import execute
         case "vectors":

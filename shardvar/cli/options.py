@@ -13,6 +13,7 @@ from shardvar.cli.arguments import (
     add_filter,
     add_help,
     add_latest,
+    add_map,
     add_output,
     add_path,
     add_workers,
@@ -24,7 +25,7 @@ def add_commands(commands: "Commands[Parser]") -> None:
     """Add a parser for each command."""
     for add in (
         _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_digest, add_reshard,
-        _add_formats, _add_vectors, _add_completion,
+        _add_maps, _add_formats, _add_vectors, _add_completion,
     ):  # fmt: skip
         add(commands)
 
@@ -180,6 +181,7 @@ def _add_diff(commands: "Commands[Parser]") -> None:
         help="rename keys of A before comparing; * is a wildcard (repeatable)",
     )
     add_dequantize(group)
+    add_map(group, "compare what a map makes of A")
     group = parser.add_argument_group("tolerance")
     group.add_argument(
         "--close", action="store_true", help="use the tolerances of torch.testing.assert_close"
@@ -239,6 +241,17 @@ def _add_digest(commands: "Commands[Parser]") -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--all", action="store_true", help="print all digests in full, as in a pipe")
     add_output(group)
+
+
+def _add_maps(commands: "Commands[Parser]") -> None:
+    parser = add_command(
+        commands,
+        "maps",
+        "List the maps between model families, or print the rules of one.",
+        ["", "llama-hf-to-gguf"],
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a shipped map, or a TOML file")
+    add_output(parser.add_argument_group("options"))
 
 
 def _add_formats(commands: "Commands[Parser]") -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
+from shardvar.cli.maps import map_of
 from shardvar.cli.numbers import note_dequantized
 from shardvar.cli.output import (
     answer,
@@ -109,6 +110,7 @@ def _reshard(arguments: Namespace) -> WriteReport:
             strip_prefix=arguments.strip_prefix,
             rename=rename,
             add_prefix=arguments.add_prefix,
+            map=map_of(arguments),
             concat=concat,
             transpose=arguments.transpose,
             cast=cast,

@@ -9,6 +9,7 @@ from shardvar.cli.arguments import (
     add_exclude,
     add_filter,
     add_latest,
+    add_map,
     add_output,
     add_workers,
 )
@@ -62,6 +63,7 @@ def _add_names(group: Group) -> None:
     group.add_argument(
         "--add-prefix", metavar="PREFIX", help="put PREFIX before every key, after other renames"
     )
+    add_map(group, "map to another model's keys and shapes first")
 
 
 def _add_cuts(group: Group) -> None:

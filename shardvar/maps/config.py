@@ -1,4 +1,4 @@
-"""The sizes that ``config.json`` beside a checkpoint gives: ``config:num_key_value_heads``."""
+"""The sizes that ``config.json`` next to a checkpoint gives: ``config:num_key_value_heads``."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _MOST_NBYTES = 16 << 20
 
 
 def config_size(path: str, name: str) -> int:
-    """Return an integer of the ``config.json`` beside a checkpoint.
+    """Return an integer of the ``config.json`` next to a checkpoint.
 
     ``name`` has a dot for each table that it goes into: ``text_config.hidden_size``.
     """
@@ -33,7 +33,7 @@ def config_size(path: str, name: str) -> int:
 
 
 def _read(path: str) -> tuple[str, Any]:
-    """The place of the configuration beside a checkpoint, and what it holds."""
+    """The place of the configuration next to a checkpoint, and what it holds."""
     # Of a folder, it lies inside; of a file, next to it.
     for folder in dict.fromkeys((os.path.join(path, ""), os.path.join(os.path.dirname(path), ""))):
         try:
@@ -53,6 +53,6 @@ def _read(path: str) -> tuple[str, Any]:
         finally:
             file.close()
     raise MapError(
-        f"There is no {_NAME} beside {path}.",
+        f"There is no {_NAME} next to {path}.",
         "Copy the model's there, or give the sizes by hand: --size NAME=N.",
     )

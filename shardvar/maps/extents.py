@@ -11,7 +11,7 @@ from math import prod
 
 from shardvar.errors import MapError
 from shardvar.maps.expressions import Expression
-from shardvar.maps.syntax import Axis, Number, Rule, Side, Words
+from shardvar.maps.syntax import AxisNames, MapRule, NumberPart, Side, WordPart
 
 SizeOf = Callable[[str], int]
 """Gives a size by its name; ``MapError`` if it has none."""
@@ -34,8 +34,8 @@ ALL = Bounds(0, None, False)
 
 
 @dataclass(frozen=True, slots=True)
-class Extents:
-    """What a rule says of its indices before it meets a tensor."""
+class RuleExtents:
+    """The extents that a rule gives its indices before it meets a tensor."""
 
     source: dict[str, Bounds]
     """The ranges of the source."""
@@ -82,7 +82,7 @@ class Extents:
         return None
 
 
-def extents_of(rule: Rule, size_of: SizeOf, sizes: Iterable[str]) -> Extents:
+def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleExtents:
     """Return the extents that a rule and the sizes give; ``MapError`` where they do not fit."""
     known = {name: size_of(name) for name in sizes if name in _names(rule)}
     for name, size in known.items():
@@ -90,12 +90,12 @@ def extents_of(rule: Rule, size_of: SizeOf, sizes: Iterable[str]) -> Extents:
             raise MapError(f"The size {name} is {size}.", "Sizes are not negative.")
     sides = (rule.source, rule.target)
     words = tuple(
-        {part.name: len(part.words) for part in side.key.parts if isinstance(part, Words)}
+        {part.name: len(part.words) for part in side.key.parts if isinstance(part, WordPart)}
         if side is not None
         else {}
         for side in sides
     )
-    found = Extents(
+    found = RuleExtents(
         _bounds(rule.source, size_of),
         {} if rule.target is None else _bounds(rule.target, size_of),
         known,
@@ -109,7 +109,7 @@ def extents_of(rule: Rule, size_of: SizeOf, sizes: Iterable[str]) -> Extents:
     return found
 
 
-def _names(rule: Rule) -> set[str]:
+def _names(rule: MapRule) -> set[str]:
     target = [] if rule.target is None else rule.target.indices()
     return {*rule.source.indices(), *target}
 
@@ -130,7 +130,7 @@ def _bounds(side: Side, size_of: SizeOf) -> dict[str, Bounds]:
     return found
 
 
-def _check_bounds(extents: Extents, name: str, is_target: bool) -> None:
+def _check_bounds(extents: RuleExtents, name: str, is_target: bool) -> None:
     full, bounds = extents.full(name, is_target), extents.bounds(name, is_target)
     if full is not None and max(bounds.start, bounds.stop or 0) > full:
         last = bounds.start if bounds.stop is None else bounds.stop
@@ -140,7 +140,7 @@ def _check_bounds(extents: Extents, name: str, is_target: bool) -> None:
         )
 
 
-def _check_same(extents: Extents, name: str) -> None:
+def _check_same(extents: RuleExtents, name: str) -> None:
     """Raise ``MapError`` if the sides have words or ranges of different lengths."""
     lengths = set[int]()
     for is_target in (False, True):
@@ -156,7 +156,9 @@ def _check_same(extents: Extents, name: str) -> None:
         )
 
 
-def solve(axis: Axis, extent: int, full: Callable[[str], int | None], where: str) -> dict[str, int]:
+def solve(
+    axis: AxisNames, extent: int, full: Callable[[str], int | None], where: str
+) -> dict[str, int]:
     """Return the full extents of the indices that make an axis of a known extent.
 
     One of them may be unknown, which division gives.
@@ -194,7 +196,7 @@ def solve(axis: Axis, extent: int, full: Callable[[str], int | None], where: str
     return {name: known[name] for name in axis}
 
 
-def split_number(number: int, axis: Axis, full: Mapping[str, int]) -> dict[str, int]:
+def split_number(number: int, axis: AxisNames, full: Mapping[str, int]) -> dict[str, int]:
     """Return the indices that make a number; the first one is as large as it must be.
 
     >>> split_number(26, ("b", "p"), {"p": 6})
@@ -207,7 +209,7 @@ def split_number(number: int, axis: Axis, full: Mapping[str, int]) -> dict[str, 
     return {name: found[name] for name in axis}
 
 
-def shift_of(part: Number, size_of: SizeOf) -> int:
+def shift_of(part: NumberPart, size_of: SizeOf) -> int:
     """Return what is added to the number of a part."""
     shift: Expression = part.shift
     return shift.integer(size_of)

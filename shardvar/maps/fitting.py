@@ -1,8 +1,8 @@
-"""Fit a map to the tensors of a checkpoint: which pieces of which source make each target?
+"""Fit a map to the tensors of a checkpoint: the pieces of sources that make each target.
 
 match    each key with the rules that match it                          keys, matching
-draft    what each rule takes from each tensor to each target           placing, drafts
-join     the drafts of one target: its dtype, its shape, its pieces     targets
+contribution    what each rule takes from each tensor to each target           placing, contributions
+join     the contributions of one target: its dtype, its shape, its pieces     targets
 prove    each source element is used once                               proof
 
 Nothing of a tensor is read but its name, its dtype and its shape. All problems are collected: one
@@ -13,15 +13,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardvar.errors import MapError
-from shardvar.maps.drafts import About, Draft, FittedRule, check_kind, draft_tensor, target_key
-from shardvar.maps.extents import SizeOf, extents_of
+from shardvar.maps.contributions import (
+    Contribution,
+    FittedRule,
+    TensorFacts,
+    check_kind,
+    contributions_of,
+    target_key,
+)
+from shardvar.maps.extents import SizeOf, rule_extents
 from shardvar.maps.keys import Values, match_keys
 from shardvar.maps.matching import Match, count_numbers, find_matches
-from shardvar.maps.placing import Placed, place
+from shardvar.maps.placing import TensorAxes, axes_of
 from shardvar.maps.plan import MapPlan, Target
-from shardvar.maps.proof import Use, check_sources
-from shardvar.maps.syntax import Rule
-from shardvar.maps.targets import join_drafts
+from shardvar.maps.proof import Use, check_uses
+from shardvar.maps.syntax import MapRule
+from shardvar.maps.targets import join_contributions
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +43,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What came of fitting a map to a checkpoint."""
+    """The result of fitting a map to a checkpoint."""
 
     plan: MapPlan
     """The plan; it is right if there are no problems."""
     problems: tuple[Problem, ...]
-    """What is wrong."""
+    """The problems."""
     matches: tuple[int, ...]
     """[rules] the numbers of keys that they take."""
     renamed: Mapping[str, str]
@@ -49,14 +56,14 @@ class Fit:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What the rules do, as it is found."""
+class _Findings:
+    """The uses, contributions and problems of rules, as they are found."""
 
     problems: list[Problem] = field(default_factory=list)
     uses: dict[str, list[Use]] = field(default_factory=dict)
-    """What the rules hold of each tensor."""
-    drafts: dict[str, list[Draft]] = field(default_factory=dict)
-    """The drafts of each target."""
+    """The elements of each tensor that the rules hold."""
+    contributions: dict[str, list[Contribution]] = field(default_factory=dict)
+    """The contributions of each target."""
     taken: dict[str, list[int]] = field(default_factory=dict)
     """The rules that take each key."""
     left_out: dict[str, int] = field(default_factory=dict)
@@ -67,16 +74,16 @@ class _Found:
         self.problems.append(Problem(f"{where}: {error.cause}", error.remedy))
 
 
-def fit(
-    rules: Sequence[Rule],
-    tensors: Mapping[str, About],
+def fit_rules(
+    rules: Sequence[MapRule],
+    tensors: Mapping[str, TensorFacts],
     objects: Collection[str],
     size_of: SizeOf,
     sizes: Collection[str],
     encodings: Mapping[str, str],
 ) -> Fit:
     """Fit rules to tensors and objects, and prove that nothing is lost."""
-    found = _Found()
+    found = _Findings()
     keys = [*tensors, *objects]
     # Match.
     matched: list[list[tuple[str, Values]]] = [[] for _ in rules]
@@ -86,9 +93,9 @@ def fit(
     # Draft.
     for number, rule in enumerate(rules):
         try:
-            fitted = FittedRule(number, rule, extents_of(rule, size_of, sizes), size_of)
+            fitted = FittedRule(number, rule, rule_extents(rule, size_of, sizes), size_of)
             matches = find_matches(rule.source, fitted.extents, matched[number], size_of)
-            _draft(found, fitted, matches, tensors, encodings)
+            _contribute(found, fitted, matches, tensors, encodings)
         except MapError as error:
             found.wrong(f"Rule {number + 1}, {rule.text!r}", error)
     # Join.
@@ -97,7 +104,7 @@ def fit(
     if not found.problems:
         by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
         shapes = {key: shape for key, (_, shape) in tensors.items()}
-        for cause, remedy in check_sources(rules, shapes, found.uses, by_name, keys, found.taken):
+        for cause, remedy in check_uses(rules, shapes, found.uses, by_name, keys, found.taken):
             found.problems.append(Problem(cause, remedy))
     counts = [0] * len(rules)
     for numbers in found.taken.values():
@@ -107,17 +114,17 @@ def fit(
     return Fit(plan, tuple(found.problems), tuple(counts), found.renamed)
 
 
-def _draft(
-    found: _Found,
+def _contribute(
+    found: _Findings,
     fitted: FittedRule,
     matches: Sequence[Match],
-    tensors: Mapping[str, About],
+    tensors: Mapping[str, TensorFacts],
     encodings: Mapping[str, str],
 ) -> None:
-    """Draft what one rule does with each key that it takes; an error ends its work."""
+    """Find what one rule contributes with each key that it takes; an error ends its work."""
     rule, extents = fitted.rule, fitted.extents
     counts = count_numbers(extents, matches)
-    placed_of: dict[tuple[int, ...], tuple[Placed, dict[str, int]]] = {}
+    placed_of: dict[tuple[int, ...], tuple[TensorAxes, dict[str, int]]] = {}
     for match in matches:
         found.taken.setdefault(match.key, []).append(fitted.number)
         if match.key not in tensors:
@@ -125,7 +132,7 @@ def _draft(
             continue
         dtype, shape = tensors[match.key]
         if shape not in placed_of:
-            placed_of[shape] = place(
+            placed_of[shape] = axes_of(
                 rule.source,
                 shape,
                 match.key,
@@ -141,12 +148,12 @@ def _draft(
             continue
         check_kind(rule, match.key, dtype, encodings.get(match.key))
         mine = counts[tuple(match.texts.values())]
-        for draft in draft_tensor(fitted, match, (dtype, shape), placed, selected, mine):
-            uses.append(draft.use())
-            found.drafts.setdefault(draft.target, []).append(draft)
+        for contribution in contributions_of(fitted, match, (dtype, shape), placed, selected, mine):
+            uses.append(contribution.use())
+            found.contributions.setdefault(contribution.target, []).append(contribution)
 
 
-def _take_object(found: _Found, fitted: FittedRule, match: Match) -> None:
+def _take_object(found: _Findings, fitted: FittedRule, match: Match) -> None:
     """Rename an object, or leave it out: it has no elements to move."""
     rule, others = fitted.rule, found.taken[match.key]
     if len(others) > 1:
@@ -164,18 +171,21 @@ def _take_object(found: _Found, fitted: FittedRule, match: Match) -> None:
     found.renamed[match.key] = target_key(fitted, match, match.indices, {})
 
 
-def _join(found: _Found, tensors: Mapping[str, About]) -> list[Target]:
-    """Make each target of its drafts, in the order of their first sources."""
+def _join(found: _Findings, tensors: Mapping[str, TensorFacts]) -> list[Target]:
+    """Make each target of its contributions, in the order of their first sources."""
     order = {key: row for row, key in enumerate(tensors)}
     first = {
-        key: min(order[draft.match.key] for draft in drafts) for key, drafts in found.drafts.items()
+        key: min(order[contribution.match.key] for contribution in contributions)
+        for key, contributions in found.contributions.items()
     }
     targets = list[Target]()
-    for key in sorted(found.drafts, key=lambda key: (first[key], key)):
+    for key in sorted(found.contributions, key=lambda key: (first[key], key)):
         # The order of rules does not matter.
-        drafts = sorted(found.drafts[key], key=lambda d: (order[d.match.key], d.number))
+        contributions = sorted(
+            found.contributions[key], key=lambda d: (order[d.match.key], d.number)
+        )
         try:
-            target, factors = join_drafts(key, drafts, tensors)
+            target, factors = join_contributions(key, contributions, tensors)
         except MapError as error:
             found.wrong(repr(key), error)
             continue
@@ -183,7 +193,7 @@ def _join(found: _Found, tensors: Mapping[str, About]) -> list[Target]:
         for source, use in factors:
             found.taken.setdefault(source, [])
             found.uses.setdefault(source, []).append(use)
-    taken = set(found.drafts)
+    taken = set(found.contributions)
     for source, name in found.renamed.items():
         if name in taken:
             found.problems.append(

@@ -9,7 +9,7 @@ left without digits, and a rule is compared with a group before it is compared w
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from shardvar.maps.syntax import Key, Number, Part, Text, Words
+from shardvar.maps.syntax import KeyPart, KeyPattern, NumberPart, TextPart, WordPart
 
 _NUMBER = "(0|[1-9][0-9]{0,17})"
 """A number without leading zeros, which 64 bits hold."""
@@ -20,7 +20,7 @@ Values = tuple[int | str, ...]
 
 
 def match_keys(
-    patterns: Sequence[Key], keys: Iterable[str]
+    patterns: Sequence[KeyPattern], keys: Iterable[str]
 ) -> Iterator[tuple[str, list[tuple[int, Values]]]]:
     """Yield each key with the patterns that match it, each as its position and the parts' values.
 
@@ -51,7 +51,7 @@ def match_keys(
         )
 
 
-def write_key(key: Key, values: Iterable[int | str]) -> str:
+def write_key(key: KeyPattern, values: Iterable[int | str]) -> str:
     """Return the key whose parts have some values: a number, the position of a word, or a text.
 
     >>> from shardvar.maps.parsing import parse_rule
@@ -65,40 +65,42 @@ def write_key(key: Key, values: Iterable[int | str]) -> str:
             written.append(part)
             continue
         value = next(left)
-        written.append(part.words[int(value)] if isinstance(part, Words) else str(value))
+        written.append(part.words[int(value)] if isinstance(part, WordPart) else str(value))
     return "".join(written)
 
 
-def _group_of(key: Key) -> "re.Pattern[str] | None":
+def _group_of(key: KeyPattern) -> "re.Pattern[str] | None":
     """The expression of the groups that hold a pattern's keys; None if any group may."""
     for part in key.parts:
         # A text has any digits, and a word's digits may run into a number's.
-        if isinstance(part, Text):
+        if isinstance(part, TextPart):
             return None
-        if isinstance(part, Words) and any(w[:1].isdigit() or w[-1:].isdigit() for w in part.words):
+        if isinstance(part, WordPart) and any(
+            w[:1].isdigit() or w[-1:].isdigit() for w in part.words
+        ):
             return None
     return re.compile(re.sub("#+", "#", _DIGITS.sub("#", _expression(key, "#"))))
 
 
-def _values(parts: Sequence[Part], found: "re.Match[str]") -> Values:
+def _values(parts: Sequence[KeyPart], found: "re.Match[str]") -> Values:
     values = list[int | str]()
     for part, text in zip(parts, found.groups(), strict=True):
-        if isinstance(part, Words):
+        if isinstance(part, WordPart):
             values.append(part.words.index(text))
         else:
-            values.append(int(text) if isinstance(part, Number) else text)
+            values.append(int(text) if isinstance(part, NumberPart) else text)
     return tuple(values)
 
 
-def _expression(key: Key, number: str) -> str:
+def _expression(key: KeyPattern, number: str) -> str:
     """The regular expression of a key, with one group a part."""
     written = []
     for part in key.parts:
         if isinstance(part, str):
             written.append(re.escape(part))
-        elif isinstance(part, Number):
+        elif isinstance(part, NumberPart):
             written.append(number)
-        elif isinstance(part, Words):
+        elif isinstance(part, WordPart):
             # The longest first: of "a" and "ab", the shorter one would hide the other.
             words = sorted(part.words, key=len, reverse=True)
             written.append(f"({'|'.join(map(re.escape, words))})")

@@ -20,15 +20,16 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Protocol, Self
 
-from shardvar.errors import ArgumentTypeError, MapError
+from shardvar.errors import ArgumentTypeError, MapError, ShardvarError
 from shardvar.maps.config import PREFIX, config_size
-from shardvar.maps.drafts import About
+from shardvar.maps.contributions import TensorFacts
 from shardvar.maps.expressions import NAME, parse_expression
-from shardvar.maps.fitting import Fit, fit
+from shardvar.maps.fitting import Fit, fit_rules
 from shardvar.maps.parsing import parse_rule
-from shardvar.maps.report import MapReport, report_of
-from shardvar.maps.syntax import Rule
+from shardvar.maps.report import MapReport, map_report
+from shardvar.maps.syntax import MapRule
 from shardvar.pictures.words import similar
+from shardvar.storage.local import split_place
 
 _ENDING = ".toml"
 _MOST_NBYTES = 16 << 20
@@ -36,11 +37,11 @@ _MOST_NBYTES = 16 << 20
 
 
 class MappedCheckpoint(Protocol):
-    """What a map is fitted to: an open checkpoint, such as a ``Reader``."""
+    """An open checkpoint that a map is fitted to, such as a ``Reader``."""
 
     @property
     def path(self) -> str:
-        """Its path, beside which ``config.json`` may lie."""
+        """Its path; ``config.json`` may lie next to it."""
 
     @property
     def encodings(self) -> Mapping[str, str]:
@@ -48,7 +49,7 @@ class MappedCheckpoint(Protocol):
 
     @property
     def faults(self) -> Mapping[str, Any]:
-        """The keys that are no tensors, or cannot be read."""
+        """The keys that are not tensors, or cannot be read."""
 
     def entries(self) -> Any:
         """Return its entries."""
@@ -64,7 +65,7 @@ class Map:
         The rules, ``"KEY[axes] -> KEY[axes]"`` each.
     sizes : mapping of str to int or str, optional
         The extents of indices, and other names in rules. A text is an expression of other sizes;
-        ``"config:NAME"`` is an integer of ``config.json`` beside the source.
+        ``"config:NAME"`` is an integer of ``config.json`` next to the source.
     about : str, optional
         One sentence that says what it converts.
     exact : bool, default False
@@ -88,10 +89,10 @@ class Map:
     sizes: Mapping[str, int | str]
     """The sizes."""
     about: str
-    """What it converts."""
+    """The sentence that says what it converts."""
     exact: bool
     """True if rules with arithmetic are refused."""
-    parsed: tuple[Rule, ...] = field(repr=False, compare=False)
+    parsed: tuple[MapRule, ...] = field(repr=False, compare=False)
     """The rules, parsed."""
 
     def __init__(
@@ -227,11 +228,11 @@ class Map:
         """
         tensors, objects = facts_of(reader)
         found = self.fit(tensors, objects, reader.encodings, reader.path)
-        return report_of(self.parsed, found, tensors, len(objects))
+        return map_report(self.parsed, found, tensors, len(objects))
 
     def fit(
         self,
-        tensors: Mapping[str, About],
+        tensors: Mapping[str, TensorFacts],
         objects: Collection[str],
         encodings: Mapping[str, str],
         path: str,
@@ -257,7 +258,7 @@ class Map:
                 size_of(name)
         except MapError as error:
             raise error.at("sizes") from None
-        return fit(self.parsed, tensors, objects, size_of, self.sizes, encodings)
+        return fit_rules(self.parsed, tensors, objects, size_of, self.sizes, encodings)
 
     def _size(self, name: str, size_of: Any, path: str) -> int:
         if name.startswith(PREFIX):
@@ -272,7 +273,7 @@ class Map:
         return size if isinstance(size, int) else parse_expression(size).integer(size_of)
 
 
-def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, About], list[str]]:
+def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str]]:
     """Return the tensors of a checkpoint, and the keys that are objects."""
     tensors = reader.entries().slices.tensors
     faults = reader.faults
@@ -298,25 +299,26 @@ def _shipped(name: str) -> bytes:
 
 def _read_file(path: str, is_name: bool) -> bytes:
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MOST_NBYTES + 1)
-    except (OSError, ValueError) as error:
-        near = similar(path, shipped_maps(), 3) if is_name else []
+        storage, name = split_place(path)
+        file = storage.open(name)
+    except ShardvarError as error:
         if is_name:
-            listed = " or ".join(map(repr, near))
-            remedy = (
-                f"Did you mean {listed}?" if near else "`shardvar maps` lists the shipped maps."
-            )
+            near = " or ".join(map(repr, similar(path, shipped_maps(), 3)))
+            remedy = f"Did you mean {near}?" if near else "`shardvar maps` lists the shipped maps."
             raise MapError(f"There is no map {path!r}.", remedy) from None
-        what = getattr(error, "strerror", None) or str(error)
-        raise MapError(f"The map {path} cannot be read: {what}.", "Give another path.") from None
-    if len(content) > _MOST_NBYTES:
-        raise MapError(f"The map {path} has more than {_MOST_NBYTES:,} bytes.", "Split it.")
-    return content
+        raise MapError(f"The map {path} cannot be read: {error.cause}", "Give its path.") from None
+    try:
+        if file.size > _MOST_NBYTES:
+            raise MapError(
+                f"The map {path} has {file.size:,} bytes.", "A map is a small TOML file."
+            )
+        return bytes(file.read(0, file.size))
+    finally:
+        file.close()
 
 
 def _size(name: Any, size: Any) -> int | str:
-    """A size: an integer, NumPy's too, or an expression."""
+    """A size: an integer, of Python or NumPy, or an expression."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise MapError(f"{name!r} is not the name of a size.", "Write letters, digits and _.")
     if isinstance(size, str):
@@ -336,7 +338,7 @@ def _size(name: Any, size: Any) -> int | str:
         ) from None
 
 
-def _inverse(number: int, rule: Rule) -> str:
+def _inverse(number: int, rule: MapRule) -> str:
     """The rule with its sides exchanged."""
     obstacle = (
         "nothing"

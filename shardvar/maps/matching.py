@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardvar.errors import MapError
-from shardvar.maps.extents import Extents, SizeOf, shift_of, solve, split_number
+from shardvar.maps.extents import RuleExtents, SizeOf, shift_of, solve, split_number
 from shardvar.maps.keys import Values
-from shardvar.maps.syntax import Axis, Key, Number, Side, Text
+from shardvar.maps.syntax import AxisNames, KeyPattern, NumberPart, Side, TextPart
 
-_Named = Mapping[Axis | str, int | str]
-"""What the parts of a key have: a number by its indices, the position of a word, or a text."""
+_Named = Mapping[AxisNames | str, int | str]
+"""The values of the parts of a key: a number by its indices, the position of a word, or a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Match:
 
 
 def find_matches(
-    side: Side, extents: Extents, found: Sequence[tuple[str, Values]], size_of: SizeOf
+    side: Side, extents: RuleExtents, found: Sequence[tuple[str, Values]], size_of: SizeOf
 ) -> list[Match]:
-    """Return the keys that a side takes, of those that its pattern matches."""
+    """Return the keys that a side takes, of the ones that its pattern matches."""
     read = [(key, _named(side.key, values, size_of)) for key, values in found]
     named = [(key, parts) for key, parts in read if parts is not None]
     full = _full(side.key, extents, [parts for _, parts in named])
@@ -43,7 +43,7 @@ def find_matches(
 
 
 def count_numbers(
-    extents: Extents, matches: Sequence[Match]
+    extents: RuleExtents, matches: Sequence[Match]
 ) -> dict[tuple[str, ...], dict[str, int]]:
     """Return the extents of the indices of keys, by the texts that the keys have.
 
@@ -61,12 +61,12 @@ def count_numbers(
     return counts
 
 
-def _named(key: Key, values: Values, size_of: SizeOf) -> _Named | None:
-    """What the parts of a key have; None if a number is below the least one."""
+def _named(key: KeyPattern, values: Values, size_of: SizeOf) -> _Named | None:
+    """The values of the parts of a key; None if a number is below the least one."""
     parts = [part for part in key.parts if not isinstance(part, str)]
-    found: dict[Axis | str, int | str] = {}
+    found: dict[AxisNames | str, int | str] = {}
     for part, value in zip(parts, values, strict=True):
-        if isinstance(part, Number):
+        if isinstance(part, NumberPart):
             number = int(value) - shift_of(part, size_of)
             if number < 0:
                 return None
@@ -76,11 +76,11 @@ def _named(key: Key, values: Values, size_of: SizeOf) -> _Named | None:
     return found
 
 
-def _full(key: Key, extents: Extents, named: Sequence[_Named]) -> dict[str, int]:
+def _full(key: KeyPattern, extents: RuleExtents, named: Sequence[_Named]) -> dict[str, int]:
     """The full extents of the indices that make numbers: of all but the first of each, at least."""
     full: dict[str, int] = {}
     for part in key.parts:
-        if not isinstance(part, Number):
+        if not isinstance(part, NumberPart):
             continue
         for name in part.axis:
             known = extents.full(name, False)
@@ -93,16 +93,16 @@ def _full(key: Key, extents: Extents, named: Sequence[_Named]) -> dict[str, int]
 
 
 def _match(
-    pattern: Key, key: str, named: _Named, extents: Extents, full: Mapping[str, int]
+    pattern: KeyPattern, key: str, named: _Named, extents: RuleExtents, full: Mapping[str, int]
 ) -> Match | None:
     indices, texts = dict[str, int](), dict[str, str]()
     for part in pattern.parts:
         if isinstance(part, str):
             continue
-        if isinstance(part, Text):
+        if isinstance(part, TextPart):
             texts[part.name] = str(named[part.name])
             continue
-        if isinstance(part, Number):
+        if isinstance(part, NumberPart):
             found = split_number(int(named[part.axis]), part.axis, full)
         else:
             found = {part.name: int(named[part.name])}

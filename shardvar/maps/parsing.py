@@ -7,7 +7,18 @@ from itertools import pairwise
 
 from shardvar.errors import MapError
 from shardvar.maps.expressions import NAME, Expression, parse_expression, read_expression
-from shardvar.maps.syntax import ELLIPSIS, Axis, Key, Number, Part, Range, Rule, Side, Text, Words
+from shardvar.maps.syntax import (
+    ELLIPSIS,
+    AxisNames,
+    KeyPart,
+    KeyPattern,
+    MapRule,
+    NumberPart,
+    Range,
+    Side,
+    TextPart,
+    WordPart,
+)
 
 _PLAIN = re.compile(r"""[^\s\[\]{}'"`]+""")
 _TEXTS = {"*": r"[^./]+", "**": r".+"}
@@ -18,7 +29,7 @@ _MOST_INDICES = 32
 _GRAMMAR = "Write 'KEY[axes] -> KEY[axes]', such as 'h.{l}.w[i o] -> layers.{l}.w[o i]'."
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> MapRule:
     """Return the rule of a text; ``MapError`` says where it breaks the grammar.
 
     >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]")
@@ -33,7 +44,7 @@ def parse_rule(text: str) -> Rule:
         raise MapError(f"The rule {text.strip()!r}: {error.cause}", error.remedy) from None
 
 
-def _parse(text: str) -> Rule:
+def _parse(text: str) -> MapRule:
     reader = _Reader(text)
     is_again = reader.word("also")
     source = reader.side()
@@ -63,17 +74,17 @@ def _parse(text: str) -> Rule:
         raise reader.unexpected("the end of the rule")
     if target is not None:
         source, target = _with_texts(source, target), _with_texts(target, source)
-    rule = Rule(text, source, target, is_again, tuple(factors), tuple(times), plus, fill)
+    rule = MapRule(text, source, target, is_again, tuple(factors), tuple(times), plus, fill)
     _check(rule)
     return rule
 
 
 def _with_texts(side: Side, other: Side) -> Side:
     """The side, where ``{x}`` is the text that the other side has as ``{x:*}``."""
-    texts = {part.name: part for part in other.key.parts if isinstance(part, Text)}
+    texts = {part.name: part for part in other.key.parts if isinstance(part, TextPart)}
     parts = tuple(
         texts.get(part.axis[0], part)
-        if isinstance(part, Number) and len(part.axis) == 1 and part.shift.text == "0"
+        if isinstance(part, NumberPart) and len(part.axis) == 1 and part.shift.text == "0"
         else part
         for part in side.key.parts
     )
@@ -133,7 +144,7 @@ class _Reader:
         self.at += len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
         begin = self.at
         key = self.key()
-        axes: tuple[Axis, ...] = (ELLIPSIS,)
+        axes: tuple[AxisNames, ...] = (ELLIPSIS,)
         if self.text[self.at : self.at + 1] == "[":
             axes = self.axes()
         ranges: dict[str, Range] = {}
@@ -142,9 +153,9 @@ class _Reader:
             ranges = self.ranges()
         return Side(self.text[begin : self.at].strip(), key, axes, ranges)
 
-    def key(self) -> Key:
+    def key(self) -> KeyPattern:
         """Read a key: texts, quoted texts and parts, without a space between them."""
-        begin, parts = self.at, list[Part]()
+        begin, parts = self.at, list[KeyPart]()
         while self.at < len(self.text) and not self.text[self.at].isspace():
             character = self.text[self.at]
             if character == "[":
@@ -164,13 +175,13 @@ class _Reader:
                 self.at = found.end()
         if not parts:
             raise self.unexpected("a key")
-        joined = list[Part]()
+        joined = list[KeyPart]()
         for part in parts:
             if isinstance(part, str) and joined and isinstance(joined[-1], str):
                 joined[-1] += part
             else:
                 joined.append(part)
-        return Key(self.text[begin : self.at], tuple(joined))
+        return KeyPattern(self.text[begin : self.at], tuple(joined))
 
     def quoted(self, mark: str) -> str:
         """Read a text in quotes; a doubled quote in it is one."""
@@ -180,7 +191,7 @@ class _Reader:
         self.at = found.end()
         return found[1].replace(mark * 2, mark)
 
-    def part(self) -> Part:
+    def part(self) -> KeyPart:
         """Read ``{...}``."""
         stop = self.text.find("}", self.at)
         if stop < 0:
@@ -193,13 +204,13 @@ class _Reader:
         if not NAME.fullmatch(name):
             raise MapError(f"{{{inside}}} has no name.", "Write {name:a|b}.")
         if what in _TEXTS:
-            return Text(name, _TEXTS[what])
+            return TextPart(name, _TEXTS[what])
         words = tuple(what.split("|"))
         if len(set(words)) < len(words):
             raise MapError(f"{{{inside}}} has a word twice.", "Give each word once.")
-        return Words(name, words)
+        return WordPart(name, words)
 
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[AxisNames, ...]:
         """Read ``[...]``."""
         stop = self.text.find("]", self.at)
         if stop < 0:
@@ -225,7 +236,7 @@ class _Reader:
             self.at = comma.end()
 
     def range(self) -> Range:
-        """Read ``start:stop``, either of which may be left out, or one value."""
+        """Read ``start:stop``, where either may be left out, or one value."""
         start = None if self.text[self.at :].lstrip().startswith(":") else self.expression()
         colon = re.compile(r"\s*:").match(self.text, self.at)
         if colon is None:
@@ -236,7 +247,7 @@ class _Reader:
         return Range(start, None if ends else self.expression(), is_single=False)
 
 
-def _number(inside: str) -> Number:
+def _number(inside: str) -> NumberPart:
     """The part ``{l}``, ``{l + 1}`` or ``{(b p)}``."""
     found = re.fullmatch(r"\s*(\([^)]*\)|[A-Za-z_][A-Za-z0-9_]*)\s*(?:([-+])(.*))?", inside)
     if found is None:
@@ -247,12 +258,12 @@ def _number(inside: str) -> Number:
     if len(axis) != 1 or axis[0] in ((), ELLIPSIS):
         raise MapError(f"{{{inside}}} is not one number.", "Write {l} or {(b p)}.")
     shift = parse_expression(f"0 {found[2]} ({found[3]})" if found[2] else "0")
-    return Number(axis[0], shift)
+    return NumberPart(axis[0], shift)
 
 
-def _axes(inside: str) -> tuple[Axis, ...]:
+def _axes(inside: str) -> tuple[AxisNames, ...]:
     """The axes of a text: names, groups, ``1`` and ``...``."""
-    axes, group, depth = list[Axis](), list[str](), 0
+    axes, group, depth = list[AxisNames](), list[str](), 0
     for token in re.findall(r"\(|\)|[^\s()]+", inside):
         if token == "(":
             depth += 1
@@ -286,7 +297,7 @@ def _axes(inside: str) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _check(rule: Rule) -> None:
+def _check(rule: MapRule) -> None:
     """Raise ``MapError`` unless both sides have the same indices, each once."""
     for side in (rule.source, rule.target, *rule.factors):
         if side is not None:
@@ -344,9 +355,9 @@ def _check_side(side: Side) -> None:
             f"Its indices are {', '.join(names) or 'none'}.",
         )
     for part, after in pairwise(side.key.parts):
-        if not isinstance(part, str | Words) and not isinstance(after, str | Words):
+        if not isinstance(part, str | WordPart) and not isinstance(after, str | WordPart):
             raise MapError(
                 f"Two parts of {side.key.text!r} follow each other.", "Put text between them."
             )
-    if sum(isinstance(part, Text) and part.pattern == ".+" for part in side.key.parts) > 1:
+    if sum(isinstance(part, TextPart) and part.pattern == ".+" for part in side.key.parts) > 1:
         raise MapError(f"{side.key.text!r} has two parts '**'.", "Any text can be in one only.")

@@ -1,4 +1,4 @@
-"""Where the elements of a rule lie in a tensor: its axes, taken apart into the indices of a side."""
+"""The places of a rule's elements in a tensor: its axes, taken apart into the indices of a side."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ from shardvar.errors import MapError
 from shardvar.maps.extents import ALL, Bounds, solve
 from shardvar.maps.plan import View
 from shardvar.maps.proof import Use
-from shardvar.maps.syntax import ELLIPSIS, Axis, Side
+from shardvar.maps.syntax import ELLIPSIS, AxisNames, Side
 from shardvar.pictures.words import human_shape
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class TensorAxes:
     """The axes of one tensor as a side has them, with all extents."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisNames, ...]
     """The axes, without an ellipsis."""
     full: Mapping[str, int]
     """The full extent of each index."""
     starts: Mapping[str, int]
     """The first of each index that the side selects; 0 for the others."""
-    cut: Mapping[Axis, int] = field(default_factory=dict)
+    cut: Mapping[AxisNames, int] = field(default_factory=dict)
     """The extents of axes whose last block is cut, which their indices do not make."""
 
     def view(self, key: str, fixed: Mapping[str, int], free: Sequence[str]) -> View:
@@ -55,7 +55,7 @@ class Placed:
         return Use(rule, radices, begins, counts, is_cut, is_again)
 
 
-def place(
+def axes_of(
     side: Side,
     shape: tuple[int, ...],
     key: str,
@@ -63,7 +63,7 @@ def place(
     ranges: Mapping[str, Bounds],
     *,
     may_cut: bool = False,
-) -> tuple[Placed, dict[str, int]]:
+) -> tuple[TensorAxes, dict[str, int]]:
     """Return the axes of a side for a tensor's shape, and the selected extents of its free indices.
 
     With ``may_cut``, the last block of an axis ``(a p)`` may be shorter than the others.
@@ -76,10 +76,10 @@ def place(
             f"has {others}.",
             "Write as many axes as the tensor has, or '...' for the ones that stay.",
         )
-    axes = list[Axis]()
+    axes = list[AxisNames]()
     for axis in side.axes:
         axes += [(f"...{number}",) for number in range(more)] if axis == ELLIPSIS else [axis]
-    found, selected, cut = dict[str, int](), dict[str, int](), dict[Axis, int]()
+    found, selected, cut = dict[str, int](), dict[str, int](), dict[AxisNames, int]()
     for axis, extent in zip(axes, shape, strict=True):
         step = full(axis[1]) if may_cut and len(axis) == 2 and full(axis[0]) is None else None
         if step and extent % step:
@@ -99,11 +99,11 @@ def place(
         if not bounds.is_single:
             selected[name] = stop - bounds.start
     starts = {name: bounds.start for name, bounds in ranges.items()}
-    return Placed(tuple(axes), found, starts, cut), selected
+    return TensorAxes(tuple(axes), found, starts, cut), selected
 
 
 def blocks(
-    placed: Placed, selected: Mapping[str, int]
+    placed: TensorAxes, selected: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
     """Yield fixed indices and selected extents: of the whole blocks, and of each that is cut.
 
@@ -121,17 +121,17 @@ def blocks(
         yield fixed, counts
 
 
-def expand(axes: Sequence[Axis], source: Placed) -> tuple[Axis, ...]:
+def expand(axes: Sequence[AxisNames], source: TensorAxes) -> tuple[AxisNames, ...]:
     """Return a target's axes, with the ones that the source has for ``...``."""
     rest = [axis for axis in source.axes if axis and axis[0].startswith("...")]
-    found = list[Axis]()
+    found = list[AxisNames]()
     for axis in axes:
         found += rest if axis == ELLIPSIS else [axis]
     return tuple(found)
 
 
 def merge(counts: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
-    """Merge neighbouring indices that count as one in all views, and drop those of one element.
+    """Merge neighbouring indices that count as one in all views, and drop the ones of one element.
 
     >>> a, b = View("a", (0,), ((0, 3), (0, 1))), View("b", (0, 0), ((1, 3), (1, 1)))
     >>> merge([2, 3], [a, b])[0]

@@ -20,7 +20,7 @@ from shardvar.errors import MapError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import find_overlap
 from shardvar.layout.tiling import find_flaw
-from shardvar.maps.syntax import Rule
+from shardvar.maps.syntax import MapRule
 
 _MOST_BOXES = 1 << 22
 """Boxes of one tensor, about 100 bytes each."""
@@ -32,7 +32,7 @@ MOST_PROBLEMS = 20
 
 @dataclass(slots=True)
 class Use:
-    """What a rule holds of one tensor."""
+    """The elements of one tensor that a rule holds."""
 
     rule: int
     """The position of the rule."""
@@ -41,7 +41,7 @@ class Use:
     begins: tuple[int, ...]
     """The first of each index, axis after axis."""
     counts: tuple[int, ...]
-    """How many of each."""
+    """[indices] the number of each."""
     is_cut: tuple[bool, ...] = ()
     """[rank] True for axes whose last block is cut, so that their extents are not the products of
     their radices."""
@@ -54,17 +54,19 @@ class Use:
         return prod(self.counts)
 
 
-Flaw = tuple[str, tuple[int, ...]]
+ElementFlaw = tuple[str, tuple[int, ...]]
 """An element, as text, and the rows of the uses that hold it: none, or several."""
 
 
-def check_targets(shape: Sequence[int], uses: Sequence[Use], *, has_fill: bool) -> Flaw | None:
+def check_targets(
+    shape: Sequence[int], uses: Sequence[Use], *, has_fill: bool
+) -> ElementFlaw | None:
     """Return an element of a target that is not filled once; None if there is none."""
     return _flaw(shape, uses, may_have_holes=has_fill)
 
 
-def check_sources(
-    rules: Sequence[Rule],
+def check_uses(
+    rules: Sequence[MapRule],
     shapes: Mapping[str, Sequence[int]],
     uses: Mapping[str, Sequence[Use]],
     unselected: Mapping[str, int],
@@ -93,7 +95,7 @@ def check_sources(
 
 
 def _of_source(
-    key: str, shape: Sequence[int], uses: Sequence[Use], rules: Sequence[Rule]
+    key: str, shape: Sequence[int], uses: Sequence[Use], rules: Sequence[MapRule]
 ) -> tuple[str, str] | None:
     first = [use for use in uses if not use.is_again]
     flaw = _flaw(shape, first)
@@ -125,7 +127,7 @@ def _quoted(key: str) -> str:
     return "'" + key.replace("'", "''") + "'"
 
 
-def _nearest(key: str, rules: Sequence[Rule], unselected: Mapping[str, int]) -> str:
+def _nearest(key: str, rules: Sequence[MapRule], unselected: Mapping[str, int]) -> str:
     if key in unselected:
         number = unselected[key]
         return f"; rule {number + 1} {rules[number].text!r} matches its name and not its numbers"
@@ -141,7 +143,7 @@ def _nearest(key: str, rules: Sequence[Rule], unselected: Mapping[str, int]) -> 
 
 def _flaw(
     shape: Sequence[int], uses: Sequence[Use], *, may_have_holes: bool = False
-) -> Flaw | None:
+) -> ElementFlaw | None:
     uses = [*uses]
     if 0 in shape:
         return None

@@ -1,19 +1,19 @@
-"""What a map does with a checkpoint, for people: a table of its rules, and what is wrong."""
+"""The report of a map on a checkpoint: a table of its rules, and the problems."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardvar.maps.drafts import About
+from shardvar.maps.contributions import TensorFacts
 from shardvar.maps.fitting import Fit
 from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import MOST_PROBLEMS
-from shardvar.maps.syntax import Rule
+from shardvar.maps.syntax import MapRule
 from shardvar.pictures.words import human_shape
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """What one rule does with a checkpoint."""
+    """One rule on a checkpoint."""
 
     rule: str
     """The rule."""
@@ -29,12 +29,12 @@ class RuleReport:
 
 @dataclass(frozen=True, slots=True)
 class MapReport:
-    """What a map does with a checkpoint. ``str`` prints it as a table."""
+    """A map on a checkpoint. ``str`` prints it as a table."""
 
     rules: tuple[RuleReport, ...]
     """One report a rule."""
     problems: tuple[str, ...]
-    """What is wrong, a sentence each; empty if the map fits."""
+    """The problems, a sentence each; empty if the map fits."""
     num_sources: int
     """The number of keys of the checkpoint."""
     num_targets: int
@@ -62,7 +62,7 @@ class MapReport:
             lines.append(
                 f"{number + 1:>3} {rule.rule:<{width}}  {rule.matches:>6,}  {shapes}{what}"
             )
-        lines += lines_of_problems(self.problems)
+        lines += first_problems(self.problems)
         if self.ok:
             lines.append("Every source element is used once, and every target element filled once.")
         return lines
@@ -71,14 +71,14 @@ class MapReport:
         return "\n".join(self.lines())
 
 
-def lines_of_problems(problems: Sequence[str]) -> list[str]:
+def first_problems(problems: Sequence[str]) -> list[str]:
     """Return the first problems, and the number of the others."""
     more = len(problems) - MOST_PROBLEMS
     return [*problems[:MOST_PROBLEMS], *([f"... and {more:,} more"] if more > 0 else [])]
 
 
-def report_of(
-    rules: Sequence[Rule], found: Fit, tensors: Mapping[str, About], num_objects: int
+def map_report(
+    rules: Sequence[MapRule], found: Fit, tensors: Mapping[str, TensorFacts], num_objects: int
 ) -> MapReport:
     """Return the report of a fit."""
     sources: list[set[tuple[int, ...]]] = [set() for _ in rules]

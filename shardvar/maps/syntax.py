@@ -21,25 +21,25 @@ from dataclasses import dataclass, field
 
 from shardvar.maps.expressions import Expression
 
-Axis = tuple[str, ...]
+AxisNames = tuple[str, ...]
 """The indices that make an axis, the slowest first; none for the axis ``1``."""
 
-ELLIPSIS: Axis = ("...",)
+ELLIPSIS: AxisNames = ("...",)
 """Axes that keep their order and their place."""
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberPart:
     """A part of a key that is a number: the number is its index plus a shift."""
 
-    axis: Axis
+    axis: AxisNames
     """The indices that make the number."""
     shift: Expression
-    """What is added to it."""
+    """The number that is added to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class WordPart:
     """A part of a key that is one of several words, each with its position as the index."""
 
     name: str
@@ -49,7 +49,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextPart:
     """A part of a key that is any text, and only renamed."""
 
     name: str
@@ -58,29 +58,29 @@ class Text:
     """The regular expression that it matches."""
 
 
-Part = str | Number | Words | Text
+KeyPart = str | NumberPart | WordPart | TextPart
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class KeyPattern:
     """A key with named parts."""
 
     text: str
     """As it was written."""
-    parts: tuple[Part, ...]
+    parts: tuple[KeyPart, ...]
     """Its literal texts and its parts, in order."""
 
     def indices(self) -> Iterator[str]:
         """Yield the names of its indices."""
         for part in self.parts:
-            if isinstance(part, Number):
+            if isinstance(part, NumberPart):
                 yield from part.axis
-            elif isinstance(part, Words):
+            elif isinstance(part, WordPart):
                 yield part.name
 
     def texts(self) -> list[str]:
         """Return the names of the parts that are texts."""
-        return [part.name for part in self.parts if isinstance(part, Text)]
+        return [part.name for part in self.parts if isinstance(part, TextPart)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +101,15 @@ class Side:
 
     text: str
     """As it was written."""
-    key: Key
+    key: KeyPattern
     """Its key."""
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisNames, ...]
     """Its axes."""
     ranges: dict[str, Range] = field(default_factory=dict)
     """The ranges of some of its indices."""
 
     def indices(self) -> list[str]:
-        """Return the names of its indices, those of the key first."""
+        """Return the names of its indices, the ones of the key first."""
         of_axes = [name for axis in self.axes if axis != ELLIPSIS for name in axis]
         return [*self.key.indices(), *of_axes]
 
@@ -123,15 +123,15 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MapRule:
     """One line of a map."""
 
     text: str
     """As it was written."""
     source: Side
-    """What it takes."""
+    """The side that it takes from."""
     target: Side | None
-    """What it makes; None for ``nothing``."""
+    """The side that it fills; None for ``nothing``."""
     is_again: bool = False
     """True with ``also``: what it takes may be used by other rules."""
     factors: tuple[Side, ...] = ()

@@ -5,23 +5,29 @@ verb sees the map's tensors as it sees stored ones.
 """
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from shardvar.engine.mapped import mapped
-from shardvar.errors import ArgumentTypeError, MapError
+from shardvar.errors import ArgumentError, ArgumentTypeError, MapError
 from shardvar.maps.fitting import Problem
 from shardvar.maps.map import Map, facts_of
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.renaming import select_keys
 
 MapLike = Map | str | os.PathLike[str] | Iterable[str]
 """A map: itself, the path of its file or the name of a shipped one, or its rules."""
 
 
-def as_map(given: Any) -> Map:
+def as_map(given: Any, keep_going: bool = False) -> Map:
     """Return the map that a caller gives: a ``Map``, a path, a name, or a list of rules."""
+    if keep_going:
+        raise ArgumentError(
+            "A map takes every tensor, so none is left out with keep_going.",
+            "Rescue the source first, then map it.",
+        )
     if isinstance(given, Map):
         return given
     if isinstance(given, str | os.PathLike):
@@ -34,14 +40,20 @@ def as_map(given: Any) -> Map:
     )
 
 
-def map_reader(reader: Reader, given: Map, keys: Collection[str] | None = None) -> Reader:
+def map_reader(
+    reader: Reader,
+    given: Map,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+) -> Reader:
     """Return a reader of what a map makes of an open checkpoint; ``MapError`` if it does not fit.
 
-    ``keys`` are the ones that the map sees; all by default. Closing it closes the checkpoint.
+    The map sees the keys that ``filter`` and ``exclude`` take. Closing it closes the checkpoint.
     """
     tensors, objects = facts_of(reader)
-    if keys is not None:
-        tensors = {key: about for key, about in tensors.items() if key in keys}
+    if filter is not None or exclude is not None:
+        keys = select_keys(reader.keys(), filter, exclude)
+        tensors = {key: facts for key, facts in tensors.items() if key in keys}
         objects = [key for key in objects if key in keys]
     found = given.fit(tensors, objects, reader.encodings, reader.path)
     if found.problems:

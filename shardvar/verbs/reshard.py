@@ -160,12 +160,7 @@ def reshard(
     """
     check_policy(policy)
     check_progress(progress)
-    given = None if map is None else as_map(map)
-    if given is not None and keep_going:
-        raise ArgumentError(
-            "A map takes every tensor, so none is left out with keep_going.",
-            "Rescue the source first, then map it.",
-        )
+    given = None if map is None else as_map(map, keep_going)
     # A map sees the keys that these take; the names of what it makes are no longer the source's.
     kept = (filter, exclude) if given is None else (None, None)
     names = *kept, strip_prefix, rename or {}, add_prefix
@@ -178,14 +173,14 @@ def reshard(
     else:
         opened = open_found(found[0], dequantize=dequantize)
     with opened as reader:
+        stamp = partial(_generation, found, reader)
         if given is not None:
             # Of several sources, the keys were chosen before they were joined.
-            taken = None if len(found) > 1 else select_keys(reader.keys(), filter, exclude)
-            reader = map_reader(reader, given, taken)
+            reader = map_reader(reader, given, *((filter, exclude) if len(found) == 1 else ()))
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
-        return _reshard(found, goal, reader, changes, plan, None if dry_run else move)
+        return _reshard(found, goal, reader, changes, plan, stamp, None if dry_run else move)
 
 
 _UNCHANGED = Conversions(None, None)
@@ -220,6 +215,7 @@ def _reshard(
     reader: Reader,
     changes: Changes,
     plan: Callable[..., WritePlan],
+    stamp: Callable[[Source, WritePlan], str | None],
     move: Callable[..., WriteReport] | None,
 ) -> WriteReport:
     check_no_delta(found[0].storage, found[0].format.name, reader.index)
@@ -236,13 +232,8 @@ def _reshard(
     lost: tuple[Damage, ...] = ()
     if changes.keep_going:
         # A pattern that is wrong is found before all is read.
-        _select(
-            reader,
-            kept,
-            objects,
-            changes,
-            kept.intersection(reader.faults).difference(objects),
-        )
+        unreadable = kept.intersection(reader.faults).difference(objects)
+        _select(reader, kept, objects, changes, unreadable)
         lost = find_lost(reader, kept.difference(objects))
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
     chosen = _select(reader, kept, objects, changes, gone)
@@ -258,7 +249,7 @@ def _reshard(
         others = set(entries.slices.tensors.keys).difference(ties)
         entries, metadata, untied = take_tensors(entries, others), replace(metadata, ties=ties), ()
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
-    generation = _generation(found, reader, payloads, work)
+    generation = stamp(payloads, work)
     if move is None:
         return replace(preview(work, generation), lost=lost, untied=untied, left_out=left_out)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
@@ -424,7 +415,9 @@ def _generation(
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
-    stored, made = stored_entries(payloads, work.entries)
+    stored, made = work.entries, b""
+    if payloads is not reader.source:
+        stored, made = stored_entries(payloads, work.entries)
     named = " ".join(map("{0.path} {0.format.name}".format, found))
     digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
     digest.update(
@@ -438,22 +431,12 @@ def _generation(
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
         finally:
             file.close()
-    slices = work.assignment.slices
-    # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
-    for keys in (slices.tensors.keys, stored.slices.tensors.keys):
-        digest.update("\0".join(keys).encode("utf-8", "surrogateescape"))
-    for column in (
-        *(stored.file, stored.start, stored.checksum, stored.slices.offset, stored.slices.shape),
-        *(stored.slices.codes(), stored.slices.nbytes, stored.slices.tensor),
-        *(
-            slices.tensors.codes,
-            slices.tensor,
-            slices.offset,
-            slices.shape,
-            slices.nbytes,
-            work.assignment.file,
-        ),
-    ):
+    columns = [stored.file, stored.start, stored.checksum, work.assignment.file]
+    for slices in (work.assignment.slices, stored.slices):
+        # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
+        digest.update("\0".join(slices.tensors.keys).encode("utf-8", "surrogateescape"))
+        columns += [slices.tensors.codes, slices.tensor, slices.offset, slices.shape, slices.nbytes]
+    for column in columns:
         digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
     # 64 bits keep names short, and two writes into one directory do not get the same ones by
     # chance.

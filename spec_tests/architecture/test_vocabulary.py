@@ -16,7 +16,8 @@ from spec_tests.helpers.source_code import MODULES, PACKAGE, definitions, tree_o
 from spec_tests.rules.sentences import documents
 
 HOMES = {
-    "box": ("maps/plan.py",),  # a region is not called a box, nor is a rectangle that is drawn
+    # A region is not called a box, nor is a rectangle that is drawn.
+    "box": ("maps/plan.py", "maps/proof.py"),
     # All but the first name what PyTorch, and Zarr, call by this word.
     "chunk": (
         "layout/partition.py",
@@ -50,7 +51,10 @@ HOMES = {
         "engine/lattices.py",
         "engine/map_entries.py",
         "engine/mapped.py",
-        "maps/plan.py",
+        *(
+            f"maps/{name}.py"
+            for name in ("contributions", "fitting", "placing", "plan", "report", "targets")
+        ),
     ),
 }
 """A word -> the modules that may use it freely; others may only name what these define."""

@@ -12,9 +12,9 @@ FOUNDATION = (
     "layout",
     "layout.meshes",
     "planning",
-    "maps",
     "wire",
     "storage",
+    "maps",
 )
 TOOL = ("formats", "engine", "verbs", "view", "cli")
 REFERENCE = (
@@ -69,9 +69,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "layout": ("errors", "limits", "pictures"),
     "layout.meshes": ("errors", "limits", "pictures", "layout"),
     "planning": ("errors", "limits", "layout", "pictures"),
-    "maps": ("errors", "limits", "layout", "planning", "pictures", "storage.local"),
     "wire": ("errors", "limits"),
     "storage": ("errors", "extras", "forks", "pictures.words", "_version"),
+    "maps": ("errors", "limits", "layout", "planning", "pictures", "storage.local"),
     "formats": (
         "errors",
         "extras",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.maps.map import Map
-from shardvar.maps.syntax import Number, Side, Text, Words
+from shardvar.maps.syntax import NumberPart, Side, TextPart, WordPart
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -37,7 +37,7 @@ def synthetic(given: Map) -> Arrays:
             part.name: len(part.words)
             for side in (rule.source, *([rule.target] if rule.target else []))
             for part in side.key.parts
-            if isinstance(part, Words)
+            if isinstance(part, WordPart)
         }
         for key, shape in _tensors(rule.source, {**extents, **words}):
             # Of rules that share a tensor, the one with most indices says what divides it.
@@ -61,14 +61,14 @@ def _tensors(side: Side, extents: dict[str, int]) -> Iterator[tuple[str, tuple[i
         for part in side.key.parts:
             if isinstance(part, str):
                 key += part
-            elif isinstance(part, Number):
+            elif isinstance(part, NumberPart):
                 number = 0
                 for name in part.axis:
                     number = number * extents[name] + at[name]
                 key += str(number + part.shift.integer(extents.__getitem__))
-            elif isinstance(part, Words):
+            elif isinstance(part, WordPart):
                 key += part.words[at[part.name]]
             else:
-                assert isinstance(part, Text)
+                assert isinstance(part, TextPart)
                 key += "weight"
         yield key, shape

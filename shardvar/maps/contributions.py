@@ -1,4 +1,4 @@
-"""Drafts: what a rule takes from one tensor to one target, before the target's shape is known."""
+"""Contributions: what a rule takes from one tensor to one target, before the target's shape is known."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from math import prod
 
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import is_whole
-from shardvar.maps.extents import Extents, SizeOf, shift_of
+from shardvar.maps.extents import RuleExtents, SizeOf, shift_of
 from shardvar.maps.keys import write_key
 from shardvar.maps.matching import Match
-from shardvar.maps.placing import Placed, blocks, expand, merge, place
+from shardvar.maps.placing import TensorAxes, axes_of, blocks, expand, merge
 from shardvar.maps.plan import Arithmetic, Piece
 from shardvar.maps.proof import Use
-from shardvar.maps.syntax import ELLIPSIS, Axis, Number, Rule, Side, Text, Words
+from shardvar.maps.syntax import ELLIPSIS, AxisNames, MapRule, NumberPart, Side, TextPart, WordPart
 
-About = tuple[str, tuple[int, ...]]
+TensorFacts = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor."""
 
 
@@ -25,17 +25,17 @@ class FittedRule:
 
     number: int
     """Its position."""
-    rule: Rule
+    rule: MapRule
     """The rule."""
-    extents: Extents
+    extents: RuleExtents
     """The extents that its text and the sizes give."""
     size_of: SizeOf
     """Gives the sizes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What a rule takes from one tensor to one target."""
+class Contribution:
+    """The elements that a rule takes from one tensor to one target."""
 
     fitted: FittedRule
     """The rule."""
@@ -45,7 +45,7 @@ class Draft:
     """Its dtype."""
     target: str
     """The key of the target."""
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisNames, ...]
     """The target's axes."""
     fixed: Mapping[str, int]
     """The indices that have one value, from the start of each range."""
@@ -53,7 +53,7 @@ class Draft:
     """The extents of the others, which both sides share."""
     full: Mapping[str, int | None]
     """The full extents of the target's indices, as far as they are known."""
-    source: Placed
+    source: TensorAxes
     """The source's axes."""
 
     @property
@@ -86,17 +86,17 @@ class Draft:
         ]
 
 
-def draft_tensor(
+def contributions_of(
     fitted: FittedRule,
     match: Match,
-    about: About,
-    placed: Placed,
+    about: TensorFacts,
+    placed: TensorAxes,
     selected: Mapping[str, int],
     counts: Mapping[str, int],
-) -> Iterator[Draft]:
-    """Yield the drafts of one tensor: one for each target, and for each block that is cut.
+) -> Iterator[Contribution]:
+    """Yield the contributions of one tensor: one for each target, and for each block that is cut.
 
-    ``selected`` are the extents of the indices of the source's axes, ``counts`` those of its key.
+    ``selected`` are the extents of the indices of the source's axes, ``counts`` the ones of its key.
     """
     target = fitted.rule.target
     if target is None:
@@ -111,7 +111,9 @@ def draft_tensor(
         key = target_key(fitted, match, at, shared)
         for block, extents_of_block in blocks(placed, selected):
             both = {**shared, **extents_of_block}
-            yield Draft(fitted, match, about[0], key, axes, {**at, **block}, both, full, placed)
+            yield Contribution(
+                fitted, match, about[0], key, axes, {**at, **block}, both, full, placed
+            )
 
 
 def target_key(
@@ -123,10 +125,10 @@ def target_key(
     for part in () if target is None else target.key.parts:
         if isinstance(part, str):
             continue
-        if isinstance(part, Text):
+        if isinstance(part, TextPart):
             given.append(match.texts[part.name])
             continue
-        axis = part.axis if isinstance(part, Number) else (part.name,)
+        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
         number = 0
         for place_in_axis, name in enumerate(axis):
             bounds, full = extents.bounds(name, True), extents.full(name, True, counts.get(name))
@@ -136,7 +138,7 @@ def target_key(
                     f"The size of {name} in {{({' '.join(axis)})}} is not known.",
                     f"Give {name} in sizes, or --size {name}=N.",
                 )
-            limits = [bounds.stop, full if place_in_axis or isinstance(part, Words) else None]
+            limits = [bounds.stop, full if place_in_axis or isinstance(part, WordPart) else None]
             past = [limit for limit in limits if limit is not None and value >= limit]
             if past:
                 raise MapError(
@@ -144,7 +146,7 @@ def target_key(
                     f"Choose another range of {name}, or another size.",
                 )
             number = number * (full or 1) + value
-        shift = shift_of(part, fitted.size_of) if isinstance(part, Number) else 0
+        shift = shift_of(part, fitted.size_of) if isinstance(part, NumberPart) else 0
         given.append(number + shift)
         if number + shift < 0:
             raise MapError(
@@ -154,58 +156,66 @@ def target_key(
 
 
 def piece_of(
-    draft: Draft, target: Placed, tensors: Mapping[str, About]
+    contribution: Contribution, target: TensorAxes, tensors: Mapping[str, TensorFacts]
 ) -> tuple[Piece, list[tuple[str, Use]]]:
-    """Return the piece of a draft whose target has all extents, and the uses of its factors."""
-    rule, size_of, free = draft.fitted.rule, draft.fitted.size_of, draft.free()
-    counts = [draft.selected[name] for name in free]
+    """Return the piece of a contribution whose target has all extents, and the uses of its factors."""
+    rule, size_of, free = contribution.fitted.rule, contribution.fitted.size_of, contribution.free()
+    counts = [contribution.selected[name] for name in free]
     views = [
-        draft.source.view(draft.match.key, draft.fixed, free),
-        target.view(draft.target, draft.fixed, free),
+        contribution.source.view(contribution.match.key, contribution.fixed, free),
+        target.view(contribution.target, contribution.fixed, free),
     ]
     if not rule.has_arithmetic:
         shape, (taken, filled) = merge(counts, views)
-        return Piece(draft.number, shape, taken, filled), []
+        return Piece(contribution.number, shape, taken, filled), []
     uses = []
     for side in rule.factors:
-        key, factor = _factor(draft, side, tensors)
-        views.append(factor.view(key, draft.fixed, free))
+        key, factor = _factor(contribution, side, tensors)
+        views.append(factor.view(key, contribution.fixed, free))
         names = {name for axis in factor.axes for name in axis}
-        fixed = {name: value for name, value in draft.fixed.items() if name in names}
-        uses.append((key, factor.use(draft.number, fixed, draft.selected, is_again=True)))
+        fixed = {name: value for name, value in contribution.fixed.items() if name in names}
+        uses.append(
+            (key, factor.use(contribution.number, fixed, contribution.selected, is_again=True))
+        )
     times = prod((each.real(size_of) for each in rule.times), start=1.0)
     plus = 0.0 if rule.plus is None else rule.plus.real(size_of)
     shape, (taken, filled, *rest) = merge(counts, views)
-    return Piece(draft.number, shape, taken, filled, Arithmetic(tuple(rest), times, plus)), uses
+    return Piece(
+        contribution.number, shape, taken, filled, Arithmetic(tuple(rest), times, plus)
+    ), uses
 
 
-def _factor(draft: Draft, side: Side, tensors: Mapping[str, About]) -> tuple[str, Placed]:
+def _factor(
+    contribution: Contribution, side: Side, tensors: Mapping[str, TensorFacts]
+) -> tuple[str, TensorAxes]:
     """The key and the axes of a factor, whose indices are the source's."""
-    starts = {name: bounds.start for name, bounds in draft.fitted.extents.source.items()}
-    full = draft.source.full
+    starts = {name: bounds.start for name, bounds in contribution.fitted.extents.source.items()}
+    full = contribution.source.full
     given = list[int | str]()
     for part in side.key.parts:
-        if isinstance(part, str | Text):
+        if isinstance(part, str | TextPart):
             continue
         number = 0
-        for name in part.axis if isinstance(part, Number) else (part.name,):
-            number = number * full.get(name, 1) + starts.get(name, 0) + draft.fixed.get(name, 0)
-        shift = shift_of(part, draft.fitted.size_of) if isinstance(part, Number) else 0
+        for name in part.axis if isinstance(part, NumberPart) else (part.name,):
+            number = (
+                number * full.get(name, 1) + starts.get(name, 0) + contribution.fixed.get(name, 0)
+            )
+        shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
         given.append(number + shift)
     key = write_key(side.key, given)
     if key not in tensors:
         raise MapError(
-            f"The factor {key!r} of {draft.match.key!r} is not in the checkpoint.",
+            f"The factor {key!r} of {contribution.match.key!r} is not in the checkpoint.",
             "Correct its name in the rule.",
         )
     dtype, shape = tensors[key]
     if "float" not in dtype:
         raise MapError(f"The factor {key!r} is of dtype {dtype}.", "Factors are floats.")
-    placed, _ = place(side, shape, key, full.get, {})
-    return key, Placed(placed.axes, placed.full, starts)
+    placed, _ = axes_of(side, shape, key, full.get, {})
+    return key, TensorAxes(placed.axes, placed.full, starts)
 
 
-def check_kind(rule: Rule, key: str, dtype: str, encoding: str | None) -> None:
+def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> None:
     """Raise ``MapError`` if the elements of a tensor cannot be moved, or computed with."""
     source, target = rule.source, rule.target
     if target is None:
@@ -231,7 +241,7 @@ def check_kind(rule: Rule, key: str, dtype: str, encoding: str | None) -> None:
         )
 
 
-def _keeps_last(rule: Rule, target: Side) -> bool:
+def _keeps_last(rule: MapRule, target: Side) -> bool:
     """Return True if a rule leaves the last axis of its tensors as it is."""
     last = rule.source.axes[-1:]
     if last != target.axes[-1:] or not last or rule.has_arithmetic:

@@ -1,0 +1,89 @@
+"""``shardvar maps``, and maps of the command line: ``--map``, ``--rule``, ``--size``, ``--inverse``."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+import shardvar as sv
+from shardvar.maps.map import shipped_maps
+from spec_tests.helpers.command_line import Run, run
+
+__all__ = ["run"]
+
+FUSE = "{l}.{s:gate|up}.w[o i] -> {l}.gate_up.w[(s o) i]"
+
+
+def write(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "model.safetensors"
+    sv.save(
+        path,
+        {f"{layer}.{name}.w": rng.random((4, 6)) for layer in range(2) for name in ("gate", "up")},
+    )
+    return path
+
+
+def test_the_list_has_all_shipped_maps(run: Run) -> None:
+    listed = run("maps", "--json").json["maps"]
+    assert [each["name"] for each in listed] == shipped_maps()
+    assert all(each["about"].endswith(".") for each in listed)
+    printed = run("maps").out
+    assert all(name in printed for name in shipped_maps())
+
+
+def test_a_printed_map_is_a_map_file(run: Run, tmp_path: Path) -> None:
+    for name in ("llama-hf-to-megatron", "mixtral-hf-to-transformers"):
+        text = run("maps", name).out
+        (tmp_path / "copy.toml").write_text(text, encoding="utf-8")
+        assert sv.Map.read(tmp_path / "copy.toml") == sv.Map.read(name)
+        assert tuple(run("maps", name, "--json").json["rules"]) == sv.Map.read(name).rules
+        assert tomllib.loads(text)["about"] == sv.Map.read(name).about
+
+
+def test_an_unknown_map_gets_the_nearest_names(run: Run) -> None:
+    outcome = run("maps", "lama-hf-to-megatron")
+    assert outcome.code == 2 and "'llama-hf-to-megatron'" in outcome.err
+
+
+def test_a_rule_and_its_inverse_write_the_same_checkpoint(run: Run, tmp_path: Path) -> None:
+    source = write(tmp_path)
+    fused, back = tmp_path / "fused", tmp_path / "back.safetensors"
+    assert run("reshard", source, fused, "--rule", FUSE).code == 0
+    tensors = sv.load(source)
+    for layer in range(2):
+        pair = [tensors[f"{layer}.{name}.w"] for name in ("gate", "up")]
+        assert np.array_equal(sv.load(fused)[f"{layer}.gate_up.w"], np.concatenate(pair))
+    assert run("diff", source, fused, "--rule", FUSE).code == 0
+    assert run("reshard", fused, back, "--rule", FUSE, "--inverse").code == 0
+    assert run("diff", back, source).code == 0
+    assert run("diff", fused, source, "--rule", FUSE, "--inverse").code == 0
+    assert run("diff", fused, source).code == 1
+
+
+def test_a_map_file_takes_more_rules_and_other_sizes(run: Run, tmp_path: Path) -> None:
+    sv.save(tmp_path / "a.safetensors", {"w": np.arange(12).reshape(12, 1), "norm": np.ones(2)})
+    map_file = tmp_path / "map.toml"
+    rule = "w[(n two) i] -> w[(two n) i]"
+    map_file.write_text(f"rules = [{json.dumps(rule)}]\nsizes = {{n = 3}}\n", encoding="utf-8")
+    words = ["reshard", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "--map", map_file]
+    refused = run(*words)
+    assert refused.code == 2 and "'norm' is matched by no rule" in refused.err
+    assert not (tmp_path / "b.safetensors").exists()
+    more = ["--rule", "norm -> scale", "--size", "n=6"]
+    assert run(*words, *more).code == 0
+    found = sv.load(tmp_path / "b.safetensors")
+    assert found["w"].ravel().tolist() == [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]
+    assert found["scale"].tolist() == [1, 1]
+    assert run("diff", words[1], words[2], "--map", map_file, *more).code == 0
+
+
+def test_sizes_without_a_map_and_sizes_without_a_number_are_refused(
+    run: Run, tmp_path: Path
+) -> None:
+    source = write(tmp_path)
+    for words in (["--size", "n=3"], ["--inverse"], ["--rule", FUSE, "--size", "n"]):
+        outcome = run("reshard", source, tmp_path / "out", *words)
+        assert outcome.code == 2 and words[-2 if "n" in words else 0] in outcome.err
+        assert not (tmp_path / "out").exists()

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 _GROUPS = {
-    "look": {
+    "look and check": {
         "inspect": "list what is inside: tensors, shapes, sizes, shards, files",
         "show": "print the values of a tensor, or of a part of it",
         "view": "write or serve a page for a browser",
-    },
-    "check": {
         "verify": "compare every checksum, and list what is damaged",
         "diff": "compare two checkpoints of any formats",
         "digest": "print, store or compare a fingerprint of each tensor",
     },
-    "change": {"reshard": "write it in other shards, files, formats, names or dtypes"},
-    "more": {
+    "change": {
+        "reshard": "write it in other shards, files, formats, names or dtypes",
         "maps": "list the maps between model families, or print one",
+    },
+    "more": {
         "formats": "list the formats, and what each can hold",
         "vectors": "write test vectors for other implementations",
         "completion": "print a script that completes words in a shell",

@@ -237,7 +237,9 @@ KEYS: dict[str, dict[str, str]] = {
         ".maps[].about": "what it converts",
         ".about": "of one map: what it converts",
         ".rules": "of one map: its rules, a list of texts",
-        ".sizes": "of one map: its sizes, a number or an expression by name",
+        ".sizes": "of one map: its sizes, a list of objects",
+        ".sizes[].name": "the index, as rules have it",
+        ".sizes[].size": "a number, or an expression as text",
     },
     "formats": {
         ".formats": "a list of objects",

@@ -18,7 +18,8 @@ def execute(arguments: Namespace) -> int:
         return 0
     found = Map.read(arguments.name)
     if arguments.json:
-        fields = {"about": found.about, "rules": found.rules, "sizes": found.sizes}
+        sizes = [{"name": name, "size": size} for name, size in found.sizes.items()]
+        fields = {"about": found.about, "rules": found.rules, "sizes": sizes}
         print_json({"schema": SCHEMA, **fields})
         return 0
     say(f"about = {json.dumps(found.about)}")

@@ -183,7 +183,20 @@ class Map:
     def extended(
         self, rules: Iterable[str] = (), sizes: Mapping[str, int | str] | None = None
     ) -> "Map":
-        """Return the map with more rules and sizes; a size that is there already is replaced."""
+        """Return the map with more rules and sizes.
+
+        Parameters
+        ----------
+        rules : iterable of str, optional
+            Rules that it gets in addition.
+        sizes : mapping of str to int or str, optional
+            Sizes that it gets; one that it has already is replaced.
+
+        Returns
+        -------
+        Map
+            The longer map.
+        """
         return Map(
             (*self.rules, *rules),
             sizes={**self.sizes, **(sizes or {})},
@@ -227,50 +240,52 @@ class Map:
             The table of rules, the plan, and what is wrong.
         """
         tensors, objects = facts_of(reader)
-        found = self.fit(tensors, objects, reader.encodings, reader.path)
+        found = fit_map(self, tensors, objects, reader.encodings, reader.path)
         return map_report(self.parsed, found, tensors, len(objects))
 
-    def fit(
-        self,
-        tensors: Mapping[str, TensorFacts],
-        objects: Collection[str],
-        encodings: Mapping[str, str],
-        path: str,
-    ) -> Fit:
-        """Fit the rules to the tensors and the objects of the checkpoint at ``path``."""
-        found: dict[str, int] = {}
-        asked: list[str] = []
 
-        def size_of(name: str) -> int:
-            if name not in found:
-                if name in asked:
-                    raise MapError(
-                        f"The sizes {' -> '.join([*asked, name])} depend on each other.",
-                        "Give one of them as a number.",
-                    )
-                asked.append(name)
-                found[name] = self._size(name, size_of, path)
-                asked.pop()
-            return found[name]
+def fit_map(
+    given: Map,
+    tensors: Mapping[str, TensorFacts],
+    objects: Collection[str],
+    encodings: Mapping[str, str],
+    path: str,
+) -> Fit:
+    """Fit the rules of a map to the tensors and the objects of the checkpoint at ``path``."""
+    found: dict[str, int] = {}
+    asked: list[str] = []
 
-        try:
-            for name in self.sizes:
-                size_of(name)
-        except MapError as error:
-            raise error.at("sizes") from None
-        return fit_rules(self.parsed, tensors, objects, size_of, self.sizes, encodings)
+    def size_of(name: str) -> int:
+        if name not in found:
+            if name in asked:
+                raise MapError(
+                    f"The sizes {' -> '.join([*asked, name])} depend on each other.",
+                    "Give one of them as a number.",
+                )
+            asked.append(name)
+            found[name] = _size_of(given, name, size_of, path)
+            asked.pop()
+        return found[name]
 
-    def _size(self, name: str, size_of: Any, path: str) -> int:
-        if name.startswith(PREFIX):
-            return config_size(path, name.removeprefix(PREFIX))
-        if name not in self.sizes:
-            near = "".join(f"Did you mean {each!r}? " for each in similar(name, self.sizes))
-            raise MapError(
-                f"The size {name} is not given.",
-                f"{near}Give it: --size {name}=N, in Python sizes={{{name!r}: N}}.",
-            )
-        size = self.sizes[name]
-        return size if isinstance(size, int) else parse_expression(size).integer(size_of)
+    try:
+        for name in given.sizes:
+            size_of(name)
+    except MapError as error:
+        raise error.at("sizes") from None
+    return fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
+
+
+def _size_of(given: Map, name: str, size_of: Any, path: str) -> int:
+    if name.startswith(PREFIX):
+        return config_size(path, name.removeprefix(PREFIX))
+    if name not in given.sizes:
+        near = "".join(f"Did you mean {each!r}? " for each in similar(name, given.sizes))
+        raise MapError(
+            f"The size {name} is not given.",
+            f"{near}Give it: --size {name}=N, in Python sizes={{{name!r}: N}}.",
+        )
+    size = given.sizes[name]
+    return size if isinstance(size, int) else parse_expression(size).integer(size_of)
 
 
 def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str]]:

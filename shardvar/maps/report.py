@@ -10,6 +10,8 @@ from shardvar.maps.proof import MOST_PROBLEMS
 from shardvar.maps.syntax import MapRule
 from shardvar.pictures.words import human_shape
 
+__all__ = ["MapReport", "RuleReport"]
+
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:

@@ -12,7 +12,7 @@ from typing import Any
 from shardvar.engine.mapped import mapped
 from shardvar.errors import ArgumentError, ArgumentTypeError, MapError
 from shardvar.maps.fitting import Problem
-from shardvar.maps.map import Map, facts_of
+from shardvar.maps.map import Map, facts_of, fit_map
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
@@ -55,7 +55,7 @@ def map_reader(
         keys = select_keys(reader.keys(), filter, exclude)
         tensors = {key: facts for key, facts in tensors.items() if key in keys}
         objects = [key for key in objects if key in keys]
-    found = given.fit(tensors, objects, reader.encodings, reader.path)
+    found = fit_map(given, tensors, objects, reader.encodings, reader.path)
     if found.problems:
         raise _error(found.problems)
     _, source = mapped(reader.source, reader.entries(), found.plan, map_scratch)

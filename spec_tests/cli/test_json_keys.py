@@ -74,6 +74,7 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
             ["reshard", whole, out, "--max-file-size", "4", "--dry-run"],
             ["reshard", damaged, out, "--keep-going", "--force"],
         ],
+        "maps": [["maps"], ["maps", "llama-hf-to-megatron"]],
         "formats": [["formats"]],
         "vectors": [["vectors", "--out", tmp_path / "vectors"]],
     }

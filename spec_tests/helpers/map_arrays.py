@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.errors import MapError
-from shardvar.maps.map import Map
+from shardvar.maps.map import Map, fit_map
 from shardvar.maps.plan import MapPlan, Piece, View
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -51,7 +51,7 @@ def carry_out(plan: MapPlan, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
 def map_arrays(given: Map, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
     """Return what a map makes of arrays; ``MapError`` with all problems."""
     tensors = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
-    found = given.fit(tensors, (), {}, "nowhere")
+    found = fit_map(given, tensors, (), {}, "nowhere")
     if found.problems:
         raise MapError("; ".join(problem.cause for problem in found.problems))
     return carry_out(found.plan, arrays)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shardvar.errors import MapError
-from shardvar.maps.map import Map
+from shardvar.maps.map import Map, fit_map
 from spec_tests.helpers import model_families as families
 from spec_tests.helpers.map_arrays import carry_out
 from spec_tests.helpers.model_families import CONFIG, D, E, F, G, H, L, V, h
@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Path:
 
 def mapped(given: Map, arrays: Arrays, place: Path) -> Arrays:
     about = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
-    found = given.fit(about, (), {}, str(place))
+    found = fit_map(given, about, (), {}, str(place))
     if found.problems:
         raise MapError("; ".join(found.problems))
     return carry_out(found.plan, arrays)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardvar.errors import MapError
-from shardvar.maps.map import Map, shipped_maps
+from shardvar.maps.map import Map, fit_map, shipped_maps
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.helpers.megatron_checkpoints import (
     CONFIG,
@@ -76,7 +76,7 @@ def test_sizes_come_from_config_json(family: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     files = hugging_face(family, num_dense=1 if family == "deepseek-v3" else 0)
     tensors = {key: ("float32", array.shape) for key, array in files.items()}
-    found = Map.read(f"{family}-hf-to-megatron-layers").fit(tensors, (), {}, str(tmp_path))
+    found = fit_map(Map.read(f"{family}-hf-to-megatron-layers"), tensors, (), {}, str(tmp_path))
     assert found.problems == ()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardvar.maps.map import Map
+from shardvar.maps.map import Map, fit_map
 from spec_tests.helpers.map_arrays import carry_out
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
@@ -72,7 +72,7 @@ def test_transformers_reads_the_gguf_file_as_the_same_model(family: str, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps(SIZES))
     arrays = {key: value.numpy() for key, value in model.state_dict().items()}
     about = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
-    fit = Map.read(f"{family}-hf-to-gguf").fit(about, (), {}, str(tmp_path))
+    fit = fit_map(Map.read(f"{family}-hf-to-gguf"), about, (), {}, str(tmp_path))
     assert not fit.problems
     write_gguf(tmp_path / "model.gguf", family, carry_out(fit.plan, arrays))
     # The name of each tensor is that of the package's own table.

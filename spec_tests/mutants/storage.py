@@ -104,8 +104,8 @@ MUTANTS = [
         "A finished file is taken up although the source says now that the bytes it was cast "
         "from mean other numbers.",
         "verbs/reshard.py",
-        "        *(stored.slices.codes(), stored.slices.nbytes, stored.slices.tensor),\n",
-        "",
+        "        columns += [slices.tensors.codes, slices.tensor,",
+        "        columns += [slices.tensor,",
         "resumed::test_a_source_whose_bytes_mean_other_numbers_now_is_another_source",
     ),
     mutant(

@@ -15,6 +15,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
 from shardvar.cli.arguments import Usage
 from shardvar.cli.output import (
@@ -27,7 +28,14 @@ from shardvar.cli.output import (
     replace_closed_streams,
 )
 from shardvar.cli.parser import parse_arguments, without_alias
-from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    MapError,
+    ShardvarError,
+    TargetExists,
+    UnknownKey,
+    UnsupportedError,
+)
 
 DONE, WRONG_USAGE, UNUSABLE = 0, 2, 3  # a command that answers "no" returns 1 itself
 
@@ -205,13 +213,24 @@ def _without_secrets(text: str) -> str:
     return re.sub(r"(://[^\s?'\"]*)\?[^\s'\"]+", r"\1?...", text)
 
 
+def _problems(error: ShardvarError, first: int) -> list[str]:
+    """Return the problems of a map from a position on, and how many more there are."""
+    if not isinstance(error, MapError) or len(error.problems) <= first:
+        return []
+    from shardvar.maps.report import first_problems
+
+    return first_problems(error.problems[first:])
+
+
 def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
     """Print the error of a command, with ``--json`` also for programs; return the code."""
     # An argument that is refused for another reason may be a URL with a secret in it.
     cause = _without_secrets(error.cause)
     remedy = _without_secrets(error.remedy) or "`shardvar --help` lists the commands."
     if "--json" in words:
-        fields = {"kind": type(error).__name__, "cause": cause, "remedy": remedy}
+        fields: dict[str, Any] = {"kind": type(error).__name__, "cause": cause, "remedy": remedy}
+        if isinstance(error, MapError) and error.problems:
+            fields["problems"] = _problems(error, 0)
         try:
             print_json({"schema": _SCHEMA, "error": fields})
             sys.stdout.flush()
@@ -219,4 +238,6 @@ def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
             drop_output()  # the code and the lines below say what happened
     note(f"error: {paths_as_typed(one_line(cause), words)}")
     note(f"hint: {paths_as_typed(one_line(remedy), words)}")
+    for line in _problems(error, 1):
+        note(f"also: {paths_as_typed(line, words)}")
     return code

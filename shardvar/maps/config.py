@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 from shardvar.errors import CheckpointError, MapError, StorageError
+from shardvar.maps.nearest import did_you_mean
 from shardvar.storage.local import split_place
 
 PREFIX = "config:"
@@ -12,6 +13,7 @@ PREFIX = "config:"
 _NAME = "config.json"
 _MOST_NBYTES = 16 << 20
 """Bytes of a configuration that is read."""
+_BY_HAND = "Give the number by hand: --size NAME=N, in Python sizes={'NAME': N}."
 
 
 def config_size(path: str, name: str) -> int:
@@ -22,13 +24,11 @@ def config_size(path: str, name: str) -> int:
     where, value = _read(path)
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise MapError(
-                f"{where} has no {name!r}.",
-                f"Give the number: --size NAME=N, in Python sizes={{...}}, for {PREFIX}{name}.",
-            )
+            near = did_you_mean(part, value if isinstance(value, dict) else ())
+            raise MapError(f"{where} has no {name!r}.", f"{near}{_BY_HAND}")
         value = value[part]
     if isinstance(value, bool) or not isinstance(value, int):
-        raise MapError(f"{where} has {value!r} as {name!r}, not an integer.", "Give the number.")
+        raise MapError(f"{where} has {value!r} as {name!r}, not an integer.", _BY_HAND)
     return value
 
 
@@ -46,13 +46,13 @@ def _read(path: str) -> tuple[str, Any]:
         where = os.path.join(storage.path, _NAME)
         try:
             if file.size > _MOST_NBYTES:
-                raise MapError(f"{where} has {file.size:,} bytes.", "Give the sizes by hand.")
+                raise MapError(f"{where} has {file.size:,} bytes.", _BY_HAND)
             return where, json.loads(file.read(0, file.size))
         except ValueError as error:
-            raise MapError(f"{where} is not JSON: {error}.", "Mend it.") from None
+            raise MapError(f"{where} is not JSON: {error}.", f"Mend it. {_BY_HAND}") from None
         finally:
             file.close()
     raise MapError(
         f"There is no {_NAME} next to {path}.",
-        "Copy the model's there, or give the sizes by hand: --size NAME=N.",
+        f"Copy the model's there. {_BY_HAND}",
     )

@@ -10,6 +10,7 @@ from shardvar.layout.dtypes import is_whole
 from shardvar.maps.extents import RuleExtents, SizeOf, shift_of
 from shardvar.maps.keys import write_key
 from shardvar.maps.matching import Match
+from shardvar.maps.nearest import nearest_key
 from shardvar.maps.placing import TensorAxes, axes_of, blocks, expand, merge
 from shardvar.maps.plan import Arithmetic, Piece
 from shardvar.maps.proof import Use
@@ -185,11 +186,60 @@ def piece_of(
     ), uses
 
 
+def missing_key(contribution: Contribution, name: str, value: int) -> str:
+    """Return the key next to a contribution's source that would have another value of one index.
+
+    It is empty if indices of composed numbers do not say it.
+    """
+    side, starts = contribution.fitted.rule.source, _starts(contribution)
+    at = {**contribution.match.indices, name: value}
+    given = list[int | str]()
+    for part in side.key.parts:
+        if isinstance(part, str):
+            continue
+        if isinstance(part, TextPart):
+            given.append(contribution.match.texts[part.name])
+            continue
+        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
+        if len(axis) > 1:
+            return ""
+        shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
+        given.append(starts.get(axis[0], 0) + at.get(axis[0], 0) + shift)
+    return write_key(side.key, given)
+
+
+def check_factors(contribution: Contribution, tensors: Mapping[str, TensorFacts]) -> None:
+    """Raise ``MapError`` unless the factors of a contribution are floating-point tensors."""
+    for side in contribution.fitted.rule.factors:
+        key = _factor_key(contribution, side)
+        if key not in tensors:
+            near = nearest_key(key, tensors)
+            raise MapError(
+                f"The factor {key!r} of {contribution.match.key!r} is not in the checkpoint.",
+                f"{f'The nearest key is {near!r}. ' if near else ''}Correct the name in the rule.",
+            )
+        dtype = tensors[key][0]
+        if "float" not in dtype:
+            raise MapError(f"The factor {key!r} is of dtype {dtype}.", "Factors are floats.")
+
+
 def _factor(
     contribution: Contribution, side: Side, tensors: Mapping[str, TensorFacts]
 ) -> tuple[str, TensorAxes]:
     """The key and the axes of a factor, whose indices are the source's."""
-    starts = {name: bounds.start for name, bounds in contribution.fitted.extents.source.items()}
+    key = _factor_key(contribution, side)
+    placed, _ = axes_of(side, tensors[key][1], key, contribution.source.full.get, {})
+    return key, TensorAxes(placed.axes, placed.full, _starts(contribution))
+
+
+def _starts(contribution: Contribution) -> dict[str, int]:
+    """The first of each index that the source selects."""
+    return {name: bounds.start for name, bounds in contribution.fitted.extents.source.items()}
+
+
+def _factor_key(contribution: Contribution, side: Side) -> str:
+    """The key of a factor, whose indices are the source's."""
+    starts = _starts(contribution)
     full = contribution.source.full
     given = list[int | str]()
     for part in side.key.parts:
@@ -202,17 +252,7 @@ def _factor(
             )
         shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
         given.append(number + shift)
-    key = write_key(side.key, given)
-    if key not in tensors:
-        raise MapError(
-            f"The factor {key!r} of {contribution.match.key!r} is not in the checkpoint.",
-            "Correct its name in the rule.",
-        )
-    dtype, shape = tensors[key]
-    if "float" not in dtype:
-        raise MapError(f"The factor {key!r} is of dtype {dtype}.", "Factors are floats.")
-    placed, _ = axes_of(side, shape, key, full.get, {})
-    return key, TensorAxes(placed.axes, placed.full, starts)
+    return write_key(side.key, given)
 
 
 def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> None:

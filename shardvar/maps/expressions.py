@@ -9,7 +9,7 @@ float: it may also have decimals, and powers (``h ** -0.5``).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,19 @@ class Expression:
     tree: Any
     """A number, a name, or a sign with one or two trees."""
 
+    def names(self) -> Iterator[str]:
+        """Yield the names of sizes in it.
+
+        >>> list(parse_expression("(r + 1) / config:heads").names())
+        ['r', 'config:heads']
+        """
+        trees = [self.tree]
+        for tree in trees:
+            if isinstance(tree, str):
+                yield tree
+            elif isinstance(tree, tuple):
+                trees += tree[1:]
+
     def integer(self, size_of: Callable[[str], int]) -> int:
         """Return its value, an integer; ``size_of`` gives the value of a name.
 
@@ -54,6 +67,8 @@ class Expression:
         """
         try:
             return float(_real(self.tree, size_of))
+        except MapError:  # of a size: also a ValueError
+            raise
         except (ArithmeticError, TypeError, ValueError):
             cause = f"The constant {self.text!r} has no value."
             raise MapError(cause, "Give another one.") from None
@@ -159,7 +174,7 @@ def _integer(tree: Any, size_of: Callable[[str], int], text: str) -> int:
     if sign == "/":
         if b == 0 or a % b:
             raise MapError(
-                f"The size {text!r} is not an integer: {a} / {b}.",
+                f"The size {text!r} is not an integer: {a} / {b}{f' leaves {a % b}' if b else ''}.",
                 "Give sizes that divide each other.",
             )
         return a // b

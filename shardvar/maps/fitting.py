@@ -17,6 +17,7 @@ from shardvar.maps.contributions import (
     Contribution,
     FittedRule,
     TensorFacts,
+    check_factors,
     check_kind,
     contributions_of,
     target_key,
@@ -26,7 +27,7 @@ from shardvar.maps.keys import Values, match_keys
 from shardvar.maps.matching import Match, count_numbers, find_matches
 from shardvar.maps.placing import TensorAxes, axes_of
 from shardvar.maps.plan import MapPlan, Target
-from shardvar.maps.proof import Use, check_uses
+from shardvar.maps.proof import MOST_PROBLEMS, Use, check_uses
 from shardvar.maps.syntax import MapRule
 from shardvar.maps.targets import join_contributions
 
@@ -94,6 +95,8 @@ def fit_rules(
     for number, rule in enumerate(rules):
         try:
             fitted = FittedRule(number, rule, rule_extents(rule, size_of, sizes), size_of)
+            for constant in (*rule.times, *([] if rule.plus is None else [rule.plus])):
+                constant.real(size_of)
             matches = find_matches(rule.source, fitted.extents, matched[number], size_of)
             _contribute(found, fitted, matches, tensors, encodings)
         except MapError as error:
@@ -102,6 +105,8 @@ def fit_rules(
     targets = _join(found, tensors)
     # Prove. After another problem, what is not used may only follow from it.
     if not found.problems:
+        if keys and not any(matched):
+            found.problems.append(_unmatched(rules, keys))
         by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
         shapes = {key: shape for key, (_, shape) in tensors.items()}
         for cause, remedy in check_uses(rules, shapes, found.uses, by_name, keys, found.taken):
@@ -112,6 +117,16 @@ def fit_rules(
             counts[number] += 1
     plan = MapPlan(targets, found.left_out)
     return Fit(plan, tuple(found.problems), tuple(counts), found.renamed)
+
+
+def _unmatched(rules: Sequence[MapRule], keys: Sequence[str]) -> Problem:
+    """The problem of a map that is of other checkpoints than this one."""
+    some = f"{len(keys):,} keys" if len(keys) > 1 else "1 key"
+    cause = f"No rule of {len(rules):,} matches any of {some}, such as {keys[0]!r}."
+    targets = [rule.target.key for rule in rules if rule.target is not None]
+    if any(hits for _, hits in match_keys(targets, keys)):
+        return Problem(cause, "The map's inverse matches some: --inverse, in Python .inverse().")
+    return Problem(cause, "Give the map of this model, or correct the names in its rules.")
 
 
 def _contribute(
@@ -149,6 +164,7 @@ def _contribute(
         check_kind(rule, match.key, dtype, encodings.get(match.key))
         mine = counts[tuple(match.texts.values())]
         for contribution in contributions_of(fitted, match, (dtype, shape), placed, selected, mine):
+            check_factors(contribution, tensors)
             uses.append(contribution.use())
             found.contributions.setdefault(contribution.target, []).append(contribution)
 
@@ -179,15 +195,18 @@ def _join(found: _Findings, tensors: Mapping[str, TensorFacts]) -> list[Target]:
         for key, contributions in found.contributions.items()
     }
     targets = list[Target]()
+    others = [key for key in tensors if key not in found.taken]
     for key in sorted(found.contributions, key=lambda key: (first[key], key)):
         # The order of rules does not matter.
         contributions = sorted(
             found.contributions[key], key=lambda d: (order[d.match.key], d.number)
         )
         try:
-            target, factors = join_contributions(key, contributions, tensors)
+            target, factors = join_contributions(key, contributions, tensors, others)
         except MapError as error:
             found.wrong(repr(key), error)
+            # Only the problems that are printed say which key is nearest.
+            others = others if len(found.problems) < MOST_PROBLEMS else []
             continue
         targets.append(target)
         for source, use in factors:
@@ -198,7 +217,8 @@ def _join(found: _Findings, tensors: Mapping[str, TensorFacts]) -> list[Target]:
         if name in taken:
             found.problems.append(
                 Problem(
-                    f"{source!r} would be named {name!r}, which another key makes.", "Rename it."
+                    f"{source!r} would be named {name!r}, which another key makes.",
+                    "Give it another name, or leave one of them out.",
                 )
             )
         taken.add(name)

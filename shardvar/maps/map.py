@@ -25,15 +25,23 @@ from shardvar.maps.config import PREFIX, config_size
 from shardvar.maps.contributions import TensorFacts
 from shardvar.maps.expressions import NAME, parse_expression
 from shardvar.maps.fitting import Fit, fit_rules
+from shardvar.maps.nearest import did_you_mean
 from shardvar.maps.parsing import parse_rule
 from shardvar.maps.report import MapReport, map_report
 from shardvar.maps.syntax import MapRule
-from shardvar.pictures.words import similar
 from shardvar.storage.local import split_place
 
 _ENDING = ".toml"
 _MOST_NBYTES = 16 << 20
 """Bytes of a map file that is read."""
+_KEYS: dict[str, tuple[str, Any]] = {
+    "about": ("a text", ""),
+    "rules": ("a list of texts", []),
+    "sizes": ("a table", {}),
+    "exact": ("true or false", False),
+}
+"""The keys of a map file, each with what it is, and what it is by default."""
+_LAYOUT = "A map has rules = ['KEY -> KEY', ...], and maybe about = '...', exact = true, [sizes]."
 
 
 class MappedCheckpoint(Protocol):
@@ -104,18 +112,18 @@ class Map:
         exact: bool = False,
     ) -> None:
         listed = (rules,) if isinstance(rules, str) else tuple(rules)
-        for rule in listed:
+        for number, rule in enumerate(listed):
             if not isinstance(rule, str):
                 raise ArgumentTypeError(
-                    f"A rule is a text, not {type(rule).__name__}.", "Write 'KEY -> KEY'."
+                    f"Rule {number + 1} is {rule!r}, not a text.", "Write 'KEY -> KEY'."
                 )
         sizes = {name: _size(name, size) for name, size in (sizes or {}).items()}
-        parsed = tuple(map(parse_rule, listed))
+        parsed = tuple(parse_rule(rule, number) for number, rule in enumerate(listed))
         for number, each in enumerate(parsed):
             if exact and each.has_arithmetic:
                 raise MapError(
                     f"Rule {number + 1}, {each.text!r}, computes, and the map is exact.",
-                    "Remove the rule, or 'exact = true'.",
+                    "Remove the rule, or 'exact = true', so that values may be rounded.",
                 )
         for name, value in (
             ("rules", tuple(rule.text for rule in parsed)),
@@ -154,30 +162,27 @@ class Map:
         try:
             table = tomllib.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise MapError(f"{text} is not TOML: {error}.", "Mend it.") from None
+            raise MapError(f"{text} is not TOML: {error}.", f"Mend it: {_LAYOUT}") from None
         return cls._of_table(table, text)
 
     @classmethod
     def _of_table(cls, table: Mapping[str, Any], path: str) -> Self:
-        unknown = sorted(table.keys() - {"about", "rules", "sizes", "exact"})
+        unknown = sorted(table.keys() - _KEYS.keys())
         if unknown:
+            near = did_you_mean(unknown[0], _KEYS)
             raise MapError(
-                f"{path} has {unknown[0]!r}.", "A map has about, rules, sizes and exact."
+                f"{path} has the key {unknown[0]!r}, which maps do not have.", f"{near}{_LAYOUT}"
             )
-        kinds: dict[str, tuple[type, Any]] = {
-            "about": (str, ""),
-            "rules": (list, None),
-            "sizes": (dict, {}),
-            "exact": (bool, False),
-        }
-        values = {name: table.get(name, default) for name, (_, default) in kinds.items()}
+        values = {name: table.get(name, default) for name, (_, default) in _KEYS.items()}
         for name, value in values.items():
-            if not isinstance(value, kinds[name][0]):
-                what = f"has no {name!r}" if value is None else f"has {value!r} as {name!r}"
-                raise MapError(f"{path} {what}.", "Write rules = ['KEY -> KEY', ...].")
+            kind, default = _KEYS[name]
+            if not isinstance(value, type(default)):
+                raise MapError(f"{path} has {value!r} as {name!r}, not {kind}.", _LAYOUT)
+        if "rules" not in table:
+            raise MapError(f"{path} has no 'rules'.", _LAYOUT)
         try:
             return cls(**values)
-        except MapError as error:
+        except (MapError, ArgumentTypeError) as error:
             raise error.at(path) from None
 
     def extended(
@@ -219,8 +224,22 @@ class Map:
         MapError
             If a rule has no inverse: with ``times``, ``plus``, ``else``, ``also`` or ``nothing``.
         """
+        obstacles = [(number, rule, _obstacle(rule)) for number, rule in enumerate(self.parsed)]
+        problems = [
+            f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {what!r}."
+            for number, rule, what in obstacles
+            if what
+        ]
+        if problems:
+            more = len(problems) - 1
+            others = (
+                f" {more:,} more {'rule has' if more == 1 else 'rules have'} none." if more else ""
+            )
+            error = MapError(problems[0] + others, "Write the way back by hand.")
+            error.problems = tuple(problems)
+            raise error
         return Map(
-            [_inverse(number, rule) for number, rule in enumerate(self.parsed)],
+            [f"{rule.target.text} -> {rule.source.text}" for rule in self.parsed if rule.target],
             sizes=self.sizes,
             about=f"The inverse of: {self.about}" if self.about else "",
             exact=self.exact,
@@ -263,23 +282,39 @@ def fit_map(
                     "Give one of them as a number.",
                 )
             asked.append(name)
-            found[name] = _size_of(given, name, size_of, path)
-            asked.pop()
+            try:
+                found[name] = _size_of(given, name, size_of, path)
+            finally:
+                asked.pop()
         return found[name]
 
-    try:
-        for name in given.sizes:
+    for name in given.sizes:
+        try:
             size_of(name)
-    except MapError as error:
-        raise error.at("sizes") from None
+        except MapError as error:
+            raise error.at(f"sizes.{name}") from None
+    _check_sizes_used(given)
     return fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
+
+
+def _check_sizes_used(given: Map) -> None:
+    """Raise ``MapError`` for a size that no rule and no other size uses: it is misspelt."""
+    used = {name for rule in given.parsed for name in rule.names()}
+    for size in given.sizes.values():
+        used |= set() if isinstance(size, int) else set(parse_expression(size).names())
+    for name in given.sizes:
+        if name not in used:
+            raise MapError(
+                f"The size {name} is used by no rule.",
+                f"{did_you_mean(name, used - given.sizes.keys())}Correct it, or leave it out.",
+            )
 
 
 def _size_of(given: Map, name: str, size_of: Any, path: str) -> int:
     if name.startswith(PREFIX):
         return config_size(path, name.removeprefix(PREFIX))
     if name not in given.sizes:
-        near = "".join(f"Did you mean {each!r}? " for each in similar(name, given.sizes))
+        near = did_you_mean(name, given.sizes)
         raise MapError(
             f"The size {name} is not given.",
             f"{near}Give it: --size {name}=N, in Python sizes={{{name!r}: N}}.",
@@ -318,8 +353,10 @@ def _read_file(path: str, is_name: bool) -> bytes:
         file = storage.open(name)
     except ShardvarError as error:
         if is_name:
-            near = " or ".join(map(repr, similar(path, shipped_maps(), 3)))
-            remedy = f"Did you mean {near}?" if near else "`shardvar maps` lists the shipped maps."
+            near = did_you_mean(path, shipped_maps(), 3)
+            remedy = (
+                f"{near}`shardvar maps` lists the shipped maps; a file's name ends in {_ENDING}."
+            )
             raise MapError(f"There is no map {path!r}.", remedy) from None
         raise MapError(f"The map {path} cannot be read: {error.cause}", "Give its path.") from None
     try:
@@ -353,22 +390,12 @@ def _size(name: Any, size: Any) -> int | str:
         ) from None
 
 
-def _inverse(number: int, rule: MapRule) -> str:
-    """The rule with its sides exchanged."""
-    obstacle = (
-        "nothing"
-        if rule.target is None
-        else "also"
-        if rule.is_again
-        else "else"
-        if rule.fill is not None
-        else "times or plus"
-        if rule.has_arithmetic
-        else ""
-    )
-    if obstacle or rule.target is None:
-        raise MapError(
-            f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {obstacle!r}.",
-            "Write the way back by hand.",
-        )
-    return f"{rule.target.text} -> {rule.source.text}"
+def _obstacle(rule: MapRule) -> str:
+    """The word that keeps a rule from having an inverse; empty if it has one."""
+    if rule.target is None:
+        return "nothing"
+    if rule.is_again:
+        return "also"
+    if rule.fill is not None:
+        return "else"
+    return "times or plus" if rule.has_arithmetic else ""

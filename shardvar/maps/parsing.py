@@ -27,25 +27,40 @@ _LONGEST = 10_000
 _MOST_INDICES = 32
 """Indices of a side, as NumPy has axes."""
 _GRAMMAR = "Write 'KEY[axes] -> KEY[axes]', such as 'h.{l}.w[i o] -> layers.{l}.w[o i]'."
+_SPACES = "Write a space on both sides of '->'."
+_QUOTES = "Put a key with spaces or brackets in quotes: 'odd [key]'[a b] -> KEY[b a]."
+_ONE_TARGET = "A rule has one target: write a rule for each, and 'also' before the second one."
 
 
-def parse_rule(text: str) -> MapRule:
+def parse_rule(text: str, number: int | None = None) -> MapRule:
     """Return the rule of a text; ``MapError`` says where it breaks the grammar.
+
+    ``number`` is its position in a map, for the error.
 
     >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]")
     >>> rule.source.axes, rule.target.axes
     ((('a', 'b'), ('i',)), (('l',), ('b', 'a'), ('i',)))
     """
+    name = "The rule" if number is None else f"Rule {number + 1},"
     if len(text) > _LONGEST:
-        raise MapError(f"A rule has {len(text):,} characters.", f"At most {_LONGEST:,} are read.")
+        raise MapError(
+            f"{name} {text[:40]!r}..., has {len(text):,} characters.",
+            f"At most {_LONGEST:,} are read: write several rules.",
+        )
+    reader = _Reader(text.strip())
     try:
-        return _parse(text.strip())
+        rule = _parse(reader)
     except MapError as error:
-        raise MapError(f"The rule {text.strip()!r}: {error.cause}", error.remedy) from None
+        where = f"{name} {reader.text!r}, at character {reader.column}"
+        raise MapError(f"{where}: {error.cause}", error.remedy) from None
+    try:
+        _check(rule)
+    except MapError as error:
+        raise MapError(f"{name} {reader.text!r}: {error.cause}", error.remedy) from None
+    return rule
 
 
-def _parse(text: str) -> MapRule:
-    reader = _Reader(text)
+def _parse(reader: "_Reader") -> MapRule:
     is_again = reader.word("also")
     source = reader.side()
     factors, times, plus = [], [], None
@@ -58,11 +73,13 @@ def _parse(text: str) -> MapRule:
         elif plus is None and reader.word("plus"):
             plus = reader.expression()
         elif reader.is_at_end():
-            raise MapError("' -> ' is missing.", _GRAMMAR)
+            is_close = "->" in reader.text
+            raise MapError("' -> ' is missing.", _SPACES if is_close else _GRAMMAR)
         else:
-            raise reader.unexpected("'->', '@', 'times' or 'plus'")
+            remedy = _QUOTES if "->" in reader.text else _GRAMMAR
+            raise reader.unexpected("'->', '@', 'times' or 'plus'", remedy)
         if plus is not None and not reader.sees("->"):
-            raise reader.unexpected("'->': 'plus' comes last")
+            raise reader.unexpected("'->', because 'plus' comes last")
     if reader.word("nothing"):
         target, fill = None, None
     else:
@@ -71,12 +88,10 @@ def _parse(text: str) -> MapRule:
         if fill == "":
             raise MapError("'else' has no number.", "Write 'else 0'.")
     if not reader.is_at_end():
-        raise reader.unexpected("the end of the rule")
+        raise reader.unexpected("the end of the rule", _ONE_TARGET)
     if target is not None:
         source, target = _with_texts(source, target), _with_texts(target, source)
-    rule = MapRule(text, source, target, is_again, tuple(factors), tuple(times), plus, fill)
-    _check(rule)
-    return rule
+    return MapRule(reader.text, source, target, is_again, tuple(factors), tuple(times), plus, fill)
 
 
 def _with_texts(side: Side, other: Side) -> Side:
@@ -96,6 +111,11 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
+
+    @property
+    def column(self) -> int:
+        """The number of the next character that is not a space, from 1 on."""
+        return len(self.text) - len(self.text[self.at :].lstrip()) + 1
 
     def is_at_end(self) -> bool:
         """Return True if only spaces are left."""
@@ -118,10 +138,11 @@ class _Reader:
         left, self.at = self.text[self.at :].strip(), len(self.text)
         return left
 
-    def unexpected(self, expected: str) -> MapError:
+    def unexpected(self, expected: str, remedy: str = _GRAMMAR) -> MapError:
         """Return the error for something else than what is expected."""
         left = self.text[self.at :].strip()
-        return MapError(f"Expected {expected}, found {left[:40] or 'its end'!r}.", _GRAMMAR)
+        found = repr(left[:40]) if left else "the end of the rule"
+        return MapError(f"Expected {expected}, found {found}.", remedy)
 
     def is_constant(self) -> bool:
         """Return True if a number or an expression follows, not a key with its axes."""
@@ -143,6 +164,8 @@ class _Reader:
         """Read a key, its axes and its ranges."""
         self.at += len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
         begin = self.at
+        if self.sees("->"):
+            raise self.unexpected("a key")
         key = self.key()
         axes: tuple[AxisNames, ...] = (ELLIPSIS,)
         if self.text[self.at : self.at + 1] == "[":
@@ -167,10 +190,7 @@ class _Reader:
             else:
                 found = _PLAIN.match(self.text, self.at)
                 if found is None:
-                    raise MapError(
-                        f"A key has {character!r} at character {self.at + 1}.",
-                        "Put the key in quotes: 'odd [key]'[a b].",
-                    )
+                    raise MapError(f"A key has {character!r}.", _QUOTES)
                 parts.append(found[0])
                 self.at = found.end()
         if not parts:
@@ -193,31 +213,93 @@ class _Reader:
 
     def part(self) -> KeyPart:
         """Read ``{...}``."""
-        stop = self.text.find("}", self.at)
-        if stop < 0:
-            raise MapError("'{' is not closed.", "Write '}' after the part's name.")
-        inside = self.text[self.at + 1 : stop].strip()
-        self.at = stop + 1
+        stop = self.closing("}", "part")
+        inside, begin = self.text[self.at + 1 : stop].strip(), self.at + 1
         name, colon, what = inside.partition(":")
         if not colon:
-            return _number(inside)
+            number = self.number(begin, stop)
+            self.at = stop + 1
+            return number
         if not NAME.fullmatch(name):
             raise MapError(f"{{{inside}}} has no name.", "Write {name:a|b}.")
-        if what in _TEXTS:
-            return TextPart(name, _TEXTS[what])
+        if not what:
+            raise MapError(f"{{{inside}}} has no words.", "Write {name:a|b}, or {name:*}.")
         words = tuple(what.split("|"))
-        if len(set(words)) < len(words):
+        if what not in _TEXTS and len(set(words)) < len(words):
             raise MapError(f"{{{inside}}} has a word twice.", "Give each word once.")
-        return WordPart(name, words)
+        self.at = stop + 1
+        return TextPart(name, _TEXTS[what]) if what in _TEXTS else WordPart(name, words)
+
+    def number(self, begin: int, stop: int) -> NumberPart:
+        """Read ``l``, ``l + 1`` or ``(b p)`` between two places, in braces."""
+        inside = self.text[begin:stop].strip()
+        found = re.fullmatch(r"(\([^)]*\)|[A-Za-z_][A-Za-z0-9_]*)\s*(?:([-+])(.*))?", inside)
+        if found is None:
+            raise MapError(
+                f"{{{inside}}} is not a part of a key.", "Write {l}, {l+1}, {(b p)} or {s:a|b}."
+            )
+        first = self.text.index(found[1], begin)
+        axis = self.axes_between(first, first + len(found[1]))
+        if len(axis) != 1 or axis[0] in ((), ELLIPSIS):
+            raise MapError(f"{{{inside}}} is not one number.", "Write {l} or {(b p)}.")
+        shift = parse_expression(f"0 {found[2]} ({found[3]})" if found[2] else "0")
+        return NumberPart(axis[0], shift)
+
+    def closing(self, bracket: str, what: str) -> int:
+        """Return the place of the bracket that closes the one that comes next."""
+        stop = self.text.find(bracket, self.at)
+        mark = self.text[self.at]
+        # Of two sides, the first one's bracket is not closed by the second one's.
+        inside = self.text[self.at + 1 : max(stop, 0)]
+        if stop < 0 or mark in inside or re.search(r"(\s|^)->(\s|$)", inside):
+            raise MapError(f"{mark!r} is not closed.", f"Write {bracket!r} after the {what}.")
+        return stop
 
     def axes(self) -> tuple[AxisNames, ...]:
         """Read ``[...]``."""
-        stop = self.text.find("]", self.at)
-        if stop < 0:
-            raise MapError("'[' is not closed.", "Write ']' after the axes.")
-        inside = self.text[self.at + 1 : stop]
+        stop = self.closing("]", "axes")
+        axes = self.axes_between(self.at + 1, stop)
         self.at = stop + 1
-        return _axes(inside)
+        return axes
+
+    def axes_between(self, begin: int, stop: int) -> tuple[AxisNames, ...]:
+        """Read names, groups, ``1`` and ``...`` between two places."""
+        axes, group, opened = list[AxisNames](), list[str](), list[int]()
+        for found in re.compile(r"\(|\)|[^\s()]+").finditer(self.text, begin, stop):
+            token, self.at = found[0], found.start()
+            if token == "(":
+                opened.append(self.at)
+            elif token == ")":
+                if not opened:
+                    raise MapError("A ')' has no '('.", "Remove it, or write '(' before its names.")
+                opened.pop()
+                if not opened:
+                    if not group:
+                        raise MapError("A group is empty.", "Write names in it, or 1 in its place.")
+                    axes.append(tuple(group))
+                    group = []
+            elif token in ("...", "…"):
+                if opened:
+                    raise MapError("'...' is in a group.", "Put it outside of brackets.")
+                if ELLIPSIS in axes:
+                    raise MapError("'...' is there twice.", "Write it once on a side.")
+                axes.append(ELLIPSIS)
+            elif token == "1":
+                if not opened:
+                    axes.append(())
+            elif NAME.fullmatch(token) is None:
+                remedy = (
+                    "Write names separated by spaces, such as [(n d) i]; their sizes go to sizes."
+                )
+                raise MapError(f"{token!r} is not the name of an axis.", remedy)
+            elif opened:
+                group.append(token)
+            else:
+                axes.append((token,))
+        if opened:
+            self.at = opened[-1]
+            raise MapError("'(' is not closed.", "Write ')' after the names of the group.")
+        return tuple(axes)
 
     def ranges(self) -> dict[str, Range]:
         """Read ranges that commas separate."""
@@ -225,7 +307,7 @@ class _Reader:
         while True:
             name = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=").match(self.text, self.at)
             if name is None:
-                raise self.unexpected("'name=start:stop' after '@'")
+                raise self.unexpected("'name=start:stop' after '@'", "Write '@ v=0:5' or '@ v=3'.")
             if name[1] in found:
                 raise MapError(f"'@' has {name[1]!r} twice.", "Give each index one range.")
             self.at = name.end()
@@ -247,56 +329,6 @@ class _Reader:
         return Range(start, None if ends else self.expression(), is_single=False)
 
 
-def _number(inside: str) -> NumberPart:
-    """The part ``{l}``, ``{l + 1}`` or ``{(b p)}``."""
-    found = re.fullmatch(r"\s*(\([^)]*\)|[A-Za-z_][A-Za-z0-9_]*)\s*(?:([-+])(.*))?", inside)
-    if found is None:
-        raise MapError(
-            f"{{{inside}}} is not a part of a key.", "Write {l}, {l+1}, {(b p)} or {s:a|b}."
-        )
-    axis = _axes(found[1])
-    if len(axis) != 1 or axis[0] in ((), ELLIPSIS):
-        raise MapError(f"{{{inside}}} is not one number.", "Write {l} or {(b p)}.")
-    shift = parse_expression(f"0 {found[2]} ({found[3]})" if found[2] else "0")
-    return NumberPart(axis[0], shift)
-
-
-def _axes(inside: str) -> tuple[AxisNames, ...]:
-    """The axes of a text: names, groups, ``1`` and ``...``."""
-    axes, group, depth = list[AxisNames](), list[str](), 0
-    for token in re.findall(r"\(|\)|[^\s()]+", inside):
-        if token == "(":
-            depth += 1
-        elif token == ")":
-            depth -= 1
-            if depth < 0:
-                raise MapError(f"[{inside}] has a ')' too many.", "Remove it.")
-            if depth == 0:
-                if not group:
-                    raise MapError(f"[{inside}] has an empty group.", "Write names, or 1.")
-                axes.append(tuple(group))
-                group = []
-        elif token in ("...", "…"):
-            if depth:
-                raise MapError("'...' stands in a group.", "Put it outside of brackets.")
-            axes.append(ELLIPSIS)
-        elif token == "1":
-            if not depth:
-                axes.append(())
-        elif NAME.fullmatch(token) is None:
-            remedy = "Write names separated by spaces, such as [(n d) i]; their sizes go to sizes."
-            raise MapError(f"{token!r} is not the name of an axis.", remedy)
-        elif depth:
-            group.append(token)
-        else:
-            axes.append((token,))
-    if depth:
-        raise MapError(f"[{inside}] has a '(' that is not closed.", "Write ')'.")
-    if axes.count(ELLIPSIS) > 1:
-        raise MapError(f"[{inside}] has '...' twice.", "Write it once.")
-    return tuple(axes)
-
-
 def _check(rule: MapRule) -> None:
     """Raise ``MapError`` unless both sides have the same indices, each once."""
     for side in (rule.source, rule.target, *rule.factors):
@@ -316,6 +348,12 @@ def _check(rule: MapRule) -> None:
         return
     source, target = rule.source, rule.target
     for side, other in ((source, target), (target, source)):
+        for name in side.key.texts():
+            if name in other.indices():
+                raise MapError(
+                    f"{{{name}}} of {side.key.text!r} is any text, and an index in {other.text!r}.",
+                    f"A text only renames. List the words that are counted: {{{name}:a|b}}.",
+                )
         left = sorted(side.free() - other.free())
         if left:
             name = left[0]
@@ -347,7 +385,9 @@ def _check_side(side: Side) -> None:
             "On one side each index stands once, in the key or among the axes.",
         )
     if len(names) > _MOST_INDICES:
-        raise MapError(f"{side.text!r} has {len(names)} indices.", f"At most {_MOST_INDICES}.")
+        raise MapError(
+            f"{side.text!r} has {len(names)} indices.", f"At most {_MOST_INDICES} are allowed."
+        )
     unknown = sorted(set(side.ranges) - set(side.indices()))
     if unknown:
         raise MapError(

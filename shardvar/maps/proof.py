@@ -11,7 +11,6 @@ intervals. Either way a tensor has boxes, and ``layout.tiling`` finds a hole or 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from math import prod
 
 import numpy as np
@@ -20,6 +19,7 @@ from shardvar.errors import MapError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import find_overlap
 from shardvar.layout.tiling import find_flaw
+from shardvar.maps.nearest import nearest_rule
 from shardvar.maps.syntax import MapRule
 
 _MOST_BOXES = 1 << 22
@@ -131,14 +131,8 @@ def _nearest(key: str, rules: Sequence[MapRule], unselected: Mapping[str, int]) 
     if key in unselected:
         number = unselected[key]
         return f"; rule {number + 1} {rules[number].text!r} matches its name and not its numbers"
-    plain = re.sub("[0-9]+", "#", key)
-    best, found = 0.0, -1
-    matcher = SequenceMatcher(b=plain, autojunk=False)
-    for number, rule in enumerate(rules):
-        matcher.set_seq1(re.sub(r"\{[^}]*\}|[0-9]+", "#", rule.source.key.text))
-        if matcher.real_quick_ratio() > best and (ratio := matcher.ratio()) > best:
-            best, found = ratio, number
-    return "" if found < 0 else f"; the nearest is rule {found + 1} {rules[found].text!r}"
+    found = nearest_rule(key, rules)
+    return "" if found is None else f"; the nearest is rule {found + 1} {rules[found].text!r}"
 
 
 def _flaw(

@@ -1,14 +1,21 @@
 """The report of a map on a checkpoint: a table of its rules, and the problems."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from shardvar.limits import MAX_NAMED
 from shardvar.maps.contributions import TensorFacts
-from shardvar.maps.fitting import Fit
+from shardvar.maps.fitting import Fit, Problem
 from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import MOST_PROBLEMS
 from shardvar.maps.syntax import MapRule
-from shardvar.pictures.words import human_shape
+from shardvar.pictures.words import human_shape, message, printable
+
+_WIDEST = 90
+"""The width up to which a column is padded; a longer cell shifts its row."""
+HEADERS = ("", "rule", "matches", "from", "to")
+"""The columns of the table of rules."""
 
 __all__ = ["MapReport", "RuleReport"]
 
@@ -27,6 +34,10 @@ class RuleReport:
     """The shapes of the tensors that it fills, as text."""
     is_exact: bool
     """True if it moves bits, False if it computes."""
+    num_targets: int
+    """The number of tensors that it fills, or helps to fill."""
+    exception: str
+    """The word by which it is an exception to "once": also, nothing or else; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +65,75 @@ class MapReport:
         """True if no rule that matches computes: bits are moved, and nothing is rounded."""
         return all(rule.is_exact for rule in self.rules if rule.matches)
 
-    def lines(self) -> list[str]:
-        """Return the table of rules, and what is wrong or that nothing is."""
-        width = min(max([len(rule.rule) for rule in self.rules], default=4), 90)
-        lines = [f"    {'rule':<{width}}  {'keys':>6}  from -> to"]
-        for number, rule in enumerate(self.rules):
-            what = "" if rule.is_exact else "  (rounded)"
-            shapes = f"{rule.source} -> {rule.target}" if rule.matches else "-"
-            lines.append(
-                f"{number + 1:>3} {rule.rule:<{width}}  {rule.matches:>6,}  {shapes}{what}"
-            )
-        lines += first_problems(self.problems)
-        if self.ok:
-            lines.append("Every source element is used once, and every target element filled once.")
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table of rules, in the columns ``HEADERS``."""
+        return [_cells(number + 1, rule) for number, rule in enumerate(self.rules)]
+
+    def summary(self) -> list[str]:
+        """Return what was proven of the map, or what is wrong with it; and if it rounds."""
+        if self.problems:
+            return first_problems(self.problems)
+        used = [
+            f", or {what}{self._named(word)}"
+            for word, what in (("nothing", "left out by name"), ("also", "used again by 'also'"))
+            if self._named(word)
+        ]
+        filled = f", or by 'else'{self._named('else')}" if self._named("else") else ""
+        lines = [f"every source is used once{''.join(used)}; every target is filled once{filled}"]
+        rounded = [n + 1 for n, r in enumerate(self.rules) if r.matches and not r.is_exact]
+        verb = "computes" if len(rounded) == 1 else "compute"
+        lines.append(
+            f"rounded: {_numbers(rounded)} {verb} in float32; all other rules move bits"
+            if rounded
+            else "exact: bits are moved, and nothing is computed"
+        )
+        idle = [number + 1 for number, rule in enumerate(self.rules) if not rule.matches]
+        if idle:
+            lines.append(f"no key matches {_numbers(idle)}")
         return lines
+
+    def lines(self) -> list[str]:
+        """Return the table of rules, and its summary."""
+        table = [HEADERS, *self.rows()]
+        widths = [min(max(map(len, column)), _WIDEST) for column in zip(*table, strict=True)]
+        return [
+            *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table),
+            *self.summary(),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object with stable keys."""
+        return {
+            "rules": [asdict(rule) for rule in self.rules],
+            "num_sources": self.num_sources,
+            "num_targets": self.num_targets,
+            "is_exact": self.is_exact,
+            "summary": self.summary(),
+        }
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def _named(self, word: str) -> str:
+        """The rules that are exceptions by a word, in brackets; empty if none matches a key."""
+        some = [n + 1 for n, r in enumerate(self.rules) if r.matches and r.exception == word]
+        return f" ({_numbers(some)})" if some else ""
+
+
+def _cells(number: int, rule: RuleReport) -> tuple[str, ...]:
+    """The row of a rule."""
+    matches, each = f"{rule.matches:,}", rule.matches // max(rule.num_targets, 1)
+    if each > 1 and each * rule.num_targets == rule.matches and rule.num_targets > 1:
+        matches = f"{rule.num_targets:,} x {each:,}"  # so many sources for each target
+    target = f"{rule.target} (rounded)" if rule.matches and not rule.is_exact else rule.target
+    return f"{number}", printable(rule.rule), matches, rule.source, target
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """The numbers of rules as text, in order."""
+    more = f" and {len(numbers) - MAX_NAMED:,} more" if len(numbers) > MAX_NAMED else ""
+    listed = ", ".join(map(str, numbers[:MAX_NAMED]))
+    return f"rule {listed}" if len(numbers) == 1 else f"rules {listed}{more}"
 
 
 def first_problems(problems: Sequence[str]) -> list[str]:
@@ -79,16 +142,24 @@ def first_problems(problems: Sequence[str]) -> list[str]:
     return [*problems[:MOST_PROBLEMS], *([f"... and {more:,} more"] if more > 0 else [])]
 
 
+def sentences_of(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """Return each problem and its remedy as text that is safe to print."""
+    return tuple(message(f"{each.cause} {each.remedy}".strip()) for each in problems)
+
+
 def map_report(
     rules: Sequence[MapRule], found: Fit, tensors: Mapping[str, TensorFacts], num_objects: int
 ) -> MapReport:
     """Return the report of a fit."""
     sources: list[set[tuple[int, ...]]] = [set() for _ in rules]
     targets: list[set[tuple[int, ...]]] = [set() for _ in rules]
+    num_targets = [0] * len(rules)
     for target in found.plan.targets:
         for piece in target.pieces:
             sources[piece.rule].add(tensors[piece.source.key][1])
             targets[piece.rule].add(target.shape)
+        for number in {piece.rule for piece in target.pieces}:
+            num_targets[number] += 1
     for key, number in found.plan.left_out.items():
         if key in tensors:
             sources[number].add(tensors[key][1])
@@ -99,12 +170,21 @@ def map_report(
             _shapes(sources[number]),
             "nothing" if rule.target is None else _shapes(targets[number]),
             not rule.has_arithmetic,
+            num_targets[number],
+            _exception(rule),
         )
         for number, rule in enumerate(rules)
     )
-    problems = tuple(f"{each.cause} {each.remedy}".strip() for each in found.problems)
-    num_targets = len(found.plan.targets) + len(found.renamed)
-    return MapReport(reports, problems, len(tensors) + num_objects, num_targets, found.plan)
+    problems = sentences_of(found.problems)
+    made = len(found.plan.targets) + len(found.renamed)
+    return MapReport(reports, problems, len(tensors) + num_objects, made, found.plan)
+
+
+def _exception(rule: MapRule) -> str:
+    """The word by which a rule is an exception to "once"; empty without one."""
+    if rule.target is None:
+        return "nothing"
+    return "also" if rule.is_again else "else" if rule.fill is not None else ""
 
 
 def _shapes(shapes: Collection[tuple[int, ...]]) -> str:

@@ -143,6 +143,17 @@ class MapRule:
     fill: str | None = None
     """The number that fills what no rule covers."""
 
+    def names(self) -> Iterator[str]:
+        """Yield the names in it that sizes may have: indices, and names in expressions."""
+        expressions = [*self.times, *([] if self.plus is None else [self.plus])]
+        for side in (self.source, *self.factors, *([] if self.target is None else [self.target])):
+            yield from side.indices()
+            expressions += [part.shift for part in side.key.parts if isinstance(part, NumberPart)]
+            for limits in side.ranges.values():
+                expressions += [each for each in (limits.start, limits.stop) if each is not None]
+        for expression in expressions:
+            yield from expression.names()
+
     @property
     def has_arithmetic(self) -> bool:
         """True if the rule computes, so that values are rounded."""

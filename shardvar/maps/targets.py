@@ -1,27 +1,37 @@
 """A target of its contributions: its shape and its dtype, the extents that only all contributions together give,
 and the proof that they fill it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from shardvar.errors import MapError
-from shardvar.maps.contributions import Contribution, TensorFacts, piece_of
+from shardvar.maps.contributions import Contribution, TensorFacts, missing_key, piece_of
 from shardvar.maps.extents import solve
 from shardvar.maps.fills import bytes_of_number
+from shardvar.maps.nearest import nearest_key
 from shardvar.maps.placing import TensorAxes
 from shardvar.maps.plan import Target
 from shardvar.maps.proof import Use, check_targets
 
 
 def join_contributions(
-    key: str, contributions: Sequence[Contribution], tensors: Mapping[str, TensorFacts]
+    key: str,
+    contributions: Sequence[Contribution],
+    tensors: Mapping[str, TensorFacts],
+    others: Collection[str],
 ) -> tuple[Target, list[tuple[str, Use]]]:
-    """Return a target, and the uses of factors; ``MapError`` if the contributions do not make one."""
+    """Return a target, and the uses of factors; ``MapError`` if the contributions do not make one.
+
+    ``others`` are the keys that no rule takes: a source that is missing may be there, misspelt.
+    """
     shape, fulls = _shape(contributions)
-    dtypes = {contribution.dtype: contribution.match.key for contribution in contributions}
+    dtypes = {contribution.dtype: contribution for contribution in reversed(contributions)}
     if len(dtypes) > 1:
-        some = ", ".join(f"{source!r} of {dtype}" for dtype, source in dtypes.items())
+        some = ", ".join(
+            f"{contribution.match.key!r} of {dtype} by {_rule(contribution)}"
+            for dtype, contribution in dtypes.items()
+        )
         raise MapError(
-            f"It is made of tensors of several dtypes: {some}.",
+            f"it is made of tensors of several dtypes: {some}.",
             "Cast them to one dtype before: shardvar reshard SRC DST --cast DTYPE.",
         )
     uses, pieces, factors = [], [], []
@@ -31,11 +41,14 @@ def join_contributions(
         names = {name for axis in contribution.axes for name in axis}
         fixed = {name: value for name, value in contribution.fixed.items() if name in names}
         uses.append(placed.use(contribution.number, fixed, contribution.selected))
-        piece, more = piece_of(contribution, placed, tensors)
+        try:
+            piece, more = piece_of(contribution, placed, tensors)
+        except MapError as error:
+            raise error.at(_rule(contribution)) from None
         pieces.append(piece)
         factors += more
     fill = _fill(contributions)
-    _check_filled(shape, contributions, uses, has_fill=fill is not None)
+    _check_filled(shape, contributions, uses, others, has_fill=fill is not None)
     return Target(key, contributions[0].dtype, shape, tuple(pieces), fill), factors
 
 
@@ -45,7 +58,7 @@ def _shape(contributions: Sequence[Contribution]) -> tuple[tuple[int, ...], list
     for contribution in contributions:
         if len(contribution.axes) != rank:
             raise MapError(
-                f"Rule {contributions[0].number + 1} makes {rank} axes, and rule {contribution.number + 1} "
+                f"{_rule(contributions[0])} makes {rank} axes, and {_rule(contribution)} makes "
                 f"{len(contribution.axes)}.",
                 "Write the same axes in all rules that fill it.",
             )
@@ -59,8 +72,8 @@ def _shape(contributions: Sequence[Contribution]) -> tuple[tuple[int, ...], list
         if len(known) > 1:
             (a, one), (b, other), *_ = known.items()
             raise MapError(
-                f"Its axis {axis} has {a} by rule {one.number + 1} from {one.match.key!r}, and {b} "
-                f"by rule {other.number + 1} from {other.match.key!r}.",
+                f"its axis {axis} has {a} by {_rule(one)} from {one.match.key!r}, and {b} by "
+                f"{_rule(other)} from {other.match.key!r}.",
                 "Parts of one tensor agree on its shape: correct the sizes, or the rules.",
             )
         shape.append(next(iter(known)) if known else _union(contributions, axis, stops))
@@ -78,7 +91,8 @@ def _union(contributions: Sequence[Contribution], axis: int, stops: dict[str, in
                 continue
             if contribution.fitted.rule.fill is not None:
                 raise MapError(
-                    f"The extent of {name} is not known, so 'else' does not know what to fill.",
+                    f"the extent of {name} is not known, so 'else' of {_rule(contribution)} does not "
+                    "know what to fill.",
                     f"Give {name} in sizes, or --size {name}=N.",
                 )
             bounds = contribution.fitted.extents.bounds(name, True)
@@ -107,21 +121,37 @@ def _full(
         if axis in contribution.source.cut:
             full |= {name: known(name) or 0 for name in axis}
         else:
-            full |= solve(axis, extent, known, f"Rule {contribution.number + 1}: the target")
+            full |= solve(axis, extent, known, f"the target of {_rule(contribution)}")
     return full
 
 
 def _fill(contributions: Sequence[Contribution]) -> bytes | None:
-    fills = {contribution.fitted.rule.fill for contribution in contributions} - {None}
+    fills = {
+        contribution.fitted.rule.fill: contribution
+        for contribution in contributions
+        if contribution.fitted.rule.fill
+    }
     if len(fills) > 1:
-        raise MapError("Two rules fill it with different numbers.", "Write one 'else'.")
-    return bytes_of_number(str(fills.pop()), contributions[0].dtype) if fills else None
+        some = " and ".join(_rule(contribution) for contribution in fills.values())
+        raise MapError(f"{some} fill it with different numbers.", "Write one 'else'.")
+    for text, contribution in fills.items():
+        try:
+            return bytes_of_number(str(text), contribution.dtype)
+        except MapError as error:
+            raise error.at(_rule(contribution)) from None
+    return None
+
+
+def _rule(contribution: Contribution) -> str:
+    """The rule of a contribution, for an error."""
+    return f"rule {contribution.number + 1} {contribution.fitted.rule.text!r}"
 
 
 def _check_filled(
     shape: Sequence[int],
     contributions: Sequence[Contribution],
     uses: Sequence[Use],
+    others: Collection[str],
     *,
     has_fill: bool,
 ) -> None:
@@ -132,23 +162,25 @@ def _check_filled(
     where, rows = flaw
     if rows:
         named = [
-            f"rule {contributions[row].number + 1} ({contributions[row].match.key!r})"
-            for row in rows[:3]
+            f"{_rule(contributions[row])} from {contributions[row].match.key!r}" for row in rows[:3]
         ]
         raise MapError(
-            f"Its element {where} is filled {len(rows)} times, by {' and '.join(named)}.",
+            f"its element {where} is filled {len(rows)} times, by {' and '.join(named)}.",
             "Leave one of them out, or separate them with '@'.",
         )
-    rules = {contribution.number: contribution.fitted.rule.text for contribution in contributions}
-    near = "; ".join(f"rule {number + 1} {text!r}" for number, text in sorted(rules.items())[:2])
+    rules = {contribution.number: _rule(contribution) for contribution in contributions}
+    near = "; ".join(rules[number] for number in sorted(rules)[:2])
+    missing, key = _missing(contributions)
+    nearest = nearest_key(key, others) if key else ""
+    hint = f"Did you mean {nearest!r}, which no rule takes? " if nearest else ""
     raise MapError(
-        f"Its element {where} is filled by no rule{_missing(contributions)}. It is made by {near}.",
-        "Add the source that is missing, or a rule for it, or 'else 0' to fill it.",
+        f"its element {where} is filled by no rule{missing}; others are filled by {near}.",
+        f"{hint}Add the source that is missing, or a rule for it, or 'else 0' to fill it.",
     )
 
 
-def _missing(contributions: Sequence[Contribution]) -> str:
-    """Name the number that no key has, if that is the cause of a hole."""
+def _missing(contributions: Sequence[Contribution]) -> tuple[str, str]:
+    """Name the number that no key has, if that is the cause of a hole, and the key of it."""
     for number in dict.fromkeys(contribution.number for contribution in contributions):
         mine = [contribution for contribution in contributions if contribution.number == number]
         source = mine[0].fitted.rule.source.key
@@ -159,5 +191,7 @@ def _missing(contributions: Sequence[Contribution]) -> str:
                 }
                 gaps = sorted(set(range(mine[0].selected.get(name, 0))) - have)
                 if gaps:
-                    return f": no key {source.text!r} has {name} = {gaps[0]}"
-    return ""
+                    key = missing_key(mine[0], name, gaps[0])
+                    named = f" (the key {key!r})" if key else ""
+                    return f": no key {source.text!r} has {name} = {gaps[0]}{named}", key
+    return "", ""

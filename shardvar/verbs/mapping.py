@@ -5,7 +5,7 @@ verb sees the map's tensors as it sees stored ones.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from shardvar.engine.mapped import mapped
 from shardvar.errors import ArgumentError, ArgumentTypeError, MapError
 from shardvar.maps.fitting import Problem
 from shardvar.maps.map import Map, facts_of, fit_map
+from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
@@ -50,6 +51,16 @@ def map_reader(
 
     The map sees the keys that ``filter`` and ``exclude`` take. Closing it closes the checkpoint.
     """
+    return map_and_report(reader, given, filter, exclude)[0]
+
+
+def map_and_report(
+    reader: Reader,
+    given: Map,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+) -> tuple[Reader, Callable[[], MapReport]]:
+    """Return a reader as ``map_reader`` does, and what makes the report of the map."""
     tensors, objects = facts_of(reader)
     if filter is not None or exclude is not None:
         keys = select_keys(reader.keys(), filter, exclude)
@@ -62,7 +73,8 @@ def map_reader(
     faults = {name: reader.faults[key] for key, name in found.renamed.items()}
     index = replace(source.index, faults=faults)
     old = {name: key for key, name in found.renamed.items()}
-    return Reader(reader.path, reader.format, replace(source, index=index, renamed=old))
+    made = Reader(reader.path, reader.format, replace(source, index=index, renamed=old))
+    return made, lambda: map_report(given.parsed, found, tensors, len(objects))
 
 
 def _error(problems: Sequence[Problem]) -> MapError:
@@ -70,5 +82,7 @@ def _error(problems: Sequence[Problem]) -> MapError:
     first, more = problems[0], len(problems) - 1
     others = f" There are {more:,} more problems." if more > 1 else " There is 1 more problem."
     error = MapError(first.cause + (others if more else ""), first.remedy)
-    error.problems = tuple(f"{each.cause} {each.remedy}".strip() for each in problems)
+    error.problems = sentences_of(problems)
+    if more:  # Python prints notes below the error.
+        error.add_note("\n".join(f"  {line}" for line in first_problems(error.problems)))
     return error

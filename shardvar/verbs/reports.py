@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from shardvar.maps.report import MapReport
     from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
@@ -84,6 +85,8 @@ class WriteReport:
     """True if nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)
     """The entries that would be written, for pictures; None after a write. Not in JSON."""
+    map: "MapReport | None" = field(default=None, repr=False, compare=False)
+    """The report of a map, of a dry run; None after a write, and without a map."""
 
     @property
     def num_files(self) -> int:
@@ -96,14 +99,15 @@ class WriteReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        lists = {
+        lists: dict[str, Any] = {
             "file_nbytes": list(self.file_nbytes),
             "exceeding": [asdict(each) for each in self.exceeding],
             "lost": [each.to_json() for each in self.lost],
             "left_out": list(self.left_out),
         }
-        fields = asdict(replace(self, planned=None))
+        fields = asdict(replace(self, planned=None, map=None))
         del fields["planned"]
+        lists["map"] = None if self.map is None else self.map.to_json()
         return {"schema": SCHEMA, **fields, **lists, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:

@@ -33,7 +33,7 @@ from shardvar.verbs.carried import find_objects, graph_left_out
 from shardvar.verbs.conversions import Conversions, stored_entries
 from shardvar.verbs.joining import open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
-from shardvar.verbs.mapping import MapLike, as_map, map_reader
+from shardvar.verbs.mapping import MapLike, as_map, map_and_report
 from shardvar.verbs.part_places import Join
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, open_found
@@ -161,6 +161,7 @@ def reshard(
     check_policy(policy)
     check_progress(progress)
     given = None if map is None else as_map(map, keep_going)
+    report_of_map: Callable[[], Any] | None = None
     # A map sees the keys that these take; the names of what it makes are no longer the source's.
     kept = (filter, exclude) if given is None else (None, None)
     names = *kept, strip_prefix, rename or {}, add_prefix
@@ -176,11 +177,13 @@ def reshard(
         stamp = partial(_generation, found, reader)
         if given is not None:
             # Of several sources, the keys were chosen before they were joined.
-            reader = map_reader(reader, given, *((filter, exclude) if len(found) == 1 else ()))
+            chosen = (filter, exclude) if len(found) == 1 else ()
+            reader, report_of_map = map_and_report(reader, given, *chosen)
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
-        return _reshard(found, goal, reader, changes, plan, stamp, None if dry_run else move)
+        report = _reshard(found, goal, reader, changes, plan, stamp, None if dry_run else move)
+        return replace(report, map=report_of_map()) if dry_run and report_of_map else report
 
 
 _UNCHANGED = Conversions(None, None)

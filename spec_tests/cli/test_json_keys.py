@@ -54,7 +54,10 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
     plain = saved(tmp_path, "safetensors")
     out = tmp_path / "out"
     return {
-        "an error (exit codes 2 and 3)": [["inspect", tmp_path / "nothing"]],
+        "an error (exit codes 2 and 3)": [
+            ["inspect", tmp_path / "nothing"],
+            ["reshard", whole, out, "--rule", "v -> x"],
+        ],
         "inspect": [
             ["inspect", whole, "--slices", "--stats"],
             ["inspect", damaged, "--stats"],
@@ -72,6 +75,7 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
         ],
         "reshard": [
             ["reshard", whole, out, "--max-file-size", "4", "--dry-run"],
+            ["reshard", whole, out, "--rule", "{x:*} -> a.{x}", "--dry-run"],
             ["reshard", damaged, out, "--keep-going", "--force"],
         ],
         "maps": [["maps"], ["maps", "llama-hf-to-megatron"]],

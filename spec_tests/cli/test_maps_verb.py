@@ -87,3 +87,34 @@ def test_sizes_without_a_map_and_sizes_without_a_number_are_refused(
         outcome = run("reshard", source, tmp_path / "out", *words)
         assert outcome.code == 2 and words[-2 if "n" in words else 0] in outcome.err
         assert not (tmp_path / "out").exists()
+
+
+def test_a_map_that_does_not_fit_prints_its_problems_and_counts_the_others(
+    run: Run, tmp_path: Path
+) -> None:
+    source = tmp_path / "many.safetensors"
+    sv.save(source, {f"{layer}.w": np.ones(2) for layer in range(30)} | {"norm": np.ones(2)})
+    words = ["reshard", source, tmp_path / "out", "--rule", "norm -> n"]
+    lines = run(*words).err.splitlines()
+    assert lines[0].startswith("error: '0.w' is matched by no rule")
+    assert lines[0].endswith("There are 29 more problems.") and lines[1].startswith("hint: Add")
+    assert len(lines) == 23 and lines[-1] == "also: ... and 9 more"
+    assert all(line.startswith("also: '") for line in lines[2:-1])
+    found = run(*words, "--json").json["error"]
+    assert found["kind"] == "MapError" and len(found["problems"]) == 21
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_prints_the_table_of_rules(run: Run, tmp_path: Path) -> None:
+    source = write(tmp_path)
+    words = ["reshard", source, tmp_path / "out", "--rule", FUSE, "--dry-run"]
+    printed = run(*words).out
+    (row,) = [line.split() for line in printed.splitlines() if FUSE in line]
+    assert row == ["1", *FUSE.split(), "2", "x", "2", "[4,", "6]", "[8,", "6]"]
+    assert "every source is used once; every target is filled once\nexact: bits" in printed
+    report = run(*words, "--json").json["map"]
+    assert report["rules"][0]["matches"] == 4 and report["is_exact"]
+    assert report["summary"][0].startswith("every source is used once")
+    # Neither a write nor a dry run without a map has one.
+    assert run("reshard", source, tmp_path / "copy", "--dry-run", "--json").json["map"] is None
+    assert run("reshard", source, tmp_path / "out", "--rule", FUSE, "--json").json["map"] is None

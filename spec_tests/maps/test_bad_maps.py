@@ -1,0 +1,393 @@
+"""Maps that do not fit a checkpoint: each is refused with the rule, the key and the nearest thing,
+before a value is read and before anything is written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import MapError
+from shardvar.maps.map import Map, fit_map
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A map that does not fit."""
+
+    rules: list[str]
+    tensors: Mapping[str, tuple[int, ...]]
+    words: tuple[str, ...]
+    """What the first problem says."""
+    sizes: Mapping[str, int | str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Of the tensors that are not float32."""
+
+
+def layers(*numbers: int, shape: tuple[int, ...] = (4, 6)) -> dict[str, tuple[int, ...]]:
+    return {f"l.{number}.w": shape for number in numbers}
+
+
+SCALED = "w[(a p) (b q)] times s[a b] -> w[(a p) (b q)]"
+PADDED = "e[v] -> w[v] @ v=0:vocab else {}"
+
+BAD = {
+    # Each source element is used once.
+    "source that no rule matches": Bad(
+        ["l.{l}.w -> x.{l}"],
+        {"l.0.w": (2,), "l.0.bias": (2,)},
+        ("'l.0.bias' is matched by no rule", "nearest is rule 1 'l.{l}.w", "'l.0.bias -> nothing'"),
+    ),
+    "odd source that no rule matches": Bad(
+        ["a -> b"], {"a": (2,), "it's [b]": (2,)}, ("leave it out: ''it''s [b]' -> nothing'",)
+    ),
+    "numbers that no rule takes": Bad(
+        ["l.{l}.w @ l=0:1 -> x.{l}.w"],
+        layers(0, 1),
+        ("'l.1.w' is matched by no rule; rule 1", "matches its name and not its numbers"),
+    ),
+    "number with a zero in front": Bad(
+        ["a -> b", "l.{l}.w -> x.{l}"], {"a": (2,), "l.00.w": (2,)}, ("'l.00.w' is matched by no",)
+    ),
+    "other capital letters": Bad(
+        ["a -> b", "model.W -> y"],
+        {"a": (2,), "model.w": (2,)},
+        ("'model.w' is matched by no rule; the nearest is rule 2 'model.W -> y'",),
+    ),
+    "map of another model": Bad(
+        ["model.layers.{l}.w -> x.{l}"],
+        {"h.0.w": (2,), "h.1.w": (2,)},
+        ("No rule of 1 matches any of 2 keys, such as 'h.0.w'", "Give the map of this model"),
+    ),
+    "map the wrong way": Bad(
+        ["h.{l}.w -> x.{l}"], {"x.0": (2,)}, ("No rule of 1 matches any of 1 key", "--inverse")
+    ),
+    "no rules": Bad([], {"w": (2,)}, ("No rule of 0 matches any of 1 key, such as 'w'",)),
+    "two rules that match a key": Bad(
+        ["w -> a", "w -> b"],
+        {"w": (2, 3)},
+        (
+            "'w': its element [0, 0] is used 2 times",
+            "rule 1 'w -> a' and rule 2 'w -> b'",
+            "'also'",
+        ),
+    ),
+    "two rules whose ranges meet": Bad(
+        ["w[v] @ v=0:4 -> a[v]", "w[v] @ v=3: -> b[v]"],
+        {"w": (6,)},
+        ("'w': its element [3] is used 2 times", "rule 1 'w[v] @ v=0:4", "rule 2", "'@'"),
+    ),
+    "two ways to take an axis apart": Bad(
+        ["w[(n d)] @ n=0 -> a[d]", "w[x] @ x=4: -> b[x]"],
+        {"w": (12,)},
+        ("'w': its element [4] is used 2 times",),
+        {"n": 2},
+    ),
+    "rows that no rule uses": Bad(
+        ["w[v] @ v=0:4 -> a[v]", "w[v] @ v=5: -> b[v]"],
+        {"w": (6,)},
+        ("'w': its element [4] is used by no rule", "others are used by rule 1", "'-> nothing'"),
+    ),
+    "rows that are trimmed and not named": Bad(
+        ["w[v h] @ v=0:vocab -> e[v h]"],
+        {"w": (8, 2)},
+        ("'w': its element [5, 0] is used by no rule", "one with '@' and '-> nothing'"),
+        {"vocab": 5},
+    ),
+    # Each target element is filled once.
+    "two sources with one name": Bad(
+        ["a -> x", "b -> x"],
+        {"a": (3,), "b": (3,)},
+        ("'x': its element [0] is filled 2 times", "rule 1 'a -> x' from 'a'", "'b'", "'@'"),
+    ),
+    "two sources in one place": Bad(
+        ["a[i] -> x[(s i)] @ s=1", "b[i] -> x[(s i)] @ s=1", "c[i] -> x[(s i)] @ s=0"],
+        {"a": (3,), "b": (3,), "c": (3,)},
+        ("'x': its element [3] is filled 2 times", "rule 1", "rule 2"),
+    ),
+    "rows without else": Bad(
+        ["e[v h] -> w[v h] @ v=0:vocab"],
+        {"e": (5, 2)},
+        ("'w': its element [5, 0] is filled by no rule", "by rule 1 'e[v h]", "'else 0'"),
+        {"vocab": 5, "v": 8},
+    ),
+    "number that no key has": Bad(
+        ["l.{l}.w[o i] -> w[l o i]"],
+        layers(0, 1, 3),
+        ("'w': its element [2, 0, 0] is filled by no rule", "has l = 2 (the key 'l.2.w')"),
+    ),
+    "first number that no key has": Bad(
+        ["l.{l}.w[o i] -> w[l o i]"], layers(1, 2), ("has l = 0 (the key 'l.0.w')",)
+    ),
+    "word that no key has": Bad(
+        ["l.{s:q|k|v}.w[i] -> w[(s i)]"],
+        {"l.q.w": (3,), "l.kk.w": (3,), "l.v.w": (3,)},
+        ("has s = 1 (the key 'l.k.w')", "Did you mean 'l.kk.w', which no rule takes?"),
+    ),
+    "blocks that are not full": Bad(
+        ["l.{(b p)}.w[o i] -> x.{p}[b o i]"],
+        layers(0, 1, 2, 3, 4),
+        ("'x.1': its element [2, 0, 0] is filled by no rule", "has b = 2"),
+        {"p": 2},
+    ),
+    # Extents.
+    "size that does not divide": Bad(
+        ["w[(n d) i] -> w[n d i]"],
+        {"w": (10, 4)},
+        ("Rule 1, 'w[(n d) i]", "'w' of [10, 4] has an axis (n d) of 10, which 4 does not divide"),
+        {"n": 4},
+    ),
+    "words that do not divide": Bad(
+        ["w[(s d)] -> {s:q|k|v}[d]"], {"w": (10,)}, ("(s d) of 10, which 3 does not divide",)
+    ),
+    "two extents that are not known": Bad(
+        ["w[(n d) i] -> w[n d i]"],
+        {"w": (10, 4)},
+        ("an axis (n d) of 10, and the sizes of n, d are not known", "--size n=N"),
+    ),
+    "sizes of another shape": Bad(
+        ["w[(n d) i] -> w[n d i]"],
+        {"w": (10, 4)},
+        ("an axis (n d) of 10, not 12 (n = 4, d = 3)", "leave one of them out"),
+        {"n": 4, "d": 3},
+    ),
+    "size of zero": Bad(
+        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("which 0 does not divide (n = 0)",), {"n": 0}
+    ),
+    "negative size": Bad(["w[(n d)] -> w[n d]"], {"w": (10,)}, ("The size n is -2",), {"n": -2}),
+    "blocks of numbers without a size": Bad(
+        ["l.{(b p)}.w -> x.{b}.{p}.w"], layers(0, 1), ("The number {(b p)}", "sizes of b, p")
+    ),
+    "number past the target's words": Bad(
+        ["l.{l}.w -> {l:a|b}.w"], layers(0, 1, 2), ("'l.2.w' has l = 2, and l has the extent 2",)
+    ),
+    "number below zero": Bad(
+        ["l.{l}.w -> x.{l-1}.w"], layers(0, 1), ("'l.0.w' would get the number -1",)
+    ),
+    "words of two lengths": Bad(
+        ["{s:a|b}.w -> {s:x|y|z}.w"],
+        {"a.w": (2,), "b.w": (2,)},
+        ("Rule 1", "The index 's' has 2 and 3 values on the two sides"),
+    ),
+    "ranges of two lengths": Bad(
+        ["w[v] @ v=0:4 -> x[v] @ v=0:5"], {"w": (4,)}, ("'v' has 4 and 5 values on the two",)
+    ),
+    "range that is backwards": Bad(
+        ["w[v] @ v=4:2 -> x[v]"], {"w": (9,)}, ("The range v=4:2", "the start comes before")
+    ),
+    "range below zero": Bad(["w[v] @ v=-2: -> x[v]"], {"w": (9,)}, ("v=-2:", "count from 0")),
+    "range past the end": Bad(
+        ["w[v] @ v=2:12 -> x[v]"], {"w": (9,)}, ("selects v=2:12, and 'w' of [9] has v = 9",)
+    ),
+    "value past the end": Bad(
+        ["w[(s d)] @ s=7 -> x[d]"], {"w": (10,)}, ("'w' of [10] has s = 2", "within 2"), {"d": 5}
+    ),
+    "else without an extent": Bad(
+        [PADDED.format(0)],
+        {"e": (5,)},
+        ("'w': the extent of v is not known, so 'else' of rule 1", "--size v=N"),
+        {"vocab": 5},
+    ),
+    # Shapes.
+    "more axes than a side has": Bad(
+        ["w[i o] -> y[o i]"],
+        {"w": (2, 4, 3)},
+        ("'w' has the shape [2, 4, 3], of 3 axes, and 'w[i o]' has 2", "'...'"),
+    ),
+    "fewer axes than a side has": Bad(
+        ["w[i o] -> y[o i]"], {"w": (2,)}, ("'w' has the shape [2], of 1 axes",)
+    ),
+    "axis that is not one": Bad(
+        ["w[a 1] -> w[a]"], {"w": (2, 3)}, ("'w' of [2, 3] has an axis 1 of 3, not 1",)
+    ),
+    "shapes that cannot be stacked": Bad(
+        ["h.{l}.w[o i] -> w[l o i]"],
+        {"h.0.w": (3, 3), "h.1.w": (4, 3)},
+        ("'w': its axis 1 has 3 by rule 1", "from 'h.0.w', and 4 by", "from 'h.1.w'"),
+    ),
+    "rules of two ranks": Bad(
+        ["a[i] -> x[(s i)] @ s=0", "b[i o] -> x[(s i) o] @ s=1"],
+        {"a": (3,), "b": (3, 2)},
+        ("'x': rule 1 'a[i]", "makes 1 axes, and rule 2 'b[i o]", "makes 2"),
+    ),
+    # Dtypes.
+    "two dtypes in one target": Bad(
+        ["a[i] -> x[(s i)] @ s=0", "b[i] -> x[(s i)] @ s=1"],
+        {"a": (3,), "b": (3,)},
+        ("'x': it is made of tensors of several dtypes", "'a' of float32 by rule 1", "--cast"),
+        dtypes={"b": "float16"},
+    ),
+    "arithmetic of integers": Bad(
+        ["w plus 1 -> x"], {"w": (2,)}, ("'w' is of dtype int32",), dtypes={"w": "int32"}
+    ),
+    "factor of integers": Bad(
+        ["w[a] times s[a] -> x[a]"],
+        {"w": (2,), "s": (2,)},
+        ("Rule 1", "The factor 's' is of dtype int8"),
+        dtypes={"s": "int8"},
+    ),
+    "else that is too large": Bad(
+        [PADDED.format(300)],
+        {"e": (5,)},
+        ("'w': rule 1", "'else 300' does not fit the dtype uint8"),
+        {"vocab": 5, "v": 8},
+        {"e": "uint8"},
+    ),
+    "else below zero": Bad(
+        [PADDED.format(-1)],
+        {"e": (5,)},
+        ("'else -1' does not fit the dtype uint8",),
+        {"vocab": 5, "v": 8},
+        {"e": "uint8"},
+    ),
+    "else with a fraction": Bad(
+        [PADDED.format(0.5)],
+        {"e": (5,)},
+        ("'else 0.5' does not fit the dtype int32",),
+        {"vocab": 5, "v": 8},
+        {"e": "int32"},
+    ),
+    "else beyond the floats": Bad(
+        [PADDED.format("1e6")],
+        {"e": (5,)},
+        ("'else 1e6' does not fit the dtype float16",),
+        {"vocab": 5, "v": 8},
+        {"e": "float16"},
+    ),
+    "else that is a word": Bad(
+        [PADDED.format("zero")],
+        {"e": (5,)},
+        ("'else zero' is not a number",),
+        {"vocab": 5, "v": 8},
+    ),
+    "two numbers of else": Bad(
+        ["a[i] -> x[(s i)] @ s=0 else 0", "b[i] -> x[(s i)] @ s=1 else 1"],
+        {"a": (3,), "b": (3,)},
+        ("'x': rule 1", "and rule 2", "fill it with different numbers", "Write one 'else'"),
+        {"s": 3},
+    ),
+    # Factors and constants.
+    "factor that is not there": Bad(
+        ["l.{l}.w[a] times l.{l}.w_scale_inv[a] -> l.{l}.w[a]", "l.{l}.w_scale -> nothing"],
+        {"l.0.w": (2,), "l.0.w_scale": (2,), "l.1.w": (2,), "l.1.w_scale": (2,)},
+        ("Rule 1", "The factor 'l.0.w_scale_inv' of 'l.0.w'", "nearest key is 'l.0.w_scale'"),
+    ),
+    "factor of another shape": Bad(
+        [SCALED],
+        {"w": (256, 128), "s": (3, 1)},
+        ("'w': rule 1", "'s' of [3, 1] has an axis a of 3, not 2"),
+        {"p": 128, "q": 128},
+    ),
+    "factor of another rank": Bad(
+        [SCALED],
+        {"w": (256, 128), "s": (2,)},
+        ("'w': rule 1", "'s' has the shape [2], of 1 axes, and 's[a b]' has 2"),
+        {"p": 128, "q": 128},
+    ),
+    "constant without a size": Bad(
+        ["w plus one -> x"], {"w": (2,)}, ("Rule 1", "The size one is not given", "--size one=N")
+    ),
+    "constant without a value": Bad(
+        ["w times 1 / 0 -> x"], {"w": (2,)}, ("The constant '1 / 0' has no value",)
+    ),
+    # Sizes.
+    "size that is not given": Bad(
+        ["w[v] @ v=0:words -> x[v]", "w[v] @ v=words: -> nothing"],
+        {"w": (9,)},
+        ("Rule 1", "The size words is not given", "sizes={'words': N}"),
+    ),
+    "size that is misspelt": Bad(
+        ["w[v] @ v=0:vocabsize -> x[v]", "w[v] @ v=vocabsize: -> nothing"],
+        {"w": (9,)},
+        ("The size vocab_size is used by no rule", "Did you mean 'vocabsize'?"),
+        {"vocab_size": 5},
+    ),
+    "size that nothing uses": Bad(
+        ["w[(n d)] -> w[n d]"],
+        {"w": (10,)},
+        ("The size heads is used by no rule", "leave it out"),
+        {"n": 5, "heads": 3},
+    ),
+    "sizes in a circle": Bad(
+        ["w[(n d)] -> w[n d]"],
+        {"w": (10,)},
+        ("sizes.n: The sizes n -> m -> n depend on each other", "as a number"),
+        {"n": "m", "m": "n"},
+    ),
+    "size of another that is not there": Bad(
+        ["w[(n d)] -> w[n d]"],
+        {"w": (10,)},
+        ("sizes.n: The size heads is not given",),
+        {"n": "heads * 2"},
+    ),
+    "size with a remainder": Bad(
+        ["w[(n d)] -> w[n d]"],
+        {"w": (10,)},
+        ("sizes.n: The size 'h / 3' is not an integer: 10 / 3 leaves 1",),
+        {"n": "h / 3", "h": 10},
+    ),
+    "size divided by zero": Bad(
+        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("is not an integer: 10 / 0",), {"n": "10 / 0"}
+    ),
+    "size that is a float": Bad(
+        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("The size '2.5' is not an int",), {"n": "2.5"}
+    ),
+    "size that is enormous": Bad(
+        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("is too large",), {"n": "9999999999 * 9999999999"}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_map_that_does_not_fit_is_refused_before_a_value_is_read(
+    kind: str, tmp_path: Path
+) -> None:
+    bad = BAD[kind]
+    arrays = {
+        key: np.ones(shape, bad.dtypes.get(key, "float32")) for key, shape in bad.tensors.items()
+    }
+    sv.save(tmp_path / "source", arrays)
+    # A read of these values would find that their checksums are wrong.
+    for path in tmp_path.glob("source*-of-*"):
+        path.write_bytes(bytes(byte ^ 255 for byte in path.read_bytes()))
+    before = sorted(tmp_path.iterdir())
+    given = Map(bad.rules, sizes=bad.sizes)
+    with pytest.raises(MapError) as caught:
+        sv.reshard(tmp_path / "source", tmp_path / "target", map=given)
+    for word in bad.words:
+        assert word in str(caught.value)
+    assert caught.value.remedy
+    assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(MapError) as again:
+        sv.load(tmp_path / "source", map=given)
+    assert str(again.value) == str(caught.value)
+
+
+def test_the_damage_would_be_found_by_a_reader(tmp_path: Path) -> None:
+    sv.save(tmp_path / "source", {"w": np.ones(3, "float32")})
+    (data,) = tmp_path.glob("source*-of-*")
+    data.write_bytes(bytes(byte ^ 255 for byte in data.read_bytes()))
+    with pytest.raises(sv.errors.CorruptCheckpoint):
+        sv.load(tmp_path / "source")
+
+
+def _problems(rules: list[str], tensors: Mapping[str, Any]) -> tuple[str, ...]:
+    about = {key: ("float32", shape) for key, shape in tensors.items()}
+    found = fit_map(Map(rules), about, (), {}, "nowhere")
+    return tuple(each.cause for each in found.problems)
+
+
+def test_one_problem_does_not_hide_another() -> None:
+    found = _problems(
+        ["a[i j] -> x[j i]", "b[(n d)] -> b[n d]", "c -> z", "d -> z"],
+        {"a": (3,), "b": (4,), "c": (2,), "d": (2,)},
+    )
+    assert [each[:7].rstrip(",") for each in found] == ["Rule 1", "Rule 2", "'z': it"]
+
+
+def test_a_missing_size_is_not_called_a_circle_by_the_next_rule() -> None:
+    found = _problems(["a[v] @ v=0:n -> x[v]", "b[v] @ v=0:n -> y[v]"], {"a": (3,), "b": (3,)})
+    assert [each.rpartition(": ")[2] for each in found] == ["The size n is not given."] * 2

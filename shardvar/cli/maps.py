@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from shardvar.cli.output import print_json, say
 from shardvar.cli.tables import print_table
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.maps.map import Map, shipped_maps
+from shardvar.verbs.mapping import map_reader
+from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
 
 
@@ -55,6 +57,19 @@ def map_of(arguments: Namespace) -> Map | None:
     found = Map(()) if arguments.map is None else Map.read(arguments.map)
     found = found.extended(arguments.rule or (), sizes)
     return found.inverse() if arguments.inverse else found
+
+
+def through_map(reader: Reader, arguments: Namespace) -> Reader:
+    """Return a reader of what the options' map makes of an open checkpoint; the same without one.
+
+    Closing it closes the checkpoint, and so does an error.
+    """
+    try:
+        given = map_of(arguments)
+        return reader if given is None else map_reader(reader, given)
+    except ShardvarError:
+        reader.close()
+        raise
 
 
 def _size(text: str) -> tuple[str, int | str]:

@@ -97,6 +97,7 @@ def _add_show(commands: "Commands[Parser]") -> None:
         help="full: read and verify the whole tensor if its parts have no checksums",
     )
     add_dequantize(group)
+    add_map(group, "show a tensor that a map makes")
     add_output(group)
 
 
@@ -116,6 +117,7 @@ def _add_view(commands: "Commands[Parser]") -> None:
         "--stats", action="store_true", help="add statistics and histograms of all values"
     )
     add_dequantize(group)
+    add_map(group, "show what a map makes of the checkpoint")
     group = parser.add_argument_group("output")
     group.add_argument(
         "-o", "--output", metavar="FILE", help="the page (default: PATH.html); replaces only a page"

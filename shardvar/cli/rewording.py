@@ -7,6 +7,9 @@ from itertools import islice
 # Such as -1 or -3:, which argparse would take for options.
 _NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
 
+_WITH_VALUES = ("--verify", "--item", "--dequantize-to", "--map", "--rule", "--size")
+"""The options of ``show`` that take a value; the value must stay behind them."""
+
 
 def with_cuts(words: Sequence[str]) -> list[str]:
     """Return the arguments with ``--shards -,tp`` as one word, since argparse would take ``-,tp``
@@ -35,8 +38,7 @@ def options_first(words: list[str]) -> list[str]:
             others.extend(rest)
         elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
             options.append(word)
-            # The options of ``show`` that take a value; the value must stay behind them.
-            if word in ("--verify", "--item", "--dequantize-to"):
+            if word in _WITH_VALUES:
                 options.extend(islice(rest, 1))
         else:
             others.append(word)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.cli.maps import through_map
 from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import (
     count,
@@ -65,8 +66,9 @@ Axes = list[int | range]
 
 def execute(arguments: Namespace) -> int:
     """Print a selection of one tensor, or without a KEY of several the keys."""
-    with open_checkpoint(arguments.path, dequantize=arguments.dequantize) as reader:
-        note_numbers(reader, arguments.dequantize)
+    opened = open_checkpoint(arguments.path, dequantize=arguments.dequantize)
+    note_numbers(opened, arguments.dequantize)
+    with through_map(opened, arguments) as reader:
         if arguments.key is None and len(reader) != 1:
             _print_keys(reader, arguments.json)
             return 0
@@ -137,6 +139,9 @@ def describe_selection(
 
 def has_checksums(reader: Reader, key: str) -> bool:
     """Return True if the format guards all bytes of a tensor."""
+    answer = reader.source.is_guarded(key)  # of what a map makes, by its sources
+    if answer is not None:
+        return answer
     entries = reader.find(key)
     return bool(((entries.checksum != NO_CHECKSUM) | ~entries.plain).all())
 

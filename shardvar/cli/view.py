@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shardvar.cli.maps import through_map
 from shardvar.cli.names import names_of, names_of_plan, page_path
 from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import (
@@ -60,8 +61,7 @@ def execute(arguments: Namespace) -> int:
         return _serve(found, arguments)
     target = arguments.output or page_path(found, arguments.path)
     check_target(target)
-    with open_found(found, dequantize=arguments.dequantize) as reader:
-        note_numbers(reader, arguments.dequantize)
+    with _opened(found, arguments) as reader:
         columns = _columns(found, reader, arguments)
     write_page(target, make_page([columns]))
     num_slices, nbytes = unpacked(columns["num_slices"]), sum(unpacked(columns["nbytes"]))
@@ -198,8 +198,7 @@ def _serve(found: Location, arguments: Namespace) -> int:
         raise ArgumentError(
             "--serve and --output are both given.", "Give one: --serve writes no file."
         )
-    with open_found(found, dequantize=arguments.dequantize) as reader:
-        note_numbers(reader, arguments.dequantize)
+    with _opened(found, arguments) as reader:
         page = make_page([_columns(found, reader, arguments)], served=True)
         serve_page(
             page,
@@ -209,6 +208,13 @@ def _serve(found: Location, arguments: Namespace) -> int:
             arguments.open,
         )
     return 0
+
+
+def _opened(found: Location, arguments: Namespace) -> Reader:
+    """The checkpoint, or what a map makes of it."""
+    reader = open_found(found, dequantize=arguments.dequantize)
+    note_numbers(reader, arguments.dequantize)
+    return through_map(reader, arguments)
 
 
 def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:

@@ -106,7 +106,7 @@ def fit_rules(
     # Prove. After another problem, what is not used may only follow from it.
     if not found.problems:
         if keys and not any(matched):
-            found.problems.append(_unmatched(rules, keys))
+            _check_direction(found, rules, keys)
         by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
         shapes = {key: shape for key, (_, shape) in tensors.items()}
         for cause, remedy in check_uses(rules, shapes, found.uses, by_name, keys, found.taken):
@@ -119,14 +119,17 @@ def fit_rules(
     return Fit(plan, tuple(found.problems), tuple(counts), found.renamed)
 
 
-def _unmatched(rules: Sequence[MapRule], keys: Sequence[str]) -> Problem:
-    """The problem of a map that is of other checkpoints than this one."""
-    some = f"{len(keys):,} keys" if len(keys) > 1 else "1 key"
-    cause = f"No rule of {len(rules):,} matches any of {some}, such as {keys[0]!r}."
+def _check_direction(found: _Findings, rules: Sequence[MapRule], keys: Sequence[str]) -> None:
+    """Note that a map whose rules match no key has targets that do: it goes the other way."""
     targets = [rule.target.key for rule in rules if rule.target is not None]
-    if any(hits for _, hits in match_keys(targets, keys)):
-        return Problem(cause, "The map's inverse matches some: --inverse, in Python .inverse().")
-    return Problem(cause, "Give the map of this model, or correct the names in its rules.")
+    made = next((key for key, hits in match_keys(targets, keys) if hits), None)
+    if made is not None:
+        found.problems.append(
+            Problem(
+                f"No rule matches a key, and {made!r} is one that the map makes.",
+                "The map goes the other way: add or remove --inverse, in Python .inverse().",
+            )
+        )
 
 
 def _contribute(

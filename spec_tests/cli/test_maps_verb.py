@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 
 import shardvar as sv
+from shardvar.cli.serving import answers_of
 from shardvar.maps.map import shipped_maps
+from shardvar.verbs.mapping import map_reader
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.view_pages import columns_of, keys_of
 
 __all__ = ["run"]
 
@@ -118,3 +121,60 @@ def test_a_dry_run_prints_the_table_of_rules(run: Run, tmp_path: Path) -> None:
     # Neither a write nor a dry run without a map has one.
     assert run("reshard", source, tmp_path / "copy", "--dry-run", "--json").json["map"] is None
     assert run("reshard", source, tmp_path / "out", "--rule", FUSE, "--json").json["map"] is None
+
+
+def test_a_page_shows_what_a_map_makes(run: Run, tmp_path: Path) -> None:
+    source, page = write(tmp_path), tmp_path / "page.html"
+    words = ["view", source, "-o", page, "--rule", FUSE]
+    assert run(*words, "--json").json["num_tensors"] == 2
+    (columns,) = columns_of(page.read_text(encoding="utf-8"))["checkpoints"]
+    assert keys_of(columns) == ["0.gate_up.w", "1.gate_up.w"]
+    assert columns["shapes"] == [[8, 6]]
+    assert run(*words, "--stats", "--filter", "0.*", "--json").json["num_tensors"] == 1
+    (columns,) = columns_of(page.read_text(encoding="utf-8"))["checkpoints"]
+    values = np.concatenate([sv.load(source)[f"0.{name}.w"] for name in ("gate", "up")])
+    assert columns["stats"]["mean"] == [float(f"{values.mean():.6g}")]
+    refused = run("view", source, "-o", tmp_path / "no.html", "--rule", "x -> y")
+    assert refused.code == 2 and not (tmp_path / "no.html").exists()
+
+
+def test_a_shown_tensor_of_a_map_reads_only_what_it_is_made_of(run: Run, tmp_path: Path) -> None:
+    pair = {f"{name}.w": np.arange(24.0).reshape(4, 6) for name in ("gate", "up")}
+    tensors = {f"{layer}.{key}": each for layer in range(2) for key, each in pair.items()}
+    sv.save(tmp_path / "model", tensors)
+    (data,) = tmp_path.glob("model.svdata-*")
+    content = bytearray(data.read_bytes())
+    content[-1] ^= 1  # the last value of 1.up.w, whose checksum is wrong now
+    data.write_bytes(content)
+    mix = "{l}.{s:gate|up}.w[o i] -> {l}.both.w[(o s) i]"
+    found = run("show", tmp_path / "model", "0.both.w", "--rule", mix, "--json", "1:3, -1").json
+    assert found["values"] == [5.0, 11.0] and found["verified"]
+    assert run("show", tmp_path / "model", "1.both.w", "--rule", mix).code == 3
+    with sv.open_checkpoint(tmp_path / "model") as reader:
+        answers = answers_of(map_reader(reader, sv.Map(FUSE)), ["0.gate_up.w"])
+        assert "[11., 17.]" in str(answers["values"]({"tensor": "0", "index": "1:3, -1"})["text"])
+        # Rows of only one of two sources.
+        assert map_reader(reader, sv.Map(FUSE))["1.gate_up.w"][1:3, -1].tolist() == [11.0, 17.0]
+    listed = run("show", tmp_path / "model", "--rule", mix, "--json").json["keys"]
+    assert listed == ["0.both.w", "1.both.w"]
+
+
+def test_what_a_map_makes_of_a_format_without_checksums_is_not_called_verified(
+    run: Run, tmp_path: Path
+) -> None:
+    mix = "{l}.{s:gate|up}.w[o i] -> {l}.both.w[(o s) i]"
+    found = run("show", write(tmp_path), "0.both.w", "--rule", mix, "--json").json
+    assert not found["verified"]
+
+
+def test_a_shown_map_may_be_a_file_with_sizes_and_go_the_other_way(
+    run: Run, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "a.safetensors", {"w": np.arange(12.0)})
+    (tmp_path / "map.toml").write_text("rules = ['x[n two] -> w[(two n)]']", encoding="utf-8")
+    words = ["--map", tmp_path / "map.toml", "--size", "two=2", "--inverse"]
+    found = run("show", tmp_path / "a.safetensors", "x", "--json", *words).json
+    assert found["values"] == np.arange(12.0).reshape(2, 6).T.tolist()
+    page = tmp_path / "page.html"
+    assert run("view", tmp_path / "a.safetensors", "-o", page, *words).code == 0
+    assert keys_of(columns_of(page.read_text(encoding="utf-8"))["checkpoints"][0]) == ["x"]

@@ -60,12 +60,14 @@ BAD = {
     "map of another model": Bad(
         ["model.layers.{l}.w -> x.{l}"],
         {"h.0.w": (2,), "h.1.w": (2,)},
-        ("No rule of 1 matches any of 2 keys, such as 'h.0.w'", "Give the map of this model"),
+        ("'h.0.w' is matched by no rule; the nearest is rule 1", "There is 1 more problem"),
     ),
     "map the wrong way": Bad(
-        ["h.{l}.w -> x.{l}"], {"x.0": (2,)}, ("No rule of 1 matches any of 1 key", "--inverse")
+        ["h.{l}.w -> x.{l}"],
+        {"x.0": (2,)},
+        ("No rule matches a key, and 'x.0' is one that the map makes", "--inverse"),
     ),
-    "no rules": Bad([], {"w": (2,)}, ("No rule of 0 matches any of 1 key, such as 'w'",)),
+    "no rules": Bad([], {"w": (2,)}, ("'w' is matched by no rule. Add a rule for it",)),
     "two rules that match a key": Bad(
         ["w -> a", "w -> b"],
         {"w": (2, 3)},

@@ -21,7 +21,7 @@ SLOWEST := $(if $(CI),--durations=20)
 
 SCHEMA := .venv/bin/check-jsonschema --quiet --builtin-schema
 
-LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/notebooks hatch_build.py
+LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/tensor_digest.py docs/notebooks hatch_build.py
 
 # The folders of tests that need nothing but the developer's tools.
 LAYERS := $(filter-out peers notebook browser cloud,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
@@ -109,6 +109,7 @@ crash: .venv/installed ## kill 2,000 writers at random system calls, and try eve
 
 vectors: .venv/installed ## make the published vectors again, and pack them into shardvar/vectors/vectors.zip if one changed
 	$(DEV) -m spec_tests.vector_generators.make
+	$(DEV) -m spec_tests.vector_generators.digests
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
 	$(PEERS) -m pytest -q -rs -W default -n $(JOBS) --dist loadfile $(SLOWEST) spec_tests/peers

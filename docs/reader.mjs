@@ -4,6 +4,7 @@
 //     node reader.mjs PREFIX              print the contents of the checkpoint as one JSON object
 //     node reader.mjs PREFIX KEY          print the values of one tensor
 //     node reader.mjs PREFIX KEY --hex    print its bytes: C order, little-endian
+//     node reader.mjs PREFIX --digest     print the digest of each tensor, as docs/digest.md defines it
 //
 // Exit codes: 0 for success, 1 if something requested is damaged, 2 for a usage error.
 //
@@ -447,9 +448,58 @@ function place(octets, shape, slice, payload, itemsize) {
   }
 }
 
+// Digests ---------------------------------------------------------------------------------------------------------------
+
+const LEAF_NBYTES = 1 << 20;
+const USED_BITS = { int2: 3, uint2: 3, int4: 15, uint4: 15, float4_e2m1fn: 15, float6_e2m3fn: 63, float6_e3m2fn: 63 };
+
+const sha256 = async (octets) => new Uint8Array(await crypto.subtle.digest("SHA-256", octets));
+
+function joined(parts) {
+  const octets = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    octets.set(part, at);
+    at += part.length;
+  }
+  return octets;
+}
+
+/** The bytes that a text was decoded from: the inverse of `decodeText`. */
+function encodeText(text) {
+  const encode = (each) => new TextEncoder().encode(each);
+  const escaped = /^[\udc80-\udcff]$/;
+  return joined([...text].map((each) => (escaped.test(each) ? Uint8Array.of(each.charCodeAt(0) - 0xdc00) : encode(each))));
+}
+
+/** The data of a tensor: strings with their lengths before them, and no unused bits. */
+function digestedData({ dtype, shape }, octets) {
+  if (dtype === "string") {
+    const lengthOf = (each) => {
+      const length = new Uint8Array(8);
+      view(length).setBigUint64(0, BigInt(each.length), true);
+      return length;
+    };
+    return joined(decodeStrings(octets, Number(product(shape))).flatMap((each) => [lengthOf(each), each]));
+  }
+  return dtype in USED_BITS ? octets.map((octet) => octet & USED_BITS[dtype]) : octets;
+}
+
+async function digestOf({ key, dtype, shape }, data) {
+  const name = encodeText(key);
+  const leaves = [];
+  for (let at = 0; at < data.length; at += LEAF_NBYTES) leaves.push(await sha256(data.subarray(at, at + LEAF_NBYTES)));
+  const head = new TextEncoder().encode(`shardvar digest 1\n${dtype}\n${shape.join(",")}\n${name.length}\n`);
+  return sha256(joined([head, name, ...leaves]));
+}
+
+/** The digest of tensors together, from their digests in hexadecimal. */
+const digestOfAll = (digests) =>
+  sha256(Uint8Array.from(digests.toSorted().flatMap((each) => each.match(/../g).map((digits) => parseInt(digits, 16)))));
+
 // A checkpoint ---------------------------------------------------------------------------------------------------------
 
-/** Open the checkpoint of a prefix: {metadata, tensors, damage, read(key), values(key)}. */
+/** Open the checkpoint of a prefix: {metadata, tensors, damage, read(key), values(key), digest(key)}. */
 export async function openCheckpoint(storage, prefix) {
   const index = `${prefix}.svindex`;
   const footer = await readFooter(storage, index);
@@ -506,7 +556,15 @@ export async function openCheckpoint(storage, prefix) {
     return { tensor, values: Array.from({ length: count }, (_, i) => element(data, i * nbytes)) };
   }
 
-  return { metadata, tensors, damage, read, values };
+  /** The digest of a tensor: 32 bytes. */
+  async function digest(key) {
+    const { tensor, octets } = await read(key);
+    const known = tensor.dtype === "string" || DTYPES[tensor.dtype].read;
+    check(known, `${JSON.stringify(key)} is of dtype ${tensor.dtype}, which has no digest.`);
+    return digestOf(tensor, digestedData(tensor, octets));
+  }
+
+  return { metadata, tensors, damage, read, values, digest };
 }
 
 // The command line -------------------------------------------------------------------------------------------------------
@@ -531,13 +589,21 @@ export const toHex = (octets) => Array.from(octets, (octet) => octet.toString(16
 
 async function main([prefix, key, option, ...others]) {
   if (prefix === undefined || others.length || (option !== undefined && option !== "--hex")) {
-    console.error("usage: node reader.mjs PREFIX [KEY [--hex]]");
+    console.error("usage: node reader.mjs PREFIX [KEY [--hex] | --digest]");
     return 2;
   }
   const checkpoint = await openCheckpoint(await directory(), prefix);
   if (option) {
     const { tensor, octets } = await checkpoint.read(key);
     console.log(toJson({ dtype: tensor.dtype, shape: tensor.shape, hex: toHex(octets) }));
+  } else if (key === "--digest") {
+    check(!checkpoint.damage.length, `Some tensors may be lost: ${checkpoint.damage[0]}`);
+    const digests = [];
+    for (const each of [...checkpoint.tensors.keys()].sort()) {
+      digests.push(toHex(await checkpoint.digest(each)));
+      console.log(`${digests.at(-1)}  ${toJson(each)}`);
+    }
+    console.log(`checkpoint ${toHex(await digestOfAll(digests))}`);
   } else if (key !== undefined) {
     const { tensor, values } = await checkpoint.values(key);
     console.log(toJson({ dtype: tensor.dtype, shape: tensor.shape, values }));

@@ -39,6 +39,7 @@ from shardvar.verbs.compare.manifest import (
     read_manifest,
     write_manifest,
 )
+from shardvar.verbs.compare.statements import statement_of
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.problems import Damage, lines_of_problems
 
@@ -65,7 +66,10 @@ def execute(arguments: Namespace) -> int:
         fields["differences"] = [each.to_json() for each in found.values()]
     if arguments.write and not report.unreadable:
         fields["manifest"] = write_manifest(report, arguments.force)
-    if arguments.json:
+    if arguments.in_toto:
+        if not report.unreadable:
+            print_json(statement_of(report))
+    elif arguments.json:
         print_json(fields)
     elif manifest is None:
         is_short = sys.stdout.isatty() and not arguments.all

@@ -232,7 +232,12 @@ def _add_digest(commands: "Commands[Parser]") -> None:
         "--write", action="store_true", help="store the digests in PATH.sha256 for `verify`"
     )
     either.add_argument(
-        "--against", metavar="FILE", help="compare with a manifest; exit with 1 if they differ"
+        "--in-toto", action="store_true", help="print an in-toto statement of them, to be signed"
+    )
+    either.add_argument(
+        "--against",
+        metavar="FILE",
+        help="compare with a manifest or a statement; exit with 1 if they differ",
     )
     group.add_argument(
         "--force", action="store_true", help="with --write: replace an existing manifest"

@@ -36,6 +36,7 @@ from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_of_all, digest_reader
+from shardvar.verbs.compare.statements import tensors_of_statement
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
@@ -155,7 +156,8 @@ def read_manifest(path: Path) -> Manifest:
     Parameters
     ----------
     path : path_like
-        The file.
+        The file: a manifest, or an in-toto statement that `shardvar digest --in-toto` printed,
+        signed or not. Signatures are not compared.
 
     Returns
     -------
@@ -186,11 +188,15 @@ def read_manifest(path: Path) -> Manifest:
             .decode("utf-8", "replace")
             .partition("\n")[0]
         )
-        if head != _HEAD:
+        is_json = head.lstrip().startswith("{")
+        if head != _HEAD and not is_json:
             raise _not_a_manifest(place, head)
         if file.size > MAX_MANIFEST_NBYTES:
             raise past_limit(f"{place} has {file.size} bytes", "MAX_MANIFEST_NBYTES")
-        return decode_manifest(file.read(0, file.size), place)
+        octets = bytes(file.read(0, file.size))
+        if is_json:
+            return Manifest(place, tensors_of_statement(octets, place), {})
+        return decode_manifest(octets, place)
     finally:
         file.close()
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardvar.cli.maps import through_map
 from shardvar.cli.names import names_of
 from shardvar.cli.output import note, progress
 from shardvar.cli.view import as_typed, message_as_typed, write_page
@@ -20,8 +21,9 @@ from shardvar.layout.dtypes import Ints
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
-from shardvar.verbs.reader import Reader
-from shardvar.verbs.renaming import matches_any, new_names
+from shardvar.verbs.mapping import renamed_reader
+from shardvar.verbs.reader import Reader, open_found
+from shardvar.verbs.renaming import matches_any
 from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
     Columns,
@@ -29,7 +31,6 @@ from shardvar.view.collect import (
     describe,
     describe_diff,
     file_sizes,
-    front_coded,
     statistics_that_fit,
 )
 from shardvar.view.page import make_page, room_left
@@ -48,16 +49,15 @@ class _Side:
     reader: Reader
     scalars: Columns
     """Its settings, and the values of its scalars."""
-    names: Mapping[str, str]
-    """The keys that are compared, each with the name under which it is."""
+    keys: Sequence[str]
+    """The keys that are compared."""
 
     def columns(
         self, measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
     ) -> Columns:
         """Return what the page has of it."""
         sizes = file_sizes(self.found.storage, self.reader.index.files)
-        about = describe(self.reader, list(self.names), sizes, measured, counts)
-        about |= {"keys": front_coded(list(self.names.values()))} | self.scalars
+        about = describe(self.reader, list(self.keys), sizes, measured, counts) | self.scalars
         return as_typed(about, self.found, self.path, self.name)
 
 
@@ -68,10 +68,10 @@ def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
 
 
 def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[str, str]) -> None:
-    """Write the page of the compared tensors, with the names that ``rename`` gives A's."""
+    """Write the page of the compared tensors, of A as the map and ``rename`` make them."""
     with ExitStack() as stack:
         sides = _open_sides(stack, arguments, rename)
-        told = describe_diff(report, list(sides[0].names.values()))
+        told = describe_diff(report, sides[0].keys)
         side_of = dict(zip("ab", sides, strict=True))
         told["unreadable"] = [
             [row, side, kind, message_as_typed(text, side_of[side].found, side_of[side].path)]
@@ -85,28 +85,16 @@ def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[st
 
 
 def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str]) -> list[_Side]:
-    sides = []
+    sides: list[_Side] = []
     checkpoints = [(find_checkpoint(path), path) for path in (arguments.a, arguments.b)]
-    for (found, path), name, renamed in zip(
-        checkpoints, names_of(*checkpoints), (rename, {}), strict=True
-    ):
-        reader = stack.enter_context(
-            Reader(found.path, found.format.name, found.open(dequantize=arguments.dequantize))
-        )
-        keys = _compared(reader, renamed, arguments)
-        scalars = scalar_columns(reader, list(keys), read_scalars(reader, keys))
+    for (found, path), name in zip(checkpoints, names_of(*checkpoints), strict=True):
+        reader = stack.enter_context(open_found(found, dequantize=arguments.dequantize))
+        if not sides:
+            reader = renamed_reader(through_map(reader, arguments), rename)
+        keys = [key for key in reader if _is_chosen(key, arguments.filter, arguments.exclude)]
+        scalars = scalar_columns(reader, keys, read_scalars(reader, keys))
         sides.append(_Side(path, found, name, reader, scalars, keys))
     return sides
-
-
-def _compared(reader: Reader, rename: Mapping[str, str], arguments: Namespace) -> dict[str, str]:
-    """The keys that were compared, each with the name under which it was."""
-    name_of = dict(zip(reader.keys(), new_names(reader.keys(), rename), strict=True))
-    return {
-        key: name
-        for key, name in name_of.items()
-        if _is_chosen(name, arguments.filter, arguments.exclude)
-    }
 
 
 def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
@@ -122,7 +110,7 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
     Both sides have the same bins, and the same tensors have statistics in both.
     """
     differing = {each.key for each in report.differences}
-    keys = [[key for key, name in side.names.items() if name in differing] for side in sides]
+    keys = [[key for key in side.keys if key in differing] for side in sides]
     total = 2 * sum(_nbytes(side.reader, some) for side, some in zip(sides, keys, strict=True))
     with progress("reading", lambda: total) as advance:
         measured = [
@@ -130,21 +118,16 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
             for side, some in zip(sides, keys, strict=True)
         ]
         kept = _that_fit(sides, measured, told)
-        ends = _ends(kept, sides)
+        ends = _ends(kept)
         columns = []
         for side, of_side in zip(sides, kept, strict=True):
             joint = {
-                key: replace(
-                    each, minimum=ends[side.names[key]][0], maximum=ends[side.names[key]][1]
-                )
+                key: replace(each, minimum=ends[key][0], maximum=ends[key][1])
                 for key, each in of_side.items()
-                if isinstance(each, Statistics) and side.names[key] in ends
+                if isinstance(each, Statistics) and key in ends
             }
             columns.append(side.columns(of_side, dict(histograms(side.reader, joint, advance))))
-    names, shown = (
-        {side.names[key] for side, of_side in zip(sides, some, strict=True) for key in of_side}
-        for some in (measured, kept)
-    )
+    names, shown = ({key for of_side in some for key in of_side} for some in (measured, kept))
     for each in columns:
         each["stats"]["num_left_out"] = len(names) - len(shown)
     if len(shown) < len(names):
@@ -166,21 +149,19 @@ def _that_fit(
     plain = make_page([side.columns(some) for side, some in zip(sides, errors, strict=True)], told)
     room = room_left(plain) // 2
     kept = [
-        statistics_that_fit(list(side.names), some, room)
+        statistics_that_fit(side.keys, some, room)
         for side, some in zip(sides, measured, strict=True)
     ]
     left_out = {
-        side.names[key]
-        for side, all_, some in zip(sides, measured, kept, strict=True)
-        for key in all_.keys() - some.keys()
+        key for all_, some in zip(measured, kept, strict=True) for key in all_.keys() - some.keys()
     }
     return [
         {
             key: each
             for key, each in some.items()
-            if isinstance(each, ReadError) or side.names[key] not in left_out
+            if isinstance(each, ReadError) or key not in left_out
         }
-        for side, some in zip(sides, kept, strict=True)
+        for some in kept
     ]
 
 
@@ -190,18 +171,16 @@ def _nbytes(reader: Reader, keys: Sequence[str]) -> int:
     return sum(int(nbytes[rows[key]]) for key in keys if key in rows)
 
 
-def _ends(
-    measured: Sequence[StatisticsByKey], sides: Sequence[_Side]
-) -> dict[str, tuple[Any, Any]]:
-    """The least and the largest finite value of each name, of both sides together."""
+def _ends(measured: Sequence[StatisticsByKey]) -> dict[str, tuple[Any, Any]]:
+    """The least and the largest finite value of each key, of both sides together."""
     ends: dict[str, tuple[Any, Any]] = {}
-    for of_side, side in zip(measured, sides, strict=True):
+    for of_side in measured:
         for key, each in of_side.items():
             if (
                 isinstance(each, Statistics)
                 and each.minimum is not None
                 and each.maximum is not None
             ):
-                low, high = ends.get(side.names[key], (each.minimum, each.maximum))
-                ends[side.names[key]] = min(low, each.minimum), max(high, each.maximum)
+                low, high = ends.get(key, (each.minimum, each.maximum))
+                ends[key] = min(low, each.minimum), max(high, each.maximum)
     return ends

@@ -61,6 +61,14 @@ class Recipes:
     """The recipes of entries that are copied, by number."""
 
 
+def renamed_entries(stored: EntryTable, names: Sequence[str]) -> tuple[EntryTable, Recipes]:
+    """Return what ``DraftEntries`` makes of tensors that all only get new names, in their order."""
+    every, slices = np.arange(len(stored)), stored.slices
+    slices = replace(slices, tensors=replace(slices.tensors, keys=names))
+    start = np.where(stored.plain, stored.start, every)
+    return replace(stored, slices=slices, start=start), Recipes(every, {})
+
+
 class DraftEntries:
     """The entries of targets, while they are planned."""
 
@@ -80,6 +88,11 @@ class DraftEntries:
         """The stored rows that they are, or how they are made."""
         self.stored_shapes = stored.slices.tensors.shapes.tolist()
         self.stored_ranks = stored.slices.tensors.ranks.tolist()
+
+    def keep(self, numbers: Ints, keys: Iterable[str]) -> None:
+        """Plan the entries of targets that are stored tensors as they are."""
+        rows = map(self.row_of.__getitem__, keys)
+        self.same += zip(numbers.tolist(), rows, strict=True)
 
     def add(self, number: int, target: Target) -> tuple[str, ...]:
         """Plan the entries of one target; return the tensors that it is made of."""

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from shardvar.engine.arithmetic import PORTION, compute
 from shardvar.engine.kept import KeptPayloads, Scratch
 from shardvar.engine.lattices import Lattice, c_strides, factor_lattices, lattices_of
-from shardvar.engine.map_entries import DraftEntries, Recipe, Recipes
+from shardvar.engine.map_entries import DraftEntries, Recipe, Recipes, renamed_entries
 from shardvar.engine.pool import BLOCK_NBYTES, bytes_of
 from shardvar.engine.strides import Strided
 from shardvar.engine.subtasks import shrink_entries
@@ -37,7 +37,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.plan import MapPlan, View
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
-from shardvar.planning.slices import TensorTable
+from shardvar.planning.slices import TensorTable, widen
 from shardvar.storage.held_pages import HeldPages
 
 _MOST_PLANNED = 64
@@ -59,6 +59,8 @@ class MappedSource(WrappedSource):
     """The table of contents of the targets."""
     sources_of: Mapping[str, tuple[str, ...]]
     """The stored tensors that each target is made of, by key."""
+    kept: Mapping[str, str]
+    """The stored tensors that only have other names, by these."""
     payloads: KeptPayloads
     """The payloads that elements are copied out of."""
     planned: dict[int, list[Lattice]] = field(default_factory=dict)
@@ -298,9 +300,13 @@ class MappedSource(WrappedSource):
 
     # What ``verify`` asks, by keys of targets.
 
+    def _sources(self, key: str) -> tuple[str, ...]:
+        """The stored tensors that a target is made of."""
+        return (self.kept[key],) if key in self.kept else self.sources_of.get(key, ())
+
     def is_guarded(self, key: str) -> bool | None:
         """Return True if checksums cover all that a target is made of."""
-        return all(self._is_guarded(each) for each in self.sources_of.get(key, ()))
+        return all(map(self._is_guarded, self._sources(key)))
 
     def _is_guarded(self, key: str) -> bool | None:
         """Return True if checksums cover a stored tensor."""
@@ -311,35 +317,30 @@ class MappedSource(WrappedSource):
 
     def compare_bytes(self, key: str) -> bool:
         """Compare the checksums of all that a target is made of."""
-        return all(map(self.inner.compare_bytes, self.sources_of.get(key, ())))
+        return all(map(self.inner.compare_bytes, self._sources(key)))
 
     def storage_errors(
         self, keys: Collection[str], only_read: bool = False
     ) -> Mapping[str, ReadError]:
         """Return the errors of targets that are made of parts of damaged storages."""
-        wanted = set(chain.from_iterable(self.sources_of.get(key, ()) for key in keys))
+        wanted = set(chain.from_iterable(map(self._sources, keys)))
         found = self.inner.storage_errors(wanted, only_read)
-        return {
-            key: found[each]
-            for key in keys
-            for each in self.sources_of.get(key, ())
-            if each in found
-        }
+        return {key: found[each] for key in keys for each in self._sources(key) if each in found}
 
     def is_part(self, key: str) -> bool:
         """Return True if a target is made of a part of a storage."""
-        return any(map(self.inner.is_part, self.sources_of.get(key, ())))
+        return any(map(self.inner.is_part, self._sources(key)))
 
     def encodings(self) -> Mapping[str, str]:
         """Return the encodings of targets that are made of tensors of one encoding."""
         known = self.inner.encodings()
-        found = {
-            key: {known.get(each, "") for each in sources}
-            for key, sources in self.sources_of.items()
+        if not known:
+            return known
+        kinds = {
+            key: {known.get(each, "") for each in self._sources(key)}
+            for key in (*self.kept, *self.sources_of)
         }
-        return {
-            key: next(iter(kinds)) for key, kinds in found.items() if len(kinds) == 1 and any(kinds)
-        }
+        return {key: each.pop() for key, each in kinds.items() if len(each) == 1 and any(each)}
 
     def dequantized(self) -> Source:
         """Return this source: a map is made for tensors of one form, so numbers are asked for
@@ -349,7 +350,7 @@ class MappedSource(WrappedSource):
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys that are not targets: a map makes tensors."""
         # Under the names that the map gives them.
-        asked = {self.renamed.get(key, key): key for key in keys if key not in self.sources_of}
+        asked = {self.renamed.get(key, key): key for key in keys if not self._sources(key)}
         found = self.inner.objects(list(asked), form)
         return None if found is None else {asked[key]: each for key, each in found.items()}
 
@@ -370,7 +371,22 @@ class MapPart:
         index = TableIndex(self.entries, inner.index.files)
         verified = VerifiedRows(inner, self.stored)
         payloads = KeptPayloads(verified, map_scratch)
-        return MappedSource(verified, self.recipes, index, {}, payloads)
+        return MappedSource(verified, self.recipes, index, {}, {}, payloads)
+
+
+def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
+    """Return the parts of maps that some entries of a source need, the last map's first.
+
+    A map may be of what another map makes, as a transpose of mapped tensors is.
+    """
+    parts: list[MapPart] = []
+    while isinstance(source, MappedSource):
+        part = source.part(entries)
+        if parts:
+            parts[-1] = replace(parts[-1], stored=part.entries)
+        parts.append(part)
+        entries, source = part.stored, source.inner
+    return tuple(parts)
 
 
 def mapped(
@@ -380,13 +396,43 @@ def mapped(
 
     ``stored`` has the entries of the source's tensors, under the keys that the plan knows.
     """
-    tensors = TensorTable.of((each.key, each.dtype, each.shape) for each in plan.targets)
-    draft = DraftEntries(stored, tensors)
-    sources_of = {
-        target.key: draft.add(number, target) for number, target in enumerate(plan.targets)
-    }
-    entries, recipes = draft.table()
+    sources_of = dict[str, tuple[str, ...]]()
+    kept = dict(zip(plan.names.values(), plan.names, strict=True))
+    if not plan.targets and [*plan.names] == [*stored.slices.tensors.keys]:
+        entries, recipes = renamed_entries(stored, [*kept])
+    else:
+        tensors, made, renamed = _tensors_of(stored.slices.tensors, plan)
+        draft = DraftEntries(stored, tensors)
+        draft.keep(renamed, plan.names)
+        for number, target in zip(made.tolist(), plan.targets, strict=True):
+            sources_of[target.key] = draft.add(number, target)
+        entries, recipes = draft.table()
     index = TableIndex(entries, source.index.files, source.index.metadata)
     verified = VerifiedRows(source, stored)
     payloads = KeptPayloads(verified, map_scratch)
-    return entries, MappedSource(verified, recipes, index, sources_of, payloads)
+    return entries, MappedSource(verified, recipes, index, sources_of, kept, payloads)
+
+
+def _tensors_of(stored: TensorTable, plan: MapPlan) -> tuple[TensorTable, Ints, Ints]:
+    """The table of all that a plan makes, and the rows in it of its targets and of its names."""
+    made = TensorTable.of((each.key, each.dtype, each.shape) for each in plan.targets)
+    if not plan.names:
+        return made, np.arange(len(made)), np.zeros(0, np.int64)
+    row_of = stored.rows()
+    rows = np.fromiter(map(row_of.__getitem__, plan.names), np.int64, len(plan.names))
+    kept = replace(stored.take(rows), keys=[*plan.names.values()])
+    first = [
+        min((row_of[each.source.key] for each in target.pieces), default=0)
+        for target in plan.targets
+    ]
+    order = np.argsort(np.concatenate([np.array(first, np.int64), rows]), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    rank = max(made.shapes.shape[1], kept.shapes.shape[1])
+    tensors = TensorTable(
+        [*made.keys, *kept.keys],
+        np.concatenate([made.codes, kept.codes]),
+        np.concatenate([made.ranks, kept.ranks]),
+        np.concatenate([widen(made.shapes, rank, 1), widen(kept.shapes, rank, 1)]),
+    )
+    return tensors.take(order), place[: len(made)], place[len(made) :]

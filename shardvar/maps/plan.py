@@ -12,7 +12,12 @@ one thing, and no tensor is ever reshaped.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardvar.layout.dtypes import Bools
+from shardvar.planning.slices import TensorTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +88,22 @@ class MapPlan:
     """The tensors that it makes, in their order."""
     left_out: Mapping[str, int]
     """Source tensors with elements that a rule leaves out, each with the rule's position."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The new names of source tensors that are otherwise as they are, by key: what a target of one
+    piece would say of each, for a million of them. All targets come in the order of their first
+    sources."""
+
+
+def plan_short_rules(tensors: TensorTable, names: Sequence[str], is_matrix: Bools) -> MapPlan:
+    """Return the plan that gives tensors [n] new names, and transposes some of them, of rank 2.
+
+    These are the rules ``KEY -> NAME`` and ``KEY[a b] -> NAME[b a]``.
+    """
+    targets, kept = [], dict(zip(tensors.keys, names, strict=True))
+    for row in np.flatnonzero(is_matrix).tolist():
+        key, name, shape = tensors.keys[row], names[row], tensors.shape(row)
+        source, target = View(key, (0, 0), ((0, 1), (1, 1))), View(name, (0, 0), ((1, 1), (0, 1)))
+        pieces = (Piece(0, shape, source, target),)
+        targets.append(Target(name, tensors.dtype(row), shape[::-1], pieces))
+        del kept[key]
+    return MapPlan(targets, {}, kept)

@@ -1,8 +1,9 @@
-"""Conversions: which tensors change their axes or their dtypes on the way from a source to a
-target?
+"""Conversions: which tensors change their names, their axes or their dtypes on the way from a source
+to a target?
 
-    stored entries --transpose--> --cast--> entries to write
+    stored entries --names, transpose--> --cast--> entries to write
 
+New names and transposes are one map, whose rules are ``KEY -> NAME`` and ``KEY[a b] -> NAME[b a]``.
 Each step gives entries and a source that reads them, so that planning and the engine see tensors as
 they will be. Globs are of the keys of the target. A glob that matches nothing is an error.
 """
@@ -16,8 +17,8 @@ from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import NAMES, Bools, is_whole, parse_dtype
-from shardvar.maps.plan import MapPlan, Piece, Target, View
+from shardvar.layout.dtypes import Bools, is_whole, parse_dtype
+from shardvar.maps.plan import plan_short_rules
 from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable
 from shardvar.planning.slices import TensorTable
@@ -53,15 +54,21 @@ class Conversions:
         self,
         source: Source,
         stored: EntryTable,
+        names: Sequence[str],
         encodings: Mapping[str, str],
         lost: Sequence[str] = (),
     ) -> tuple[EntryTable, Source]:
         """Return the converted entries and the source that reads them.
 
-        A glob that matches only ``lost`` tensors, which are left out, is not wrong.
+        ``names`` are the tensors' new names, by which ``encodings`` are given. A glob that matches
+        only ``lost`` tensors, which are left out, is not wrong.
         """
-        transposed = _transpose(source, stored, self.transpose, encodings, lost)
-        return _cast(*transposed, {} if self.cast is None else self.cast, encodings, lost)
+        tensors = stored.slices.tensors
+        is_matrix = _transposed(tensors, names, self.transpose, encodings, lost)
+        if is_matrix.any() or names is not tensors.keys:
+            plan = plan_short_rules(tensors, names, is_matrix)
+            stored, source = mapped(source, stored, plan, map_scratch)
+        return _cast(source, stored, {} if self.cast is None else self.cast, encodings, lost)
 
 
 def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, bytes]:
@@ -75,49 +82,29 @@ def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, byt
     return entries, made
 
 
-def _transpose(
-    source: Source,
-    stored: EntryTable,
+def _transposed(
+    tensors: TensorTable,
+    names: Sequence[str],
     transpose: str | Iterable[str] | None,
     encodings: Mapping[str, str],
     lost: Sequence[str],
-) -> tuple[Source, EntryTable]:
-    """The source that transposes the matrices that match, and its entries."""
-    tensors = stored.slices.tensors
+) -> Bools:
+    """[n] True for the matrices that globs of new names take."""
     ranks = tensors.ranks.tolist()
     is_matrix = np.zeros(len(tensors), np.bool)
     for glob in [] if transpose is None else strings_of(transpose, "globs"):
-        hits = [row for row, key in enumerate(tensors.keys) if matches_any(key, [glob])]
+        hits = [row for row, name in enumerate(names) if matches_any(name, [glob])]
         for row in hits:
-            _check_transposable(
-                tensors.keys[row], tensors.dtype(row), tensors.shape(row), encodings
-            )
+            _check_transposable(names[row], tensors.dtype(row), tensors.shape(row), encodings)
         # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
         matrices = [row for row in hits if ranks[row] == 2]
         if not matrices and not matching(lost, glob):
-            found = [key for key, rank in zip(tensors.keys, ranks, strict=True) if rank == 2]
+            found = [name for name, rank in zip(names, ranks, strict=True) if rank == 2]
             raise ArgumentError(
                 f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found)
             )
         is_matrix[matrices] = True
-    if not is_matrix.any():
-        return source, stored
-    entries, transposed = mapped(source, stored, _transposes(tensors, is_matrix), map_scratch)
-    return transposed, entries
-
-
-def _transposes(tensors: TensorTable, is_matrix: Bools) -> MapPlan:
-    """The plan that transposes some tensors [n], all of rank 2, and leaves the others as they are."""
-    targets = []
-    columns = zip(tensors.keys, tensors.codes.tolist(), is_matrix.tolist(), strict=True)
-    for row, (key, number, swaps) in enumerate(columns):
-        shape = tensors.shape(row)
-        start, steps = (0,) * len(shape), tuple((axis, 1) for axis in range(len(shape)))
-        source = View(key, start, steps)
-        target = View(key, start, steps[::-1]) if swaps else source
-        full = shape[::-1] if swaps else shape
-        targets.append(Target(key, NAMES[number], full, (Piece(0, shape, source, target),)))
-    return MapPlan(targets, {})
+    return is_matrix
 
 
 def _check_transposable(

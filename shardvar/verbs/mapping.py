@@ -5,7 +5,7 @@ verb sees the map's tensors as it sees stored ones.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from shardvar.engine.mapped import mapped
 from shardvar.errors import ArgumentError, ArgumentTypeError, MapError
 from shardvar.maps.fitting import Problem
 from shardvar.maps.map import Map, facts_of, fit_map
+from shardvar.maps.plan import MapPlan
 from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.renaming import select_keys
+from shardvar.verbs.renaming import new_names, select_keys
 
 MapLike = Map | str | os.PathLike[str] | Iterable[str]
 """A map: itself, the path of its file or the name of a shipped one, or its rules."""
@@ -69,12 +70,29 @@ def map_and_report(
     found = fit_map(given, tensors, objects, reader.encodings, reader.path)
     if found.problems:
         raise _error(found.problems)
-    _, source = mapped(reader.source, reader.entries(), found.plan, map_scratch)
-    faults = {name: reader.faults[key] for key, name in found.renamed.items()}
-    index = replace(source.index, faults=faults)
-    old = {name: key for key, name in found.renamed.items()}
-    made = Reader(reader.path, reader.format, replace(source, index=index, renamed=old))
+    made = _made(reader, found.plan, found.renamed)
     return made, lambda: map_report(given.parsed, found, tensors, len(objects))
+
+
+def renamed_reader(reader: Reader, rename: Mapping[str, str]) -> Reader:
+    """Return a reader of an open checkpoint whose keys have new names, as ``new_names`` gives
+    them."""
+    if not rename:
+        return reader
+    keys, stored = reader.keys(), reader.entries().slices.tensors.keys
+    names = dict(zip(keys, new_names(keys, rename), strict=True))
+    plan = MapPlan([], {}, {key: names[key] for key in stored})
+    return _made(reader, plan, {key: names[key] for key in reader.index.faults})
+
+
+def _made(reader: Reader, plan: MapPlan, objects: Mapping[str, str]) -> Reader:
+    """The reader of a plan's targets, and of objects by their new names."""
+    _, source = mapped(reader.source, reader.entries(), plan, map_scratch)
+    index = replace(
+        source.index, faults={name: reader.faults[key] for key, name in objects.items()}
+    )
+    old = {name: key for key, name in objects.items()}
+    return Reader(reader.path, reader.format, replace(source, index=index, renamed=old))
 
 
 def _error(problems: Sequence[Problem]) -> MapError:

@@ -14,7 +14,7 @@ wrong is noticed before anything is read. These are forms of a name to rename, a
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from shardvar.errors import ArgumentError
@@ -105,11 +105,8 @@ def new_names(
     names = _stripped(keys, strip_prefix)
     renamed = list(names)
     for old, new in rename.items():
-        found = {
-            row: name
-            for row, key in enumerate(names)
-            if (name := _renamed(old, new, key)) is not None
-        }
+        new_name = _naming(old, new)
+        found = {row: name for row, key in enumerate(names) if (name := new_name(key)) is not None}
         if not found:
             cause = f"No tensor is named {old!r}, so none is renamed to {new!r}."
             without = "Names are those without the prefix to strip. " if strip_prefix else ""
@@ -144,22 +141,26 @@ def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
     return [key.removeprefix(prefix) for key in keys]
 
 
-def _renamed(old: str, new: str, key: str) -> str | None:
-    """The new name of a key; None where the old name does not match it."""
+def _naming(old: str, new: str) -> Callable[[str], str | None]:
+    """Return what gives a key its new name; None for a key that the old name does not match."""
     if old.startswith(REGULAR):
-        return _substituted(old.removeprefix(REGULAR), new, key)
+        return _substitution(old.removeprefix(REGULAR), new)
     if "*" not in old:
-        return new if key == old else None
+        return lambda key: new if key == old else None
     if new.count("*") > old.count("*"):
         raise ArgumentError(
             f"{new!r} has more * than {old!r}, whose texts they take.",
             "Leave out one, or use a regular expression.",
         )
-    texts = _texts_of_stars(old.split("*"), key)
-    if texts is None:
-        return None
-    head, *rest = new.split("*")
-    return head + "".join(text + part for text, part in zip(texts, rest, strict=False))
+    parts, (head, *rest) = old.split("*"), new.split("*")
+
+    def with_stars(key: str) -> str | None:
+        texts = _texts_of_stars(parts, key)
+        if texts is None:
+            return None
+        return head + "".join(text + part for text, part in zip(texts, rest, strict=False))
+
+    return with_stars
 
 
 def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
@@ -184,16 +185,19 @@ def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
     return [*texts, key[start:stop]]
 
 
-def _substituted(pattern: str, template: str, key: str) -> str | None:
-    try:
-        found = re.fullmatch(pattern, key, re.DOTALL)
-        return None if found is None else found.expand(template)
-    except (re.error, IndexError) as error:
-        cause = (
-            f"{pattern!r} and {template!r} are not a regular expression and its replacement: "
-            f"{error}."
-        )
-        raise ArgumentError(cause, r"Such as 're:layers\.(\d+)\.(.*)=h.\1.\2'.") from None
+def _substitution(pattern: str, template: str) -> Callable[[str], str | None]:
+    def substituted(key: str) -> str | None:
+        try:
+            found = re.fullmatch(pattern, key, re.DOTALL)
+            return None if found is None else found.expand(template)
+        except (re.error, IndexError) as error:
+            cause = (
+                f"{pattern!r} and {template!r} are not a regular expression and its replacement: "
+                f"{error}."
+            )
+            raise ArgumentError(cause, r"Such as 're:layers\.(\d+)\.(.*)=h.\1.\2'.") from None
+
+    return substituted
 
 
 def _check_apart(keys: Sequence[str], names: Sequence[str]) -> None:

@@ -358,14 +358,10 @@ def _select(
         check_keys(renamed)
     new = dict(zip(keys, renamed, strict=True))
     lost = [new.pop(key) for key in lost]
-    slices = replace(
-        entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys])
-    )
-    # Under their new names, by which ``cast`` knows them.
     encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
-    entries, source = replace(entries, slices=slices), reader.source
-    if changes.conversions != _UNCHANGED:
-        entries, source = changes.conversions.of(source, entries, encodings, lost)
+    source, names = reader.source, tensors.keys if renamed is keys else renamed[: len(tensors)]
+    if changes.conversions != _UNCHANGED or renamed is not keys:
+        entries, source = changes.conversions.of(source, entries, names, encodings, lost)
     return _Chosen(entries, source, new, encodings, lost)
 
 

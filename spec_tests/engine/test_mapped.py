@@ -175,6 +175,42 @@ def test_the_arithmetic_says_which_number_has_no_place(tmp_path: Path) -> None:
         opened(reader, plan)[0].read("m")
 
 
+def whole(key: str, name: str, shape: tuple[int, ...]) -> Target:
+    """The target that is a tensor under another name."""
+    return Target(
+        name, "float32", shape, (Piece(0, shape, rectangle(key, shape), rectangle(name, shape)),)
+    )
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("turned", ["", "b", "cb"])
+def test_names_are_short_for_targets_of_one_piece(tmp_path: Path, form: str, turned: str) -> None:
+    """Also next to targets that are copied; all come in the order of their sources."""
+    tensors = {
+        key: np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        for key, shape in {"a": (3, 4), "b": (2, 5), "c": (6, 3), "d": (4,)}.items()
+    }
+    swap = ((1, 1), (0, 1))
+    targets = {key: whole(key, f"n{key}", array.shape) for key, array in tensors.items()}
+    for key in turned:
+        shape = tensors[key].shape
+        piece = Piece(0, shape, rectangle(key, shape), View(f"n{key}", (0, 0), swap))
+        targets[key] = Target(f"n{key}", "float32", shape[::-1], (piece,))
+    copied = [target for key, target in targets.items() if key in turned]
+    names = {key: f"n{key}" for key in targets if key not in turned}
+    with sv.open_checkpoint(saved(tmp_path, form, tensors, None)) as reader:
+        short = opened(reader, MapPlan(copied, {}, names))[0]
+        plain = opened(reader, MapPlan([*targets.values()], {}))[0]
+        assert short.keys() == plain.keys() == ["na", "nb", "nc", "nd"]
+        for key, array in tensors.items():
+            expected = array.T if key in turned else array
+            assert np.array_equal(short.read(f"n{key}"), expected)
+            assert np.array_equal(plain.read(f"n{key}"), expected)
+            assert short.source.is_guarded(f"n{key}") == plain.source.is_guarded(f"n{key}")
+            assert short.source.is_part(f"n{key}") == plain.source.is_part(f"n{key}")
+        assert not short.source.storage_errors(short.keys()) and not short.source.encodings()
+
+
 def interleaved(rows: int, columns: int) -> MapPlan:
     """The plan of a tensor with the rows of two in turns."""
     shape, steps = (rows, columns), ((0, 2), (1, 1))

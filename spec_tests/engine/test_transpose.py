@@ -181,4 +181,4 @@ def test_blocks_of_quantised_numbers_are_not_transposed(tmp_path: Path) -> None:
         sv.open_checkpoint(tmp_path / "a") as reader,
         pytest.raises(ArgumentError, match="Dequantize first"),
     ):
-        Conversions({}, "q").of(reader.source, reader.entries(), {"q": "Q8_0"})
+        Conversions({}, "q").of(reader.source, reader.entries(), ["q"], {"q": "Q8_0"})

@@ -390,6 +390,25 @@ def test_a_transposition_is_sent(
     assert matrices and sv.diff(tmp_path / "here", tmp_path / "there").equal
 
 
+def test_a_transpose_of_what_a_map_makes_is_sent(
+    source: Path, tmp_path: Path, workers: Executor
+) -> None:
+    """Each worker makes one of the other, and compares what the map alone makes."""
+    with sv.open_checkpoint(source) as reader:
+        shapes = {key: reader[key].shape for key in reader}
+    rules = [
+        f"'{key}'[a b] -> 'm {key}'[b a]" if len(shape) == 2 else f"'{key}' -> 'm {key}'"
+        for key, shape in shapes.items()
+    ]
+    options = {"map": rules, "transpose": "*", "rename": {"m *": "*"}}
+    for name, executor in (("here", None), ("there", workers)):
+        sv.reshard(source, tmp_path / name, executor=executor, **options)
+    assert sv.diff(tmp_path / "here", tmp_path / "there").equal
+    assert sv.diff(source, tmp_path / "there").equal
+    sv.reshard(source, tmp_path / "mapped", map=rules)
+    assert sv.diff(source, tmp_path / "mapped", map=rules, executor=workers).equal
+
+
 def test_a_join_is_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
     sv.save(tmp_path / "other", MODEL)
     with pytest.raises(UnsupportedError, match="Workers cannot join several sources"):

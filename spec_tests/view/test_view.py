@@ -368,6 +368,18 @@ def test_a_page_of_two_has_histograms_of_as_many_tensors_as_it_has_room_for(
     assert left == 200 - len(keys[0])
 
 
+def test_a_page_of_two_shows_what_a_map_and_new_names_make(tmp_path: Path, run: Run) -> None:
+    """The page has the tensors that were compared, not the stored ones."""
+    sv.save(tmp_path / "a", {"h.0.w": np.ones((2, 3)), "h.1.w": np.ones((2, 3)), "n": np.ones(4)})
+    sv.save(tmp_path / "b", {"w": np.ones((3, 2, 2)), "m": np.zeros(4)})
+    page = tmp_path / "page.html"
+    rules = ["--rule", "h.{l}.w[a b] -> x[b l a]", "--rule", "n -> n"]
+    names = ["--rename", "x=w", "--rename", "n=m"]
+    run("diff", tmp_path / "a", tmp_path / "b", *rules, *names, "--html", page, "--stats")
+    sides = columns_of(page.read_text())["checkpoints"]
+    assert [sorted(keys_of(side)) for side in sides] == [["m", "w"]] * 2
+
+
 def test_one_cause_is_written_once_whatever_the_number_of_tensors(tmp_path: Path, run: Run) -> None:
     """A lost file of 100,000 tensors would otherwise fill the page with one message."""
     sv.save(tmp_path / "model", {f"w{n:03}": np.zeros(2) for n in range(200)})

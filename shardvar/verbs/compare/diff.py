@@ -41,11 +41,11 @@ from shardvar.verbs.compare.products import Products
 from shardvar.verbs.compare.sameness import rows_of_same_bytes
 from shardvar.verbs.compare.tolerance import Tolerance
 from shardvar.verbs.locate import Path, find_checkpoint
-from shardvar.verbs.mapping import MapLike, as_map, map_reader
+from shardvar.verbs.mapping import MapLike, as_map, map_reader, renamed_reader
 from shardvar.verbs.numbers import is_number
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.verbs.renaming import new_names, select_keys
+from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 
 
@@ -140,47 +140,34 @@ def diff(
         readers = [stack.enter_context(open_found(each, dequantize=dequantize)) for each in found]
         if map is not None:
             readers[0] = map_reader(readers[0], as_map(map))
-        names, keys = _choose(readers[0], readers[1], filter, exclude, rename or {})
-        walk = _Walk(
-            Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress
-        )
-        return _report(readers[0], readers[1], walk, keys, _comparer(walk, executor, openings))
+        one, other = renamed_reader(readers[0], rename or {}), readers[1]
+        chosen = select_keys(list(dict.fromkeys([*one, *other])), filter, exclude)
+        keys_a, keys_b = ([key for key in each if key in chosen] for each in (one, other))
+        walk = _Walk(Blocks.of(one), Blocks.of(other), tolerance, ignore_dtype, progress)
+        return _report(one, other, walk, keys_a, keys_b, _comparer(walk, executor, openings))
 
 
 def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
     """Compare the tensors of some keys of two open checkpoints, which both have, bit by bit."""
-    walk = _Walk(
-        Blocks.of(a), Blocks.of(b), {key: key for key in keys}, None, False, lambda _nbytes: None
-    )
-    return _report(a, b, walk, keys, walk.compare)
-
-
-def _choose(
-    a: Reader,
-    b: Reader,
-    filter: str | Iterable[str] | None,
-    exclude: str | Iterable[str] | None,
-    rename: Mapping[str, str],
-) -> tuple[dict[str, str], list[str]]:
-    """The compared keys of the first, by their new names, and of the second."""
-    names = dict(zip(new_names(a.keys(), rename), a.keys(), strict=True))
-    chosen = select_keys(list(dict.fromkeys([*names, *b])), filter, exclude)
-    return {name: key for name, key in names.items() if name in chosen}, [
-        key for key in b if key in chosen
-    ]
+    walk = _Walk(Blocks.of(a), Blocks.of(b), None, False, lambda _nbytes: None)
+    return _report(a, b, walk, keys, keys, walk.compare)
 
 
 def _report(
-    a: Reader, b: Reader, walk: "_Walk", keys_b: list[str], compare: Callable[[list[str]], object]
+    a: Reader,
+    b: Reader,
+    walk: "_Walk",
+    keys_a: list[str],
+    keys_b: list[str],
+    compare: Callable[[list[str]], object],
 ) -> DiffReport:
-    keys_a = list(walk.names)
     in_a, in_b = set(keys_a), set(keys_b)
     common = {key: row for row, key in enumerate(keys_a) if key in in_b}
     # Check: a key that either index has a fault for is not read.
     for key in common:
-        for side, reader, stored in (("a", a, walk.names[key]), ("b", b, key)):
-            if stored in reader.faults:
-                walk.fail(key, side, reader.faults[stored])
+        for side, reader in (("a", a), ("b", b)):
+            if key in reader.faults:
+                walk.fail(key, side, reader.faults[key])
     failed = {key for key, _ in walk.unreadable}
     # Move: the values of the others, which may also turn out to be damaged.
     compare([key for key in common if key not in failed])
@@ -209,16 +196,12 @@ class _Walk:
     """The first checkpoint."""
     b: Blocks
     """The second."""
-    names: Mapping[str, str]
-    """The keys of the first, by the names under which they are compared."""
     tolerance: Tolerance | None
     """The distance at which numbers count as the same; None for bits."""
     ignore_dtype: bool
     """True if dtypes may differ."""
     progress: Progress
     """Called with the payload bytes that were compared."""
-    name_of: dict[str, str] = field(default_factory=dict)
-    """The names by the keys of the first."""
     differences: dict[str, TensorDifference] = field(default_factory=dict)
     """By key."""
     unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
@@ -231,8 +214,7 @@ class _Walk:
     def compare(self, keys: list[str]) -> None:
         """Compare the tensors of these keys, which both have and which have no fault."""
         rows_a, rows_b = self.a.tensors.rows(), self.b.tensors.rows()
-        pairs = {rows_a[self.names[key]]: rows_b[key] for key in keys}
-        self.name_of.update((stored, name) for name, stored in self.names.items())
+        pairs = {rows_a[key]: rows_b[key] for key in keys}
         for row, other in pairs.items():
             self._note(row, other, Difference())
         walked = [row for row, other in pairs.items() if self._may_be_same(row, other)]
@@ -312,7 +294,7 @@ class _Walk:
             self._note(row, other, total if are_numbers else only_bytes(total, dtype))
 
     def _name(self, row: int) -> str:
-        return self.name_of[self.a.tensors.keys[row]]
+        return self.a.tensors.keys[row]
 
     def _note(self, row: int, other: int, found: Difference) -> None:
         """Keep the difference of two tensors, unless they are the same."""
@@ -340,9 +322,7 @@ def _compare_elsewhere(
 ) -> None:
     """Compare the tensors of these keys by the workers of an executor."""
     rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
-    pairs = np.array([(rows_a[walk.names[key]], rows_b[key]) for key in keys], np.int64).reshape(
-        -1, 2
-    )
+    pairs = np.array([(rows_a[key], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
 
     def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
         for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):
@@ -352,8 +332,8 @@ def _compare_elsewhere(
                     openings, (walk.a, walk.b), pairs[rows].T, strict=True
                 )
             ]
-            names = {keys[row]: walk.names[keys[row]] for row in rows.tolist()}
-            yield compare_portion, (__version__, *sides, names, walk.tolerance, walk.ignore_dtype)
+            some = [keys[row] for row in rows.tolist()]
+            yield compare_portion, (__version__, *sides, some, walk.tolerance, walk.ignore_dtype)
 
     for differences, unreadable, nbytes in run_tasks(executor, calls()):
         walk.differences.update(differences)
@@ -365,7 +345,7 @@ def compare_portion(
     version: str,
     a: Payloads,
     b: Payloads,
-    names: Mapping[str, str],
+    keys: list[str],
     tolerance: Tolerance | None,
     ignore_dtype: bool,
 ) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
@@ -373,8 +353,8 @@ def compare_portion(
     bytes."""
     with a.opened(version) as source_a, b.opened(version) as source_b:
         blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
-        walk = _Walk(*blocks, names, tolerance, ignore_dtype, lambda _: None)
-        walk.compare(list(names))
+        walk = _Walk(*blocks, tolerance, ignore_dtype, lambda _: None)
+        walk.compare(keys)
         return walk.differences, walk.unreadable, sum(int(each.nbytes.sum()) for each in blocks)
 
 

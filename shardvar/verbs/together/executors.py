@@ -36,7 +36,7 @@ import numpy as np
 from shardvar._version import __version__
 from shardvar.engine.cast import CastSource
 from shardvar.engine.files import FileReport, FileTask, run_task
-from shardvar.engine.mapped import MapPart, MappedSource
+from shardvar.engine.mapped import MapPart, map_parts
 from shardvar.engine.pool import Done, Progress, in_this_thread
 from shardvar.engine.subtasks import restore_rows, shrink_entries, shrink_task
 from shardvar.engine.write import FileRunner
@@ -265,23 +265,20 @@ class Payloads:
     """The entries of the payloads; they say where in the files these are."""
     files: Mapping[int, tuple[str, str]]
     """The name and the stamp of each of their files: in others they would lie elsewhere."""
+    parts: tuple[MapPart, ...] = ()
+    """The maps that make them, the last one first: each of what the next one makes."""
 
     @classmethod
-    def of(
-        cls, opening: Opening, source: Source, entries: EntryTable, part: MapPart | None = None
-    ) -> Self:
-        """Return the payloads of some entries of a source, without the checksums of others.
-
-        With the ``part`` of a map, these are entries of targets.
-        """
+    def of(cls, opening: Opening, source: Source, entries: EntryTable) -> Self:
+        """Return the payloads of some entries of a source, without the checksums of others."""
         names, entries = source.index.files, shrink_entries(entries, np.arange(len(entries)))
-        tables = [entries] if part is None else [entries, part.stored]
+        parts = map_parts(source, entries)
+        tables = [entries, *(part.stored for part in parts)]
         used = np.unique(
             np.concatenate([table.file[table.slices.nbytes > 0] for table in tables])
         ).tolist()
-        return cls(
-            opening, entries, {file: (names[file], _stamp(opening, names[file])) for file in used}
-        )
+        files = {file: (names[file], _stamp(opening, names[file])) for file in used}
+        return cls(opening, parts[0].entries if parts else entries, files, parts)
 
     @contextmanager
     def opened(self, version: str) -> Iterator[Source]:
@@ -301,6 +298,8 @@ class Payloads:
                         f"{platform.node()}, or was replaced."
                     )
                     raise CorruptCheckpoint(cause, _SAME_FILES)
+            for part in reversed(self.parts):
+                source = part.source(source, map_scratch)
             with in_this_thread():
                 yield source
         finally:
@@ -371,37 +370,25 @@ def runner_of(
 def _arguments(number: int, task: FileTask, opening: Opening, source: Source) -> tuple[Any, ...]:
     """The arguments of ``run_file``: the task without what its file does not need."""
     small, rows = shrink_task(task)
-    entries, part, is_cast = small.entries, None, isinstance(source, CastSource)
+    entries, is_cast = small.entries, isinstance(source, CastSource)
     if isinstance(source, CastSource):
         entries, source = shrink_entries(source.stored, rows), source.inner
-    if isinstance(source, MappedSource):
-        part = source.part(entries)
-    payloads = Payloads.of(opening, source, entries, part)
-    return __version__, number, payloads, small, rows, part, is_cast
+    return __version__, number, Payloads.of(opening, source, entries), small, rows, is_cast
 
 
 def run_file(
-    version: str,
-    number: int,
-    payloads: Payloads,
-    task: FileTask,
-    rows: Ints,
-    part: MapPart | None,
-    is_cast: bool,
+    version: str, number: int, payloads: Payloads, task: FileTask, rows: Ints, is_cast: bool
 ) -> tuple[int, Ints, FileReport]:
     """Write one file, in a worker; return its number, the rows, and its report.
 
-    With a ``part`` of a map the entries are the map's targets, and with ``is_cast`` they are as
-    they were before the cast.
+    With ``is_cast``, the entries of the payloads are as they were before the cast.
     """
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
-        task, entries = replace(task, storage=storage), payloads.entries
-        if part is not None:
-            source, entries = part.source(source, map_scratch), part.entries
+        task = replace(task, storage=storage)
         if is_cast:
-            source = CastSource.of(source, entries)
-        elif part is not None:
-            task = replace(task, entries=entries)
+            source = CastSource.of(source, payloads.entries)
+        elif payloads.parts:
+            task = replace(task, entries=payloads.entries)
         return number, rows, run_task(task, source)
 
 

@@ -406,6 +406,8 @@ const DTYPES = {
   float4_e2m1fn: small(2, 1, 1, "finite"),
   int2: narrow(2, true), int4: narrow(4, true), uint2: narrow(2, false), uint4: narrow(4, false),
   qint8: { nbytes: 1 }, quint8: { nbytes: 1 }, qint16: { nbytes: 2 }, quint16: { nbytes: 2 }, qint32: { nbytes: 4 },
+  complex32: { nbytes: 4 }, bits8: { nbytes: 1 }, bits16: { nbytes: 2 }, float4_e2m1fn_x2: { nbytes: 1 },
+  float4_e2m1fn_packed: { nbytes: 0 }, float6_e2m3fn_packed: { nbytes: 0 }, float6_e3m2fn_packed: { nbytes: 0 },
   string: { nbytes: 0 }, variant: { nbytes: 0 },
 };
 

@@ -19,7 +19,16 @@ from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.formats.source import WrappedSource
-from shardvar.layout.dtypes import Bools, Ints, code, is_opaque, is_whole, numpy_dtype
+from shardvar.layout.dtypes import (
+    HALVES,
+    Bools,
+    Ints,
+    code,
+    is_opaque,
+    is_whole,
+    numpy_dtype,
+    unpack_halves,
+)
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import SliceTable
 
@@ -74,6 +83,9 @@ class CastSource(WrappedSource):
         if before == after:
             self.inner.read_into(self.stored, row, start, buffer)
             return
+        if before == HALVES:
+            self._read_halves(row, start, buffer)
+            return
         # Check.
         payload = self.verified.held(row)
         if payload is None:
@@ -94,6 +106,15 @@ class CastSource(WrappedSource):
                 values = np.frombuffer(payload[place : place + nbytes], source)
             convert_into(portion, values, entries.slices.key(row))
 
+    def _read_halves(self, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with elements of four bits, a byte each, from element ``start``."""
+        self.verified.verify(row)
+        first, stop = start // 2, -(-(start + len(buffer)) // 2)
+        packed = np.frombuffer(thread_buffer(stop - first, "cast"), np.uint8)
+        self.inner.read_into(self.stored, row, first, bytes_of(packed))
+        elements = unpack_halves(packed)[start - 2 * first :][: len(buffer)]
+        np.frombuffer(buffer, np.uint8)[:] = elements.view(np.uint8)
+
 
 def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
     """Return the entries with some dtypes replaced; converted ones are no longer plain."""
@@ -102,8 +123,11 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
     for row, key in enumerate(slices.tensors.keys):
         if key in dtypes:
             before, after = slices.tensors.dtype(row), dtypes[key]
-            if before != after and any(
-                is_whole(name) or is_opaque(name) for name in (before, after)
+            is_unpacked = (before, after) == (HALVES, "float4_e2m1fn")
+            if (
+                before != after
+                and not is_unpacked
+                and any(is_whole(name) or is_opaque(name) for name in (before, after))
             ):
                 raise UnsupportedError(
                     f"{key!r} cannot be cast from {before} to {after}.", "Cast numbers to numbers."

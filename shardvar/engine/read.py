@@ -10,6 +10,8 @@ whether they are right one for ``engine.evidence``. Nothing is returned before e
 read is verified.
 """
 
+from math import prod
+
 import numpy as np
 
 from shardvar.engine.evidence import Evidence
@@ -19,7 +21,17 @@ from shardvar.engine.pool import Progress, bytes_of, new_buffer
 from shardvar.engine.regions import read_regions, wanted_regions
 from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import NAMES, STRING, Array, Bools, Ints, code, numpy_dtype
+from shardvar.layout.dtypes import (
+    HALVES,
+    NAMES,
+    STRING,
+    Array,
+    Bools,
+    Ints,
+    code,
+    numpy_dtype,
+    unpack_halves,
+)
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan, plan_copies
@@ -49,7 +61,7 @@ def read_arrays(
     moves, is_range = lower(plan)
     targets = plan.targets
     reading = Reading(Evidence(source, entries, takes_checksums=is_verified), progress)
-    is_string = (targets.codes() == _STRING)[moves.target]
+    is_string = np.isin(targets.codes(), (_STRING, _HALVES))[moves.target]
     plain = entries.plain[moves.source]
     # A whole small payload that is a whole target: its array is one copy from a span. Equal sizes
     # suffice: a move as long as its payload begins at byte 0.
@@ -67,7 +79,7 @@ def read_arrays(
         is_decoded[is_decoded] = _decode(reading, moves.where(is_decoded), targets, arrays)
     for row in range(len(targets)):
         # The decoding of strings makes their arrays.
-        if row not in arrays and targets.dtype(row) != STRING:
+        if row not in arrays and targets.dtype(row) not in (STRING, HALVES):
             arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
     rest = moves.where(~(is_cut_out | is_decoded | is_string))
     regions = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
@@ -156,7 +168,7 @@ def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Ar
 
 
 def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> None:
-    """Read string tensors: each payload whole, then decoded."""
+    """Read strings and packed elements: each payload whole, then decoded."""
     for source, target, nbytes in zip(
         moves.source.tolist(), moves.target.tolist(), moves.nbytes.tolist(), strict=True
     ):
@@ -164,8 +176,14 @@ def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, array
         reading.evidence.read(source, 0, payload)
         # before it is decoded: a damaged payload should be called damaged, not malformed
         reading.evidence.compare()
-        arrays[target] = strings.decode(payload, targets.region(target).shape)
+        shape = targets.region(target).shape
+        if targets.dtype(target) == STRING:
+            arrays[target] = strings.decode(payload, shape)
+        else:
+            arrays[target] = unpack_halves(np.frombuffer(payload, np.uint8))[: prod(shape)].reshape(
+                shape
+            )
         reading.progress(nbytes)
 
 
-_BOOL, _STRING = code("bool"), code(STRING)
+_BOOL, _STRING, _HALVES = code("bool"), code(STRING), code(HALVES)

@@ -7,8 +7,10 @@ NumPy. Three kinds differ in what may be done with them:
 
     plain      has a NumPy dtype; elements have a fixed size; slices may be cut anywhere
     string     a NumPy object array of ``bytes``; the payload tells its own size; never cut
-    opaque     ``variant`` and the quantized types of TensorFlow: listed and carried, their values
-               refused
+    opaque     ``variant``, the quantized types of TensorFlow, types of PyTorch that NumPy lacks:
+               listed and carried, their values refused
+    packed     elements of 4 or 6 bits that share bytes: carried whole, and the ones of 4 bits are
+               read as ``float4_e2m1fn``, a byte each
 
 ``slice_nbytes`` is the one function of shardvar that computes the bytes of a slice.
 """
@@ -42,6 +44,18 @@ _EXTENDED = (
 ).split()
 # Neither NumPy nor ml_dtypes has these types. The sizes are for TensorFlow's payloads.
 _QUANTIZED = {"qint8": 1, "quint8": 1, "qint16": 2, "quint16": 2, "qint32": 4}
+# Neither NumPy nor ml_dtypes has these types of PyTorch.
+TORCH_ONLY = {"complex32": 4, "float4_e2m1fn_x2": 1, "bits8": 1, "bits16": 2}
+"""Bytes of an element of the types that only PyTorch has."""
+_FIXED = _QUANTIZED | TORCH_ONLY
+PACKED_BITS = {
+    "float4_e2m1fn_packed": 4,
+    "float6_e2m3fn_packed": 6,
+    "float6_e3m2fn_packed": 6,
+}
+"""Bits of an element of the dtypes whose elements share bytes."""
+HALVES = "float4_e2m1fn_packed"
+"""The packed dtype whose values are read: two elements a byte, the first in the low half."""
 
 STRING = "string"
 VARIANT = "variant"
@@ -49,7 +63,7 @@ VARIANT = "variant"
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NATIVE} | {
     name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED
 }
-NAMES: tuple[str, ...] = (*_NUMPY, STRING, VARIANT, *_QUANTIZED)
+NAMES: tuple[str, ...] = (*_NUMPY, STRING, VARIANT, *_FIXED, *PACKED_BITS)
 """Every dtype name, in the order of its code: ``code(NAMES[i]) == i``. Codes live in memory only,
 never on disk."""
 
@@ -63,12 +77,16 @@ _SHORT = {
 cannot be stored."""
 
 _CODES = {name: index for index, name in enumerate(NAMES)}
+_BITS = np.array([PACKED_BITS.get(name, 0) for name in NAMES], dtype=np.int64)
 _NAME_OF = {dtype: name for name, dtype in _NUMPY.items()}
 ITEMSIZES = np.array(
-    [_NUMPY[name].itemsize if name in _NUMPY else _QUANTIZED.get(name, 0) for name in NAMES],
+    [_NUMPY[name].itemsize if name in _NUMPY else _FIXED.get(name, 0) for name in NAMES],
     dtype=np.int64,
 )
-"""Bytes of one element by code; 0 where the payload tells its own size (strings, variants)."""
+"""Bytes of one element by code; 0 where the payload tells its own size (strings, variants), and
+where elements share bytes."""
+OWN_SIZE: Bools = (ITEMSIZES == 0) & (_BITS == 0)
+"""True by code where a payload tells its own size: strings and variants."""
 
 
 def code(name: str) -> int:
@@ -94,6 +112,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     """
     if name == STRING:
         return np.dtype(object)
+    if name == HALVES:
+        return _NUMPY["float4_e2m1fn"]
     try:
         return _NUMPY[name]
     except KeyError:
@@ -166,17 +186,37 @@ def parse_dtype(given: Any) -> str:
 
 
 def is_whole(name: str) -> bool:
-    """True where a tensor of this dtype is never cut into slices: its payload tells its own size.
+    """True where a tensor of this dtype is never cut into slices: its payload tells its own size, or
+    a slice could begin within a byte.
 
     >>> is_whole("string"), is_whole("float32")
     (True, False)
     """
-    return name in (STRING, VARIANT)
+    return name in (STRING, VARIANT) or name in PACKED_BITS
 
 
 def is_opaque(name: str) -> bool:
-    """True where the values have no NumPy type and are carried, never returned."""
-    return name == VARIANT or name in _QUANTIZED
+    """True where the payload is carried and compared as bytes: NumPy cannot read it as it is."""
+    return name == VARIANT or name in _FIXED or name in PACKED_BITS
+
+
+def has_values(name: str) -> bool:
+    """True where the values can be returned as a NumPy array.
+
+    >>> has_values("float32"), has_values("float4_e2m1fn_packed"), has_values("qint8")
+    (True, True, False)
+    """
+    return name in _NUMPY or name in (STRING, HALVES)
+
+
+def unpack_halves(packed: npt.NDArray[np.uint8]) -> Array:
+    """Return the elements of ``HALVES``, two of each byte.
+
+    >>> unpack_halves(np.array([0x21], np.uint8)).astype(float).tolist()
+    [0.5, 1.0]
+    """
+    halves = np.stack([packed & 0xF, packed >> 4], axis=-1)
+    return halves.reshape(-1).view(_NUMPY["float4_e2m1fn"])
 
 
 def slice_nbytes(
@@ -190,13 +230,14 @@ def slice_nbytes(
     >>> slice_nbytes(np.array([code("float32")]), np.array([[13, 4]]))
     array([208])
     """
-    itemsizes = ITEMSIZES[codes]
+    itemsizes, bits = ITEMSIZES[codes], _BITS[codes]
+    widths = itemsizes + bits / 8
     # Shapes come from files, and a product of int64 wraps silently: 2**32 * 2**32 would be 0.
     # Floats do not wrap, so they decide if the size is possible. Shapes with a 0 are set apart,
     # because inf * 0 is NaN.
     with np.errstate(over="ignore", invalid="ignore"):
         estimate = np.where(
-            (shapes == 0).any(axis=1), 0, itemsizes * np.prod(shapes, axis=1, dtype=np.float64)
+            (shapes == 0).any(axis=1), 0, widths * np.prod(shapes, axis=1, dtype=np.float64)
         )
     if estimate.size and not estimate.max() <= MAX_NBYTES:
         row = int(np.argmax(estimate))
@@ -205,7 +246,9 @@ def slice_nbytes(
             "exist."
         )
     # Exact now: the rounding of an estimate of at most 2**62 is far smaller than the way to 2**63.
-    return np.asarray(itemsizes * np.prod(shapes, axis=1, dtype=np.int64))
+    counts = np.prod(shapes, axis=1, dtype=np.int64)
+    # Eight elements of n bits have n bytes; the last ones end within their last byte.
+    return np.asarray(itemsizes * counts + counts // 8 * bits + -(-(counts % 8 * bits) // 8))
 
 
 def _shape_text(shape: Sequence[int] | npt.NDArray[np.int64]) -> str:

@@ -20,7 +20,7 @@ from typing import Self
 import numpy as np
 
 from shardvar.errors import InconsistentTensor, MalformedCheckpoint
-from shardvar.layout.dtypes import ITEMSIZES, NAMES, Array, Bools, Ints, code, slice_nbytes
+from shardvar.layout.dtypes import NAMES, OWN_SIZE, Array, Bools, Ints, code, slice_nbytes
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_RANK
 
@@ -147,7 +147,7 @@ class SliceTable:
         codes = tensors.codes[tensor]
         computed = slice_nbytes(codes, shape)
         if nbytes is not None:
-            computed = np.where(ITEMSIZES[codes] == 0, nbytes, computed)
+            computed = np.where(OWN_SIZE[codes], nbytes, computed)
         return cls(tensors, tensor, offset, shape, computed)
 
     @classmethod

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.layout.dtypes import NAMES, STRING, is_opaque, numpy_dtype
+from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable
@@ -23,8 +23,8 @@ from shardvar.verbs.locate import Path
 from shardvar.verbs.mapping import MapLike, as_map, map_reader
 from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
 
-_READ = (STRING, "bool")
-"""Dtypes that are never mapped: strings must be decoded, and a bool of a byte other than 0 and 1
+_READ = (STRING, HALVES, "bool")
+"""Dtypes that are never mapped: strings and packed elements must be decoded, and a bool of a byte other than 0 and 1
 must be refused."""
 
 
@@ -126,7 +126,7 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
         entries = concatenate_entries([reader.find(key) for key in strings_of(keys, "keys")])
     codes = entries.slices.tensors.codes
     for number in np.unique(codes).tolist():
-        if is_opaque(NAMES[number]):
+        if not has_values(NAMES[number]):
             key = entries.slices.tensors.keys[int(np.argmax(codes == number))]
             raise UnsupportedError(
                 f"{key!r} is of dtype {NAMES[number]}, whose values NumPy cannot hold.",

@@ -22,7 +22,7 @@ from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError, CheckpointError, UnknownKey
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.layout.dtypes import Array, is_whole, numpy_dtype
 from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
 from shardvar.pictures.words import count, human_shape, human_size
@@ -205,9 +205,9 @@ class Reader:
         tensors = entries.slices.tensors
         shape = tensors.shape(0)
         wanted, pick = plan_region(region, shape)
-        # The place of a string follows from the lengths of all before it, so strings are read whole
-        # and cut then.
-        if tensors.dtype(0) == "string":
+        # The place of a string follows from the lengths of all before it, and packed elements share
+        # bytes: these are read whole, and cut then.
+        if is_whole(tensors.dtype(0)):
             return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
         is_verified = entries.runs is not None or self._is_verified(key, entries, wanted, verify)
         # What lies between long steps is left out.

@@ -67,19 +67,22 @@ STORED_DTYPES: dict[str, tuple[str, int]] = {
     "F8_E8M0": ("float8_e8m0fnu", 8),
     "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
     "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "F6_E2M3": ("float6_e2m3fn", 6),
-    "F6_E3M2": ("float6_e3m2fn", 6),
-    "F4": ("float4_e2m1fn", 4),
+    "F6_E2M3": ("float6_e2m3fn_packed", 6),
+    "F6_E3M2": ("float6_e3m2fn_packed", 6),
+    "F4": ("float4_e2m1fn_packed", 4),
 }
-"""The name in the file -> the name in NumPy and ml_dtypes, and the bits of an element."""
+"""The name in the file -> the name of the dtype, and the bits of an element."""
 
 BITS = dict(STORED_DTYPES.values())
-"""Bits of an element by NumPy's name."""
+"""Bits of an element by the name of the dtype."""
 
-_WRITTEN = {name: (text, bits) for text, (name, bits) in STORED_DTYPES.items() if bits >= 8}
+_WRITTEN = {name: (text, bits) for text, (name, bits) in STORED_DTYPES.items()}
+_PAIRS = "float4_e2m1fn_x2"
+"""The dtype of PyTorch whose element is two elements of F4: the real library doubles the last
+extent."""
 
-SAFETENSORS_DTYPES = frozenset(_WRITTEN)
-"""The dtypes that are written: the ones that are not packed."""
+SAFETENSORS_DTYPES = frozenset((*_WRITTEN, _PAIRS))
+"""The dtypes that are written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +187,11 @@ def build_header(
                 raise UnsupportedError(
                     f"A safetensors file cannot have a tensor named {METADATA!r}.", "Rename it."
                 )
+            if dtype == _PAIRS and len(shape):
+                dtype, shape = "float4_e2m1fn_packed", [*shape[:-1], 2 * shape[-1]]
+            if dtype == _PAIRS or prod(shape) * _WRITTEN[dtype][1] % 8:
+                cause = f"The tensor {key!r} of shape {tuple(shape)} would end within a byte."
+                raise UnsupportedError(cause, "Leave it out, or write the native format.")
             text, bits = _WRITTEN[dtype]
             end = begin + prod(shape) * bits // 8
             add(key, {"dtype": text, "shape": list(shape), "data_offsets": [begin, end]})

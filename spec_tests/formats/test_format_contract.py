@@ -30,7 +30,15 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import FileChecksums, Format, Sink, Source
 from shardvar.formats.table import all_formats, format_named, format_names, formats_of
-from shardvar.layout.dtypes import ITEMSIZES, NAMES, STRING, VARIANT, code, is_opaque
+from shardvar.layout.dtypes import (
+    ITEMSIZES,
+    NAMES,
+    PACKED_BITS,
+    STRING,
+    VARIANT,
+    code,
+    is_opaque,
+)
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_RANK
 from shardvar.planning.index import Metadata
@@ -79,12 +87,16 @@ def sample(form: Format) -> list[Piece]:
         Piece(
             f"opaque/{name}",
             name,
-            (2,),
-            Region((0,), (2,)),
-            bytes(range(2 * int(ITEMSIZES[code(name)]))),
+            (4,),
+            Region((0,), (4,)),
+            bytes(range(4 * int(ITEMSIZES[code(name)]) or PACKED_BITS[name] // 2)),
         )
         for name in NAMES
-        if name in held and is_opaque(name) and name != VARIANT
+        if name in held
+        and is_opaque(name)
+        and name != VARIANT
+        # safetensors writes these elements of PyTorch as the two of four bits that each is.
+        and (form.name, name) != ("safetensors", "float4_e2m1fn_x2")
     ]
     if STRING in held:
         pieces += [whole("strings", [[b"a", b""], [b"\x00\xff", b"long " * 40]], STRING)]

@@ -26,7 +26,7 @@ from shardvar.formats.native import FORMAT
 from shardvar.formats.native.entries import RUN_NBYTES
 from shardvar.formats.native.sink import PAYLOAD_ALIGNMENT, NativeWriter, plan_places
 from shardvar.formats.native.source import NativeSource
-from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
+from shardvar.layout.dtypes import NAMES, PACKED_BITS, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.local import LocalStorage
@@ -547,7 +547,7 @@ def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
 def test_capabilities_are_everything() -> None:
     capabilities = FORMAT.capabilities
     assert capabilities.dtypes == set(NAMES)
-    assert capabilities.slice_dtypes == set(NAMES) - {STRING, VARIANT}
+    assert capabilities.slice_dtypes == set(NAMES) - {STRING, VARIANT, *PACKED_BITS}
     assert capabilities.empty_slices and capabilities.atomic_overwrite and capabilities.many_files
 
 

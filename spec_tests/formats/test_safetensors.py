@@ -29,6 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.safetensors import FORMAT
+from shardvar.layout.dtypes import PACKED_BITS, TORCH_ONLY
 from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -49,6 +50,9 @@ from spec_tests.helpers.format_protocol import (
     some_arrays,
     write_arrays,
 )
+
+OPAQUE = {*PACKED_BITS, *TORCH_ONLY}
+"""Dtypes that NumPy does not have."""
 
 CASES = [
     (case, path)
@@ -126,7 +130,7 @@ def test_a_cache_made_of_links_is_read(tmp_path: Path) -> None:
     assert len(read(snapshot)) == 15
 
 
-@given(arrays=some_arrays(sorted(SAFETENSORS_DTYPES)), data=st.data())
+@given(arrays=some_arrays(sorted(SAFETENSORS_DTYPES - OPAQUE)), data=st.data())
 def test_what_is_written_is_read_back(
     arrays: Arrays, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -368,26 +372,74 @@ def test_parts_without_an_index_are_read_one_by_one_alone(tmp_path: Path) -> Non
     assert_same(read(tmp_path / "m-00002-of-00003.safetensors"), {"b": OLD["b"]})
 
 
-@given(st.integers(0, 40), st.integers(1, 40))
-def test_packed_elements_are_spread_from_any_place(start: int, nbytes: int) -> None:
-    source = open_path(
-        FORMAT, GOLDEN / "safetensors" / "float4_packed" / "ckpt" / "model.safetensors"
+def packed_file(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> Path:
+    """Write a file of tensors of any dtype by hand."""
+    header, data = dict[str, Any](), b""
+    for key, (dtype, shape, payload) in tensors.items():
+        offsets = [len(data), len(data) + len(payload)]
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        data += payload
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+SUB_BYTE: dict[str, tuple[str, list[int], bytes]] = {
+    "F4": ("F4", [4, 8], bytes(range(16))),
+    "odd": ("F4", [2, 3], b"\x21\x43\x65"),
+    "F6_E2M3": ("F6_E2M3", [4, 2], b"abcdef"),
+    "F6_E3M2": ("F6_E3M2", [2, 0], b""),
+    "w": ("F32", [1], bytes(4)),
+}
+
+
+@pytest.mark.parametrize("way", [["a.safetensors"], ["a"], ["a", "b"]])
+def test_elements_that_share_bytes_are_copied_byte_for_byte(tmp_path: Path, way: list[str]) -> None:
+    """The size that dtype and shape give is the one in the file, in every format on the way."""
+    path = source = packed_file(tmp_path / "m.safetensors", SUB_BYTE)
+    for name in way:
+        sv.reshard(path, tmp_path / name)
+        path = tmp_path / name
+        with sv.open_checkpoint(path) as reader:
+            slices = reader.entries().slices
+            nbytes = {slices.key(row): int(slices.nbytes[row]) for row in range(len(slices))}
+            assert nbytes | {"w": 4} == {key: len(data) for key, (_, _, data) in SUB_BYTE.items()}
+    sv.reshard(path, tmp_path / "back.safetensors")
+    for each in (source, tmp_path / "back.safetensors"):
+        header_size = int.from_bytes(each.read_bytes()[:8], "little")
+        header = json.loads(each.read_bytes()[8 : 8 + header_size])
+        for key, (dtype, shape, payload) in SUB_BYTE.items():
+            begin, end = header[key]["data_offsets"]
+            data = each.read_bytes()[8 + header_size :]
+            assert (header[key]["dtype"], header[key]["shape"]) == (dtype, shape)
+            assert data[begin:end] == payload
+
+
+def test_elements_of_four_bits_have_values_and_elements_of_six_bits_have_none(
+    tmp_path: Path,
+) -> None:
+    path = packed_file(tmp_path / "m.safetensors", SUB_BYTE)
+    halves = [half for byte in range(16) for half in (byte & 15, byte >> 4)]
+    expected = np.array(halves, np.uint8).view(ml_dtypes.float4_e2m1fn).reshape(4, 8)
+    found = sv.load(path, keys=["F4", "odd"])
+    np.testing.assert_array_equal(found["F4"], expected)
+    assert found["odd"].astype(float).tolist() == [[0.5, 1, 1.5], [2, 3, 4]]
+    with sv.open_checkpoint(path) as reader:
+        np.testing.assert_array_equal(reader["F4"][1:3, ::2], expected[1:3, ::2])
+    with pytest.raises(UnsupportedError, match="F6_E2M3"):
+        sv.load(path, keys=["F6_E2M3"])
+    sv.reshard(
+        path,
+        tmp_path / "cast",
+        filter=["F4", "odd"],
+        cast="float4_e2m1fn",
+        format="shardvar",
+        partition=2,
     )
-    entries = source.index.find("q.weight")
-    whole = read_payload(source, entries, 0)
-    buffer = bytearray(min(nbytes, len(whole) - start))
-    source.read_into(entries, 0, start, memoryview(buffer))
-    assert buffer == whole[start : start + nbytes]
-    assert np.frombuffer(whole, ml_dtypes.float4_e2m1fn).size == 64
-
-
-def test_elements_of_six_bits_are_listed_and_refused(tmp_path: Path) -> None:
-    header = b'{"a":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}'
-    (tmp_path / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"abc")
-    source = open_path(FORMAT, tmp_path)
-    assert source.index.find("a").slices.dtype(0) == "float6_e2m3fn"
-    with pytest.raises(UnsupportedError, match="6 bits"):
-        read_payload(source, source.index.find("a"), 0)
+    cast = sv.load(tmp_path / "cast")
+    assert {*map(str, (each.dtype for each in cast.values()))} == {"float4_e2m1fn"}
+    np.testing.assert_array_equal(cast["F4"], expected)
+    np.testing.assert_array_equal(cast["odd"], found["odd"])
 
 
 def test_a_shape_of_more_axes_than_numpy_has_keeps_no_other_key_from_being_read(

@@ -63,6 +63,8 @@ def read_whole(source: Source) -> tuple[dict[str, Array], dict[str, ShardvarErro
                 continue
             if key not in errors:
                 shape = entries.slices.region(row).shape
+                if entries.slices.dtype(row) == "float4_e2m1fn_packed":
+                    payload = bytes(half for byte in payload for half in (byte & 15, byte >> 4))
                 arrays[key] = np.frombuffer(
                     payload, numpy_dtype(entries.slices.dtype(row))
                 ).reshape(shape)

@@ -49,7 +49,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.native.names import data_names, is_generation, is_name_end, native_data_name
-from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints, code
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, Ints, code, slice_nbytes
 from shardvar.limits import (
     MAX_FILES,
     MAX_KEY_NBYTES,
@@ -395,14 +395,11 @@ class _Laws:
         yield is_huge, self._huge
         # The product may overflow only for huge slices, which are reported already and count as 0
         # here. Elements of dtypes without a fixed size (strings, variants) take a byte at least.
-        nbytes = np.where(
-            is_huge, 0, np.prod(slices.shape, axis=1, dtype=np.int64) * np.maximum(itemsize, 1)
-        )
+        shape = np.where(is_huge[:, None], 0, slices.shape)
+        nbytes, least = slice_nbytes(slices.codes(), shape), np.prod(shape, axis=1, dtype=np.int64)
         yield (itemsize == 0) & (slices.shape != full).any(axis=1), self._cut
-        yield (
-            np.where(itemsize == 0, slices.nbytes < nbytes, slices.nbytes != nbytes),
-            self._other_size,
-        )
+        own = OWN_SIZE[slices.codes()]
+        yield np.where(own, slices.nbytes < least, slices.nbytes != nbytes), self._other_size
         # A number beyond the last file selects the appended size -1, which no payload fits in.
         file_nbytes = np.append(self.overview.file_nbytes, -1)
         available = file_nbytes[np.minimum(self.table.file, len(file_nbytes) - 1)]

@@ -11,9 +11,9 @@ While a set is overwritten, its index is missing (``sink``). A reader that found
 looks at it again after reading the headers, so that it never takes some files from the old set and
 some from the new.
 
-Payloads. Elements of 8 bits and more are plain, without any checksum. Elements of 4 bits are packed
-two in a byte, the first in the low half, and are unpacked to one a byte. No writer has shown yet
-how elements of 6 bits are packed: such tensors are listed and refused.
+Payloads. All are plain, without any checksum. Elements of 4 and 6 bits are packed, and have dtypes
+that say so. The first of two elements of 4 bits is in the low half of its byte. No writer has shown
+yet how elements of 6 bits are packed: such tensors are copied, and their values refused.
 """
 
 import json
@@ -53,7 +53,6 @@ from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
 from shardvar.wire.safetensors_header import (
-    BITS,
     PREAMBLE_NBYTES,
     Header,
     header_nbytes,
@@ -70,11 +69,6 @@ FORMAT_KEY, FORMAT_VALUE = "format", "pt"
 """The text in ``__metadata__`` without which ``from_pretrained`` of Hugging Face refuses a file."""
 TOTALS = ("total_size", "total_parameters")
 """The keys in the metadata of an index that count the tensors."""
-
-_HALF = 4
-"""Bits of an element, if two share a byte."""
-_UNREADABLE = frozenset(dtype for dtype, bits in BITS.items() if bits < 8 and bits != _HALF)
-"""Dtypes whose elements are packed in an unknown order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,11 +263,6 @@ def _add_rows(
         )
         faults[header.keys[row]] = UnsupportedError(cause, "Write it with fewer axes.")
     wanted = [row for row in wanted if row not in deep] if deep else wanted
-    # What cannot be unpacked is listed all the same.
-    packed = [row for row in wanted if header.dtypes[row] in _UNREADABLE]
-    faults.update(
-        (header.keys[row], _packed_error(header.keys[row], header.dtypes[row])) for row in packed
-    )
     rows.keys += [header.keys[row] for row in wanted]
     rows.dtypes += [header.dtypes[row] for row in wanted]
     rows.shapes += [header.shapes[row] for row in wanted]
@@ -281,26 +270,18 @@ def _add_rows(
     rows.start += header.start[wanted].tolist()
 
 
-def _packed_error(key: str, dtype: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{key!r} has the dtype {dtype}, whose elements of {BITS[dtype]} bits are packed.",
-        "The order of their bits is unknown; unpack them with the program that wrote the file.",
-    )
-
-
 def _table(
     rows: _Rows, files: list[str], metadata: Mapping[str, str], faults: Mapping[str, ShardvarError]
 ) -> TableIndex:
     codes = np.array([code(dtype) for dtype in rows.dtypes], dtype=np.int64)
     slices = TensorTable(rows.keys, codes, *pad(rows.shapes, fill=1)).whole()
-    plain = np.array([BITS[dtype] >= 8 for dtype in rows.dtypes], dtype=np.bool)
     order = np.array(sorted(range(len(rows.keys)), key=rows.keys.__getitem__), dtype=np.int64)
     entries = EntryTable(
         slices,
         np.array(rows.file, dtype=np.int64),
         np.array(rows.start, dtype=np.int64),
         np.full(len(slices), NO_CHECKSUM),
-        plain,
+        np.ones(len(slices), dtype=np.bool),
     ).take(order)
     user = {key: text for key, text in metadata.items() if key not in LAYOUT_KEYS}
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
@@ -385,20 +366,7 @@ class SafetensorsSource(FileSource):
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         file, begin = int(entries.file[row]), int(entries.start[row])
-        if entries.plain[row]:
-            self.read_span(file, begin + start, buffer)
-            return
-        dtype = entries.slices.dtype(row)
-        if dtype in _UNREADABLE:
-            raise _packed_error(entries.slices.key(row), dtype)
-        # Elements 3 to 6 of the payload are in bytes 1 to 3 of the file's part: byte 1 holds the
-        # elements 2 and 3, and the first is dropped at the end.
-        first, stop = start // 2, -(-(start + len(buffer)) // 2)
-        packed = np.frombuffer(
-            self.contents.files.open(file).read(begin + first, stop - first), np.uint8
-        )
-        elements = np.stack([packed & 0xF, packed >> _HALF], axis=-1).reshape(-1)
-        np.frombuffer(buffer, np.uint8)[:] = elements[start - 2 * first :][: len(buffer)]
+        self.read_span(file, begin + start, buffer)
 
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the set."""

@@ -48,7 +48,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.torch.objects import pickled_of
 from shardvar.formats.torch.tensors import STORAGES, UNTYPED_STORAGE
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.wire.archive_writer import (
@@ -261,7 +261,7 @@ def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
     total = count if 0 not in shape else 0
     kind = _CLASSES.get(dtype)
     # The size of an untyped storage counts bytes.
-    size = total if kind else total * numpy_dtype(dtype).itemsize
+    size = total if kind else total * int(ITEMSIZES[code(dtype)])
     storage = Reference(("storage", Global(kind or UNTYPED_STORAGE), str(number), "cpu", size))
     args = (storage, 0, shape, tuple(reversed(strides)), False, Call(ORDERED_DICT, ()))
     if kind:
@@ -345,7 +345,7 @@ def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
     >>> frame.head_nbytes % 64, (frame.head_nbytes + 48 + frame.tail_nbytes) % 64
     (0, 0)
     """
-    nbytes = prod(shape) * numpy_dtype(dtype).itemsize
+    nbytes = prod(shape) * int(ITEMSIZES[code(dtype)])
     records = records_of(build_pickle(tensor_call(dtype, shape, 0)), [nbytes])
     *_, (start, end) = build_frame(records, [0])
     ranges = [octets for _, octets in build_frame(records, [0], plan_padding(start + len(end)))]

@@ -160,10 +160,13 @@ def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: 
 def _changed(elements: bytes, view: TensorView) -> memoryview:
     """Return elements in little-endian order, with signs changed as flagged."""
     octets = np.frombuffer(elements, np.uint8)
-    dtype = numpy_dtype(view.tensor.dtype)
-    unit = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+    is_complex = view.tensor.dtype.startswith("complex")
+    unit = view.tensor.itemsize // 2 if is_complex else view.tensor.itemsize
     if view.is_big_endian and unit > 1:
         octets = np.frombuffer(elements, f"u{unit}").byteswap().view(np.uint8)
+    if not (view.tensor.is_conjugate or view.tensor.is_negative):
+        return octets.data
+    dtype = numpy_dtype(view.tensor.dtype)
     if view.tensor.is_conjugate:
         octets = np.conjugate(octets.view(dtype)).view(np.uint8)
     if view.tensor.is_negative:

@@ -312,6 +312,7 @@ _DTYPE_WORDS = (
     "torch.complex",
     "torch.bool",
     "torch.q",
+    "torch.bits",
 )
 """The beginnings of the names of torch's dtypes begin; of later releases too."""
 _OLD_METADATA = "torch.distributed._shard.sharded_tensor.metadata."

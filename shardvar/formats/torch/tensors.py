@@ -27,7 +27,7 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.layout.dtypes import NAMES, numpy_dtype
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
 from shardvar.wire.inert import Global, Node, Reference
@@ -38,7 +38,7 @@ _SAME = (
     "complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
 ).split()
 
-DTYPES = {f"torch.{name}": name for name in _SAME}
+DTYPES = {f"torch.{name}": name for name in (*_SAME, *TORCH_ONLY)}
 """The name of a dtype, by the name that a pickle imports."""
 
 STORAGES = {
@@ -154,7 +154,7 @@ class StoredTensor:
     @property
     def itemsize(self) -> int:
         """The bytes of an element."""
-        return numpy_dtype(self.dtype).itemsize
+        return int(ITEMSIZES[code(self.dtype)])
 
     @property
     def count(self) -> int:
@@ -252,6 +252,9 @@ def _tensor(node: Node) -> StoredTensor:
         raise UnsupportedError(
             f"It has the flags {sorted(unknown)!r}.", "Save it as a plain tensor."
         )
+    if dtype in TORCH_ONLY and True in flags.values():
+        cause = f"Its elements of the dtype {dtype} are stored with other signs."
+        raise UnsupportedError(cause, "Save it as `tensor.resolve_conj().resolve_neg()`.")
     is_conjugate, is_negative = (
         flags.get("conj") is True and "complex" in dtype,
         flags.get("neg") is True,
@@ -282,7 +285,7 @@ def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
             raise UnsupportedError(
                 f"Its storage is of the class {kind.name}.", "Save it as a plain tensor."
             )
-        return name, f"data/{record}", size * numpy_dtype(name).itemsize
+        return name, f"data/{record}", size * int(ITEMSIZES[code(name)])
     if type(dtype) is not Global or kind.name != UNTYPED_STORAGE:
         raise MalformedCheckpoint("Its dtype or its storage is not one of torch's.", WRITE_AGAIN)
     return dtype_of(dtype.name), f"data/{record}", size

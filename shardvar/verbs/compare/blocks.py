@@ -29,7 +29,6 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
     ITEMSIZES,
     STRING,
-    VARIANT,
     Array,
     Ints,
     code,
@@ -127,7 +126,7 @@ class Blocks:
         """
         entries = self.entries_of([tensor])
         evidence = Evidence(self.source, entries)
-        if entries.slices.tensors.dtype(0) == VARIANT:
+        if not ITEMSIZES[entries.slices.tensors.codes[0]]:
             yield from _payloads(entries, evidence)
         else:
             yield from _values(self.source, entries, count, evidence)

@@ -1,11 +1,11 @@
 """Payloads that a source copies elements out of, in any order and several times.
 
-    on a disk, byte for byte    the file itself: it is read in ranges, or mapped
+    on a disk, byte for byte    none: parts of the file are read, or it is mapped
     small, in a bucket          read together with the ones that are expected next (``verified``)
     all others                  read once, from the beginning to the end, and kept: in memory if
                                 they are small, else in temporary files without a name
 
-Each is verified whole before its first element is given out.
+Each that is kept is verified whole before its first element is given out.
 """
 
 from collections import OrderedDict
@@ -58,16 +58,17 @@ class KeptPayloads:
         self.kept.clear()
 
     def payload(self, row: int, count: int) -> memoryview | None:
-        """Return a payload, verified; None for one in a file on a disk, which is verified.
+        """Return a payload, verified; None for one in a file on a disk, which may not be yet.
 
         ``count`` payloads are read in turns with it.
         """
         stored, source = self.verified.entries, self.verified.source
         nbytes = int(stored.slices.nbytes[row])
-        is_mapped = bool(stored.plain[row]) and source.traits is None
-        if is_mapped or nbytes == 0:
+        if nbytes == 0:
             self.verified.verify(row)
-            return None if is_mapped and nbytes else memoryview(b"")
+            return memoryview(b"")
+        if stored.plain[row] and source.traits is None:
+            return None
         kept = self.kept.get(row)
         if kept is not None:
             return kept

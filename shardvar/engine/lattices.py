@@ -43,6 +43,11 @@ class Lattice:
     strides: IndexTuple
     """[k] elements of the payload from one index to the next."""
 
+    @property
+    def span(self) -> int:
+        """Elements of the payload from the first one to the last, both included."""
+        return 1 + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
+
     def part(self, first: IndexTuple, shape: IndexTuple) -> "Lattice":
         """Return a part, whose ``first`` index is in the coordinates of this lattice."""
         skip = sum(index * stride for index, stride in zip(first, self.strides, strict=True))

@@ -5,18 +5,19 @@ read as any stored ones. The others are copied, a range of bytes at a time:
 
     a range of a target      some regions of it
     a region                 some lattices: regular parts of stored slices, on both sides
-    a lattice                read straight to its place if it is one range of bytes; else copied out
-                             of a map of the file, whose memory is given back, or out of a payload
-                             that is kept (``engine.kept``)
+    a lattice                copied out of the bytes that hold it, if these have little else; else
+                             out of a map of the file, whose memory is given back, or out of a
+                             payload that is kept (``engine.kept``)
 
-Each payload is verified whole before its first element is moved.
+What is copied is verified before its first element is moved. ``engine.panels`` makes several ranges
+at once where that reads less.
 """
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from shardvar.engine.arithmetic import PORTION, compute
 from shardvar.engine.kept import KeptPayloads, Scratch
 from shardvar.engine.lattices import Lattice, c_strides, factor_lattices, lattices_of
 from shardvar.engine.map_entries import DraftEntries, Recipe, Recipes, renamed_entries
-from shardvar.engine.pool import BLOCK_NBYTES, bytes_of
+from shardvar.engine.panels import PanelPart, Panels, bands_of, is_sparse
+from shardvar.engine.pool import bytes_of
 from shardvar.engine.strides import Strided
 from shardvar.engine.subtasks import shrink_entries
 from shardvar.engine.verified import VerifiedRows
@@ -65,6 +67,8 @@ class MappedSource(WrappedSource):
     """The payloads that elements are copied out of."""
     planned: dict[int, list[Lattice]] = field(default_factory=dict)
     """The lattices of entries that were read last, by number."""
+    panels: Panels = field(default_factory=Panels)
+    """The panels that were made last."""
     pages: HeldPages = field(default_factory=HeldPages)
     """The parts of maps that were read."""
 
@@ -170,15 +174,32 @@ class MappedSource(WrappedSource):
         if origin >= 0:
             self.inner.read_into(self.stored, origin, start, buffer)
             return
+        nbytes = int(entries.slices.nbytes[row])
+        if self.panels.copy(number, start, buffer):
+            return
+        parts = self._parts(entries, row, start, buffer)
+        if is_sparse(parts, len(buffer), nbytes):
+            self.panels.make(number, start, nbytes, partial(self._parts, entries, row))
+            if self.panels.copy(number, start, buffer):
+                return
+        for part in parts:
+            part.work()
+
+    def _parts(
+        self, entries: EntryTable, row: int, start: int, buffer: memoryview
+    ) -> list[PanelPart]:
+        """Fill a buffer with what no piece covers, and return the work that fills the rest."""
+        number = int(entries.start[row])
         recipe, region = self.recipes.copied[number], entries.slices.region(row)
-        itemsize = int(ITEMSIZES[entries.slices.codes()[row]])
+        itemsize, parts = int(ITEMSIZES[entries.slices.codes()[row]]), list[PanelPart]()
         if recipe.fill is not None:
             np.frombuffer(buffer, np.dtype((np.void, itemsize)))[:] = np.void(recipe.fill)
         if not region.size:
             for stored in recipe.used:
-                self.payloads.payload(stored, len(recipe.used))
+                if self.payloads.payload(stored, len(recipe.used)) is None:
+                    self.verified.verify(stored)
         first, last = start // itemsize, (start + len(buffer)) // itemsize
-        strides, count = c_strides(region.shape), len(recipe.used)
+        strides = c_strides(region.shape)
         for part in regions_of_range(region.shape, first, last):
             corner = [a + b for a, b in zip(part.offset, region.offset, strict=True)]
             for lattice in self._lattices(number, recipe):
@@ -187,14 +208,20 @@ class MappedSource(WrappedSource):
                     into = sum((a - b) * stride for a, b, stride in at) - first
                     there = into, mine.target_strides(strides)
                     if mine.piece.arithmetic is None:
-                        self._copy(mine, count, there, itemsize, buffer)
+                        for band in bands_of(mine, there, itemsize):
+                            work = partial(self._copy, mine.row, len(recipe.used), band, buffer)
+                            parts.append(PanelPart(band.span, work))
                     else:
-                        key, dtype = entries.slices.key(row), entries.slices.dtype(row)
-                        self._compute(mine, recipe, there, key, dtype, buffer)
+                        names = entries.slices.key(row), entries.slices.dtype(row)
+                        for some in mine.portions(PORTION):
+                            work = partial(self._compute, some, mine, recipe, there, names, buffer)
+                            parts.append(PanelPart(some.span * itemsize, work))
+        return parts
 
     def close(self) -> None:
         """Close the inner source and the temporary files."""
         self.payloads.clear()
+        self.panels.clear()
         self.inner.close()
 
     def _lattices(self, number: int, recipe: Recipe) -> list[Lattice]:
@@ -209,66 +236,49 @@ class MappedSource(WrappedSource):
             self.planned[number] = found
         return found
 
-    def _copy(
-        self,
-        lattice: Lattice,
-        count: int,
-        there: tuple[int, Sequence[int]],
-        itemsize: int,
-        buffer: memoryview,
-    ) -> None:
-        """Copy the elements of a lattice to a place in the buffer, with strides, in elements."""
-        into, into_strides = there
-        copy = Strided(
-            lattice.shape,
-            lattice.place * itemsize,
-            tuple(step * itemsize for step in lattice.strides),
-            into * itemsize,
-            tuple(step * itemsize for step in into_strides),
-            itemsize,
-        ).merged()
-        row = lattice.row
+    def _copy(self, row: int, count: int, band: Strided, buffer: memoryview) -> None:
+        """Copy elements of a stored payload to their places in the buffer."""
         payload = self.payloads.payload(row, count)
-        if payload is None and copy.is_range:
-            stop = copy.into + prod(copy.shape) * itemsize
-            self.inner.read_into(self.stored, row, copy.place, buffer[copy.into : stop])
-            return
-        if payload is None:
-            payload = self.inner.map(int(self.stored.file[row]))
-            copy = replace(copy, place=int(self.stored.start[row]) + copy.place)
-        for band in copy.in_words().bands(BLOCK_NBYTES):
+        if payload is not None:
             band.copy(payload, buffer)
-            self.pages.add(payload, band.span)
+            return
+        part = self.verified.read(row, band.place, band.place + band.span, band.nbytes)
+        if part is not None:
+            replace(band, place=0).copy(part, buffer)
+            return
+        self.verified.verify(row)
+        file = self.inner.map(int(self.stored.file[row]))
+        replace(band, place=int(self.stored.start[row]) + band.place).copy(file, buffer)
+        self.pages.add(file, band.span)
 
     def _compute(
         self,
+        some: Lattice,
         lattice: Lattice,
         recipe: Recipe,
         there: tuple[int, Sequence[int]],
-        key: str,
-        dtype: str,
+        names: tuple[str, str],
         buffer: memoryview,
     ) -> None:
-        """Fill places in the buffer with what arithmetic makes of the elements of a lattice."""
+        """Fill places in the buffer with what arithmetic makes of a portion of a lattice."""
         arithmetic, count = lattice.piece.arithmetic, len(recipe.used)
         if arithmetic is None:
             return
-        into, into_strides = there
-        for some in lattice.portions(PORTION):
-            values = np.empty(some.shape, numpy_dtype(self.stored.slices.dtype(some.row)))
-            self._gather(some, c_strides(some.shape), 0, count, values)
-            factors = [self._factor(some, factor, recipe) for factor in arithmetic.factors]
-            found = compute(arithmetic, values, factors, dtype, key)
-            skip = zip(some.first, lattice.first, into_strides, strict=True)
-            place = into + sum((a - b) * stride for a, b, stride in skip)
-            out = np.ndarray(
-                found.shape,
-                found.dtype,
-                buffer,
-                place * found.itemsize,
-                tuple(step * found.itemsize for step in into_strides),
-            )
-            out[...] = found
+        (key, dtype), (into, into_strides) = names, there
+        values = np.empty(some.shape, numpy_dtype(self.stored.slices.dtype(some.row)))
+        self._gather(some, c_strides(some.shape), 0, count, values)
+        factors = [self._factor(some, factor, recipe) for factor in arithmetic.factors]
+        found = compute(arithmetic, values, factors, dtype, key)
+        skip = zip(some.first, lattice.first, into_strides, strict=True)
+        place = into + sum((a - b) * stride for a, b, stride in skip)
+        out = np.ndarray(
+            found.shape,
+            found.dtype,
+            buffer,
+            place * found.itemsize,
+            tuple(step * found.itemsize for step in into_strides),
+        )
+        out[...] = found
 
     def _factor(self, lattice: Lattice, factor: View, recipe: Recipe) -> npt.NDArray[Any]:
         """The elements of a factor for the indices of a lattice, with an extent of 1 where it has
@@ -296,7 +306,8 @@ class MappedSource(WrappedSource):
         values: npt.NDArray[Any],
     ) -> None:
         """Copy the elements of a lattice into an array, with strides from a place on."""
-        self._copy(lattice, count, (place, strides), values.itemsize, bytes_of(values))
+        for band in bands_of(lattice, (place, strides), values.itemsize):
+            self._copy(lattice.row, count, band, bytes_of(values))
 
     # What ``verify`` asks, by keys of targets.
 

@@ -7,7 +7,7 @@ of the checkpoint nor, beyond ``MOST_WORKERS``, of the machine.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.forks import new_lock
 from shardvar.storage.concurrency import Threads
 from shardvar.storage.cores import usable_cores
 
@@ -152,6 +153,31 @@ def map_ahead(
 def run_in_order(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
     """Return ``function`` of every item, one after the other in this thread."""
     return [function(item) for item in items]
+
+
+class Together:
+    """Work in parts for all threads that need it: each takes the parts that no other one has."""
+
+    def __init__(self, parts: Sequence[Callable[[], object]]) -> None:
+        self._parts = parts
+        self._locks = [new_lock() for _ in parts]
+        self._is_done = [False] * len(parts)
+
+    def finish(self) -> None:
+        """Do what no other thread has done, and wait for the rest.
+
+        A part that raises is tried again by each thread, so each of them has the error.
+        """
+        for waits in (False, True):
+            for number, (part, lock) in enumerate(zip(self._parts, self._locks, strict=True)):
+                if self._is_done[number] or not lock.acquire(waits):
+                    continue
+                try:
+                    if not self._is_done[number]:
+                        part()
+                        self._is_done[number] = True
+                finally:
+                    lock.release()
 
 
 def new_buffer(nbytes: int) -> memoryview:

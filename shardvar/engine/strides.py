@@ -9,17 +9,22 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.pool import WORDS, word_of
+from shardvar.engine.pool import WORDS, thread_buffer, word_of
 
-_WIDE_TILE, _TALL_TILE = (8, 512), (256, 128)
+_TILE_ROWS, _TILE_COLUMNS = 256, 128
 """Extents that are copied at a time, along the axis that is written in order and the one that is
-read in order. A few rows of many columns are read as they lie and leave lines of 64 bytes in the
-cache for the next tile; where a block has few columns, more rows make the copy worth its call."""
+read in order. A tile is first copied as it lies, and then out of there, since it stays in the
+cache."""
+
+_LINE_NBYTES = 64
+"""Bytes of a line of the cache. The rows of a tile lie one apart: rows at a distance of a power of
+two would share few lines of the cache."""
 
 _LEAST_TILE = 4096
 """Elements of a plane of two axes below which NumPy copies all planes in one call."""
@@ -50,11 +55,9 @@ class Strided:
         )
 
     @property
-    def is_range(self) -> bool:
-        """True if the elements are one range of bytes on both sides."""
-        return not self.shape or (
-            len(self.shape) == 1 and self.strides == self.into_strides == (self.itemsize,)
-        )
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return prod(self.shape) * self.itemsize
 
     def merged(self) -> "Strided":
         """Return the same copy with as few axes as possible, in the order in which it writes."""
@@ -150,12 +153,20 @@ def _copy(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
 
 
 def _copy_tiles(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Copy a matrix [columns, rows] that is read by rows and written by columns, by tiles that stay
-    in the cache."""
+    """Copy a matrix [columns, rows] that is read by rows and written by columns, by tiles."""
     columns, rows = read.shape
-    height, width = _WIDE_TILE if columns >= _TALL_TILE[1] else _TALL_TILE
+    height, width = min(rows, _TILE_ROWS), min(columns, _TILE_COLUMNS)
+    stride = width * read.itemsize + _LINE_NBYTES
+    tile = np.ndarray(
+        (height, width),
+        read.dtype,
+        thread_buffer(height * stride, "tile"),
+        0,
+        (stride, read.itemsize),
+    )
     for left in range(0, columns, width):
         for top in range(0, rows, height):
-            out[left : left + width, top : top + height] = read[
-                left : left + width, top : top + height
-            ]
+            some = read[left : left + width, top : top + height].T
+            there = tile[: some.shape[0], : some.shape[1]]
+            there[...] = some
+            out[left : left + width, top : top + height] = there.T

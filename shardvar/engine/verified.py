@@ -1,21 +1,24 @@
 """Payloads as they are stored, for sources that convert them. Each is compared whole before the
 first of its bytes is used.
 
-    on a disk     a payload is read whole to be compared, and again, from the cache, where it is
-                  used
+    on a disk     a part of a payload is read by the runs that have checksums; without these, a
+                  payload is read whole to be compared, by all threads that need it, and again, from
+                  the cache, where it is used
     in a bucket   small payloads that are expected together are read together, compared, and held in
                   memory until the thread asks for others: each is read once
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 
 import numpy as np
 
-from shardvar.engine.evidence import Evidence, check_entry
+from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import affordable_gap, spans
-from shardvar.engine.pool import BLOCK_NBYTES, new_buffer
+from shardvar.engine.pool import BLOCK_NBYTES, Together, block_ranges, new_buffer, thread_buffer
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
@@ -42,7 +45,7 @@ class VerifiedRows:
     entries: EntryTable
     """Its entries, as they are stored."""
     _rows: set[int] = field(default_factory=set)
-    _waits: dict[int, RLock] = field(default_factory=dict)
+    _begun: dict[int, tuple[Evidence, Together]] = field(default_factory=dict)
     _lock: RLock = field(default_factory=new_lock)
     _ahead: _Ahead = field(default_factory=_Ahead)
 
@@ -53,16 +56,43 @@ class VerifiedRows:
         """
         if row in self._rows:
             return
+        # Threads that need the same payload read it together, and threads that need another one do
+        # not wait.
         with self._lock:
-            wait = self._waits.setdefault(row, new_lock())
-        # One thread reads it; threads that need the same one wait, and threads that need another
-        # one do not.
-        with wait:
-            if row not in self._rows:
-                check_entry(self.source, self.entries, row)
-                self._rows.add(row)
-        with self._lock:
-            self._waits.pop(row, None)
+            begun = self._begun.get(row)
+            if begun is None:
+                evidence = Evidence(self.source, self.entries)
+                begun = self._begun[row] = (evidence, Together(_blocks(evidence, row)))
+        evidence, together = begun
+        try:
+            together.finish()
+            evidence.check()
+            self._rows.add(row)
+        finally:
+            with self._lock:
+                self._begun.pop(row, None)
+
+    def read(self, row: int, start: int, stop: int, nbytes: int) -> memoryview | None:
+        """Return bytes of a payload that lies in a file, verified; they last until the next call.
+
+        ``nbytes`` of them are of use: None if more than a quarter would be read in vain.
+        """
+        evidence, runs = Evidence(self.source, self.entries), self.entries.runs
+        begin, end = start, stop
+        is_by_runs = row not in self._rows and bool(evidence.is_guarded(row))
+        if is_by_runs and runs is not None:
+            begin, end = start // runs.run_nbytes, -(-stop // runs.run_nbytes)
+            begin, end = begin * runs.run_nbytes, end * runs.run_nbytes
+            end = min(end, int(self.entries.slices.nbytes[row]))
+        if 4 * nbytes < 3 * (end - begin):
+            return None
+        if is_by_runs and runs is not None:
+            return evidence.read_runs(row, start, stop, partial(thread_buffer, use="part"))
+        if is_by_runs:
+            self.verify(row)
+        block = thread_buffer(stop - start, "part")
+        self.source.read_into(self.entries, row, start, block)
+        return block
 
     def expect(self, rows: Ints) -> None:
         """Note which payloads this thread asks for next, in order, and drop the ones it holds.
@@ -112,3 +142,15 @@ class VerifiedRows:
             number: buffer[begin : begin + size]
             for number, begin, size in zip(rows.tolist(), begins, sizes, strict=True)
         }
+
+
+def _blocks(evidence: Evidence, row: int) -> list[Callable[[], object]]:
+    """The reads of a payload's blocks; what the source decodes is read in one go."""
+    nbytes = int(evidence.entries.slices.nbytes[row])
+    if nbytes <= BLOCK_NBYTES or not evidence.entries.plain[row]:
+        return [partial(evidence.read_whole, row)]
+
+    def read(start: int, stop: int) -> None:
+        evidence.read(row, start, thread_buffer(stop - start, "whole"))
+
+    return [partial(read, *bounds) for bounds in block_ranges(0, nbytes)]

@@ -1,0 +1,98 @@
+"""Payloads that are verified before they are used: each byte is read once, whoever asks."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.engine import pool, verified
+from shardvar.engine.verified import VerifiedRows
+from shardvar.errors import CorruptCheckpoint
+from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
+from shardvar.planning.index import EntryTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counting(WrappedSource):
+    """A source that notes what is read of it."""
+
+    source: Source
+    read: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def inner(self) -> Source:
+        """The source."""
+        return self.source
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Note the range."""
+        self.read.append((start, start + len(buffer)))
+        self.source.read_into(entries, row, start, buffer)
+
+
+def test_threads_read_one_payload_together(tmp_path: Path) -> None:
+    """Each block is read once, and all threads wait for the last one."""
+    sv.save(tmp_path / "a", {"t": np.arange(1000)})
+    with (
+        patch.object(verified, "BLOCK_NBYTES", 64),
+        patch.object(pool, "BLOCK_NBYTES", 64),
+        sv.open_checkpoint(tmp_path / "a") as reader,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        source = Counting(reader.source)
+        rows = VerifiedRows(source, reader.entries())
+        list(threads.map(rows.verify, [0] * 64))
+    assert sorted(source.read) == [(start, start + 64) for start in range(0, 8000, 64)]
+
+
+def test_damage_is_found_by_each_thread(tmp_path: Path) -> None:
+    """Whichever thread reads the block, all of them say that the payload is damaged."""
+    sv.save(tmp_path / "a", {"t": np.arange(1000)})
+    [file] = tmp_path.glob("a.svdata*")
+    content = bytearray(file.read_bytes())
+    content[5000] ^= 1
+    file.write_bytes(content)
+    with (
+        patch.object(verified, "BLOCK_NBYTES", 64),
+        patch.object(pool, "BLOCK_NBYTES", 64),
+        sv.open_checkpoint(tmp_path / "a") as reader,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        rows = VerifiedRows(reader.source, reader.entries())
+        for answer in [threads.submit(rows.verify, 0) for _ in range(16)]:
+            with pytest.raises(CorruptCheckpoint):
+                answer.result()
+
+
+@given(st.data(), st.sampled_from(["shardvar", "safetensors", "torch"]))
+def test_a_part_is_what_the_payload_has(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, form: str
+) -> None:
+    """Whatever the format: by its runs, after the whole payload, or as it is; never more than a
+    quarter in vain, but for a payload that only has a checksum of its own."""
+    array = np.random.default_rng(0).integers(0, 256, 600_000, np.uint8)
+    path = tmp_path_factory.mktemp("part") / "a"
+    sv.save(path, {"t": array}, format=form)
+    start = data.draw(st.integers(0, len(array) - 1))
+    stop = data.draw(st.integers(start + 1, len(array)))
+    nbytes = data.draw(st.integers(1, stop - start))
+    with sv.open_checkpoint(path) as reader:
+        source = Counting(reader.source)
+        rows = VerifiedRows(source, reader.entries())
+        found = rows.read(0, start, stop, nbytes)
+        if found is None:
+            assert not source.read
+            return
+        assert bytes(found) == array[start:stop].tobytes()
+        total = sum(stop - start for start, stop in source.read)
+        if form == "torch":
+            assert total == len(array) + stop - start
+        else:
+            assert 4 * nbytes >= 3 * total

@@ -8,7 +8,7 @@ import numpy as np
 from shardvar.cli.output import count, human_size, say
 from shardvar.cli.tables import print_table
 from shardvar.layout.dtypes import NAMES
-from shardvar.maps.report import HEADERS
+from shardvar.maps.report import HEADERS, WIDEST
 from shardvar.planning.index import EntryTable
 from shardvar.storage.local import is_url
 from shardvar.verbs.reader import open_checkpoint
@@ -33,7 +33,7 @@ def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
     say(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {free}")
     if report.map is not None:
         print()
-        print_table(HEADERS, report.map.rows(), right=(0, 2))
+        print_table(HEADERS, report.map.rows(), right=(0, 2), widest=WIDEST)
         for line in report.map.summary():
             say(line)
     say("Nothing was written.")

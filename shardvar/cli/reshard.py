@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
 from shardvar.cli.maps import map_of
@@ -79,7 +80,8 @@ def execute(arguments: Namespace) -> int:
         _note_large_files(report, arguments.max_file_size)
         _print_report(report, arguments.source, verified, arguments.verbose)
     if arguments.html:
-        write_plan_page(arguments.html, report, arguments.source, _command(arguments.words))
+        drawn = replace(report, map=None) if _changes_map(arguments) else report
+        write_plan_page(arguments.html, drawn, arguments.source, _command(arguments.words))
         note(f"wrote {short_path(arguments.html)}")
         show_link(arguments.html)
     code = 0 if verified is None else code_of_report(verified)
@@ -154,6 +156,20 @@ def _note_large_files(report: WriteReport, limit: str) -> None:
             f"{largest.reason}"
         )
         note(f"note: {message(what)}")
+
+
+def _changes_map(arguments: Namespace) -> bool:
+    """Return True, with a note, if other options change what a map makes, so that a page cannot
+    show the regions of the map."""
+    names = ("rename", "rename_file", "strip_prefix", "add_prefix", "transpose")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name)]
+    has_map = arguments.map is not None or bool(arguments.rule)
+    if has_map and given:
+        note(
+            f"note: the page does not draw the map, because {given[0]} changes what it makes; "
+            "write it as a rule"
+        )
+    return has_map and bool(given)
 
 
 def _written(report: WriteReport) -> str:

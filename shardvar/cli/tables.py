@@ -29,7 +29,7 @@ _SEPARATOR = "\0"
 """A letter that no cell has: cells are safe to print."""
 
 _WIDEST = 60
-"""The width up to which plain columns are padded; a longer cell shifts its row."""
+"""The width up to which plain columns are padded, unless a caller says another."""
 
 _GUIDE = re.compile(r"[│├└─|`\- ]*(?=[^ ])")
 """The branches of a tree before a name."""
@@ -45,8 +45,11 @@ def print_table(
     drop: Sequence[int] | None = None,
     styles: Mapping[int | tuple[int, int], str] = MappingProxyType({}),
     bold: Collection[int] = (),
+    widest: int = _WIDEST,
 ) -> None:
     """Print rows of cells under headers; columns whose number is in ``right`` are set flush right.
+
+    In a pipe, columns are padded up to ``widest``; a longer cell shifts its row.
 
     If a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names
     in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
@@ -65,17 +68,17 @@ def print_table(
                 bold if is_styled() else (),
             )
             return
-    _print_plain(headers, rows, right)
+    _print_plain(headers, rows, right, widest)
 
 
 def _print_plain(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]
+    headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], widest: int
 ) -> None:
     # Each row is kept as one text until the widths are known: millions of cells take far more.
     widths, lines = [0] * len(headers), list[str]()
     for row in chain([headers], rows):
         widths = [
-            max(width, min(len(cell), _WIDEST)) for width, cell in zip(widths, row, strict=True)
+            max(width, min(len(cell), widest)) for width, cell in zip(widths, row, strict=True)
         ]
         lines.append(_SEPARATOR.join(row))
     for line in lines:

@@ -48,6 +48,7 @@ from shardvar.view.collect import (
     statistics_that_fit,
     unpacked,
 )
+from shardvar.view.made import made_columns
 from shardvar.view.page import MARK, make_page, room_left
 from shardvar.view.scalars import scalar_columns
 
@@ -91,6 +92,7 @@ def execute(arguments: Namespace) -> int:
 def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
     """Write the page of a planned reshard: the target, next to the source if there is only one."""
     plan, columns = describe_plan(report)
+    plan |= made_columns(report)
     found_sources = [(find_checkpoint(path), path) for path in sources]
     *names, name = names_of_plan(found_sources, report.path)
     columns = [each | {"name": name} for each in columns]

@@ -12,7 +12,7 @@ from shardvar.maps.proof import MOST_PROBLEMS
 from shardvar.maps.syntax import MapRule
 from shardvar.pictures.words import human_shape, message, printable
 
-_WIDEST = 90
+WIDEST = 120
 """The width up to which a column is padded; a longer cell shifts its row."""
 HEADERS = ("", "rule", "matches", "from", "to")
 """The columns of the table of rules."""
@@ -95,7 +95,7 @@ class MapReport:
     def lines(self) -> list[str]:
         """Return the table of rules, and its summary."""
         table = [HEADERS, *self.rows()]
-        widths = [min(max(map(len, column)), _WIDEST) for column in zip(*table, strict=True)]
+        widths = [min(max(map(len, column)), WIDEST) for column in zip(*table, strict=True)]
         return [
             *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table),
             *self.summary(),

@@ -63,7 +63,8 @@ def make_page(
     A page that is ``served`` may ask its server for values; others ask for nothing.
     ``ArgumentError`` for a page larger than ``MOST_NBYTES`` that is not served.
     """
-    scripts = (*_SCRIPTS[:-1], "served", _SCRIPTS[-1]) if served else _SCRIPTS
+    more = ["served"] if served else ["made"] if plan is not None and "made" in plan else []
+    scripts = (*_SCRIPTS[:-1], *more, _SCRIPTS[-1])
     style, script = (
         _asset("page.css"),
         "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in scripts)]),

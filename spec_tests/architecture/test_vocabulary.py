@@ -47,6 +47,7 @@ HOMES = {
     ),
     # A piece of a map, and the pieces that reads are made of.
     "piece": (
+        "view/made.py",
         "engine/pieces.py",
         "engine/lattices.py",
         "engine/map_entries.py",

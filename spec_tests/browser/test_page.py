@@ -363,6 +363,36 @@ def test_two_checkpoints_stand_side_by_side(chromium: Chrome, tmp_path: Path) ->
     assert page.complaints() == []
 
 
+def test_a_plan_with_a_map_shows_what_each_tensor_is_made_of(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    pair = {f"{layer}.{name}.w": np.ones((4, 6)) for layer in range(2) for name in ("gate", "up")}
+    sv.save(tmp_path / "a", pair | {"<b>norm": np.ones(3)})
+    page = tmp_path / "page.html"
+    words = ["reshard", tmp_path / "a", tmp_path / "b", "--dry-run", "--html", page]
+    words += ["--rule", "{l}.{s:gate|up}.w[o i] -> {l}.both[(o s) i]"]
+    words += ["--rule", "<b>norm[h] plus 1 -> norm[h]"]
+    assert main([str(word) for word in words]) == 0
+    shown = show(chromium, page)
+    shown.run("actions.choose(ITEMS.find(({ key }) => key === '1.both'))")
+    told = shown.text("#detail")
+    assert "Made of 2 tensors" in told and "1.gate.w[0:4, 0:6][0:7:2, 0:6]" in told
+    assert "1.up.w[0:4, 0:6][1:8:2, 0:6]" in told and "both[(o s) i]" in told
+    shown.run("actions.choose(ITEMS.find(({ key }) => key === '0.up.w'))")
+    assert "Used for 1 tensor" in shown.text("#detail") and "0.both" in shown.text("#detail")
+    shown.run("actions.choose(ITEMS.find(({ key }) => key === 'norm'))")
+    assert "<b>norm" in shown.text("#detail") and "Made of one tensor" in shown.text("#detail")
+    assert shown.complaints() == []
+    shown.run("actions.choose(ITEMS.find(({ key }) => key === '1.both'))")
+    # The rows of the drawing take turns.
+    drawings = "[...document.querySelectorAll('#detail .drawing canvas')]"
+    shown.run(f"{drawings}.at(-1).id = 'drawn'")
+    shown.until("document.getElementById('drawn').height > 100")
+    colours = [shown.colour_at("#drawn", 0.9, (row + 0.5) / 8) for row in range(8)]
+    assert colours[::2] == [colours[0]] * 4 and colours[1::2] == [colours[1]] * 4
+    assert colours[0] != colours[1]
+
+
 def test_a_hundred_thousand_tensors_are_drawn_and_searched(
     chromium: Chrome, tmp_path: Path
 ) -> None:

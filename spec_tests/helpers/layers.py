@@ -103,6 +103,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "errors",
         "layout",
         "layout.meshes",
+        "maps.plan",
         "planning",
         "pictures",
         "storage.protocol",

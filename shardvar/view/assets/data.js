@@ -26,6 +26,20 @@ function unpacked(column) {
   return found;
 }
 
+// Keys, each of which is written without what it shares with the one before.
+function frontDecoded({ shared, rest }) {
+  const keys = new Array(rest.length);
+  let before = "";
+  // Python counts characters, JavaScript UTF-16 units: the two differ beyond the basic plane.
+  const isPlain = !rest.some((each) => PAIRS.test(each));
+  for (let row = 0; row < rest.length; row++) {
+    const start = shared[row];
+    before = (isPlain ? before.slice(0, start) : Array.from(before).slice(0, start).join("")) + rest[row];
+    keys[row] = before;
+  }
+  return keys;
+}
+
 function readStatistics(raw) {
   const stats = { ...raw };
   for (const name of ["count", "nan", "inf", "zero", "peak"]) stats[name] = unpacked(raw[name]);
@@ -37,16 +51,7 @@ function readCheckpoint(raw, number) {
   raw.slices.file = unpacked(raw.slices.file);
   raw.slices.device = raw.slices.device && unpacked(raw.slices.device); // null if unknown
   if (raw.stats) raw.stats = readStatistics(raw.stats);
-  const { shared, rest } = raw.keys;
-  const keys = new Array(rest.length);
-  let before = "";
-  // Python counts characters, JavaScript UTF-16 units: the two differ beyond the basic plane.
-  const isPlain = !rest.some((each) => PAIRS.test(each));
-  for (let row = 0; row < rest.length; row++) {
-    const start = shared[row];
-    before = (isPlain ? before.slice(0, start) : Array.from(before).slice(0, start).join("")) + rest[row];
-    keys[row] = before;
-  }
+  const keys = frontDecoded(raw.keys);
   const first = new Int32Array(keys.length + 1);
   for (let row = 0; row < keys.length; row++) first[row + 1] = first[row] + raw.num_slices[row];
   const tensorOf = new Int32Array(first[keys.length]);

@@ -67,6 +67,7 @@ function overview(actions) {
 // What the panel has of a tensor, in words for the pages of any checkpoint.
 function whatIsSeen() {
   if (IS_COMPARED) return "what changed";
+  if (IS_PLAN && PLAN.made) return "what it is made of";
   if (IS_PLAN) return `its ${PIECE === "slice" ? "slices" : "place"} before and after`;
   return SIDES[0].stats ? `its values${HAS_SLICES ? ", slices" : ""} and files` : HAS_SLICES ? "its slices and files" : "where it is stored";
 }

@@ -212,7 +212,7 @@ function showScale(legend, measure, range = measure) {
 }
 
 const KIND_TEXT = IS_PLAN
-  ? { equal: "same slices", values: "cut differently", a: "left out or renamed", b: "new" }
+  ? { equal: "same slices", values: "cut differently", a: PLAN.made ? "source of the map" : "left out or renamed", b: PLAN.made ? "made by the map" : "new" }
   : { equal: "equal", shape: "shape", dtype: "dtype", a: "only in A", b: "only in B", unreadable: "unreadable" };
 
 function kindEntries() {

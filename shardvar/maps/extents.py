@@ -5,13 +5,14 @@ An index has a *full* extent on each side, and a *selected* one, which both side
 extent on the sides that have ``@``, or on both if none has.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from shardvar.errors import MapError
 from shardvar.maps.expressions import Expression
-from shardvar.maps.syntax import AxisNames, MapRule, NumberPart, Side, WordPart
+from shardvar.maps.syntax import AxisNames, MapRule, NumberPart, Range, Side, WordPart
 
 SizeOf = Callable[[str], int]
 """Gives a size by its name; ``MapError`` if it has none."""
@@ -29,6 +30,8 @@ class Bounds:
     """True for one index, which the other side does not have."""
 
 
+_ANY_NAME = re.compile(r"\{[^:}]*")
+"""The name of an index in a key, which another rule may call otherwise."""
 ALL = Bounds(0, None, False)
 """A range of all indices."""
 
@@ -85,6 +88,9 @@ class RuleExtents:
 def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleExtents:
     """Return the extents that a rule and the sizes give; ``MapError`` where they do not fit."""
     known = {name: size_of(name) for name in sizes if name in _names(rule)}
+    for name, ranges in rule.ends.items():
+        if name not in known:
+            known[name] = max(_end(each, size_of) for each in ranges)
     for name, size in known.items():
         if size < 0:
             raise MapError(f"The size {name} is {size}.", "Sizes are not negative.")
@@ -107,6 +113,27 @@ def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleEx
     for name in () if rule.target is None else rule.source.free():
         _check_same(found, name)
     return found
+
+
+def filled_ranges(rules: Iterable[MapRule], target: Side) -> dict[str, tuple[Range, ...]]:
+    """Return the ranges of each index of a target that every rule which fills it closes."""
+    key = _ANY_NAME.sub("{", target.key.text)
+    sides = [rule.target for rule in rules if rule.target is not None]
+    sides = [side for side in sides if _ANY_NAME.sub("{", side.key.text) == key]
+    found = {}
+    for name in target.ranges:
+        ranges = [side.ranges[name] for side in sides if name in side.ranges]
+        is_closed = all(each.is_single or each.stop is not None for each in ranges)
+        if is_closed and len(ranges) == len(sides) and all(s.axes == target.axes for s in sides):
+            found[name] = tuple(ranges)
+    return found
+
+
+def _end(given: Range, size_of: SizeOf) -> int:
+    """The index after a closed range."""
+    if given.is_single and given.start is not None:
+        return given.start.integer(size_of) + 1
+    return 0 if given.stop is None else given.stop.integer(size_of)
 
 
 def _names(rule: MapRule) -> set[str]:

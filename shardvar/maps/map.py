@@ -16,7 +16,7 @@ import operator
 import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Protocol, Self
 
@@ -24,6 +24,7 @@ from shardvar.errors import ArgumentTypeError, MapError, ShardvarError
 from shardvar.maps.config import PREFIX, config_size
 from shardvar.maps.contributions import TensorFacts
 from shardvar.maps.expressions import NAME, parse_expression
+from shardvar.maps.extents import filled_ranges
 from shardvar.maps.fitting import Fit, fit_rules
 from shardvar.maps.nearest import did_you_mean
 from shardvar.maps.parsing import parse_rule
@@ -202,12 +203,13 @@ class Map:
         Map
             The longer map.
         """
-        return Map(
+        longer = Map(
             (*self.rules, *rules),
             sizes={**self.sizes, **(sizes or {})},
             about=self.about,
             exact=self.exact,
         )
+        return longer._with((*self.parsed, *longer.parsed[len(self.parsed) :]))
 
     def inverse(self) -> "Map":
         """Return the map that goes the other way.
@@ -216,8 +218,9 @@ class Map:
         -------
         Map
             The map with the sides of each rule exchanged. A map and then its inverse give the same
-            keys, shapes and bytes. It may need sizes that the map itself reads from keys, such as
-            the number of experts.
+            keys, shapes and bytes. It knows the extents that the ranges of all rules have together:
+            of ``s=0:2`` and ``s=2``, 3. It may need sizes that the map itself reads from keys, such
+            as the number of experts.
 
         Raises
         ------
@@ -238,12 +241,20 @@ class Map:
             error = MapError(problems[0] + others, "Write the way back by hand.")
             error.problems = tuple(problems)
             raise error
-        return Map(
+        inverse = Map(
             [f"{rule.target.text} -> {rule.source.text}" for rule in self.parsed if rule.target],
             sizes=self.sizes,
             about=f"The inverse of: {self.about}" if self.about else "",
             exact=self.exact,
         )
+        return inverse._with(
+            replace(rule, ends=filled_ranges(self.parsed, rule.source)) for rule in inverse.parsed
+        )
+
+    def _with(self, parsed: Iterable[MapRule]) -> Self:
+        """The map with rules that know more than their texts say."""
+        object.__setattr__(self, "parsed", tuple(parsed))
+        return self
 
     def check(self, reader: MappedCheckpoint) -> MapReport:
         """Return what the map does with an open checkpoint; reads no values.

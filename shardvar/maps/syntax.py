@@ -16,7 +16,7 @@ A named part of a key is an index, exactly as an axis is. This module has a rule
 ``maps.parsing`` reads it from its text, and ``maps.fitting`` fits it to the tensors of a checkpoint.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardvar.maps.expressions import Expression
@@ -142,6 +142,9 @@ class MapRule:
     """The constant that is added to it."""
     fill: str | None = None
     """The number that fills what no rule covers."""
+    ends: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
+    """Of an inverse, the ranges that all rules of the map fill of an index of the source. The extent
+    of the index is the largest stop of them, unless it is given."""
 
     def names(self) -> Iterator[str]:
         """Yield the names in it that sizes may have: indices, and names in expressions."""

@@ -144,6 +144,17 @@ class ScaledSource(WrappedSource):
 
     # Entries.
 
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Return the files of stored payloads: of numbers, of their weights and their scales."""
+        rows = [np.zeros(0, np.int64)]
+        for number in entries.start[~entries.plain].tolist():
+            tensor = self.quantised.get(number)
+            members = () if tensor is None else self.members[tensor.key]
+            rows += [self.rows[key] for key in members] or [self.stored_row[number : number + 1]]
+        used = np.unique(np.concatenate(rows))
+        plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
+        return np.union1d(plain, self.inner.files_read(self.stored.take(used)))
+
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         """[rows] Return True for payloads whose stored ones are best read in order."""
         found, own = np.zeros(len(rows), np.bool), ~entries.plain[rows]

@@ -35,7 +35,7 @@ from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import ReadError
 from shardvar.formats.protocol import Source
 from shardvar.formats.source import WrappedSource
-from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, numpy_dtype
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, is_whole, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.plan import MapPlan, View
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
@@ -122,6 +122,16 @@ class MappedSource(WrappedSource):
         return MapPart(shrink_entries(self.stored, rows), recipes, replace(entries, start=start))
 
     # Reading.
+
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Return the files of the stored payloads that targets are made of."""
+        used = set[int]()
+        for number in entries.start[~entries.plain].tolist():
+            origin = int(self.recipes.origin[number])
+            used.update(self.recipes.copied[number].used if origin < 0 else (origin,))
+        rows = np.array(sorted(used), np.int64)
+        plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
+        return np.union1d(plain, self.inner.files_read(self.stored.take(rows)))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         """[rows] Return True for payloads that are best read in order.
@@ -359,11 +369,17 @@ class MappedSource(WrappedSource):
         return self
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
-        """Return the objects among keys that are not targets: a map makes tensors."""
-        # Under the names that the map gives them.
-        asked = {self.renamed.get(key, key): key for key in keys if not self._sources(key)}
-        found = self.inner.objects(list(asked), form)
-        return None if found is None else {asked[key]: each for key, each in found.items()}
+        """Return the objects among keys, under the names that the map gives them."""
+        tensors = self.index.entries.slices.tensors
+        # A plain object is listed as a tensor, of text or of bytes, and a map only renames it.
+        plain = {key for row, key in enumerate(tensors.keys) if is_whole(tensors.dtype(row))}
+        pairs = [
+            (self._sources(key)[0] if key in plain else self.renamed.get(key, key), key)
+            for key in keys
+            if key in plain or not self._sources(key)
+        ]
+        found = self.inner.objects([old for old, _ in pairs], form)
+        return None if found is None else {new: found[old] for old, new in pairs if old in found}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

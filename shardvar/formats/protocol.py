@@ -128,6 +128,13 @@ class Source(ABC):
     def close(self) -> None:
         """Close the files."""
 
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Return the numbers of the data files that the payloads of entries are read from.
+
+        A process that was given entries compares these files with the ones of its caller.
+        """
+        return np.unique(entries.file[entries.slices.nbytes > 0])
+
     # Entries that are not plain: the order in which they are read, and decoding ahead.
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:

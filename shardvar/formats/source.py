@@ -58,6 +58,10 @@ class WrappedSource(Source):
         """Close the inner source."""
         self.inner.close()
 
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Return the numbers of the files that the inner source reads."""
+        return self.inner.files_read(entries)
+
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         """[rows] Return True for payloads that the inner source is best asked for in order."""
         return self.inner.in_order(entries, rows)

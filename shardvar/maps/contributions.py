@@ -105,9 +105,12 @@ def contributions_of(
     axes, extents = expand(target.axes, placed), fitted.extents
     shared = {**counts, **selected}
     full = {name: extents.full(name, True, shared.get(name)) for axis in axes for name in axis}
-    # Indices of the source's axes that are in the target's key: one target for each value.
-    unstacked = [name for name in target.key.indices() if name in selected]
-    for values in product(*(range(selected[name]) for name in unstacked)):
+    # Indices of the source's axes that are in the target's key, and with 'also' indices that the
+    # source does not have: one target for each value.
+    repeated = fitted.rule.repeated()
+    unstacked = [name for name in target.key.indices() if name in selected or name in repeated]
+    extent = {**selected, **{name: _repetitions(fitted, name) for name in repeated}}
+    for values in product(*(range(extent[name]) for name in unstacked)):
         at = {**match.indices, **dict(zip(unstacked, values, strict=True))}
         key = target_key(fitted, match, at, shared)
         for block, extents_of_block in blocks(placed, selected):
@@ -115,6 +118,17 @@ def contributions_of(
             yield Contribution(
                 fitted, match, about[0], key, axes, {**at, **block}, both, full, placed
             )
+
+
+def _repetitions(fitted: FittedRule, name: str) -> int:
+    """The number of values of an index that only the target has."""
+    found = fitted.extents.selected(name)
+    if found is None:
+        raise MapError(
+            f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it.",
+            f"Give {name} in sizes, or --size {name}=N.",
+        )
+    return found
 
 
 def target_key(
@@ -260,8 +274,10 @@ def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> Non
     source, target = rule.source, rule.target
     if target is None:
         return
+    # A range of a number in a key chooses whole tensors.
+    cuts = {name for axis in (*source.axes, *target.axes) for name in axis}
     is_renamed = source.axes == target.axes and not (
-        rule.has_arithmetic or source.ranges or target.ranges
+        rule.has_arithmetic or (cuts & source.ranges.keys() or cuts & target.ranges.keys())
     )
     if is_renamed:
         return

@@ -182,7 +182,7 @@ def _take_object(found: _Findings, fitted: FittedRule, match: Match) -> None:
     if rule.target is None:
         found.left_out[match.key] = fitted.number
         return
-    if rule.has_arithmetic or rule.source.free() - set(match.indices):
+    if rule.has_arithmetic or rule.repeated() or rule.source.free() - set(match.indices):
         raise MapError(
             f"{match.key!r} is not a tensor, so it is only renamed or left out.",
             f"Write {match.key!r} -> nothing.",

@@ -24,10 +24,11 @@ from shardvar.errors import ArgumentTypeError, MapError, ShardvarError
 from shardvar.maps.config import PREFIX, config_size
 from shardvar.maps.contributions import TensorFacts
 from shardvar.maps.expressions import NAME, parse_expression
-from shardvar.maps.extents import filled_ranges
+from shardvar.maps.extents import SizeOf, filled_ranges
 from shardvar.maps.fitting import Fit, fit_rules
 from shardvar.maps.nearest import did_you_mean
 from shardvar.maps.parsing import parse_rule
+from shardvar.maps.ranks import missing_rank
 from shardvar.maps.report import MapReport, map_report
 from shardvar.maps.syntax import MapRule
 from shardvar.storage.local import split_place
@@ -270,7 +271,12 @@ class Map:
             The table of rules, the plan, and what is wrong.
         """
         tensors, objects = facts_of(reader)
-        found = fit_map(self, tensors, objects, reader.encodings, reader.path)
+        encodings = reader.encodings
+        if prefix := missing_rank(self.parsed, [*tensors, *objects]):
+            tensors = {prefix + key: facts for key, facts in tensors.items()}
+            objects = [prefix + key for key in objects]
+            encodings = {prefix + key: each for key, each in encodings.items()}
+        found = fit_map(self, tensors, objects, encodings, reader.path)
         return map_report(self.parsed, found, tensors, len(objects))
 
 
@@ -282,6 +288,18 @@ def fit_map(
     path: str,
 ) -> Fit:
     """Fit the rules of a map to the tensors and the objects of the checkpoint at ``path``."""
+    size_of = sizes_at(given, path)
+    for name in given.sizes:
+        try:
+            size_of(name)
+        except MapError as error:
+            raise error.at(f"sizes.{name}") from None
+    _check_sizes_used(given)
+    return fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
+
+
+def sizes_at(given: Map, path: str) -> SizeOf:
+    """Return what gives the sizes of a map for the checkpoint at ``path``."""
     found: dict[str, int] = {}
     asked: list[str] = []
 
@@ -299,13 +317,7 @@ def fit_map(
                 asked.pop()
         return found[name]
 
-    for name in given.sizes:
-        try:
-            size_of(name)
-        except MapError as error:
-            raise error.at(f"sizes.{name}") from None
-    _check_sizes_used(given)
-    return fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
+    return size_of
 
 
 def _check_sizes_used(given: Map) -> None:

@@ -354,14 +354,16 @@ def _check(rule: MapRule) -> None:
                     f"{{{name}}} of {side.key.text!r} is any text, and an index in {other.text!r}.",
                     f"A text only renames. List the words that are counted: {{{name}:a|b}}.",
                 )
-        left = sorted(side.free() - other.free())
+        left = sorted(side.free().difference(other.free(), rule.repeated()))
         if left:
             name = left[0]
+            is_new = side is target and name in side.key.indices() and name not in other.indices()
+            again = f", or write 'also' before the rule: a copy for each {name}" if is_new else ""
             verb = "is fixed by '@'" if name in other.indices() else "is missing"
             raise MapError(
                 f"The index {name!r} of {side.text!r} {verb} on the other side.",
                 f"Both sides have the same indices. Add {name!r} there, or fix it here: "
-                f"@ {name}=0.",
+                f"@ {name}=0{again}.",
             )
         if ELLIPSIS in side.axes and ELLIPSIS not in other.axes:
             raise MapError(

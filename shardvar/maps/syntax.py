@@ -12,7 +12,10 @@
     axes      = names, "(" names ")", "1", and once "...", separated by spaces
     range     = name "=" ( value | [ start ] ":" [ stop ] )
 
-A named part of a key is an index, exactly as an axis is. This module has a rule as a value;
+A named part of a key is an index, exactly as an axis is. Both sides have the same indices, and each
+once. With ``also``, the target's key may have more: ``also norm[h] -> {rank}/norm[h]`` makes a copy
+for each. A key that begins with a number and a slash is a key of that source, or of that target, of
+several (``maps.ranks``). This module has a rule as a value;
 ``maps.parsing`` reads it from its text, and ``maps.fitting`` fits it to the tensors of a checkpoint.
 """
 
@@ -156,6 +159,14 @@ class MapRule:
                 expressions += [each for each in (limits.start, limits.stop) if each is not None]
         for expression in expressions:
             yield from expression.names()
+
+    def repeated(self) -> list[str]:
+        """Return the indices of the target's key that the source does not have: with ``also``, it
+        is used for each of them."""
+        if self.target is None or not self.is_again:
+            return []
+        of_key, of_source = [*self.target.key.indices()], self.source.indices()
+        return [name for name in of_key if name in self.target.free() and name not in of_source]
 
     @property
     def has_arithmetic(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.engine.cast import CastSource, cast_entries
-from shardvar.engine.mapped import MappedSource, mapped
+from shardvar.engine.mapped import mapped
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, is_whole, parse_dtype
@@ -69,17 +69,6 @@ class Conversions:
             plan = plan_short_rules(tensors, names, is_matrix)
             stored, source = mapped(source, stored, plan, map_scratch)
         return _cast(source, stored, {} if self.cast is None else self.cast, encodings, lost)
-
-
-def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, bytes]:
-    """Return the stored entries of a converted source, and a digest of how a map makes others."""
-    if isinstance(source, CastSource):
-        entries = source.stored
-        source = source.inner
-    made = b""
-    while isinstance(source, MappedSource):  # a map, and transposes of what it makes
-        entries, made, source = source.stored, made + source.digest(), source.inner
-    return entries, made
 
 
 def _transposed(

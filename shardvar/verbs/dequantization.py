@@ -25,6 +25,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import Ints, parse_dtype
 from shardvar.layout.region import Region
 from shardvar.pictures.words import count, named
@@ -32,6 +33,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex, concate
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.quantization import (
     CONFIG,
     DEQUANTIZED,
@@ -41,6 +43,7 @@ from shardvar.verbs.quantization import (
     QuantisedTensors,
     find_quantised,
 )
+from shardvar.verbs.rank_source import RankSource
 from shardvar.wire.strict_json import parse_json
 
 _CONFIG_NBYTES, _CONFIG_DEPTH = 1 << 24, 32
@@ -95,6 +98,21 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
 def notes_of(source: Source) -> Sequence[str]:
     """Return sentences that say what ``dequantized`` has changed; none if it was nothing."""
     return source.notes if isinstance(source, ScaledSource) else ()
+
+
+def keys_of_numbers(source: Source) -> tuple[str, ...]:
+    """Return the keys of an open checkpoint that ``dequantized`` has given numbers."""
+    if isinstance(source, JoinedSource):
+        found = [key for each in source.sources for key in keys_of_numbers(each)]
+        return tuple(dict.fromkeys(found))
+    if isinstance(source, RankSource):
+        return tuple(source.prefix + key for key in keys_of_numbers(source.inner))
+    if not isinstance(source, WrappedSource):
+        return ()
+    own = [*source.members] if isinstance(source, ScaledSource) else []
+    # The blocks of GGUF are decoded by the format's own source.
+    decoded = source.inner.encodings().keys() - source.encodings().keys()
+    return tuple(dict.fromkeys([*own, *sorted(decoded), *keys_of_numbers(source.inner)]))
 
 
 # --- What the model says

@@ -9,6 +9,7 @@ An entry may be plain in its source and not here: if its checksum is of another 
 which the engine compares. It is compared here.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ from shardvar.errors import InconsistentTensor, ReadError
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import named
-from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import Checksum
 
@@ -80,6 +81,17 @@ class JoinedSource(Source):
             stored.verify(origin)
         stored.source.read_into(stored.entries, origin, start, buffer)
 
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Return the files that the sources read."""
+        plain = np.flatnonzero(entries.plain)
+        found = [np.unique(entries.file[plain[entries.slices.nbytes[plain] > 0]])]
+        every = np.arange(len(entries))
+        for first, (stored, _, origins) in zip(
+            self.first_file, self._by_source(entries, every), strict=False
+        ):
+            found.append(first + stored.source.files_read(stored.entries.take(origins)))
+        return np.unique(np.concatenate(found))
+
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         """[rows] Return True for payloads that their source reads best in order."""
         found = np.zeros(len(rows), np.bool)
@@ -134,7 +146,7 @@ class JoinedSource(Source):
         return found
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
-        """Return the objects among keys, which must be the same in all sources.
+        """Return the objects among keys, which must be the same in all sources that have them.
 
         Objects with a value were compared by it, and come from the first source. None if no
         source's format has objects.
@@ -142,11 +154,12 @@ class JoinedSource(Source):
         found = [source.objects(keys, form) for source in self.sources]
         if all(each is None for each in found):
             return None
-        first, *others = [each or {} for each in found]
-        faulty = first.keys() & self.index.faults
-        unlike = sorted({key for key in faulty for each in others if each.get(key) != first[key]})
+        first, unlike = dict[str, bytes](), set[str]()
+        for key, value in (item for each in found for item in (each or {}).items()):
+            if first.setdefault(key, value) != value and key in self.index.faults:
+                unlike.add(key)
         if unlike:
-            cause = f"The sources hold different objects under {named(unlike)}."
+            cause = f"The sources hold different objects under {named(sorted(unlike))}."
             raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
         return first
 
@@ -173,3 +186,26 @@ class JoinedSource(Source):
             first, last = self.first_entry[number : number + 2].tolist()
             at = np.flatnonzero((first <= places) & (places < last))
             yield stored, at, places[at] - first
+
+
+def join_sources(directories: Sequence[Storage], sources: Sequence[Source]) -> JoinedSource:
+    """Return sources as one, with the entries of none of them: a caller has these.
+
+    ``directories`` have the files of each, in order.
+    """
+    stored = [
+        VerifiedRows(source, concatenate_entries(list(source.index.scan()))) for source in sources
+    ]
+    files = [[*source.index.files] for source in sources]
+    places = [
+        (storage, name) for storage, names in zip(directories, files, strict=True) for name in names
+    ]
+    no_entries = stored[0].entries.take(np.zeros(0, np.int64))
+    return JoinedSource(
+        stored,
+        np.cumsum([0, *map(len, files)]),
+        np.cumsum([0, *(len(each.entries) for each in stored)]),
+        places,
+        TableIndex(no_entries, [os.path.join(storage.path, name) for storage, name in places]),
+        next((source.crc for source in sources if source.crc is not None), None),
+    )

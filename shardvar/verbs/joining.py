@@ -15,7 +15,7 @@ read.
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_NAMED
+from shardvar.maps.ranks import split_rank
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import (
     EntryTable,
@@ -52,13 +53,14 @@ from shardvar.verbs.part_places import (
     firsts_of,
     places_of,
 )
+from shardvar.verbs.ranks import number_keys
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import matching, select_keys, such_as
 
 _OF_TOTAL = re.compile(r"(?<![0-9])([0-9]{1,6})[-_]?of[-_]?([0-9]{1,6})(?![0-9])")
 """A number and the number of all in a name: ``x-00001-of-00004``, ``rank_0_of_4``."""
-_RANK = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])")
-"""The number of a rank in a name, which count from 0: ``mp_rank_00``."""
+_RANK = re.compile(r"(?:rank[-_]?|consolidated\.)([0-9]{1,6})(?![0-9])")
+"""The number of a rank in a name, which count from 0: ``mp_rank_00``, ``consolidated.00``."""
 
 
 def open_sources(
@@ -76,9 +78,7 @@ def open_sources(
             "Give several, or leave out concat.",
         )
     check_globs(concat, "globs to axes")
-    _check_apart(found)
-    _check_set([each.path for each in found])
-    _check_beside([each.path for each in found])
+    _check_sources(found)
     with ExitStack() as stack:
         readers = [
             stack.enter_context(
@@ -98,9 +98,69 @@ def open_sources(
         _check_encodings(readers, kept)
         places = _places(readers, kept, concat)
         _check_copies(readers, places)
-        joined = _join(found, readers, places, objects)
+        full, taken = _taken_parts([_about(reader) for reader in readers], places)
+        joined = _join(found, readers, full, taken, objects)
         stack.pop_all()  # the joined source closes them
     return Reader(" + ".join(each.path for each in found), found[0].format.name, joined)
+
+
+def open_numbered(
+    found: Sequence[Location],
+    filter: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    *,
+    dequantize: bool | str,
+) -> Reader:
+    """Open several checkpoints as one, each with its number before its keys.
+
+    ``filter`` and ``exclude`` are of the keys without it. The path is the first one's, next to
+    which a map looks for ``config.json``.
+    """
+    _check_sources(found)
+    with ExitStack() as stack:
+        readers = [
+            number_keys(
+                stack.enter_context(
+                    Reader(each.path, each.format.name, each.open(dequantize=dequantize))
+                ),
+                rank,
+            )
+            for rank, each in enumerate(found)
+        ]
+        parts = [split_rank(key) or (0, key) for reader in readers for key in reader]
+        kept = select_keys(list(dict.fromkeys(name for _, name in parts)), filter, exclude)
+        shapes = [_shapes(reader, rank, kept) for rank, reader in enumerate(readers)]
+        joined = _join(
+            found,
+            readers,
+            {key: shape for each in shapes for key, shape in each.items()},
+            [{key: (0,) * len(shape) for key, shape in each.items()} for each in shapes],
+            {
+                key: error
+                for rank, reader in enumerate(readers)
+                for key, error in reader.faults.items()
+                if key.removeprefix(f"{rank}/") in kept
+            },
+        )
+        stack.pop_all()  # the joined source closes them
+    return Reader(found[0].path, found[0].format.name, joined)
+
+
+def _shapes(reader: Reader, rank: int, kept: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a rank whose names are kept."""
+    tensors = reader.entries().slices.tensors
+    return {
+        key: tensors.shape(row)
+        for row, key in enumerate(tensors.keys)
+        if key.removeprefix(f"{rank}/") in kept
+    }
+
+
+def _check_sources(found: Sequence[Location]) -> None:
+    """Raise ``ArgumentError`` if the sources are not all of a set, in order, each once."""
+    _check_apart(found)
+    _check_set([each.path for each in found])
+    _check_beside([each.path for each in found])
 
 
 def _check_apart(found: Sequence[Location]) -> None:
@@ -282,16 +342,19 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
 def _join(
     found: Sequence[Location],
     readers: Sequence[Reader],
-    places: Mapping[str, Sequence[Place]],
-    objects: Mapping[str, CheckpointError],
+    full: Mapping[str, tuple[int, ...]],
+    taken: Sequence[Mapping[str, tuple[int, ...]]],
+    faults: Mapping[str, CheckpointError],
 ) -> JoinedSource:
-    """The joined source."""
+    """Return the joined source: tensors of the shapes ``full``, and the parts of each source.
+
+    ``taken`` has the offsets of each source's parts in the tensors, by their keys.
+    """
     tables = [reader.entries() for reader in readers]
     first_file = np.cumsum([0, *(len(reader.index.files) for reader in readers)])
     first_entry = np.cumsum([0, *map(len, tables)])
     kinds = [reader.source.crc for reader in readers]
     crc = next((kind for kind in kinds if kind is not None), None)
-    full, taken = _taken_parts([_about(reader) for reader in readers], places)
     parts = []
     for number, table in enumerate(tables):
         # A checksum of another kind is compared by the joined source.
@@ -312,7 +375,7 @@ def _join(
         ),
         [os.path.join(storage.path, name) for storage, name in names],
         _metadata([reader.metadata for reader in readers]),
-        objects,
+        faults,
     )
     stored = [
         VerifiedRows(reader.source, table) for reader, table in zip(readers, tables, strict=True)

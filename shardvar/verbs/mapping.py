@@ -14,8 +14,10 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, MapError
 from shardvar.maps.fitting import Problem
 from shardvar.maps.map import Map, facts_of, fit_map
 from shardvar.maps.plan import MapPlan
+from shardvar.maps.ranks import reads_ranks
 from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
 from shardvar.storage.scratch import map_scratch
+from shardvar.verbs.ranks import check_left_out, number_ranks
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import new_names, select_keys
 
@@ -60,16 +62,29 @@ def map_and_report(
     given: Map,
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
+    ranks: int | None = None,
 ) -> tuple[Reader, Callable[[], MapReport]]:
-    """Return a reader as ``map_reader`` does, and what makes the report of the map."""
-    tensors, objects = facts_of(reader)
+    """Return a reader as ``map_reader`` does, and what makes the report of the map.
+
+    ``ranks`` is the number of sources that were joined by their ranks.
+    """
+    is_ranked, stored = reads_ranks(given.parsed), reader
+    keys = None
     if filter is not None or exclude is not None:
         keys = select_keys(reader.keys(), filter, exclude)
+    if is_ranked:
+        reader, given = number_ranks(reader, given, ranks)
+        if keys is not None and reader is not stored:
+            keys = {f"0/{key}" for key in keys}
+    tensors, objects = facts_of(reader)
+    if keys is not None:
         tensors = {key: facts for key, facts in tensors.items() if key in keys}
         objects = [key for key in objects if key in keys]
     found = fit_map(given, tensors, objects, reader.encodings, reader.path)
     if found.problems:
         raise _error(found.problems)
+    if is_ranked:
+        check_left_out(reader, given, {*tensors}, found.plan.left_out)
     made = _made(reader, found.plan, found.renamed)
     return made, lambda: map_report(given.parsed, found, tensors, len(objects))
 

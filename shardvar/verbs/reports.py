@@ -81,6 +81,10 @@ class WriteReport:
     left_out: tuple[str, ...] = ()
     """The keys that a reshard left out because the format cannot hold them, and only the program
     that wrote them needs them: the graph of objects of TensorFlow."""
+    dequantized: tuple[str, ...] = ()
+    """The keys of the source whose numbers were written in the place of quantised tensors."""
+    ranks: "tuple[WriteReport, ...]" = ()
+    """The report of each checkpoint, if a map makes one a rank."""
     dry_run: bool = False
     """True if nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)
@@ -104,8 +108,10 @@ class WriteReport:
             "exceeding": [asdict(each) for each in self.exceeding],
             "lost": [each.to_json() for each in self.lost],
             "left_out": list(self.left_out),
+            "dequantized": list(self.dequantized),
+            "ranks": [each.to_json() for each in self.ranks],
         }
-        fields = asdict(replace(self, planned=None, map=None))
+        fields = asdict(replace(self, planned=None, map=None, ranks=()))
         del fields["planned"]
         lists["map"] = None if self.map is None else self.map.to_json()
         return {"schema": SCHEMA, **fields, **lists, "num_files": self.num_files}

@@ -9,33 +9,34 @@ commit   the index last; a run that was killed is taken up by its generation, a 
          it would write
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
+from shardvar.maps.map import Map
+from shardvar.maps.ranks import reads_ranks
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.carried import find_objects, graph_left_out
-from shardvar.verbs.conversions import Conversions, stored_entries
-from shardvar.verbs.joining import open_sources
+from shardvar.verbs.conversions import Conversions
+from shardvar.verbs.generation import digest_of_reshard
+from shardvar.verbs.joining import open_numbered, open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
 from shardvar.verbs.mapping import MapLike, as_map, map_and_report
 from shardvar.verbs.part_places import Join
 from shardvar.verbs.problems import Damage
+from shardvar.verbs.ranks import is_by_rank, join_reports, path_of_rank, split_ranks
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import new_names, select_keys
 from shardvar.verbs.reports import WriteReport
@@ -85,7 +86,8 @@ def reshard(
     source : path_like or sequence of path_like
         The checkpoint to read, or several that become one. It is never changed.
     target : path_like
-        The checkpoint to write.
+        The checkpoint to write. If the map makes one checkpoint a rank, ``{rank}`` or ``{rank:02}``
+        in it is the number; a folder without it gets ``rank_0``, ``rank_1`` ...
     format : str, optional
         The format to write. By default the ending of ``target`` decides; without one it is the
         source's.
@@ -106,7 +108,8 @@ def reshard(
     map : Map, path_like or list of str, optional
         A map between model families, as ``sv.Map``: itself, its file, the name of a shipped one, or
         its rules. It sees the keys of ``source`` that ``filter`` and ``exclude`` take, and makes
-        the tensors that all other arguments see.
+        the tensors that all other arguments see. Rules with ``{rank}/`` before the key take the
+        sources by their number, and make the targets.
     concat : mapping of str to int or (Mesh, spec), optional
         For several sources: by globs of keys, the axis along which their parts follow each other,
         or a mesh and a spec, where source ``i`` has what device ``i`` holds. Copies must be the
@@ -168,26 +171,41 @@ def reshard(
     changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
-    found, goal = _find(source, target, format, keep_going)
-    if len(found) > 1 or concat:
-        opened = open_sources(found, concat or {}, filter, exclude, dequantize=dequantize)
-    else:
-        opened = open_found(found[0], dequantize=dequantize)
-    with opened as reader:
-        stamp = partial(_generation, found, reader)
+    found = _find_sources(source, keep_going)
+    by_rank = given is not None and is_by_rank(given, target)
+    goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
+    with _open(found, given, concat, filter, exclude, dequantize) as reader:
+        stamp, opened = partial(digest_of_reshard, found, reader), reader.source
         if given is not None:
             # Of several sources, the keys were chosen before they were joined.
-            chosen = (filter, exclude) if len(found) == 1 else ()
+            chosen = (filter, exclude, None) if len(found) == 1 else (None, None, len(found))
             reader, report_of_map = map_and_report(reader, given, *chosen)
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
-        report = _reshard(found, goal, reader, changes, plan, stamp, None if dry_run else move)
+        write = partial(
+            _reshard, found, changes=changes, plan=plan, stamp=stamp, move=None if dry_run else move
+        )
+        if by_rank:
+            # All is planned and checked before the first is written.
+            goals = (_find_goal(found, path_of_rank(target, rank), format) for rank in count())
+            writes = [write(*each) for each in zip(goals, split_ranks(reader), strict=False)]
+            report = join_reports(target, [each() for each in writes])
+        else:
+            report = write(goal, reader)()
+        if dequantize:
+            report = replace(report, dequantized=_dequantized(opened))
         return replace(report, map=report_of_map()) if dry_run and report_of_map else report
 
 
 _UNCHANGED = Conversions(None, None)
 """No tensor gets another dtype, and none is transposed."""
+
+
+def _dequantized(source: Source) -> tuple[str, ...]:
+    from shardvar.verbs.dequantization import keys_of_numbers
+
+    return keys_of_numbers(source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +238,8 @@ def _reshard(
     plan: Callable[..., WritePlan],
     stamp: Callable[[Source, WritePlan], str | None],
     move: Callable[..., WriteReport] | None,
-) -> WriteReport:
+) -> Callable[[], WriteReport]:
+    """Plan and check a write; return what carries it out, or only reports it without ``move``."""
     check_no_delta(found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
@@ -253,13 +272,18 @@ def _reshard(
         entries, metadata, untied = take_tensors(entries, others), replace(metadata, ties=ties), ()
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
     generation = stamp(payloads, work)
-    if move is None:
-        return replace(preview(work, generation), lost=lost, untied=untied, left_out=left_out)
-    # Check, before a directory is made; a write checks again under its lock. Move and commit.
-    check_may_write(work)
-    for error in reader.source.storage_errors(kept - gone).values():
-        raise error
-    return replace(move(work, payloads, generation), lost=lost, untied=untied, left_out=left_out)
+    # Check, before a directory is made; a write checks again under its lock.
+    if move is not None:
+        check_may_write(work)
+        for error in reader.source.storage_errors(kept - gone).values():
+            raise error
+
+    def write() -> WriteReport:
+        # Move and commit.
+        made = preview(work, generation) if move is None else move(work, payloads, generation)
+        return replace(made, lost=lost, untied=untied, left_out=left_out)
+
+    return write
 
 
 def _keeps_ties(goal: Location, changes: Changes) -> bool:
@@ -287,18 +311,32 @@ def _move(
         raise UnsupportedError(
             cause, "Leave the executor out, or give a policy that only assigns slices to files."
         )
-    if len(found) > 1:
-        raise UnsupportedError(
-            "Workers cannot join several sources.", "Leave the executor out, or join them first."
-        )
-    runner = runner_of(executor, Opening(found[0], dequantize), source, progress)
+    opening = Opening(found[0], dequantize, tuple(found[1:]))
+    runner = runner_of(executor, opening, source, progress)
     return carry_out(work, source, generation, progress, runner)
 
 
-def _find(
-    source: Path | Sequence[Path], target: Path, format: str | None, keep_going: bool
-) -> tuple[list[Location], Location]:
-    """The locations of sources and target, which must not be the same."""
+def _open(
+    found: Sequence[Location],
+    given: Map | None,
+    concat: Mapping[str, Join] | None,
+    filter: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    dequantize: bool | str,
+) -> Reader:
+    """Open the sources: one, or several that ``concat`` or the ranks of a map join."""
+    if len(found) == 1 and not concat:
+        return open_found(found[0], dequantize=dequantize)
+    if given is None or not reads_ranks(given.parsed):
+        return open_sources(found, concat or {}, filter, exclude, dequantize=dequantize)
+    if concat:
+        cause = "Both the map, by ranks, and concat join the sources."
+        raise ArgumentError(cause, "Leave concat (--concat) out.")
+    return open_numbered(found, filter, exclude, dequantize=dequantize)
+
+
+def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Location]:
+    """The locations of sources."""
     given: Any = source
     is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
     sources: list[Path] = [given] if is_one else list(given)
@@ -312,6 +350,11 @@ def _find(
     found = list(map(find_checkpoint, sources))
     for each in found:
         check_not_a_part(each.format, each.storage, each.name, is_alone=len(found) == 1)
+    return found
+
+
+def _find_goal(found: Sequence[Location], target: Path, format: str | None) -> Location:
+    """The location of a target, which must not be a source."""
     goal = find_target(target, format, otherwise=found[0].format.name)
     for each in found:
         if is_same(each, goal):
@@ -322,7 +365,7 @@ def _find(
             raise ArgumentError(
                 f"{goal.path} is a folder of the source {each.path}.", "Choose another target."
             )
-    return found, goal
+    return goal
 
 
 class _Chosen(NamedTuple):
@@ -400,43 +443,3 @@ def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
             leave = " Or leave them out with exclude= (--exclude)."
         raise type(error)(cause, error.remedy + leave).in_file(error.file)
     return take_tensors(reader.entries(), kept - objects)
-
-
-def _generation(
-    found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan
-) -> str | None:
-    """A digest of the source as it is now, the plan and the writer: the same reshard again has the
-    same.
-
-    None where the plan does not say all that is written.
-    """
-    if not work.may_resume:
-        return None
-    # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
-    # they are stored in.
-    stored, made = work.entries, b""
-    if payloads is not reader.source:
-        stored, made = stored_entries(payloads, work.entries)
-    named = " ".join(map("{0.path} {0.format.name}".format, found))
-    digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
-    digest.update(
-        repr((work.assignment.num_files, work.metadata, made)).encode("utf-8", "surrogateescape")
-    )
-    joined, files = reader.source.places, reader.index.files
-    for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
-        storage, name = joined[number] if joined else (found[0].storage, files[number])
-        file = open_below(storage, name)
-        try:
-            digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
-        finally:
-            file.close()
-    columns = [stored.file, stored.start, stored.checksum, work.assignment.file]
-    for slices in (work.assignment.slices, stored.slices):
-        # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
-        digest.update("\0".join(slices.tensors.keys).encode("utf-8", "surrogateescape"))
-        columns += [slices.tensors.codes, slices.tensor, slices.offset, slices.shape, slices.nbytes]
-    for column in columns:
-        digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
-    # 64 bits keep names short, and two writes into one directory do not get the same ones by
-    # chance.
-    return digest.hexdigest()[:16]

@@ -13,7 +13,7 @@ from spec_tests.helpers.way_counts import WAYS, Function, listing, warm_way
 FILES_AND_FUNCTIONS = {
     "save": (37, 251),
     "load": (28, 185),
-    "reshard": (42, 369),
+    "reshard": (43, 374),
     "save as torch": (38, 287),
     "verify": (29, 181),
     "diff": (35, 236),

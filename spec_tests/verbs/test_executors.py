@@ -320,7 +320,7 @@ def test_a_cluster_without_shardvar_is_said_to_be_that(error: Exception, source:
 def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
     source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "_stamp", lambda opening, name: os.urandom(4).hex())
+    monkeypatch.setattr(executors, "_stamp", lambda *_: os.urandom(4).hex())
     with pytest.raises(
         CorruptCheckpoint, match=r"source\.svdata-.* is another file here, .*or was replaced"
     ):
@@ -409,13 +409,20 @@ def test_a_transpose_of_what_a_map_makes_is_sent(
     assert sv.diff(source, tmp_path / "mapped", map=rules, executor=workers).equal
 
 
-def test_a_join_is_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
-    sv.save(tmp_path / "other", MODEL)
-    with pytest.raises(UnsupportedError, match="Workers cannot join several sources"):
-        sv.reshard(
-            [source, tmp_path / "other"], tmp_path / "out", concat={"w0": 0}, executor=threads
-        )
-    assert not list(tmp_path.glob("out*"))
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_a_join_is_written_by_workers(
+    source: Path, tmp_path: Path, threads: Executor, dtype: str | None
+) -> None:
+    """Also with checksums of two kinds, with parts, and with casts."""
+    rows = {key: np.flip(array) if key == "w0" else array for key, array in MODEL.items()}
+    sv.save(tmp_path / "other", rows, format="tensorflow", partition=2)
+    options = {"concat": {"w0": 0}, "cast": dtype and {"w0": dtype}, "policy": BalancedPolicy(3)}
+    for name, executor in (("here", None), ("there", threads)):
+        sources = [source, tmp_path / "other"]
+        sv.reshard(sources, tmp_path / name, executor=executor, **options)
+    assert sv.diff(tmp_path / "here", tmp_path / "there").num_equal == len(MODEL)
+    joined = sv.load(tmp_path / "there")["w0"]
+    assert np.array_equal(joined, np.concatenate([MODEL["w0"], rows["w0"]]))
 
 
 def test_a_target_that_exists_is_refused_before_a_task_is_sent(

@@ -274,6 +274,33 @@ def test_objects_that_differ_are_refused(
     sv.reshard(paths, tmp_path / "out", format="torch", concat={"w": 0}, exclude="args")
 
 
+@pytest.mark.parametrize("value", [8, Fraction(1, 3)], ids=["plain", "of a class"])
+def test_objects_of_ranks_are_renamed_or_left_out(
+    value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may differ, since each has a key of its own."""
+    paths = [tmp_path / "r0", tmp_path / "r1"]
+    for path, each in zip(paths, (7, value), strict=True):
+        save_with_object(path, each, monkeypatch)
+    rows = "{rank}/w[v h] -> w[(rank v) h]"
+    sv.reshard(paths, tmp_path / "all", format="torch", map=[rows, "{rank}/args -> args.{rank}"])
+    first = ["{rank}/args @ rank=0 -> args", "1/args -> nothing"]
+    sv.reshard(paths, tmp_path / "one", format="torch", map=[rows, *first])
+    objects = []
+    for path, key in (
+        (paths[0], "args"),
+        (paths[1], "args"),
+        (tmp_path / "all", "args.0"),
+        (tmp_path / "all", "args.1"),
+        (tmp_path / "one", "args"),
+    ):
+        with sv.open_checkpoint(path) as reader:
+            (octets,) = (reader.source.objects({key}, "torch") or {}).values()
+            objects.append(octets)
+            assert len(reader) == (3 if path.name == "all" else 2)
+    assert objects[2:] == [*objects[:2], objects[0]] and objects[0] != objects[1]
+
+
 def test_blocks_of_other_encodings_are_not_joined(tmp_path: Path) -> None:
     """Two encodings may have blocks of one size, whose bytes then mean other numbers."""
     octets = (GOLDEN / "gguf" / "every_type" / "m.gguf").read_bytes()

@@ -57,6 +57,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
 from shardvar.storage.requests import first_line
 from shardvar.storage.scratch import map_scratch
+from shardvar.verbs.joined_source import join_sources
 from shardvar.verbs.locate import Location
 
 _AHEAD = 1024
@@ -93,10 +94,20 @@ class Opening:
     """The checkpoint."""
     dequantize: bool | str = False
     """True, or a dtype, to read numbers in the place of quantised tensors."""
+    others: tuple[Location, ...] = ()
+    """The checkpoints that are joined to it, in order."""
     call: str = field(default_factory=lambda: secrets.token_hex(8))
     """A token of the call: a worker does not reuse what it opened for an earlier one."""
     caller: int = field(default_factory=os.getpid)
     """The process that makes the call."""
+
+    def open(self) -> Source:
+        """Open the checkpoint, with the others as one."""
+        found = (self.found, *self.others)
+        sources = [each.open(dequantize=self.dequantize) for each in found]
+        return (
+            join_sources([each.storage for each in found], sources) if self.others else sources[0]
+        )
 
 
 def check_executor(executor: Any) -> None:
@@ -271,13 +282,12 @@ class Payloads:
     @classmethod
     def of(cls, opening: Opening, source: Source, entries: EntryTable) -> Self:
         """Return the payloads of some entries of a source, without the checksums of others."""
-        names, entries = source.index.files, shrink_entries(entries, np.arange(len(entries)))
+        entries = shrink_entries(entries, np.arange(len(entries)))
+        files = {
+            file: (source.index.files[file], _stamp(opening, source, file))
+            for file in source.files_read(entries).tolist()
+        }
         parts = map_parts(source, entries)
-        tables = [entries, *(part.stored for part in parts)]
-        used = np.unique(
-            np.concatenate([table.file[table.slices.nbytes > 0] for table in tables])
-        ).tolist()
-        files = {file: (names[file], _stamp(opening, names[file])) for file in used}
         return cls(opening, parts[0].entries if parts else entries, files, parts)
 
     @contextmanager
@@ -291,7 +301,7 @@ class Payloads:
             for file, (name, stamp) in self.files.items():
                 if (
                     list(source.index.files[file : file + 1]) != [name]
-                    or _stamp(self.opening, name) != stamp
+                    or _stamp(self.opening, source, file) != stamp
                 ):
                     cause = (
                         f"{name} of {self.opening.found.path} is another file here, on "
@@ -323,10 +333,14 @@ def portions(nbytes: Ints) -> Iterator[Ints]:
         yield np.arange(first, len(nbytes))
 
 
-def _stamp(opening: Opening, name: str) -> str:
+def _stamp(opening: Opening, source: Source, number: int) -> str:
     """The stamp of a file; empty if it cannot be opened, which the reading task reports."""
+    places = source.places
+    storage, name = (
+        places[number] if places else (opening.found.storage, source.index.files[number])
+    )
     try:
-        file = open_below(opening.found.storage, name)
+        file = open_below(storage, name)
     except (CheckpointError, StorageError):
         return ""
     file.close()
@@ -404,7 +418,7 @@ def _open(opening: Opening) -> Source:
         source = _sources.get(opening)
         if source is None:
             try:
-                source = _sources[opening] = opening.found.open(dequantize=opening.dequantize)
+                source = _sources[opening] = opening.open()
             except (MissingFile, CheckpointNotFound) as error:
                 cause = (
                     f"A worker on {platform.node()} does not see {opening.found.path} as the "

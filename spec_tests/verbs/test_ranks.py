@@ -1,0 +1,301 @@
+"""Several checkpoints that a map joins by their ranks, and several that it makes."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, InconsistentTensor, MapError, ShardvarError
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
+
+FORMATS = ["shardvar", "tensorflow", "safetensors", "npz", "zarr", "torch", "pt"]
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+JOIN = (
+    "{rank}/layers.{l}.rows[v h] -> h.{l}.rows[(rank v) h]",
+    "{rank}/layers.{l}.columns[o i] -> h.{l}.columns[o (rank i)]",
+    "{rank}/layers.{l}.experts[e o] -> h.{l}.expert.{(rank e)}[o]",
+    "{rank}/norm[h] @ rank=0 -> norm[h]",
+    "{rank}/norm[h] @ rank=1: -> nothing",
+)
+SPLIT = (
+    "h.{l}.rows[(rank v) h] -> {rank}/layers.{l}.rows[v h]",
+    "h.{l}.columns[o (rank i)] -> {rank}/layers.{l}.columns[o i]",
+    "h.{l}.expert.{(rank e)}[o] -> {rank}/layers.{l}.experts[e o]",
+    "also norm[h] -> {rank}/norm[h]",
+)
+
+
+def ranks_of(count: int, layers: int, rows: int = 2) -> list[Arrays]:
+    numbers = np.random.default_rng(count)
+    norm = numbers.random(3, np.float32)
+    return [
+        {"norm": norm}
+        | {
+            f"layers.{number}.{name}": numbers.random((rows, 3), np.float32)
+            for number in range(layers)
+            for name in ("rows", "columns", "experts")
+        }
+        for _ in range(count)
+    ]
+
+
+def joined(ranks: list[Arrays]) -> Arrays:
+    found: Arrays = {"norm": ranks[0]["norm"]}
+    for key in ranks[0]:
+        _, number, name = (*key.split("."), "", "")[:3]
+        parts = [each[key] for each in ranks]
+        if name == "experts":
+            rows = np.concatenate(parts)
+            found |= {f"h.{number}.expert.{row}": array for row, array in enumerate(rows)}
+        elif name:
+            found[f"h.{number}.{name}"] = np.concatenate(parts, axis=int(name == "columns"))
+    return found
+
+
+def same(found: Arrays, expected: Arrays) -> bool:
+    return {key: (a.shape, a.tobytes()) for key, a in found.items()} == {
+        key: (a.shape, np.ascontiguousarray(a).tobytes()) for key, a in expected.items()
+    }
+
+
+def saved(folder: Path, ranks: list[Arrays], form: str = "shardvar", cut: Any = None) -> list[Path]:
+    paths = [folder / f"source-{number}" for number in range(len(ranks))]
+    for path, arrays in zip(paths, ranks, strict=True):
+        sv.save(path, arrays, format=form, partition=cut if form == "shardvar" else None)
+    return paths
+
+
+def told(kind: type[ShardvarError], call: Callable[[], object]) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+@settings(max_examples=60 if EXHAUSTIVE else 12)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 2),
+    st.sampled_from(FORMATS),
+    st.sampled_from(FORMATS),
+    st.integers(1, 2),
+    st.booleans(),
+)
+def test_ranks_and_one_and_ranks_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    count: int,
+    layers: int,
+    form: str,
+    other: str,
+    cut: int,
+    are_sent: bool,
+) -> None:
+    folder, ranks = tmp_path_factory.mktemp("ranks"), ranks_of(count, layers)
+    sources = saved(folder, ranks, form, cut)
+    with ThreadPoolExecutor(1) as threads:
+        executor = threads if are_sent else None
+        sv.reshard(sources, folder / "one", format=other, map=JOIN, executor=executor)
+        assert same(sv.load(folder / "one"), joined(ranks))
+        split = sv.Map(SPLIT, sizes={"rank": count})
+        report = sv.reshard(
+            folder / "one", folder / "again-{rank:02}", format=form, map=split, executor=executor
+        )
+    for number, arrays in enumerate(ranks):
+        assert same(sv.load(folder / f"again-0{number}"), arrays)
+    assert report.num_tensors == sum(map(len, ranks)) and len(report.ranks) == count
+
+
+def test_a_folder_has_the_checkpoint_of_each_rank(tmp_path: Path) -> None:
+    """Under names that a later join takes for the numbers of ranks."""
+    ranks = ranks_of(2, 1)
+    sv.save(tmp_path / "one", joined(ranks))
+    split = sv.Map(SPLIT, sizes={"rank": 2})
+    options = {"map": split, "format": "safetensors"}
+    planned = sv.reshard(tmp_path / "one", tmp_path / "out", dry_run=True, **options)
+    assert not (tmp_path / "out").exists() and planned.dry_run and planned.map is not None
+    written = sv.reshard(tmp_path / "one", tmp_path / "out", **options)
+    paths = [str(tmp_path / "out" / f"rank_{number}.safetensors") for number in range(2)]
+    assert sorted(map(str, (tmp_path / "out").iterdir())) == paths
+    assert [each.nbytes for each in written.ranks] == [each.nbytes for each in planned.ranks]
+    assert [each["nbytes"] for each in written.to_json()["ranks"]] == [
+        sum(array.nbytes for array in each.values()) for each in ranks
+    ]
+    sv.reshard(paths, tmp_path / "back", map=JOIN)
+    assert same(sv.load(tmp_path / "back"), joined(ranks))
+    said = told(ArgumentError, lambda: sv.reshard([paths[1], paths[0]], tmp_path / "x", map=JOIN))
+    assert "The numbers in the names are not in order: 1, 0." in said
+
+
+def test_nothing_is_written_if_one_of_the_targets_exists(tmp_path: Path) -> None:
+    sv.save(tmp_path / "one", joined(ranks_of(2, 1)))
+    sv.save(tmp_path / "out-1", {"x": np.arange(2)})
+    split = sv.Map(SPLIT, sizes={"rank": 2})
+    said = told(
+        ShardvarError, lambda: sv.reshard(tmp_path / "one", tmp_path / "out-{rank}", map=split)
+    )
+    assert f"{tmp_path / 'out-1'} exists" in said and not list(tmp_path.glob("out-0*"))
+    sv.reshard(tmp_path / "one", tmp_path / "out-{rank}", map=split, force=True)
+    assert sv.load(tmp_path / "out-1").keys() == ranks_of(2, 1)[1].keys()
+
+
+@pytest.mark.parametrize("lacking", [0, 1, 2])
+def test_a_tensor_that_a_rank_lacks_is_named(tmp_path: Path, lacking: int) -> None:
+    """Also of the last rank, without which the others would make a smaller tensor."""
+    ranks = ranks_of(3, 2)
+    del ranks[lacking]["layers.1.rows"]
+    said = told(MapError, lambda: sv.reshard(saved(tmp_path, ranks), tmp_path / "out", map=JOIN))
+    assert "'h.1.rows'" in said and f"has rank = {lacking}" in said and "rule 1" in said
+
+
+def test_the_number_of_sources_is_the_size_of_the_rank(tmp_path: Path) -> None:
+    sources = saved(tmp_path, ranks_of(3, 1))
+    wrong = sv.Map(JOIN, sizes={"rank": 4})
+    said = told(MapError, lambda: sv.reshard(sources, tmp_path / "out", map=wrong))
+    assert "The map has rank = 4, and there are 3 sources." in said
+
+
+def test_two_indices_may_make_the_rank(tmp_path: Path) -> None:
+    """Stages of a pipeline, each cut in two: layers are counted over the stages."""
+    ranks = ranks_of(4, 2)
+    for stage in (0, 2):
+        ranks[stage + 1] = {**ranks[stage + 1], "norm": ranks[stage]["norm"]}
+    ranks[2]["norm"] = ranks[3]["norm"] = ranks[0]["norm"] + 1
+    rules = [
+        "{(stage tensor)}/layers.{l}.rows[v h] -> h.{(stage l)}[(tensor v) h]",
+        "{(stage tensor)}/norm[h] @ tensor=0 -> norm.{stage}[h]",
+        "{(stage tensor)}/norm[h] @ tensor=1: -> nothing",
+    ]
+    given_map = sv.Map(rules, sizes={"tensor": 2})
+    sources = saved(
+        tmp_path, [{k: a for k, a in r.items() if "rows" in k or k == "norm"} for r in ranks]
+    )
+    sv.reshard(sources, tmp_path / "out", map=given_map)
+    found = sv.load(tmp_path / "out")
+    assert same(
+        found,
+        {
+            f"h.{2 * stage + layer}": np.concatenate(
+                [ranks[2 * stage + t][f"layers.{layer}.rows"] for t in range(2)]
+            )
+            for stage in range(2)
+            for layer in range(2)
+        }
+        | {f"norm.{stage}": ranks[2 * stage]["norm"] for stage in range(2)},
+    )
+    # A copy is one of its own stage.
+    sv.save(sources[3], {**sv.load(sources[3]), "norm": ranks[0]["norm"]}, force=True)
+    said = told(InconsistentTensor, lambda: sv.reshard(sources, tmp_path / "x", map=given_map))
+    assert "'3/norm' as a copy of '2/norm'" in said
+
+
+def test_copies_are_compared_before_they_are_left_out(tmp_path: Path) -> None:
+    ranks = ranks_of(3, 1)
+    ranks[2]["norm"] = ranks[2]["norm"].copy()
+    ranks[2]["norm"][1] = np.nextafter(ranks[2]["norm"][1], np.float32(2))
+    sources = saved(tmp_path, ranks)
+    said = told(InconsistentTensor, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN))
+    assert "Rule 5" in said and "'2/norm' as a copy of '0/norm'" in said and "first at [1]" in said
+    assert not list(tmp_path.glob("out*"))
+    rules = [*JOIN[:4], "1/norm -> nothing", "2/norm -> nothing"]
+    sv.reshard(sources, tmp_path / "out", map=rules)
+    assert np.array_equal(sv.load(tmp_path / "out")["norm"], ranks[0]["norm"])
+
+
+@pytest.mark.parametrize("other", [np.zeros(4, np.float32), np.zeros(3, np.float64)])
+def test_a_copy_of_another_shape_or_dtype_is_refused(
+    tmp_path: Path, other: np.ndarray[Any, Any]
+) -> None:
+    ranks = ranks_of(2, 1)
+    ranks[0]["norm"], ranks[1]["norm"] = np.zeros(3, np.float32), other
+    sources = saved(tmp_path, ranks)
+    said = told(InconsistentTensor, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN))
+    assert "'1/norm' as a copy of '0/norm'" in said and "dtype or shape" in said
+
+
+def test_one_checkpoint_is_rank_0_unless_its_keys_have_numbers(tmp_path: Path) -> None:
+    (rank,) = ranks_of(1, 2)
+    sv.save(tmp_path / "rank", rank)
+    assert same(sv.load(tmp_path / "rank", map=JOIN), joined([rank]))
+    with sv.open_checkpoint(tmp_path / "rank") as reader:
+        assert sv.Map(JOIN).check(reader).ok
+    ranks = ranks_of(2, 2)
+    every = {f"{number}/{key}": a for number, each in enumerate(ranks) for key, a in each.items()}
+    sv.save(tmp_path / "every", every)
+    assert same(sv.load(tmp_path / "every", map=JOIN), joined(ranks))
+    split = sv.Map(SPLIT, sizes={"rank": 2})
+    sv.save(tmp_path / "one", joined(ranks))
+    assert same(sv.load(tmp_path / "one", map=split), every)
+    assert sv.diff(tmp_path / "one", tmp_path / "every", map=split).num_equal == len(every)
+
+
+def test_globs_are_of_the_keys_of_the_sources(tmp_path: Path) -> None:
+    ranks = ranks_of(2, 1)
+    sources = saved(tmp_path, [{**each, "rope": np.arange(3)} for each in ranks])
+    said = told(MapError, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN))
+    assert "'0/rope' is matched by no rule" in said
+    sv.reshard(sources, tmp_path / "out", map=JOIN, exclude="rope")
+    assert same(sv.load(tmp_path / "out"), joined(ranks))
+    sv.reshard(sources, tmp_path / "some", map=JOIN, filter=["*rows", "norm"])
+    assert sorted(sv.load(tmp_path / "some")) == ["h.0.rows", "norm"]
+
+
+@pytest.mark.parametrize(
+    ("target", "rules", "said"),
+    [
+        (
+            "out.safetensors",
+            SPLIT,
+            "is the path of one file, and the map makes one checkpoint a rank",
+        ),
+        ("out-{rank:x}", SPLIT, "has a {rank} that is not the place of a number"),
+        ("out-{rank}", ["{x:**} -> {x:**}"], "no rule of the map makes keys '{rank}/...'"),
+        ("out", [*SPLIT[:3], "norm -> norm"], "makes 'norm', which is in no checkpoint of a rank"),
+        ("out", [*SPLIT[:3], "norm[h] -> {rank}/norm[h]"], "or write 'also' before the rule"),
+        ("out", [*SPLIT[:3], "also norm[h] -> {n}/norm[h]"], "The size of n in"),
+    ],
+)
+def test_a_wrong_target_is_refused(
+    tmp_path: Path, target: str, rules: list[str], said: str
+) -> None:
+    sv.save(tmp_path / "one", joined(ranks_of(2, 1)))
+
+    def reshard() -> object:
+        given_map = sv.Map(rules, sizes={"rank": 2} if rules[0] == SPLIT[0] else None)
+        return sv.reshard(tmp_path / "one", tmp_path / target, map=given_map)
+
+    assert said in told(ShardvarError, reshard)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_rank_that_is_not_made_is_refused(tmp_path: Path) -> None:
+    sv.save(tmp_path / "one", {"a": np.arange(3), "b": np.arange(2)})
+    rules = ["a -> 0/a", "b[(r h)] -> {r + 2}/b[h]"]
+    given_map = sv.Map(rules, sizes={"r": 2})
+    said = told(MapError, lambda: sv.reshard(tmp_path / "one", tmp_path / "out", map=given_map))
+    assert "makes no tensor of rank 1" in said
+
+
+def test_a_map_and_concat_do_not_both_join(tmp_path: Path) -> None:
+    sources = saved(tmp_path, ranks_of(2, 1))
+    said = told(
+        ArgumentError, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN, concat={"*": 0})
+    )
+    assert "Both the map, by ranks, and concat join the sources." in said
+
+
+def test_files_of_meta_that_are_missing_are_named(tmp_path: Path) -> None:
+    paths = [tmp_path / f"consolidated.0{number}.pth" for number in range(3)]
+    for path, arrays in zip(paths, ranks_of(3, 1), strict=True):
+        sv.save(path, arrays)
+    said = told(ArgumentError, lambda: sv.reshard(paths[:2], tmp_path / "out", map=JOIN))
+    assert "were not given: 2" in said
+    said = told(ArgumentError, lambda: sv.reshard(paths[::2], tmp_path / "out", map=JOIN))
+    assert "of 2 of 3 sources" in said
+    sv.reshard(paths, tmp_path / "out.safetensors", map=JOIN)
+    assert same(sv.load(tmp_path / "out.safetensors"), joined(ranks_of(3, 1)))

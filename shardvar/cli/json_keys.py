@@ -228,6 +228,8 @@ KEYS: dict[str, dict[str, str]] = {
         ".reused_files": "files that an interrupted run had finished",
         **_problems(".lost", "tensors that --keep-going left out: a list of objects"),
         ".left_out": "keys that the format cannot hold and only their writer reads",
+        ".dequantized": "with --dequantize: the keys of SRC that became numbers",
+        ".ranks": "of a map that makes one checkpoint a rank: such an object for each",
         ".map": "with --dry-run and a map: what it would do; else null",
         ".map.rules": "a list of objects, one a rule",
         ".map.rules[].rule": "the rule",

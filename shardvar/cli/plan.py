@@ -22,7 +22,8 @@ def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
     with ExitStack() as stack:
         tables = [stack.enter_context(open_checkpoint(path)).entries() for path in sources]
         now = _column(tables, [size for table in tables for size in _file_nbytes(table)])
-    then = _column([] if report.planned is None else [report.planned], report.file_nbytes)
+    planned = [each.planned for each in report.ranks or (report,) if each.planned is not None]
+    then = _column(planned, report.file_nbytes)
     print()
     print_table(("", "source", "target"), list(zip(_ROWS, now, then, strict=True)))
     print()

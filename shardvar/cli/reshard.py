@@ -69,11 +69,16 @@ def execute(arguments: Namespace) -> int:
         raise type(error)(
             error.cause, f"{error.remedy} Or save all other tensors: --keep-going."
         ) from error
-    verified = (
-        verify_with_progress(_written(report)) if arguments.verify and not report.dry_run else None
-    )
+    if arguments.html and report.ranks:
+        cause = f"--html shows one checkpoint, and the map makes {len(report.ranks)}."
+        raise ArgumentError(cause, "Leave --html out: the preview in text has all of them.")
+    verified = [
+        verify_with_progress(_written(each))
+        for each in (report.ranks or (report,) if arguments.verify and not report.dry_run else ())
+    ]
     if arguments.json:
-        print_json(report.to_json() | {"verified": verified and verified.ok})
+        is_right = all(each.ok for each in verified) if verified else None
+        print_json(report.to_json() | {"verified": is_right})
     else:
         cast = Conversions(parse_casts(arguments.cast or ()), None)
         note_dequantized(arguments.source, cast.dtype_of_numbers(arguments.dequantize))
@@ -84,7 +89,7 @@ def execute(arguments: Namespace) -> int:
         write_plan_page(arguments.html, drawn, arguments.source, _command(arguments.words))
         note(f"wrote {short_path(arguments.html)}")
         show_link(arguments.html)
-    code = 0 if verified is None else code_of_report(verified)
+    code = next(filter(None, map(code_of_report, verified)), 0)
     return code or (_LOST if report.lost else 0)
 
 
@@ -217,7 +222,7 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
 
 
 def _print_report(
-    report: WriteReport, sources: Sequence[str], verified: VerifyReport | None, verbose: bool
+    report: WriteReport, sources: Sequence[str], verified: Sequence[VerifyReport], verbose: bool
 ) -> None:
     done = "would write" if report.dry_run else "wrote"
     what = human_tensors(report.num_tensors, report.num_slices)
@@ -227,6 +232,9 @@ def _print_report(
         say(line)
     else:
         answer("bad" if report.lost else "good", line, done)
+    for each in report.ranks:
+        size = f"{count(each.num_tensors, 'tensor')}, {human_size(each.nbytes)}"
+        say(f"  {short_path(_file(each))}: {size}")
     if verbose:
         say(f"policy: {one_line(report.description)}")
     if sys.stdout.isatty() and report.lost:
@@ -250,5 +258,5 @@ def _print_report(
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:
         print_plan(report, sources)
-    if verified is not None:
-        print_report(verified)
+    for found in verified:
+        print_report(found)

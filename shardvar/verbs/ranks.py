@@ -215,5 +215,6 @@ def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport])
         name: sum(getattr(each, name) for each in reports) for name in numbers
     }
     columns |= {name: sum((getattr(each, name) for each in reports), ()) for name in lists}
+    columns["planned"] = None
     columns["peak_nbytes"] = max(each.peak_nbytes for each in reports)
     return replace(reports[0], path=os.fsdecode(target), ranks=tuple(reports), **columns)

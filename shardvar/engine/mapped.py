@@ -125,13 +125,12 @@ class MappedSource(WrappedSource):
 
     def files_read(self, entries: EntryTable) -> Ints:
         """Return the files of the stored payloads that targets are made of."""
-        used = set[int]()
-        for number in entries.start[~entries.plain].tolist():
-            origin = int(self.recipes.origin[number])
-            used.update(self.recipes.copied[number].used if origin < 0 else (origin,))
-        rows = np.array(sorted(used), np.int64)
+        numbers = entries.start[~entries.plain]
+        origins = self.recipes.origin[numbers]
+        copied = (self.recipes.copied[each].used for each in numbers[origins < 0].tolist())
+        rows = np.unique([*origins[origins >= 0].tolist(), *chain.from_iterable(copied)])
         plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
-        return np.union1d(plain, self.inner.files_read(self.stored.take(rows)))
+        return np.union1d(plain, self.inner.files_read(self.stored.take(rows.astype(np.int64))))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         """[rows] Return True for payloads that are best read in order.
@@ -373,11 +372,8 @@ class MappedSource(WrappedSource):
         tensors = self.index.entries.slices.tensors
         # A plain object is listed as a tensor, of text or of bytes, and a map only renames it.
         plain = {key for row, key in enumerate(tensors.keys) if is_whole(tensors.dtype(row))}
-        pairs = [
-            (self._sources(key)[0] if key in plain else self.renamed.get(key, key), key)
-            for key in keys
-            if key in plain or not self._sources(key)
-        ]
+        asked = [key for key in keys if key in plain or not self._sources(key)]
+        pairs = [((*self._sources(key), self.renamed.get(key, key))[0], key) for key in asked]
         found = self.inner.objects([old for old, _ in pairs], form)
         return None if found is None else {new: found[old] for old, new in pairs if old in found}
 

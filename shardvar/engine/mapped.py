@@ -30,7 +30,6 @@ from shardvar.engine.map_entries import DraftEntries, Recipe, Recipes, renamed_e
 from shardvar.engine.panels import PanelPart, Panels, bands_of, is_sparse
 from shardvar.engine.pool import bytes_of
 from shardvar.engine.strides import Strided
-from shardvar.engine.subtasks import shrink_entries
 from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import ReadError
 from shardvar.formats.protocol import Source
@@ -94,32 +93,6 @@ class MappedSource(WrappedSource):
         for number, recipe in sorted(self.recipes.copied.items()):
             digest.update(repr((number, recipe)).encode("utf-8", "surrogateescape"))
         return digest.digest()
-
-    def part(self, entries: EntryTable) -> "MapPart":
-        """Return the part of the map that some entries need, for another process."""
-        at = np.flatnonzero(~entries.plain)
-        numbers = entries.start[at]
-        origin = self.recipes.origin[numbers]
-        copied = {
-            new: self.recipes.copied[number]
-            for new, number in enumerate(numbers.tolist())
-            if origin[new] < 0
-        }
-        used = {*origin[origin >= 0].tolist()}.union(*(each.used for each in copied.values()))
-        rows = np.array(sorted(used), np.int64)
-        new_row = dict(zip(rows.tolist(), range(len(rows)), strict=True)).__getitem__
-        moved = {
-            number: replace(
-                recipe,
-                rows=tuple(map(new_row, recipe.rows)),
-                factors=tuple(map(new_row, recipe.factors)),
-            )
-            for number, recipe in copied.items()
-        }
-        start = entries.start.copy()
-        start[at] = np.arange(len(at))
-        recipes = Recipes(np.where(origin >= 0, np.searchsorted(rows, origin), -1), moved)
-        return MapPart(shrink_entries(self.stored, rows), recipes, replace(entries, start=start))
 
     # Reading.
 
@@ -376,40 +349,6 @@ class MappedSource(WrappedSource):
         pairs = [((*self._sources(key), self.renamed.get(key, key))[0], key) for key in asked]
         found = self.inner.objects([old for old, _ in pairs], form)
         return None if found is None else {new: found[old] for old, new in pairs if old in found}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MapPart:
-    """A part of a map, as a value that can be pickled."""
-
-    stored: EntryTable
-    """The stored entries that it copies."""
-    recipes: Recipes
-    """The ways to make entries."""
-    entries: EntryTable
-    """The entries of targets."""
-
-    def source(self, inner: Source, map_scratch: Scratch) -> MappedSource:
-        """Return the source that reads the entries."""
-        index = TableIndex(self.entries, inner.index.files)
-        verified = VerifiedRows(inner, self.stored)
-        payloads = KeptPayloads(verified, map_scratch)
-        return MappedSource(verified, self.recipes, index, {}, {}, payloads)
-
-
-def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
-    """Return the parts of maps that some entries of a source need, the last map's first.
-
-    A map may be of what another map makes, as a transpose of mapped tensors is.
-    """
-    parts: list[MapPart] = []
-    while isinstance(source, MappedSource):
-        part = source.part(entries)
-        if parts:
-            parts[-1] = replace(parts[-1], stored=part.entries)
-        parts.append(part)
-        entries, source = part.stored, source.inner
-    return tuple(parts)
 
 
 def mapped(

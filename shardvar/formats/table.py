@@ -92,7 +92,7 @@ _BUILT_IN = {
         "shardvar.formats.torch.saved",
         "PyTorch, torch.save",
         (".pt", ".pth", ".bin.index.json"),
-        re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt"),
+        re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt|_\d+_mp_rank_\d+_"),
         is_side=True,
     ),
     "gguf": _BuiltIn(

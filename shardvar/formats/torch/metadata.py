@@ -324,7 +324,7 @@ _CLASSES = frozenset(
             "BytesStorageMetadata MetadataIndex StorageMeta _MEM_FORMAT_ENCODING"
         ).split()
     ]
-    + [f"{DCP}filesystem._StorageInfo"]
+    + [f"{DCP}filesystem._StorageInfo", "olmo_core.distributed.checkpoint.filesystem._StorageInfo"]
     # Megatron-core adds the plans of its ranks, which say nothing that the index does not say.
     + [
         f"{DCP}planner.{name}"

@@ -10,6 +10,8 @@
                                pytorch_model.fp16-00001-of-00002.bin, …
     files of single ranks      model_world_size_4_rank_0.pt, …: together they are the checkpoint
                                model_world_size_4
+    files of DeepSpeed's ZeRO  zero_pp_rank_0_mp_rank_00_optim_states.pt, …: together they are the
+                               checkpoint zero_pp_rank
 
 Other files also end in .bin and .ckpt, so the first bytes of such a file decide.
 """
@@ -88,6 +90,24 @@ def find_ranks(names: list[str], name: str) -> list[str]:
     return list(dict.fromkeys(each[1] for each in found if each))
 
 
+OF_OPTIMIZER = re.compile(r"((?:bf16_)?zero_pp_rank)_(\d{1,6})_mp_rank_(\d{1,4})_optim_states\.pt")
+_OF_MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,6})_)?mp_rank_(\d{1,4})_model_states\.pt")
+"""The files of one rank of DeepSpeed's ZeRO."""
+
+
+def find_zero(names: list[str], name: str) -> list[str]:
+    """Return the checkpoint of ZeRO that a name may mean in a folder with the files ``names``: the
+    beginning of the names of its files.
+
+    >>> find_zero(["zero_pp_rank_0_mp_rank_00_optim_states.pt", "x.pt"], "")
+    ['zero_pp_rank']
+    """
+    found = [each[1] for each in map(OF_OPTIMIZER.fullmatch, names) if each]
+    model = _OF_MODEL.fullmatch(name)
+    is_meant = name in ("", *found) or OF_OPTIMIZER.fullmatch(name) or (model and model[1])
+    return [*dict.fromkeys(found)] if is_meant else []
+
+
 SET_INDEX_SUFFIX = ".bin.index.json"
 SAVE_SUFFIXES = (".pt", ".pth")
 """The endings of files that are torch's, with any content."""
@@ -116,6 +136,9 @@ def find_saved(storage: Storage, name: str) -> list[str]:
     """Return the files of torch.save, and the indexes of sets, that a name may mean."""
     names = storage.names()
     indexes = [each for each in names if set_of(each) is not None]
+    zero = find_zero(names, name)
+    if zero:
+        return zero
     if not name:
         # An index speaks for its folder: the files next to it belong to it.
         single = (each for each in names if not _RANK.fullmatch(each) and _is_saved(storage, each))

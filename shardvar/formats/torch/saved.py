@@ -28,6 +28,7 @@ from shardvar.formats.torch.names import (
     SAVED_SUFFIXES,
     find_ranks,
     find_saved,
+    find_zero,
     set_of,
     world_size_of,
 )
@@ -36,6 +37,7 @@ from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import leaves_of, open_file, open_set
 from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.zero import open_zero
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -190,7 +192,7 @@ CAPABILITIES = Capabilities(
 
 @dataclass(frozen=True, slots=True)
 class SavedFormat(Format):
-    """torch.save: a file, or a set of files with an index, which is only read."""
+    """torch.save: a file; a set of files with an index, or of all ranks, which is only read."""
 
     name: str = "pt"
     """The name for ``format=``."""
@@ -203,6 +205,8 @@ class SavedFormat(Format):
 
     def open(self, storage: Storage, name: str) -> TorchSource:
         """Open a file, the set of that index, or the files of all ranks."""
+        if find_zero(storage.names(), name) == [name]:
+            return open_zero(storage, name)
         if world_size_of(name) is not None and find_ranks(storage.names(), name):
             return open_ranks(storage, name)
         return open_set(storage, name) if set_of(name) is not None else open_file(storage, name)

@@ -47,7 +47,12 @@ def _list(names: Sequence[str], as_json: bool) -> None:
 
 def map_of(arguments: Namespace) -> Map | None:
     """Return the map of ``--map``, ``--rule``, ``--size`` and ``--inverse``; None without them."""
-    sizes = dict(map(_size, arguments.size or ()))
+    sizes: dict[str, int | str] = {}
+    for name, size in map(_size, arguments.size or ()):
+        if sizes.setdefault(name, size) != size:
+            raise ArgumentError(
+                f"--size gives {name} as {sizes[name]} and as {size}.", "Give it once."
+            )
     if arguments.map is None and not arguments.rule:
         for option, given in (("--size", sizes), ("--inverse", arguments.inverse)):
             if given:

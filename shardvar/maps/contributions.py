@@ -16,6 +16,9 @@ from shardvar.maps.plan import Arithmetic, Piece
 from shardvar.maps.proof import Use
 from shardvar.maps.syntax import ELLIPSIS, AxisNames, MapRule, NumberPart, Side, TextPart, WordPart
 
+_MOST_TARGETS = 1 << 22
+"""Tensors that are made of one."""
+
 TensorFacts = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor."""
 
@@ -110,6 +113,12 @@ def contributions_of(
     repeated = fitted.rule.repeated()
     unstacked = [name for name in target.key.indices() if name in selected or name in repeated]
     extent = {**selected, **{name: _repetitions(fitted, name) for name in repeated}}
+    number = prod(extent[name] for name in unstacked)
+    if number > _MOST_TARGETS:
+        raise MapError(
+            f"{match.key!r} would become {number:,} tensors.",
+            f"At most {_MOST_TARGETS:,} are made of one: keep an index among the axes.",
+        )
     for values in product(*(range(extent[name]) for name in unstacked)):
         at = {**match.indices, **dict(zip(unstacked, values, strict=True))}
         key = target_key(fitted, match, at, shared)

@@ -335,6 +335,11 @@ def _check(rule: MapRule) -> None:
         if side is not None:
             _check_side(side)
     for factor in rule.factors:
+        if factor.ranges:
+            raise MapError(
+                f"The factor {factor.text!r} has '@'.",
+                "Select a range of the source: its factors follow.",
+            )
         unknown = set(factor.indices()) - set(rule.source.indices())
         if unknown or factor.key.texts():
             which = ", ".join(sorted(unknown or factor.key.texts()))

@@ -2,6 +2,7 @@
 and the proof that they fill it."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import count
 
 from shardvar.errors import MapError
 from shardvar.maps.contributions import Contribution, TensorFacts, missing_key, piece_of
@@ -189,9 +190,10 @@ def _missing(contributions: Sequence[Contribution]) -> tuple[str, str]:
                 have = {
                     contribution.fixed[name] for contribution in mine if name in contribution.fixed
                 }
-                gaps = sorted(set(range(mine[0].selected.get(name, 0))) - have)
-                if gaps:
-                    key = missing_key(mine[0], name, gaps[0])
+                # The last number may be very large, so numbers are only counted up to the first gap.
+                gap = next(number for number in count() if number not in have)
+                if gap < mine[0].selected.get(name, 0):
+                    key = missing_key(mine[0], name, gap)
                     named = f" (the key {key!r})" if key else ""
-                    return f": no key {source.text!r} has {name} = {gaps[0]}{named}", key
+                    return f": no key {source.text!r} has {name} = {gap}{named}", key
     return "", ""

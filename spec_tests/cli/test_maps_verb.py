@@ -86,6 +86,9 @@ def test_sizes_without_a_map_and_sizes_without_a_number_are_refused(
     run: Run, tmp_path: Path
 ) -> None:
     source = write(tmp_path)
+    twice = ["--rule", FUSE, "--size", "l=3", "--size", "l=4"]
+    outcome = run("reshard", source, tmp_path / "out", *twice)
+    assert outcome.code == 2 and "--size gives l as 3 and as 4" in outcome.err
     for words in (["--size", "n=3"], ["--inverse"], ["--rule", FUSE, "--size", "n"]):
         outcome = run("reshard", source, tmp_path / "out", *words)
         assert outcome.code == 2 and words[-2 if "n" in words else 0] in outcome.err

@@ -121,6 +121,14 @@ BAD = {
         layers(0, 1, 3),
         ("'w': its element [2, 0, 0] is filled by no rule", "has l = 2 (the key 'l.2.w')"),
     ),
+    "number that is very large": Bad(
+        ["l.{l}.w[o i] -> w[l o i]"],
+        layers(0, 999_999_999_999),
+        ("has l = 1 (the key 'l.1.w')",),
+    ),
+    "targets that are very many": Bad(
+        ["w[l o] -> l.{l}.w[o]"], {"w": (10**12, 0)}, ("'w' would become 1,000,000,000,000 ten",)
+    ),
     "first number that no key has": Bad(
         ["l.{l}.w[o i] -> w[l o i]"], layers(1, 2), ("has l = 0 (the key 'l.0.w')",)
     ),

@@ -70,6 +70,7 @@ RULES = {
     "times with nothing": ("w times 2 -> nothing", "'nothing' takes no arithmetic"),
     "plus before times": ("w plus 1 times 2 -> x", "character 10", "'plus' comes last"),
     "plus twice": ("w plus 1 plus 2 -> x", "character 10", "found 'plus 2 -> x'"),
+    "factor with a range": ("w[a] times s[a] @ a=0:1 -> x[a]", "factor 's[a] @ a=0:1' has '@'"),
     "factor with another index": (
         "w[(a p) b] times s[c] -> w[(a p) b]",
         "'s[c]' has c, which 'w[(a p) b]' does not have",

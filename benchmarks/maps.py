@@ -105,7 +105,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def _beside_reshard(setting: Setting) -> Iterator[Figure]:
-    place, nbytes = setting.quiet, setting.sizes.reshard_nbytes // 2
+    place, nbytes = setting.quiet, setting.sizes.reshard_nbytes // 4
     size = f"{nbytes / GIB:g} GiB"
     if not place.has_room_for(3 * nbytes):
         yield skipped(f"maps of {size}", "reshard", f"no room in {place.name}")
@@ -229,8 +229,9 @@ def convert(name: str, side: str, room: str) -> list[float]:
     if side == "ours":
         source = Path(room, "model")
         given = sv.Map([ROTARY], sizes={"n": 16, "two": 2}) if name == "rotary" else MOE
+        reshard = sv.reshard  # which imports what it needs
         start = perf_counter()
-        sv.reshard(source, target / "model.safetensors", map=given)
+        reshard(source, target / "model.safetensors", map=given)
     else:
         ready = work(Path(room, "model"), target / "model.safetensors")
         start = perf_counter()

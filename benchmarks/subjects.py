@@ -47,6 +47,7 @@ SUBJECTS = (
         "policies",
         "formats",
         "conversions",
+        "maps",
         "sharded",
         "training",
     ),

@@ -1,6 +1,6 @@
 """Contributions: what a rule takes from one tensor to one target, before the target's shape is known."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -67,10 +67,14 @@ class Contribution:
 
     def use(self) -> Use:
         """Return what it holds of the source."""
-        names = {name for axis in self.source.axes for name in axis}
-        fixed = {name: value for name, value in self.fixed.items() if name in names}
+        fixed = dict(self.fixed_in(self.source.axes))
         is_again = self.fitted.rule.is_again
         return self.source.use(self.number, fixed, self.selected, is_again=is_again)
+
+    def fixed_in(self, axes: Sequence[AxisNames]) -> tuple[tuple[str, int], ...]:
+        """Return the indices of some axes that have one value."""
+        fixed = self.fixed
+        return tuple([(name, fixed[name]) for axis in axes for name in axis if name in fixed])
 
     def extent(self, axis: int) -> int | None:
         """Return the extent of an axis of the target, if it is known."""

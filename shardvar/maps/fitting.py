@@ -29,7 +29,7 @@ from shardvar.maps.placing import TensorAxes, axes_of
 from shardvar.maps.plan import MapPlan, Target
 from shardvar.maps.proof import MOST_PROBLEMS, Use, check_uses
 from shardvar.maps.syntax import MapRule
-from shardvar.maps.targets import join_contributions
+from shardvar.maps.targets import KnownTargets, join_contributions
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,7 @@ def _contribute(
     rule, extents = fitted.rule, fitted.extents
     counts = count_numbers(extents, matches)
     placed_of: dict[tuple[int, ...], tuple[TensorAxes, dict[str, int]]] = {}
+    uses_of: dict[tuple[object, ...], Use] = {}
     for match in matches:
         found.taken.setdefault(match.key, []).append(fitted.number)
         if match.key not in tensors:
@@ -168,7 +169,11 @@ def _contribute(
         mine = counts[tuple(match.texts.values())]
         for contribution in contributions_of(fitted, match, (dtype, shape), placed, selected, mine):
             check_factors(contribution, tensors)
-            uses.append(contribution.use())
+            # Most tensors of a rule are used alike.
+            cause = id(placed), contribution.fixed_in(placed.axes), *contribution.selected.items()
+            if cause not in uses_of:
+                uses_of[cause] = contribution.use()
+            uses.append(uses_of[cause])
             found.contributions.setdefault(contribution.target, []).append(contribution)
 
 
@@ -197,7 +202,7 @@ def _join(found: _Findings, tensors: Mapping[str, TensorFacts]) -> list[Target]:
         key: min(order[contribution.match.key] for contribution in contributions)
         for key, contributions in found.contributions.items()
     }
-    targets = list[Target]()
+    targets, known = list[Target](), KnownTargets()
     others = [key for key in tensors if key not in found.taken]
     for key in sorted(found.contributions, key=lambda key: (first[key], key)):
         # The order of rules does not matter.
@@ -205,7 +210,7 @@ def _join(found: _Findings, tensors: Mapping[str, TensorFacts]) -> list[Target]:
             found.contributions[key], key=lambda d: (order[d.match.key], d.number)
         )
         try:
-            target, factors = join_contributions(key, contributions, tensors, others)
+            target, factors = join_contributions(key, contributions, tensors, others, known)
         except MapError as error:
             found.wrong(repr(key), error)
             # Only the problems that are printed say which key is nearest.

@@ -10,8 +10,12 @@ from shardvar.maps.extents import solve
 from shardvar.maps.fills import bytes_of_number
 from shardvar.maps.nearest import nearest_key
 from shardvar.maps.placing import TensorAxes
-from shardvar.maps.plan import Target
+from shardvar.maps.plan import Piece, Target, View
 from shardvar.maps.proof import Use, check_targets
+
+
+KnownTargets = dict[tuple[object, ...], Target]
+"""Targets that were made, by all that they depend on but names."""
 
 
 def join_contributions(
@@ -19,11 +23,51 @@ def join_contributions(
     contributions: Sequence[Contribution],
     tensors: Mapping[str, TensorFacts],
     others: Collection[str],
+    known: KnownTargets,
 ) -> tuple[Target, list[tuple[str, Use]]]:
     """Return a target, and the uses of factors; ``MapError`` if the contributions do not make one.
 
     ``others`` are the keys that no rule takes: a source that is missing may be there, misspelt.
+    Most targets of a rule differ only in their names: one of them is made, and noted in ``known``.
     """
+    cause = _cause(contributions)
+    if cause is not None and cause in known:
+        return _renamed(known[cause], key, contributions[0].match.key), []
+    target, factors = _join(key, contributions, tensors, others)
+    if cause is not None:
+        known[cause] = target
+    return target, factors
+
+
+def _cause(contributions: Sequence[Contribution]) -> tuple[object, ...] | None:
+    """Return all that a target of one contribution depends on, but names; None for any other."""
+    [contribution, *more] = contributions
+    if more or contribution.fitted.rule.has_arithmetic:
+        return None
+    source = contribution.source
+    return (
+        *(contribution.number, contribution.dtype, id(source), contribution.axes),
+        contribution.fixed_in((*contribution.axes, *source.axes)),
+        *(tuple(contribution.selected.items()), tuple(contribution.full.items())),
+    )
+
+
+def _renamed(target: Target, key: str, source: str) -> Target:
+    """The target with other names of itself and of its source."""
+    [piece] = target.pieces
+    taken, filled = piece.source, piece.target
+    views = View(source, taken.start, taken.steps), View(key, filled.start, filled.steps)
+    piece = Piece(piece.rule, piece.shape, *views)
+    return Target(key, target.dtype, target.shape, (piece,), target.fill)
+
+
+def _join(
+    key: str,
+    contributions: Sequence[Contribution],
+    tensors: Mapping[str, TensorFacts],
+    others: Collection[str],
+) -> tuple[Target, list[tuple[str, Use]]]:
+    """Make a target of its contributions."""
     shape, fulls = _shape(contributions)
     dtypes = {contribution.dtype: contribution for contribution in reversed(contributions)}
     if len(dtypes) > 1:

@@ -13,7 +13,6 @@ from shardvar.maps.placing import TensorAxes
 from shardvar.maps.plan import Piece, Target, View
 from shardvar.maps.proof import Use, check_targets
 
-
 KnownTargets = dict[tuple[object, ...], Target]
 """Targets that were made, by all that they depend on but names."""
 

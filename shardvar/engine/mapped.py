@@ -224,9 +224,11 @@ class MappedSource(WrappedSource):
         if payload is not None:
             band.copy(payload, buffer)
             return
-        part = self.verified.read(row, band.place, band.place + band.span, band.nbytes)
+        into = buffer[band.into : band.into + band.nbytes] if band.is_range else None
+        part = self.verified.read(row, band.place, band.place + band.span, band.nbytes, into)
         if part is not None:
-            replace(band, place=0).copy(part, buffer)
+            if part is not into:
+                replace(band, place=0).copy(part, buffer)
             return
         self.verified.verify(row)
         file = self.inner.map(int(self.stored.file[row]))

@@ -59,6 +59,13 @@ class Strided:
         """Bytes of the elements."""
         return prod(self.shape) * self.itemsize
 
+    @property
+    def is_range(self) -> bool:
+        """True if the elements are one range of bytes on both sides."""
+        return not self.shape or (
+            len(self.shape) == 1 and self.strides == self.into_strides == (self.itemsize,)
+        )
+
     def merged(self) -> "Strided":
         """Return the same copy with as few axes as possible, in the order in which it writes."""
         axes = [

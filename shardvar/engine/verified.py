@@ -72,10 +72,13 @@ class VerifiedRows:
             with self._lock:
                 self._begun.pop(row, None)
 
-    def read(self, row: int, start: int, stop: int, nbytes: int) -> memoryview | None:
+    def read(
+        self, row: int, start: int, stop: int, nbytes: int, into: memoryview | None = None
+    ) -> memoryview | None:
         """Return bytes of a payload that lies in a file, verified; they last until the next call.
 
-        ``nbytes`` of them are of use: None if more than a quarter would be read in vain.
+        ``nbytes`` of them are of use: None if more than a quarter would be read in vain. They are
+        read to ``into``, and that is returned, if nothing else is read.
         """
         evidence, runs = Evidence(self.source, self.entries), self.entries.runs
         begin, end = start, stop
@@ -86,11 +89,14 @@ class VerifiedRows:
             end = min(end, int(self.entries.slices.nbytes[row]))
         if 4 * nbytes < 3 * (end - begin):
             return None
+        block = into
+        if block is None or (begin, end) != (start, stop):
+            block = thread_buffer(end - begin, "part")
         if is_by_runs and runs is not None:
-            return evidence.read_runs(row, start, stop, partial(thread_buffer, use="part"))
+            evidence.read_runs(row, start, stop, lambda _nbytes: block)
+            return block if block is into else block[start - begin : stop - begin]
         if is_by_runs:
             self.verify(row)
-        block = thread_buffer(stop - start, "part")
         self.source.read_into(self.entries, row, start, block)
         return block
 

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import shardvar as sv
 from shardvar.errors import MapError
 from shardvar.maps.map import Map, fit_map
 from spec_tests.helpers import model_families as families
@@ -315,8 +316,17 @@ def test_metas_ranks_are_joined(family: str, axis: int, ranks: int, place: Path)
     for key in ("model.embed_tokens.weight", "lm_head.weight"):
         source[key] = source[key][: V - 1]
     files = meta(source, ranks, axis)
-    if ranks == 1:
-        check(mapped(Map.read(f"{family}-hf-to-meta"), source, place), files)
+    to_meta = Map.read(f"{family}-hf-to-meta").extended((), {"rank": ranks})
+    check(mapped(to_meta, source, place), files)
+    # The files themselves, there and back.
+    sv.save(place / "model.safetensors", source)
+    sv.reshard(place / "model.safetensors", place / "consolidated.{rank:02}.pth", map=to_meta)
+    paths = [place / f"consolidated.0{rank}.pth" for rank in range(ranks)]
+    sv.reshard(paths, place / "back.safetensors", map=f"{family}-meta-to-hf")
+    check(sv.load(place / "back.safetensors"), source)
+    for rank, path in enumerate(paths):
+        own = {f"{rank}/{key}": array for key, array in sv.load(path).items()}
+        check(own, {key: array for key, array in files.items() if key.startswith(f"{rank}/")})
     files |= {f"{rank}/rope.freqs": np.ones(h // 2, np.float32) for rank in range(ranks)}
     check(mapped(Map.read(f"{family}-meta-to-hf"), files, place), source)
 

@@ -6,6 +6,7 @@ and the second run writes the files anew or refuses. What it commits is what an 
 would have written.
 """
 
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CorruptCheckpoint, TargetExists
+from shardvar.errors import CorruptCheckpoint, ShardvarError, TargetExists
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing, is_same
 
@@ -224,3 +225,111 @@ def test_a_damaged_checkpoint_beside_a_journal_is_not_taken_for_unfinished(
     with pytest.raises(TargetExists, match="force"):
         sv.reshard(source, target, format=form)
     assert sorted(os.listdir(target.parent)) == before
+
+
+def save_quantised(folder: Path, scale: float) -> None:
+    """Save two tensors of FP8 whose scales are in a file of their own, as a set of safetensors."""
+    from ml_dtypes import float8_e4m3fn
+
+    folder.mkdir(exist_ok=True)
+    weights = (np.arange(64).reshape(8, 8) % 16).astype(float8_e4m3fn)
+    files = {
+        "weights.safetensors": {f"{key}.weight": weights for key in "ab"},
+        "scales.safetensors": {
+            f"{key}.weight_scale_inv": np.full((2, 2), scale, np.float32) for key in "ab"
+        },
+    }
+    for name, tensors in files.items():
+        sv.save(folder / name, tensors, force=True)
+    where = {key: name for name, tensors in files.items() for key in tensors}
+    index = {"metadata": {}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def describe(folder: Path, rows: int) -> None:
+    block = {"quant_method": "fp8", "weight_block_size": [rows, 4]}
+    (folder / "config.json").write_text(json.dumps({"quantization_config": block}))
+
+
+@pytest.mark.parametrize("changed", ["", "scales", "mapped scales", "blocks"])
+def test_a_file_of_scales_or_a_description_that_changed_is_noticed(
+    tmp_path: Path, changed: str
+) -> None:
+    """Numbers that a first run wrote were computed with them."""
+    source, target = tmp_path / "source", tmp_path / "target" / "ck"
+    save_quantised(source, 2.0)
+    describe(source, 4)
+    source /= "model.safetensors.index.json"
+    rules = ["{x:a|b}.weight[i o] -> {x:a|b}[o i]"] if "mapped" in changed else None
+    options = {"dequantize": "float32", "map": rules}
+    kill_after_one_file(source, target, **options)
+    if "scales" in changed:
+        save_quantised(source.parent, 4.0)
+    if changed == "blocks":
+        # Blocks of 8 rows have one row of scales, and the second one is left over.
+        describe(source.parent, 8)
+        with pytest.raises(ShardvarError, match="scale"):
+            go_on(source, target, **options)
+        return
+    report = go_on(source, target, **options)
+    assert report.reused_files == (not changed)
+    assert set(report.dequantized) == {"a.weight", "b.weight"}
+    assert report.to_json()["dequantized"] == list(report.dequantized)
+    expected = np.arange(64).reshape(8, 8) % 16 * (4.0 if changed else 2.0)
+    for found in sv.load(target).values():
+        assert np.array_equal(found, expected.T if rules else expected)
+
+
+MIXED = (
+    "also a[v h] -> again[h v]",
+    "a[(v two) h] -> pairs[two v h]",
+    "b[(g s) h] @ s=0 -> first[g h]",
+    "b[(g s) h] @ s=1: -> rest[(g s) h]",
+    "c.{n}[h] -> rows[n h] @ n=0: else 0",
+    "d[h] plus 1 -> d[h]",
+    "left -> nothing",
+)
+MIXED_SIZES: dict[str, int | str] = {"two": 2, "s": 3, "n": 5}
+
+
+def save_mixed(path: Path, **options: Any) -> dict[str, Any]:
+    """Save what ``MIXED`` takes, and return what it makes."""
+    numbers = np.random.default_rng(5)
+    a, b = numbers.random((6, 4), np.float32), numbers.random((9, 4), np.float32)
+    c, d = numbers.random((3, 4), np.float32), numbers.random(4, np.float32)
+    tensors = {"a": a, "b": b, "d": d, "left": np.arange(3)} | {f"c.{n}": c[n] for n in range(3)}
+    sv.save(path, tensors, **options)
+    rows = np.zeros((5, 4), np.float32)
+    rows[:3] = c
+    return {
+        "again": a.T,
+        "pairs": a.reshape(3, 2, 4).swapaxes(0, 1),
+        "first": b[::3],
+        "rest": np.delete(b, np.s_[::3], axis=0),
+        "rows": rows,
+        "d": d + np.float32(1),
+    }
+
+
+def test_a_map_goes_on_wherever_it_was_killed(tmp_path: Path) -> None:
+    """At each call of the disk, with rules of all kinds: what is committed is right and whole."""
+    source, mapped = tmp_path / "source", sv.Map(MIXED, sizes=MIXED_SIZES)
+    expected = save_mixed(source, partition=2)
+    reused, step = set[int](), 0
+    while True:
+        folder = tmp_path / f"target-{step}"
+        folder.mkdir()
+        try:
+            with failing(folder, Fault(step)):
+                go_on(source, folder / "ck", map=mapped, partition=2)
+        except Killed:
+            there = (folder / "ck.svindex").exists()
+            report = go_on(source, folder / "ck", map=mapped, partition=2, force=there)
+            reused.add(report.reused_files)
+        else:
+            break
+        found = sv.load(folder / "ck")
+        assert found.keys() == expected.keys() and sv.verify(folder / "ck").ok
+        assert all(np.array_equal(found[key], array) for key, array in expected.items())
+        step += 1
+    assert reused == {0, 1, 2} and step > 12

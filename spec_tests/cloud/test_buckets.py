@@ -860,6 +860,34 @@ def test_spawned_processes_save_one_checkpoint(proxy: Proxy, prefix: str) -> Non
             assert is_same(f"{prefix}/m", OLD) and len(keys_of(prefix)) == 4
 
 
+@pytest.mark.parametrize("form", ["shardvar", "safetensors", "zarr"])
+@pytest.mark.parametrize("count", [0, 2], ids=["here", "workers"])
+def test_ranks_in_a_bucket_become_one_and_ranks_again(
+    form: str, count: int, proxy: Proxy, prefix: str, tmp_path: Path
+) -> None:
+    """Through maps that cut, permute and join."""
+    ranks = [{"w": np.arange(600.0).reshape(30, 20) + rank, "n": np.ones(3)} for rank in range(2)]
+    for rank, tensors in enumerate(ranks):
+        sv.save(f"{prefix}/rank{rank}", tensors, format=form)
+    join = ["{rank}/w[(a b) i] -> w[b (rank i) a]"]
+    join += ["{rank}/n @ rank=0 -> n", "{rank}/n @ rank=1: -> nothing"]
+    split = ["w[b (rank i) a] -> {rank}/w[(a b) i]", "also n[h] -> {rank}/n[h]"]
+    sources = [f"{prefix}/rank{rank}" for rank in range(2)]
+    with ThreadPoolExecutor(max(count, 1)) as threads:
+        executor = threads if count else None
+        joined = sv.Map(join, sizes={"b": 5})
+        sv.reshard(sources, f"{prefix}/one", map=joined, format=form, executor=executor)
+        apart = sv.Map(split, sizes={"b": 5, "rank": 2})
+        options = {"map": apart, "format": form, "executor": executor}
+        sv.reshard(f"{prefix}/one", f"{prefix}/again{{rank}}", **options)
+    expected = np.concatenate([r["w"].reshape(6, 5, 20).transpose(1, 2, 0) for r in ranks], axis=1)
+    assert np.array_equal(sv.load(f"{prefix}/one")["w"], expected)
+    for rank, tensors in enumerate(ranks):
+        found = sv.load(f"{prefix}/again{rank}")
+        assert found.keys() == tensors.keys()
+        assert all(np.array_equal(found[key], array) for key, array in tensors.items())
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_workers_write_every_format(form: str, proxy: Proxy, prefix: str, tmp_path: Path) -> None:
     """Each uploads its files under temporary names, copied within the bucket then; nothing else

@@ -185,10 +185,15 @@ build/azurite/installed:
 	else echo "npm is not installed: the tests of Azure will be skipped"; fi
 	@touch $@
 
+# Models that maps convert to. Without their own dependencies, which bring other versions of TensorFlow and torch: what
+# the models need of them is there already, or in this list.
+HUBS := keras-hub==0.32.0 openai-whisper==20250625 tiktoken more-itertools numba llvmlite regex
+
 # torch goes first and alone: any other package of the group would accept, and fetch, another version of it.
 .venv-peers/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-peers
 	$(PEERS) $(PIP_INSTALL) --upgrade "pip>=25.1"
 	$(PEERS) $(PIP_INSTALL) torch==2.13.0
 	$(PEERS) $(PIP_INSTALL) --editable . --group peers
+	$(PEERS) $(PIP_INSTALL) --no-deps $(HUBS)
 	@touch $@

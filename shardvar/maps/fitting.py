@@ -103,14 +103,15 @@ def fit_rules(
             found.wrong(f"Rule {number + 1}, {rule.text!r}", error)
     # Join.
     targets = _join(found, tensors)
-    # Prove. After another problem, what is not used may only follow from it.
-    if not found.problems:
-        if keys and not any(matched):
-            _check_direction(found, rules, keys)
-        by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
-        shapes = {key: shape for key, (_, shape) in tensors.items()}
-        for cause, remedy in check_uses(rules, shapes, found.uses, by_name, keys, found.taken):
-            found.problems.append(Problem(cause, remedy))
+    # Prove. After another problem, what is not used may only follow from it, unless no rule at all
+    # has its name.
+    by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
+    if not found.problems and keys and not by_name:
+        _check_direction(found, rules, keys)
+    judged = [key for key in keys if key not in by_name] if found.problems else keys
+    shapes = {key: shape for key, (_, shape) in tensors.items()}
+    for cause, remedy in check_uses(rules, shapes, found.uses, by_name, judged, found.taken):
+        found.problems.append(Problem(cause, remedy))
     counts = [0] * len(rules)
     for numbers in found.taken.values():
         for number in numbers:

@@ -11,7 +11,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 D, H, G, h, F, V, L, E = 48, 6, 2, 8, 20, 37, 3, 11
 """Hidden size, heads, key/value heads, size of a head, width, vocabulary, layers, experts."""
+NOPE = 10
+"""Rows of a head's key without a position, of DeepSeek-V3; its value has 8."""
 CONFIG = {
+    "qk_nope_head_dim": NOPE,
     "hidden_size": D,
     "num_attention_heads": H,
     "num_key_value_heads": G,
@@ -148,6 +151,22 @@ def vit() -> Arrays:
     return _arrays(shapes)
 
 
+def gpt_neox() -> Arrays:
+    shapes: dict[str, tuple[int, ...]] = {
+        "gpt_neox.embed_in.weight": (V, D),
+        "gpt_neox.final_layer_norm.bias": (D,),
+        "embed_out.weight": (V, D),
+    }
+    for number in range(L):
+        at = f"gpt_neox.layers.{number}."
+        shapes[f"{at}attention.query_key_value.weight"] = (3 * D, D)
+        shapes[f"{at}attention.query_key_value.bias"] = (3 * D,)
+        shapes[f"{at}attention.dense.weight"] = (D, D)
+        shapes[f"{at}mlp.dense_h_to_4h.bias"] = (F,)
+        shapes[f"{at}input_layernorm.weight"] = (D,)
+    return _arrays(shapes)
+
+
 def deepseek_v3() -> Arrays:
     dense = {"mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"}
     experts = _experts("mlp", "gate_proj up_proj down_proj")
@@ -161,7 +180,7 @@ def deepseek_v3() -> Arrays:
         "self_attn.q_b_proj.weight": (H * 12, 14),
         "self_attn.kv_a_proj_with_mqa.weight": (13, D),
         "self_attn.kv_a_layernorm.weight": (9,),
-        "self_attn.kv_b_proj.weight": (H * 18, 9),
+        "self_attn.kv_b_proj.weight": (H * (NOPE + 8), 9),
     }
     found = _decoder(_MLP, {**attention, **experts})
     for key in [*found]:

@@ -18,7 +18,7 @@ from shardvar.errors import MapError
 from shardvar.maps.map import Map, fit_map
 from spec_tests.helpers import model_families as families
 from spec_tests.helpers.map_arrays import carry_out
-from spec_tests.helpers.model_families import CONFIG, D, E, F, G, H, L, V, h
+from spec_tests.helpers.model_families import CONFIG, NOPE, D, E, F, G, H, L, V, h
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -242,6 +242,40 @@ def kerashub(arrays: Arrays, family: str) -> Arrays:
     return found
 
 
+def gguf_of_deepseek(arrays: Arrays) -> Arrays:
+    """Split kv_b: for each head the rows of the key, transposed, and those of the value."""
+    names = {
+        "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_experts.up_proj": "ffn_up_shexp",
+        "mlp.shared_experts.down_proj": "ffn_down_shexp",
+        "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+        "self_attn.q_a_layernorm": "attn_q_a_norm",
+        "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+        "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+        **GGUF,
+    }
+    found = renamed(stacked(arrays, ".experts"), names)
+    for number in range(L):
+        both = found.pop(f"blk.{number}.attn_kv_b.weight").reshape(H, NOPE + 8, -1)
+        found[f"blk.{number}.attn_k_b.weight"] = both[:, :NOPE].transpose(0, 2, 1)
+        found[f"blk.{number}.attn_v_b.weight"] = both[:, NOPE:]
+    return found
+
+
+def split_of_gpt_neox(arrays: Arrays) -> Arrays:
+    """For each head, its query, its key and its value."""
+    found = {}
+    for key, array in arrays.items():
+        before, mark, kind = key.partition("query_key_value.")
+        if not mark:
+            found[key] = array
+            continue
+        heads = array.reshape(H, 3, h, *array.shape[1:])
+        for part, name in enumerate(("query", "key", "value")):
+            found[f"{before}{name}.{kind}"] = heads[:, part].reshape(-1, *array.shape[1:])
+    return found
+
+
 Formula = Callable[[Arrays], Arrays]
 EXACT: dict[str, tuple[Callable[[], Arrays], Formula]] = {
     "llama-hf-to-torchtitan": (families.llama, lambda a: renamed(rotated(a), TITAN)),
@@ -262,6 +296,8 @@ EXACT: dict[str, tuple[Callable[[], Arrays], Formula]] = {
     "qwen3-hf-to-gguf": (families.qwen3, lambda a: renamed(a, GGUF)),
     "qwen3-moe-hf-to-gguf": (families.qwen3_moe, lambda a: renamed(stacked(a, ".experts"), GGUF)),
     "gpt2-hf-to-gguf": (families.gpt2, gguf_of_gpt2),
+    "deepseek-v3-hf-to-gguf": (families.deepseek_v3, gguf_of_deepseek),
+    "gpt-neox-hf-to-split": (families.gpt_neox, split_of_gpt_neox),
     "qwen3-hf-to-maxtext": (families.qwen3, maxtext),
     "qwen3-moe-hf-to-maxtext": (families.qwen3_moe, lambda a: maxtext(a, "mlp", "moe_block")),
     "llama-hf-to-kerashub": (families.llama, lambda a: kerashub(a, "llama")),

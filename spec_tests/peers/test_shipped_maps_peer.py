@@ -89,3 +89,26 @@ def test_transformers_reads_the_gguf_file_as_the_same_model(family: str, tmp_pat
     tokens = torch.arange(11)[None]
     with torch.no_grad():
         assert torch.equal(back(tokens).logits, model(tokens).logits)
+
+
+FAMILIES = {"bert": "BERT", "deepseek-v3": "DEEPSEEK2", "gpt2": "GPT2", "gemma3": "GEMMA3"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_names_of_a_gguf_map_are_those_of_the_package(family: str) -> None:
+    """Each key that a rule takes, with the numbers 0 and the first words, has the package's name."""
+    table = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, FAMILIES[family]), 8)
+    known = {name for _, name in table.mapping.values()}
+    rules = Map.read(f"{family}-hf-to-gguf").parsed
+    made = {name for rule in rules if rule.target for name in _names(rule.target.key.parts)}
+    assert made
+    for name in made:
+        assert name.rpartition(".")[0] in known, name
+
+
+def _names(parts: Any) -> list[str]:
+    found = [""]
+    for part in parts:
+        words = [part] if isinstance(part, str) else getattr(part, "words", ("0",))
+        found = [before + word for before in found for word in words]
+    return found

@@ -1,0 +1,235 @@
+"""A model that a shipped map converted gives the same outputs in the library that it goes to.
+
+Files are written and read by the libraries themselves; between them is only ``sv.reshard``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # The libraries warn of what is deprecated.
+
+DECODER = {
+    "vocab_size": 53,
+    "hidden_size": 48,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 20,
+    "num_hidden_layers": 3,
+    "tie_word_embeddings": False,
+}
+ENCODER = {
+    "vocab_size": 53,
+    "hidden_size": 48,
+    "num_attention_heads": 6,
+    "intermediate_size": 20,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 31,
+}
+TOKENS = np.arange(12).reshape(2, 6)
+
+
+def saved(model: str, config: str, folder: Path, **sizes: Any) -> Any:
+    """Return a random model of transformers, saved in a folder."""
+    torch.manual_seed(7)
+    found = getattr(transformers, model)(getattr(transformers, config)(**sizes)).eval()
+    with torch.no_grad():
+        # Norms of 1, and small weights, would hide a wrong order.
+        for parameter in found.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.3)
+    found.save_pretrained(folder)
+    return found
+
+
+def assert_goes_back(name: str, made: Path, folder: Path) -> None:
+    """The inverse gives back the bits of each tensor, from what the other library reads."""
+    back = Path(f"{made}.back.safetensors")
+    (made.parent / "config.json").write_bytes((folder / "config.json").read_bytes())
+    sv.reshard(made, back, map=sv.Map.read(name).inverse())
+    assert sv.diff(folder, back).equal
+
+
+def keras_file(folder: Path, name: str) -> Path:
+    """Return a file of Keras with what a map makes of a folder: shardvar reads these files, and
+    writes other ones."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    file = folder.parent / "made" / "model.weights.h5"
+    file.parent.mkdir()
+    with h5py.File(file, "w") as opened:
+        for key, array in sv.load(folder, map=name).items():
+            opened[key] = array
+    return file
+
+
+def hidden(outputs: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(outputs.detach().numpy(), dtype=np.float32)
+
+
+def keras_model(kind: str, **sizes: Any) -> Any:
+    keras_hub = pytest.importorskip("keras_hub", reason="keras-hub is not installed")
+    return getattr(keras_hub.models, kind)(vocabulary_size=53, num_layers=3, **sizes)
+
+
+def keras_numbers(tensor: Any) -> np.ndarray[Any, Any]:
+    import keras
+
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+KERAS_DECODER = {
+    "num_query_heads": 6,
+    "num_key_value_heads": 2,
+    "hidden_dim": 48,
+    "intermediate_dim": 20,
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral", "gemma3"])
+def test_a_decoder_of_kerashub(family: str, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {**DECODER, "rms_norm_eps": 1e-5}
+    of_keras: dict[str, Any] = {**KERAS_DECODER, "layer_norm_epsilon": 1e-5}
+    if family == "llama":
+        kind, hub = ("LlamaForCausalLM", "LlamaConfig"), "Llama3Backbone"
+        sizes["rope_theta"] = of_keras["rope_max_wavelength"] = 10_000
+        of_keras["tie_word_embeddings"] = False
+    elif family == "qwen3":
+        kind, hub = ("Qwen3ForCausalLM", "Qwen3Config"), "Qwen3Backbone"
+        of_keras |= {"head_dim": 8, "tie_word_embeddings": False, "rope_max_wavelength": 10_000}
+    elif family == "mixtral":
+        kind, hub = ("MixtralForCausalLM", "MixtralConfig"), "MixtralBackbone"
+        sizes |= {"num_local_experts": 11, "num_experts_per_tok": 2, "sliding_window": None}
+        sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0}
+        of_keras |= {"num_experts": 11, "top_k": 2, "rope_max_wavelength": 10_000}
+    else:
+        kind, hub = ("Gemma3ForCausalLM", "Gemma3TextConfig"), "Gemma3Backbone"
+        sizes |= {"tie_word_embeddings": True, "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-6}
+        of_keras |= {"head_dim": 8, "image_size": 16, "use_query_key_norm": True}
+        of_keras |= {"use_post_ffw_norm": True, "use_post_attention_norm": True}
+        of_keras |= {"layer_norm_epsilon": 1e-6, "use_sliding_window_attention": True}
+    model = saved(*kind, tmp_path / "hf", **sizes)
+    name = f"{family}-hf-to-kerashub"
+    file = keras_file(tmp_path / "hf", name)
+    assert_goes_back(name, file, tmp_path / "hf")
+    other = keras_model(hub, **of_keras)
+    other.load_weights(file)
+    given = {"token_ids": TOKENS, "padding_mask": np.ones_like(TOKENS)}
+    with torch.no_grad():
+        wanted = hidden(model.model(torch.tensor(TOKENS)).last_hidden_state)
+    np.testing.assert_allclose(keras_numbers(other(given)), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_gpt2_of_kerashub(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 53, "n_embd": 48, "n_head": 6, "n_inner": 20, "n_layer": 3}
+    model = saved("GPT2LMHeadModel", "GPT2Config", tmp_path / "hf", n_positions=31, **sizes)
+    file = keras_file(tmp_path / "hf", "gpt2-hf-to-kerashub")
+    assert_goes_back("gpt2-hf-to-kerashub", file, tmp_path / "hf")
+    other = keras_model(
+        "GPT2Backbone", num_heads=6, hidden_dim=48, intermediate_dim=20, max_sequence_length=31
+    )
+    other.load_weights(file)
+    with torch.no_grad():
+        wanted = hidden(model.transformer(torch.tensor(TOKENS)).last_hidden_state)
+    given = {"token_ids": TOKENS, "padding_mask": np.ones_like(TOKENS)}
+    np.testing.assert_allclose(keras_numbers(other(given)), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_bert_of_kerashub(tmp_path: Path) -> None:
+    model = saved(
+        "BertForPreTraining", "BertConfig", tmp_path / "hf", hidden_act="gelu_new", **ENCODER
+    )
+    file = keras_file(tmp_path / "hf", "bert-hf-to-kerashub")
+    other = keras_model(
+        "BertBackbone", num_heads=6, hidden_dim=48, intermediate_dim=20, max_sequence_length=31
+    )
+    other.load_weights(file)
+    segments = TOKENS % 2
+    given = {
+        "token_ids": TOKENS,
+        "segment_ids": segments,
+        "padding_mask": np.ones_like(TOKENS),
+    }
+    with torch.no_grad():
+        wanted = model.bert(torch.tensor(TOKENS), token_type_ids=torch.tensor(segments))
+    made = other(given)
+    for key, value in (
+        ("sequence_output", wanted.last_hidden_state),
+        ("pooled_output", wanted.pooler_output),
+    ):
+        np.testing.assert_allclose(keras_numbers(made[key]), hidden(value), rtol=1e-3, atol=1e-4)
+    (tmp_path / "made" / "config.json").write_bytes((tmp_path / "hf/config.json").read_bytes())
+    back = tmp_path / "back.safetensors"
+    sv.reshard(file, back, map="bert-kerashub-to-hf")
+    assert sv.diff(tmp_path / "hf", back, exclude="cls.*").equal
+
+
+def test_whisper_of_openai(tmp_path: Path) -> None:
+    whisper = pytest.importorskip("whisper.model", reason="openai-whisper is not installed")
+    sizes = {
+        "num_mel_bins": 8,
+        "max_source_positions": 20,
+        "d_model": 32,
+        "vocab_size": 53,
+        "max_target_positions": 17,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 128,
+        "decoder_ffn_dim": 128,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 1),
+        "decoder_start_token_id": 1,
+    }
+    model = saved("WhisperForConditionalGeneration", "WhisperConfig", tmp_path / "hf", **sizes)
+    dims = whisper.ModelDimensions(
+        n_mels=8, n_audio_ctx=20, n_audio_state=32, n_audio_head=4, n_audio_layer=2,
+        n_vocab=53, n_text_ctx=17, n_text_state=32, n_text_head=4, n_text_layer=3,
+    )  # fmt: skip
+    other = whisper.Whisper(dims).eval()
+    given = sv.Map.read("whisper-openai-to-hf")
+    torch.save(other.state_dict(), tmp_path / "openai.pt")
+    sv.reshard(tmp_path / "hf", tmp_path / "made.safetensors", map=given.inverse())
+    made = sv.load(tmp_path / "made.safetensors")
+    other.load_state_dict({key: torch.tensor(value) for key, value in made.items()})
+    torch.save(other.state_dict(), tmp_path / "openai.pt")
+    sv.reshard(tmp_path / "openai.pt", tmp_path / "back.safetensors", map=given)
+    assert sv.diff(tmp_path / "hf", tmp_path / "back.safetensors").equal
+    sound, tokens = torch.randn(2, 8, 40), torch.tensor(TOKENS)
+    with torch.no_grad():
+        wanted = model(input_features=sound, decoder_input_ids=tokens).logits
+        np.testing.assert_allclose(
+            hidden(other(sound, tokens)), hidden(wanted), rtol=1e-3, atol=1e-4
+        )
+
+
+def test_vit_of_timm(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    sizes = {"hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
+    sizes |= {"intermediate_size": 192, "image_size": 32, "patch_size": 8}
+    model = saved("ViTForImageClassification", "ViTConfig", tmp_path / "hf", num_labels=5, **sizes)
+    other = timm.models.VisionTransformer(
+        img_size=32,
+        patch_size=8,
+        embed_dim=48,
+        depth=3,
+        num_heads=6,
+        num_classes=5,
+        norm_layer=None,
+    ).eval()
+    given = sv.Map.read("vit-timm-to-hf")
+    sv.reshard(tmp_path / "hf", tmp_path / "made.safetensors", map=given.inverse())
+    made = sv.load(tmp_path / "made.safetensors")
+    other.load_state_dict({key: torch.tensor(value) for key, value in made.items()})
+    sv.reshard(tmp_path / "made.safetensors", tmp_path / "back.safetensors", map=given)
+    assert sv.diff(tmp_path / "hf", tmp_path / "back.safetensors").equal
+    image = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        wanted = hidden(model(image).logits)
+        np.testing.assert_allclose(hidden(other(image)), wanted, rtol=1e-3, atol=1e-4)

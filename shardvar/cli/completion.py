@@ -156,6 +156,10 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
         return iter(())
     if action.choices:
         return (choice for choice in action.choices if choice.startswith(word))
+    if action.metavar == "MAP" or action.dest == "name":  # a shipped map; else, files are offered
+        from shardvar.maps.map import shipped_maps
+
+        return (name for name in shipped_maps() if name.startswith(word))
     if action.metavar == "NAME":
         from shardvar.formats.table import format_names
 

@@ -17,6 +17,7 @@ from shardvar.cli.helptext import COMMANDS
 from shardvar.cli.main import main
 from shardvar.cli.parser import make_parser
 from shardvar.formats.table import format_names
+from shardvar.maps.map import shipped_maps
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
 
@@ -243,6 +244,13 @@ def test_a_misspelt_option_or_path_is_told_what_it_may_have_meant(
     ]:
         assert main(line) in (2, 3)
         assert hint in capsys.readouterr().err
+
+
+def test_the_names_of_maps_are_offered_and_else_files() -> None:
+    for typed in (["maps"], ["reshard", "a", "b", "--map"], ["view", "a", "--map"]):
+        found = words(*typed, "llama-hf-to-m")
+        assert found == [name for name in shipped_maps() if name.startswith("llama-hf-to-m")]
+        assert found and words(*typed, "./mine") == []
 
 
 def test_the_names_of_formats_are_offered() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from shardvar.errors import ArgumentTypeError, MapError
-from shardvar.maps.map import Map, fit_map
+from shardvar.maps.expressions import parse_expression
+from shardvar.maps.map import Map, fit_map, shipped_maps
 
 RULES = {
     # The parts of a rule.
@@ -212,3 +213,12 @@ def test_a_size_of_config_json_is_refused_with_its_name(kind: str, tmp_path: Pat
     assert str(caught.value).startswith("sizes.n: ")
     for word in words:
         assert word in str(caught.value)
+
+
+def test_no_shipped_map_has_a_size_that_nothing_uses() -> None:
+    for name in shipped_maps():
+        shipped = Map.read(name)
+        used = {each for rule in shipped.parsed for each in rule.names()}
+        for size in shipped.sizes.values():
+            used |= set() if isinstance(size, int) else set(parse_expression(size).names())
+        assert shipped.sizes.keys() <= used, name

@@ -1,0 +1,122 @@
+"""The laws of maps, end to end: random rules over random checkpoints, in any cuts and formats.
+
+The oracle goes through the rules element by element (``helpers.random_maps``). A map that is right
+is never refused. One with a random mutation is refused, or means what the oracle says.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.engine import kept, panels, strides
+from shardvar.errors import MapError
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, has_values, numpy_dtype
+from shardvar.layout.region import Region
+from shardvar.verbs.mapping import map_reader
+from spec_tests.helpers.map_arrays import map_arrays
+from spec_tests.helpers.random_maps import Arrays, Case, Wrong, cases, meaning, mutations
+
+MORE = 25 if os.environ.get("EXHAUSTIVE") else 1
+DTYPES = [
+    name for name, size in zip(NAMES, ITEMSIZES.tolist(), strict=True) if size and has_values(name)
+]
+FORMATS = {"shardvar": "", "safetensors": ".safetensors", "npz": ".npz", "torch": "", "zarr": ""}
+WIDE = ["bool", "int8", "float16", "float32", "float64", "complex64"]
+"""Dtypes that every one of these formats holds."""
+
+
+def assert_same(found: Arrays, wanted: Arrays) -> None:
+    assert found.keys() == wanted.keys()
+    for key, array in wanted.items():
+        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape)
+        assert found[key].tobytes() == array.tobytes(), key
+
+
+def save(path: Path, form: str, arrays: Arrays, counts: list[int]) -> Path:
+    if form == "deflated":
+        np.savez_compressed(path.with_suffix(".npz"), **arrays)
+        return path.with_suffix(".npz")
+    path = path.with_suffix(FORMATS[form])
+    sv.save(path, arrays, format=form, partition=cutting(form, counts))
+    return path
+
+
+def cutting(form: str, counts: list[int]) -> Any:
+    if form not in ("shardvar", "torch"):
+        return None
+    return lambda shape, _dtype: [
+        min(n, max(extent, 1)) for n, extent in zip(counts, shape, strict=False)
+    ]
+
+
+@given(st.data(), st.sampled_from(["int16", "bool", "complex64"]))
+@settings(max_examples=40 * MORE)
+def test_a_map_that_is_right_is_never_refused(data: st.DataObject, dtype: str) -> None:
+    """In any order of rules; and its inverse leads back."""
+    case = data.draw(cases(numpy_dtype(dtype), plain=False))
+    rules = data.draw(st.permutations(case.rules()))
+    given_map = sv.Map(rules, sizes=case.sizes())
+    made = map_arrays(given_map, case.sources)
+    assert_same(made, meaning(case.lines, case.sources))
+    if case.has_inverse:
+        assert_same(map_arrays(given_map.inverse(), made), case.sources)
+
+
+@given(st.data())
+@settings(max_examples=60 * MORE)
+def test_a_map_with_a_mutation_is_refused_or_means_what_it_says(data: st.DataObject) -> None:
+    case = data.draw(cases(np.dtype(np.int16), plain=True))
+    lines = data.draw(mutations(case))
+    given_map = sv.Map([line.text() for line in lines], sizes=case.sizes())
+    try:
+        wanted = meaning(lines, case.sources)
+    except Wrong:
+        with pytest.raises(MapError):
+            map_arrays(given_map, case.sources)
+    else:
+        assert_same(map_arrays(given_map, case.sources), wanted)
+
+
+@given(st.data(), st.sampled_from(["shardvar", "shardvar", *FORMATS, "deflated"]))
+@settings(max_examples=25 * MORE)
+def test_every_verb_makes_the_same_of_a_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, form: str
+) -> None:
+    """``load``, ``reshard`` and ``diff`` agree, and parts are slices of the whole."""
+    target = data.draw(st.sampled_from(["shardvar", *FORMATS]))
+    is_native = form == target == "shardvar"
+    dtype = numpy_dtype(data.draw(st.sampled_from(DTYPES if is_native else WIDE)))
+    case: Case = data.draw(cases(dtype, plain=not is_native))
+    wanted, folder = meaning(case.lines, case.sources), tmp_path_factory.mktemp("laws")
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=8, max_size=8))
+    source = save(folder / "a", form, case.sources, counts)
+    given_map = sv.Map(data.draw(st.permutations(case.rules())), sizes=case.sizes())
+    block, panel = (data.draw(st.sampled_from([16, 64, 4 << 20])) for _ in range(2))
+    with (
+        patch.multiple(strides, _LEAST_TILE=4, _TILE_ROWS=2, _TILE_COLUMNS=3),
+        patch.multiple(panels, BLOCK_NBYTES=block, _PANEL_NBYTES=panel),
+        patch.multiple(kept, _MOST_DECODED=data.draw(st.sampled_from([1, 64 << 20]))),
+    ):
+        assert_same(sv.load(source, map=given_map), wanted)
+        made = (folder / "b").with_suffix(FORMATS[target])
+        cut = cutting(target, counts[::-1])
+        sv.reshard(source, made, map=given_map, format=target, partition=cut)
+        assert_same(sv.load(made), wanted)
+        assert sv.diff(source, made, map=given_map).equal
+        with sv.open_checkpoint(source) as reader:
+            parts = map_reader(reader, given_map)
+            for key, array in wanted.items():
+                low = [data.draw(st.integers(0, extent)) for extent in array.shape]
+                region = Region(low, [e - n for e, n in zip(array.shape, low, strict=True)])
+                assert parts.read(key, region).tobytes() == array[region.slices].tobytes()
+        if case.has_inverse:
+            back = (folder / "c").with_suffix(FORMATS[target])
+            sv.reshard(made, back, map=given_map.inverse(), format=target)
+            assert_same(sv.load(back), case.sources)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from shardvar.errors import MapError
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import has_values, numpy_dtype
 
 _WORDS = {"true": 1.0, "false": 0.0}
 
@@ -18,7 +18,7 @@ def bytes_of_number(text: str, dtype: str) -> bytes:
     >>> bytes_of_number("-1", "int16"), bytes_of_number("0.1", "float16").hex()
     (b'\\xff\\xff', '662e')
     """
-    kind = numpy_dtype(dtype)
+    kind = numpy_dtype(dtype) if has_values(dtype) else np.dtype(object)
     if kind.hasobject:
         raise MapError(f"'else' cannot fill a tensor of dtype {dtype}.", "Leave 'else' out.")
     try:
@@ -32,13 +32,11 @@ def bytes_of_number(text: str, dtype: str) -> bytes:
     try:
         with np.errstate(all="ignore"):
             element = np.array([exact]).astype(kind)
-        back = element.astype(np.float64 if is_float else object)[0]
+        back = element.real.astype(np.float64 if is_float else object)[0]
     except (OverflowError, TypeError, ValueError):
         element, back = np.zeros(1, kind), None
-    fits = (
-        back is not None and (math.isfinite(back) == math.isfinite(exact))
-        if is_float and kind.kind != "c"
-        else kind.kind == "c" or back == exact
+    fits = back is not None and (
+        math.isfinite(back) == math.isfinite(exact) if is_float else back == exact
     )
     if not fits:
         raise MapError(

@@ -19,6 +19,7 @@ from shardvar.engine import kept, panels, strides
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, has_values, numpy_dtype
 from shardvar.layout.region import Region
+from shardvar.maps.fills import bytes_of_number
 from shardvar.verbs.mapping import map_reader
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.helpers.random_maps import Arrays, Case, Wrong, cases, meaning, mutations
@@ -57,7 +58,7 @@ def cutting(form: str, counts: list[int]) -> Any:
 
 
 @given(st.data(), st.sampled_from(["int16", "bool", "complex64"]))
-@settings(max_examples=40 * MORE)
+@settings(max_examples=20 * MORE)
 def test_a_map_that_is_right_is_never_refused(data: st.DataObject, dtype: str) -> None:
     """In any order of rules; and its inverse leads back."""
     case = data.draw(cases(numpy_dtype(dtype), plain=False))
@@ -70,7 +71,7 @@ def test_a_map_that_is_right_is_never_refused(data: st.DataObject, dtype: str) -
 
 
 @given(st.data())
-@settings(max_examples=60 * MORE)
+@settings(max_examples=30 * MORE)
 def test_a_map_with_a_mutation_is_refused_or_means_what_it_says(data: st.DataObject) -> None:
     case = data.draw(cases(np.dtype(np.int16), plain=True))
     lines = data.draw(mutations(case))
@@ -84,8 +85,21 @@ def test_a_map_with_a_mutation_is_refused_or_means_what_it_says(data: st.DataObj
         assert_same(map_arrays(given_map, case.sources), wanted)
 
 
+@pytest.mark.parametrize("dtype", [each for each in NAMES if each != "string"])
+def test_a_number_fills_any_dtype_or_is_refused(dtype: str) -> None:
+    """Without a warning: the fill of a complex tensor is real."""
+    for text in ("1", "-1", "0.5", "nan", "1e39", "true"):
+        try:
+            octets = bytes_of_number(text, dtype)
+        except MapError as error:
+            assert text != "1" or not has_values(dtype), error
+        else:
+            element = np.frombuffer(octets, numpy_dtype(dtype))[0]
+            assert element != element or complex(element).imag == 0
+
+
 @given(st.data(), st.sampled_from(["shardvar", "shardvar", *FORMATS, "deflated"]))
-@settings(max_examples=25 * MORE)
+@settings(max_examples=10 * MORE)
 def test_every_verb_makes_the_same_of_a_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, form: str
 ) -> None:

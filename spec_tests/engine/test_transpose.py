@@ -129,9 +129,9 @@ def test_a_square_matrix_is_not_taken_from_a_run_without_transpose(tmp_path: Pat
     square = np.arange(9.0).reshape(3, 3)
     sv.save(tmp_path / "a", {"m": square})
     seen = []
-    generation = reshard._generation
+    generation = reshard.digest_of_reshard
     with patch.object(
-        reshard, "_generation", lambda *words: seen.append(generation(*words)) or seen[-1]
+        reshard, "digest_of_reshard", lambda *words: seen.append(generation(*words)) or seen[-1]
     ):
         for name, globs in (("b", None), ("b", "m"), ("b", "m")):
             sv.reshard(tmp_path / "a", tmp_path / name, transpose=globs, dry_run=True)

@@ -28,6 +28,7 @@ from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import Archive, Read, Record, open_archive
+from shardvar.formats.torch.legacy import OldFile
 from shardvar.formats.torch.objects import TextRoom, plain_of
 from shardvar.formats.torch.tensors import (
     StoredTensor,
@@ -91,7 +92,7 @@ class TensorView:
         return self.record.crc if self.is_plain and self.spans_record else NO_CHECKSUM
 
 
-def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> TensorView:
+def view_of(archive: Archive | OldFile, tensor: StoredTensor, is_big_endian: bool) -> TensorView:
     """Return a tensor with its record; raise if that is missing, compressed or too small."""
     record = archive.record(tensor.record)
     if record.nbytes != tensor.storage_nbytes:

@@ -36,6 +36,7 @@ from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
 from shardvar.formats.torch.items import StoredObject, TensorView, object_of, view_of
+from shardvar.formats.torch.legacy import OldFile, open_old
 from shardvar.formats.torch.names import LEGACY_MAGIC, is_bare
 from shardvar.formats.torch.objects import TextRoom
 from shardvar.formats.torch.shares import whole_of
@@ -220,8 +221,8 @@ _SAVE_STATE = "Save its state dict: `torch.save(torch.jit.load(path).state_dict(
 class Unpickled:
     """The values of a file, as inert nodes, and the archive that has their storages."""
 
-    archive: Archive
-    """The archive."""
+    archive: Archive | OldFile
+    """The archive, or the storages of an old file."""
     is_big_endian: bool
     """True if the elements of its storages are big-endian."""
     leaves: Mapping[str, Any]
@@ -248,9 +249,15 @@ def unpickle(file: ReadableFile) -> Unpickled:
     """Return the values of a file; errors name the file."""
     with prefix_errors(file.name):
         archive = _archive(file)
-        data = archive.pickle()
-        root, _ = parse_pickle(data, is_typed=True)
-        leaves, clashes = leaves_of(root, len(data), _whole(archive, len(data)))
+        if isinstance(archive, OldFile):
+            root, nbytes, is_big_endian = archive.root, archive.nbytes, archive.is_big_endian
+            whole = frozenset[str]()
+        else:
+            data = archive.pickle()
+            root, _ = parse_pickle(data, is_typed=True)
+            nbytes, is_big_endian = len(data), archive.is_big_endian()
+            whole = _whole(archive, nbytes)
+        leaves, clashes = leaves_of(root, nbytes, whole)
         # A dict of another class may have the key "".
         if (
             not is_tensor(root)
@@ -258,9 +265,7 @@ def unpickle(file: ReadableFile) -> Unpickled:
             and leaves.get("") is root
         ):
             raise unsupported(root)
-        return Unpickled(
-            archive, archive.is_big_endian(), leaves, clashes, len(data), TextRoom.of(len(data))
-        )
+        return Unpickled(archive, is_big_endian, leaves, clashes, nbytes, TextRoom.of(nbytes))
 
 
 def _whole(archive: Archive, most: int) -> frozenset[str]:
@@ -274,14 +279,11 @@ def _whole(archive: Archive, most: int) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _archive(file: ReadableFile) -> Archive:
-    """Return the directory of a file, or raise what the file is instead."""
+def _archive(file: ReadableFile) -> Archive | OldFile:
+    """Return the directory of a file, or its old form, or raise what the file is instead."""
     first = file.read(0, min(SNIFF_NBYTES, file.size))
     if first.startswith(LEGACY_MAGIC):
-        cause = (
-            "The file has the form that torch wrote before its version 1.6, a sequence of pickles."
-        )
-        raise UnsupportedError(cause, _SAVE_AGAIN)
+        return open_old(file)
     if not first.startswith(ZIP_MAGIC):
         if file.size > 512 and file.read(257, 5) == b"ustar":
             cause = "The file is a tar archive, as torch wrote before its version 0.1.10."

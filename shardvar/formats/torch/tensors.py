@@ -291,6 +291,18 @@ def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
     return dtype_of(dtype.name), f"data/{record}", size
 
 
+def storage_of(reference: Reference) -> tuple[str, int, int]:
+    """Return the key of a storage, the bytes of an element and the number of elements."""
+    fields = reference.value if type(reference.value) is tuple else ()
+    if len(fields) > 5 and fields[5] is not None:
+        raise UnsupportedError("It has a storage that is a part of another one.", _PLAIN)
+    untyped = len(fields) > 1 and type(fields[1]) is Global and fields[1].name == UNTYPED_STORAGE
+    dtype = Global("torch.uint8") if untyped else None
+    name, record, nbytes = _storage(reference, dtype)
+    width = int(ITEMSIZES[code(name)])
+    return record.removeprefix("data/"), width, nbytes // width
+
+
 def _check_bounds(tensor: StoredTensor) -> None:
     """Raise if no array has the shape; ``OutOfBounds`` if an element lies beyond the storage."""
     if not tensor.count:
@@ -315,7 +327,9 @@ def unsupported(value: Any) -> CheckpointError | UnsupportedError:
     name = getattr(value, "name", None)
     # The result of a call that would be called again.
     while type(name) is not str and name is not None:
-        name = getattr(name, "name", None)
+        # An old file describes the class of a whole module by a reference.
+        is_module = type(name) is Reference and type(name.value) is tuple
+        name = getattr(name.value[1:2][0] if is_module and name.value[1:] else name, "name", None)
     if name is None:
         return UnsupportedError(
             f"It is a value of the type {type(value).__name__}.", "Save a dict of tensors."

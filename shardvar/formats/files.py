@@ -85,9 +85,13 @@ def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
 def check_same(storage: FileOpener, name: str, stamp: str) -> None:
     """Raise ``CorruptCheckpoint`` if the file of that name is not the one with the stamp any more.
 
-    A listing of a bucket is of one moment, and is asked again without a request.
+    Nor is it where the name is gone: a checkpoint of fewer files has replaced this one. A listing
+    of a bucket is of one moment, and is asked again without a request.
     """
-    file = storage.open(name)
+    try:
+        file = storage.open(name)
+    except MissingFile:
+        raise replaced_error(name) from None
     file.close()
     if file.stamp != stamp:
         raise replaced_error(file.name)

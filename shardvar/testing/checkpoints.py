@@ -61,7 +61,7 @@ def checkpoints(
         The strategy. Contents shrink to fewer, smaller, plainer tensors under plainer names.
     """
     each = st.one_of(arrays(dtypes), string_arrays()) if strings else arrays(dtypes)
-    return st.dictionaries(names or keys(), each, max_size=max_size)
+    return st.dictionaries(keys() if names is None else names, each, max_size=max_size)
 
 
 @st.composite

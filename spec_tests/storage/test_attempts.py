@@ -6,6 +6,7 @@ Time is simulated: a clock that only pauses and requests move.
 import contextlib
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +102,22 @@ def test_an_address_that_never_answered_is_given_up_early() -> None:
     with pytest.raises(Failure):
         world.pace().ask(world.request(lambda _: Fault("broken")), fault_of)
     assert 5 <= world.now < 10
+
+
+@pytest.mark.parametrize("first", [None, "refused", "odd", "stalled", "broken"])
+def test_an_address_that_answered_in_any_way_is_waited_for(first: FaultKind | None) -> None:
+    """A refusal is an answer too; a connection that breaks or stalls is none."""
+    world = World()
+    pace = world.pace()
+    fates = iter([first and Fault(first)])
+    with suppress(Failure):
+        pace.ask(world.request(lambda _: next(fates, Fault("broken"))), fault_of)
+    world.now += 3600
+    start = world.now
+    with pytest.raises(Failure):
+        pace.ask(world.request(lambda _: Fault("broken")), fault_of)
+    least, most = (30, 39) if first in (None, "refused", "odd") else (5, 10)
+    assert least <= world.now - start < most
 
 
 def test_an_error_that_does_not_pass_is_raised_at_once() -> None:

@@ -15,7 +15,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import StorageError
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.storage import concurrency
+from shardvar.storage import concurrency, objects
 from shardvar.storage.concurrency import Room, as_answered, check_wanted, do_all
 from shardvar.storage.remote import TRAITS
 from spec_tests.helpers.memory_bucket import Gate, MemoryBucket, in_bucket
@@ -142,6 +142,27 @@ def test_what_takes_many_requests_ends_between_two_of_them_after_an_error() -> N
     with pytest.raises(StorageError, match="does not answer"):
         do_all(request, range(2), TRAITS)
     check_wanted()  # this thread is in no such work
+
+
+def test_an_upload_in_parts_ends_between_two_of_them_after_an_error() -> None:
+    """Its next part is not asked for once another item has failed."""
+    is_begun, asked = threading.Event(), list[int]()
+
+    def parts() -> Iterator[bytes]:
+        for number in range(10_000):
+            asked.append(number)
+            yield b"part"
+
+    def request(number: int) -> None:
+        if number == 0:
+            for _ in objects._wanted(parts()):
+                is_begun.set()
+        assert is_begun.wait(60)
+        raise StorageError("The server does not answer.", "Wait.")
+
+    with pytest.raises(StorageError, match="does not answer"):
+        do_all(request, range(2), TRAITS)
+    assert len(asked) < 10_000
 
 
 def test_a_caller_that_stops_ends_what_is_under_way() -> None:

@@ -44,6 +44,8 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         (V2 | {"sys/fs/cgroup/jobs/mine/cpu.max": "6400000 100000\n"}, 16),
         (V2 | {"sys/fs/cgroup/jobs/mine/cpu.max": "800000 100000", "sys/fs/cgroup/jobs/cpu.max": "300000 100000"}, 3),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "3::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 16),
+        ({"proc/self/cgroup": "0:memory:/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 16),
         (V1 | {f"sys/fs/cgroup/cpu/jobs/cpu.cfs_{name}_us": text for name, text in FIVE}, 5),
         (V1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 16),
         (V2 | {"sys/fs/cgroup/jobs/mine/cpu.max": "0 0"}, 16),

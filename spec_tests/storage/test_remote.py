@@ -157,8 +157,16 @@ def test_ranges_outside_a_file_are_refused_without_a_request() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb"])
 def test_a_name_leads_to_no_other_folder(name: str) -> None:
-    with pytest.raises(InvalidCheckpoint, match="not the name of one file"):
-        RemoteStorage(FakeClient(), "run").open(name)
+    storage = RemoteStorage(FakeClient(), "run")
+    for use in (
+        storage.open,
+        storage.stamp,
+        storage.folder,
+        lambda each: storage.check_names(["f", each]),
+        storage.break_claim,
+    ):
+        with pytest.raises(InvalidCheckpoint, match="not the name of one file"):
+            use(name)
 
 
 @pytest.mark.parametrize(

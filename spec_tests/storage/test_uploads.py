@@ -489,8 +489,9 @@ def test_a_lost_race_is_an_error_and_changes_nothing(
     monkeypatch.setattr(uploads.Upload, "create", create)
     with pytest.raises(
         LockHeld, match="written by another writer meanwhile; nothing of this write is in place"
-    ):
+    ) as caught:
         save(bucket, form, NEW, force=True)
+    assert str(caught.value).startswith("s3://bucket/run/")
     assert bucket.files == raced[0] and is_same(load(bucket, form), other)
 
 

@@ -334,14 +334,11 @@ def _shared(
         )
         faults[placed[row].key] = InvalidCheckpoint(cause, DISTRUST)
     keys = [member.name.removesuffix(MEMBER_SUFFIX) for member in members]
-    if len(set(keys)) < len(keys):
-        # Reversed, so that the first member of each key is written last and stays.
-        first = {key: row for row, key in reversed(list(enumerate(keys)))}
-        for key in {key for row, key in enumerate(keys) if first[key] != row}:
-            cause = f"{place}: {key!r}: Two members of the archive have this key."
-            faults[key] = InvalidCheckpoint(
-                cause, "Write the archive again with the right one only."
-            )
+    # Reversed, so that the first member of each key is written last and stays.
+    first = {key: row for row, key in reversed(list(enumerate(keys)))}
+    for key in {key for row, key in enumerate(keys) if first[key] != row}:
+        cause = f"{place}: {key!r}: Two members of the archive have this key."
+        faults[key] = InvalidCheckpoint(cause, "Write the archive again with the right one only.")
     return faults
 
 

@@ -1,0 +1,167 @@
+"""``ObjectClient`` over a real store in memory: what it lists, reads and walks is what is there."""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import CorruptCheckpoint, MissingFile
+from shardvar.storage import objects, stores
+from shardvar.storage.objects import ObjectClient
+
+obstore = pytest.importorskip("obstore")
+
+STEPS = st.sampled_from(["a", "b", "ab", "c.d"])
+PATHS = st.lists(STEPS, min_size=1, max_size=3).map("/".join)
+
+
+def client_of(files: dict[str, bytes]) -> ObjectClient:
+    store = obstore.store.MemoryStore()
+    for path, content in files.items():
+        obstore.put(store, path, content)
+    return ObjectClient("s3://bucket", {"reading": store})
+
+
+@given(files=st.dictionaries(PATHS, st.binary(max_size=9), max_size=8), key=st.just("") | PATHS)
+def test_a_folder_has_the_files_and_folders_below_it(files: dict[str, bytes], key: str) -> None:
+    client, start = client_of(files), f"{key}/" if key else ""
+    below = {path.removeprefix(start): files[path] for path in files if path.startswith(start)}
+    found = client.listing(key)
+    assert {name: head.nbytes for name, head in found.files.items()} == {
+        name: len(content) for name, content in below.items() if "/" not in name
+    }
+    assert found.folders == sorted({name.partition("/")[0] for name in below if "/" in name})
+    assert {name: head.nbytes for name, head in client.walk(key).items()} == {
+        name: len(content) for name, content in below.items()
+    }
+
+
+@given(files=st.dictionaries(PATHS, st.binary(min_size=1, max_size=9), min_size=1), key=PATHS)
+def test_ranges_are_read_and_what_is_missing_or_replaced_is_an_error(
+    files: dict[str, bytes], key: str
+) -> None:
+    client = client_of(files)
+    if key not in files:
+        with pytest.raises(MissingFile, match=f"s3://bucket/{key}"):
+            client.head(key)
+        return
+    content, head = files[key], client.head(key)
+    assert head.nbytes == len(content)
+    for start in range(len(content)):
+        for stop in range(start + 1, len(content) + 1):
+            assert client.read(key, head, start, stop - start) == content[start:stop]
+    obstore.put(client._store("reading"), key, content)
+    with pytest.raises(CorruptCheckpoint, match=f"s3://bucket/{key}"):
+        client.read(key, head, 0, 1)
+
+
+def test_the_mark_of_an_empty_folder_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consoles of clouds store an object ``run/`` for a folder, which lists itself as ``run``."""
+    client = client_of({"run/f": b"12", "run": b""})
+    real = objects.library()
+    mark = real.head(client._store("reading"), "run")
+
+    class WithMark:
+        exceptions = real.exceptions
+
+        @staticmethod
+        def list_with_delimiter(store: Any, key: str) -> Any:
+            found = real.list_with_delimiter(store, key)
+            return found | {"objects": [mark, *found["objects"]]}
+
+    monkeypatch.setattr(objects, "library", lambda: WithMark)
+    assert list(client.listing("run").files) == ["f"]
+
+
+def test_only_writes_go_through_the_client_for_writing(tmp_path: Path) -> None:
+    """It repeats fewer requests by itself: a write that is repeated blindly may meet its own
+    effect."""
+    stores_ = {kind: obstore.store.MemoryStore() for kind in stores.CLIENTS}
+    for store in stores_.values():
+        obstore.put(store, "old", b"12")
+    client = ObjectClient("s3://bucket", stores_)
+    (tmp_path / "file").write_bytes(b"123")
+    client.put("a", str(tmp_path / "file"))
+    client.put_if("b", b"1234", None)
+    client.copy("old", "c")
+
+    def there(kind: str) -> set[str]:
+        return {each["path"] for page in obstore.list(stores_[kind]) for each in page}
+
+    first = next(kind for kind in stores_ if kind.startswith("writing"))
+    assert there(first) == {"old", "a", "b", "c"}
+    assert {*itertools.chain(*(there(kind) for kind in stores_ if kind != first))} == {"old"}
+
+
+@given(content=st.binary(max_size=30), part_nbytes=st.integers(1, 12), at=st.integers(0, 29))
+def test_what_is_stored_is_compared_byte_by_byte(content: bytes, part_nbytes: int, at: int) -> None:
+    """An answer that was lost is found by the bytes, part by part."""
+    client = client_of({"f": content})
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(objects, "PART_NBYTES", part_nbytes)
+        path = Path(folder, "file")
+        path.write_bytes(content)
+        assert client._stored("f", str(path)) == client.head("f")
+        assert client._stored("g", str(path)) is None
+        if at < len(content):
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            assert client._stored("f", str(path)) is None
+        path.write_bytes(content + b"0")
+        assert client._stored("f", str(path)) is None
+
+
+@contextmanager
+def refusing(pause: str) -> Iterator[tuple[str, list[str]]]:
+    """Serve refusals that ask for a pause; yield the address and the requests."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            asked.append(self.path)
+            self.send_response(503)
+            self.send_header("Retry-After", pause)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/x", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("proxies", "pause", "count"),
+    [
+        ({}, 7.0, 1),
+        ({"https_proxy": "http://127.0.0.1:9"}, 7.0, 1),
+        ({"http_proxy": "http://127.0.0.1:9"}, 0.0, 0),
+        ({"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}, 7.0, 1),
+    ],
+)
+def test_a_pause_is_asked_for_only_where_no_proxy_stands_between(
+    proxies: dict[str, str], pause: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a proxy the service cannot be reached directly, and must not be."""
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in proxies.items():
+        monkeypatch.setenv(name, value)
+    with refusing("7") as (url, asked):
+        assert stores.asked_pause(url, None) == pause
+    assert len(asked) == count

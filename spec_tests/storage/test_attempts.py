@@ -6,7 +6,6 @@ Time is simulated: a clock that only pauses and requests move.
 import contextlib
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,7 +109,7 @@ def test_an_address_that_answered_in_any_way_is_waited_for(first: FaultKind | No
     world = World()
     pace = world.pace()
     fates = iter([first and Fault(first)])
-    with suppress(Failure):
+    with contextlib.suppress(Failure):
         pace.ask(world.request(lambda _: next(fates, Fault("broken"))), fault_of)
     world.now += 3600
     start = world.now

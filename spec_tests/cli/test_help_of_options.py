@@ -1,0 +1,95 @@
+"""What help says of every option, and small laws of the lines that commands print."""
+
+import argparse
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.cli.fitting import line_weights
+from shardvar.cli.helptext import sections_of
+from shardvar.cli.json_keys import KEYS, lines_of_keys
+from shardvar.cli.names import names_of_plan
+from shardvar.cli.parser import make_parser
+from shardvar.cli.tree import tree_lines
+from shardvar.verbs.locate import find_checkpoint
+from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.programs import ENVIRONMENT
+
+__all__ = ["run"]
+
+COMMANDS: dict[str, argparse.ArgumentParser] = next(
+    action.choices
+    for action in make_parser()._actions
+    if isinstance(action, argparse._SubParsersAction)
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_a_help_and_shows_its_value_if_it_takes_one(command: str) -> None:
+    rows = {name: text for _, some in sections_of(COMMANDS[command]) for name, text in some}
+    assert [name for name, text in rows.items() if len(text) < 5] == []
+    for action in COMMANDS[command]._actions:
+        if action.option_strings and action.help != argparse.SUPPRESS:
+            names = ", ".join(sorted(action.option_strings, key=len))
+            (row,) = (row for row in rows if row == names or row.startswith(f"{names} "))
+            assert (row == names) == (action.nargs == 0)
+            assert row == row.strip()
+
+
+@pytest.mark.parametrize("words", [[], ["--"]])
+def test_without_a_command_the_usage_is_wrong(words: list[str], run: Run) -> None:
+    done = run(*words)
+    assert done.code == 2 and "COMMAND" in done.out + done.err
+
+
+def test_a_command_that_is_done_ends_though_an_interrupt_is_watched_for() -> None:
+    program = (
+        "from shardvar.cli.interrupts import end_after_interrupt\n"
+        "end_after_interrupt(lambda: None)\nprint('done')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def test_of_two_ways_to_share_a_line_the_one_with_more_names_is_taken() -> None:
+    for names in permutations(["a_x_w", "b_x_w", "c_x_w", "a_y_w"]):
+        lines = [line.guide + line.label for line in tree_lines(list(names), "ffff")]
+        assert lines == ["├─ {a,b,c}_x_w", "└─ a_y_w"]
+
+
+def test_keys_of_json_are_indented_by_two_columns_a_level() -> None:
+    lines = [line for line in lines_of_keys(100) if line.lstrip().startswith(".")]
+    keys = [key for some in KEYS.values() for key in some]
+    assert [len(line) - len(line.lstrip()) for line in lines] == [2 * k.count(".") for k in keys]
+    assert [line.split()[0][1:] for line in lines] == [key.rpartition(".")[2] for key in keys]
+
+
+def test_a_byte_of_a_model_outweighs_a_thousand_of_an_optimizer() -> None:
+    tensors: list[Any] = [
+        SimpleNamespace(key="w", nbytes=3),
+        SimpleNamespace(key="optimizer/w/m", nbytes=5),
+    ]
+    lines: list[Any] = [SimpleNamespace(alike=each) for each in ((0,), (1,), (0, 1), ())]
+    assert line_weights(lines, tensors) == [3000, 5, 8000, 0]
+
+
+def test_a_plan_names_its_sources_and_its_target_apart(tmp_path: Path) -> None:
+    for folder in "ab":
+        sv.save(tmp_path / folder / "m.npz", {"w": np.ones(2)})
+    sources = [(find_checkpoint(str(tmp_path / each / "m.npz")), each) for each in "ab"]
+    names = names_of_plan(sources, str(tmp_path / "c" / "m.npz"))
+    assert names == ["a/m.npz", "b/m.npz", "c/m.npz"]

@@ -31,8 +31,8 @@ caught.
 `make mutation SEED=N PER_LAYER=20 LAYER=NAME` draws and tries the mutants of one row. *First run* is what the tests
 caught before anybody had seen the sample. Then the missing tests were written, and `python -m spec_tests.mutation
 --again` tried the survivors once more: *now*. Those are mutants of the first commit, tried with the tests of the
-second. A survivor may also be tried with the files of the new tests only, which proves as much. A layer without a second
-commit was not tried again. The first run says what another seed would find.
+second. A survivor may also be tried with the files of the new tests only, which proves as much. A layer without a
+second commit was not tried again. The first run says what another seed would find.
 What stands now says only that the gaps of this sample are closed. Without `SEED`, a run draws a seed and prints it.
 
 These layers are not sampled:

@@ -27,7 +27,7 @@ LAYERS = {
     "forks": ("crash/test_forks.py",),
     "extras": ("project/test_extras.py",),
     "spec": ("spec",),
-    "testing": ("kit/test_testing.py", "kit/test_strategies.py"),
+    "testing": ("kit/test_testing.py", "kit/test_drawn_values.py"),
     "reference.tracking": ("objects",),
     "reference.devices": ("devices",),
     "reference.random": ("random",),

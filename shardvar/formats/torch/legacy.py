@@ -9,7 +9,7 @@
     storages    of each: int64, the number of its elements; and the elements
 
 A reference is ("storage", class, key, location, number of elements, view), where ``view`` is None
-unless the storage was a part of another one. The class of a whole module is a reference too. The
+unless the storage was a part of another one. The class of a whole module is also a reference. The
 form has no checksums.
 """
 

@@ -427,3 +427,17 @@ def test_the_command_joins_what_a_mesh_holds(
     assert main([*command, "--mesh", "dp=2,pp=1,tp=2", "--shards", "w=dp,-"]) == 0
     assert "1 tensor in 2 slices" in capsys.readouterr().out
     assert np.array_equal(sv.load(tmp_path / "out")["w"], W)
+
+
+def test_compressed_parts_are_joined(tmp_path: Path) -> None:
+    """Each part is decompressed by its own source, whatever its number there."""
+    rows = np.arange(60.0).reshape(12, 5)
+    for number, part in enumerate(np.split(rows, [3, 7])):
+        np.savez_compressed(
+            tmp_path / f"{number}.npz", a=np.zeros(number + 1), w=part, z=np.ones(2)
+        )
+    sources = [tmp_path / f"{number}.npz" for number in range(3)]
+    sv.reshard(sources, tmp_path / "all", concat={"w": 0, "a": 0, "z": 0})
+    found = sv.load(tmp_path / "all")
+    assert np.array_equal(found["w"], rows) and found["a"].shape == (6,)
+    assert np.array_equal(found["z"], np.ones(6))

@@ -4,7 +4,7 @@ Each process of a job wrote what it had, and nothing in a file says that it has 
 So their folder is one location, which says what it is when it is opened, and never several
 checkpoints or the steps of a run.
 
-    mp_rank_00_model_states.pt, zero_pp_rank_0_…      DeepSpeed
+    mp_rank_00_model_states.pt, zero_pp_rank_0_…      DeepSpeed, without the files of its optimizer
     zero/PARAMETER/fp32.pt                            DeepSpeed, a Universal Checkpoint
     mp_rank_00/, mp_rank_01/                          Megatron, in its old form
     common.pt, and nothing with a tensor              Megatron, interrupted: it writes that file first

@@ -74,9 +74,6 @@ def open_zero(storage: Storage, name: str) -> TorchSource:
     first = len(optimizers)
     parts = [unpickle(data.open(number)) for number in range(first)]
     stage, world = _described(parts[0], data.names[0])
-    if len(models) == 1 and stage == 3:
-        models = _of_all_ranks(storage, "zero_pp_rank_{}_mp_rank_00_model_states.pt", world)
-        data = DataFiles(storage, [*optimizers, *models])
     _check_count(storage, name, optimizers, world)
     states = [unpickle(data.open(number)) for number in range(first, len(data.names))]
     data.check_in_place()
@@ -112,8 +109,11 @@ def _files(storage: Storage, name: str) -> tuple[list[str], list[str]]:
         raise UnsupportedError(cause, remedy)
     last = max(int(each[2]) for each in optimizers)
     found = _of_all_ranks(storage, name + "_{}_mp_rank_00_optim_states.pt", last + 1)
-    one = "mp_rank_00_model_states.pt"
-    return found, [one if one in names else f"zero_pp_rank_0_{one}"]
+    # Every rank writes a file of the model in stage 3 only.
+    one, of_rank = "mp_rank_00_model_states.pt", "zero_pp_rank_{}_mp_rank_00_model_states.pt"
+    if one in names or not any(each.endswith(f"_{one}") for each in names):
+        return found, [one]
+    return found, _of_all_ranks(storage, of_rank, len(found))
 
 
 def _of_all_ranks(storage: Storage, form: str, world: int) -> list[str]:

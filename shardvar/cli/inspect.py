@@ -49,9 +49,11 @@ def execute(arguments: Namespace) -> int:
     one = found[0].location if found else find_checkpoint(arguments.path)
     with open_found(one, dequantize=arguments.dequantize) as reader:
         note_numbers(reader, arguments.dequantize)
-        tensors = list_tensors(reader, arguments.filter, arguments.exclude)
+        tensors = list_tensors(
+            reader, arguments.filter, arguments.exclude, with_places=arguments.slices
+        )
         measured = _measure(reader, tensors) if arguments.stats else {}
-        table = reader.entries().slices.tensors
+        table = reader.listed().slices.tensors
         delta = delta_of(one.storage, reader.format, reader.metadata.user, table)
         if arguments.json:
             _print_json(reader, tensors, measured, arguments, delta)
@@ -99,7 +101,8 @@ def _print_json(
     delta: FileKind | None,
 ) -> None:
     listed = []
-    scalars = read_scalars(reader, [each.key for each in tensors if each.shape == ()])
+    keys = [each.key for each in tensors if each.shape == ()]
+    scalars = read_scalars(reader, keys, is_listing=True)
     for tensor in tensors:
         scalar = scalars.get(tensor.key)
         row = tensor.to_json() | {"setting": tensor.is_setting, "value": scalar and scalar.value}
@@ -124,7 +127,7 @@ def _print_json(
             "description": metadata.description,
             "delta": delta and delta.what,
             "metadata": dict(metadata.user),
-            "ties": find_ties(reader.entries()),
+            "ties": find_ties(reader.listed()),
             "num_tensors": len(tensors),
             "num_parameters": parameters.total,
             "parameters_by_dtype": parameters.by_dtype,

@@ -200,8 +200,9 @@ def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
 def _content(location: Location) -> _Content | None:
     try:
         with Reader(location.path, location.format.name, location.open()) as reader:
-            wrong = f"{count(len(reader.faults), 'tensor')} unreadable" if reader.faults else ""
-            return _Content(len(reader.keys()), int(reader.entries().slices.nbytes.sum()), wrong)
+            faults, nbytes = reader.listed_faults(), reader.listed().slices.nbytes
+            wrong = f"{count(len(faults), 'tensor')} unreadable" if faults else ""
+            return _Content(len(reader.keys()), int(nbytes.sum()), wrong)
     except CheckpointError:
         return _Content(None, None, "unreadable")
     except ShardvarError:  # such as a package that the format needs

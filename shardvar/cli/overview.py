@@ -141,7 +141,7 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
         yield text[:1].upper() + text[1:]
     ties = [
         f"{printable(key)} = {printable(first)}"
-        for key, first in find_ties(reader.entries()).items()
+        for key, first in find_ties(reader.listed()).items()
     ]
     if ties:
         more = f" and {len(ties) - MAX_NAMED} more" if len(ties) > MAX_NAMED else ""
@@ -212,7 +212,8 @@ def _print_tensors(
 def _table(
     reader: Reader, tensors: Sequence[Tensor], arguments: Namespace, nbytes: int = 0
 ) -> Table:
-    scalars = read_scalars(reader, [each.key for each in tensors if each.shape == ()])
+    keys = [each.key for each in tensors if each.shape == ()]
+    scalars = read_scalars(reader, keys, is_listing=True)
     if not sys.stdout.isatty():
         return Table(reader, tensors, scalars, arguments.slices, nbytes=0, numbers={})
     numbers = file_numbers(reader.index.files)

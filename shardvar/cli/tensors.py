@@ -104,11 +104,19 @@ class Tensor:
 
 
 def list_tensors(
-    reader: Reader, filter: Sequence[str] | None = None, exclude: Sequence[str] | None = None
+    reader: Reader,
+    filter: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    *,
+    with_places: bool = False,
 ) -> list[Tensor]:
-    """Return the tensors that ``select_keys`` chooses, in the order of the index."""
+    """Return the tensors that ``select_keys`` chooses, in the order of the index.
+
+    ``with_places`` also reads what only files of payloads tell, for ``list_slices``.
+    """
     chosen = select_keys(list(reader), filter, exclude)
-    entries, faults = reader.entries(), reader.faults
+    entries = reader.entries() if with_places else reader.listed()
+    faults = reader.faults if with_places else reader.listed_faults()
     tensors, files = entries.slices.tensors, reader.index.files
     # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5
     # tensors.

@@ -32,6 +32,7 @@ from shardvar.errors import (
     UnknownKey,
     UnsupportedError,
 )
+from shardvar.formats.deferred import LateIndex
 from shardvar.formats.protocol import Source
 from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import STRING, Bools, Ints, code
@@ -91,6 +92,8 @@ def with_objects(source: Source, can: Capabilities) -> Source:
     ``can`` says what the format of the source holds.
     """
     if can.objects_in_tensor:
+        if isinstance(source.index, LateIndex) and OBJECTS not in source.index.names:
+            return source
         if not any(OBJECTS in entries.slices.tensors.keys for entries in source.index.scan()):
             return source
         index = _index(source, lambda: _read_tensor(source), OBJECTS)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.deferred import expect_keys
 from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
@@ -123,7 +124,9 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
             raise error.at()
         entries = reader.entries()
     else:
-        entries = concatenate_entries([reader.find(key) for key in strings_of(keys, "keys")])
+        names = strings_of(keys, "keys")
+        expect_keys(reader.index, names)
+        entries = concatenate_entries([reader.find(key) for key in names])
     codes = entries.slices.tensors.codes
     for number in np.unique(codes).tolist():
         if not has_values(NAMES[number]):

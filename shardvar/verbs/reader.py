@@ -21,11 +21,11 @@ from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError, CheckpointError, UnknownKey
+from shardvar.formats.deferred import DeferredIndex, LateIndex, outline_of
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Array, is_whole, numpy_dtype
 from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
-from shardvar.pictures.words import count, human_shape, human_size
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
 from shardvar.planning.plan import find_faults
 from shardvar.verbs.arguments import check_string
@@ -125,6 +125,27 @@ class Reader:
             self._table = concatenate_entries(list(self.index.scan()))
         return self._table
 
+    def listed(self) -> EntryTable:
+        """Return all slices as far as the index tells, for a listing.
+
+        Entries of PyTorch's formats have no place and no checksum here, because these are next to
+        the payload.
+
+        Otherwise as ``entries``.
+        """
+        outline = outline_of(self.index)
+        return self.entries() if outline is self.index else concatenate_entries([*outline.scan()])
+
+    def listed_faults(self) -> Mapping[str, CheckpointError]:
+        """Return the keys that cannot be read, as far as the index tells, with the reason.
+
+        Otherwise as ``faults``, which also has the errors of payload files.
+        """
+        outline = outline_of(self.index)
+        if outline is self.index:
+            return self.faults
+        return find_faults(self.listed().slices) | dict(outline.faults.items())
+
     @property
     def faults(self) -> Mapping[str, CheckpointError]:
         """The keys that cannot be read, with the reason. Looks at all entries, at no payload."""
@@ -143,12 +164,16 @@ class Reader:
         return list(self._names())
 
     def _names(self) -> dict[str, None]:
+        index = self.index
+        if self._keys is None and isinstance(index, LateIndex):
+            self._keys = dict.fromkeys(index.names)
         if self._keys is None:
-            stored = self.entries().slices.tensors.keys
+            is_deferred = isinstance(index, DeferredIndex)
+            stored = (self.listed() if is_deferred else self.entries()).slices.tensors.keys
             # Entries of a faulty key may be missing from the table; the key is listed all the same.
-            self._keys = dict.fromkeys(stored) | dict.fromkeys(
-                sorted(set(self.index.faults).difference(stored))
-            )
+            index = outline_of(index) if is_deferred else index
+            faulty = sorted(set(index.faults).difference(stored))
+            self._keys = dict.fromkeys(stored) | dict.fromkeys(faulty)
         return self._keys
 
     def __len__(self) -> int:
@@ -161,7 +186,7 @@ class Reader:
         return key in self._names()
 
     def __getitem__(self, key: str) -> LazyTensor:
-        tensors = self.find(key).slices.tensors
+        tensors = self._look_up(outline_of(self.index), key).slices.tensors
         return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
 
     def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
@@ -260,13 +285,17 @@ class Reader:
         CheckpointError
             If the entries of the key are damaged or incomplete.
         """
+        return self._look_up(self.index, key)
+
+    def _look_up(self, index: Index, key: str) -> EntryTable:
+        """Return the entries of one key of an index; raise what is wrong with it."""
         check_string(key, "keys")
         with self.explain_policy():
-            fault = self.index.faults.get(key)
+            fault = index.faults.get(key)
             if fault is not None:
                 # A new error each time: one that is raised again keeps its old traceback.
                 raise fault.at()
-            entries = self.index.find(key)
+            entries = index.find(key)
             for error in find_faults(entries.slices).values():
                 raise error
             return entries
@@ -289,13 +318,16 @@ class Reader:
         # Imported on use: commands that list tensors do not pay for it.
         from shardvar.layout.meshes.recognition import recognize
 
-        slices = self.find(key).slices
+        slices = self._look_up(outline_of(self.index), key).slices
         shape = slices.tensors.shape(0)
         return recognize(shape, slices.offset[:, : len(shape)], slices.shape[:, : len(shape)])
 
     def _repr_html_(self) -> str:
         """The first tensors as a table, for notebooks. Looks at all entries, at no payload."""
-        return _as_html(self)
+        from shardvar.verbs.notebook import as_html
+
+        entries, faults, num_files = self.listed(), self.listed_faults(), len(self.index.files)
+        return as_html(self.path, self.format, entries, self.keys(), faults, num_files)
 
     def drop_tables(self) -> None:
         """Drop the tables that grow with the number of tensors; they are read again on demand."""
@@ -413,38 +445,3 @@ def _is_read_at_once(source: Source, entries: EntryTable, is_verified: bool) -> 
         return False
     is_guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
     return bool((is_verified and is_guarded.any()) or not entries.plain.all())
-
-
-_MOST_ROWS = 24
-"""Rows of a table in a notebook."""
-
-
-def _as_html(reader: Reader) -> str:
-    """Return a table of the first tensors, with the faults of unreadable ones."""
-    from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
-
-    entries, faults = reader.entries(), reader.faults
-    tensors = entries.slices.tensors
-    rows_of, num_slices = tensors.rows(), np.bincount(entries.slices.tensor, minlength=len(tensors))
-    nbytes = entries.slices.nbytes_of_tensors()
-    most = int(nbytes.max()) if len(nbytes) else 0
-    keys = reader.keys()
-    rows: list[tuple[object, ...]] = []
-    for key in keys[:_MOST_ROWS]:
-        fault = bad(type(faults[key]).__name__) if key in faults else ""
-        row = rows_of.get(key)
-        cells: tuple[object, ...] = ("",) * 5
-        if row is not None:
-            size, shape = int(nbytes[row]), human_shape(tensors.shape(row))
-            slices = int(num_slices[row])
-            cells = (tensors.dtype(row), shape, human_size(size), bar(size, most), slices)
-        rows.append((key, *cells, fault))
-    headers = ("tensor", "dtype", "shape", "size", "", "slices", "")
-    about = [
-        f"{reader.format} format", count(len(keys), "tensor"), count(len(entries), "slice"),
-        count(len(reader.index.files), "file"), human_size(int(nbytes.sum())),
-    ]  # fmt: skip
-    broken = bad(f"{count(len(faults), 'tensor')} cannot be read") if faults else Markup("")
-    return html_block(
-        reader.path, about, broken, html_table(headers, rows, (3, 5), len(keys) - len(rows))
-    )

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ReadError, StorageError
+from shardvar.formats.deferred import DeferredIndex
 from shardvar.layout.dtypes import STRING, Array
+from shardvar.planning.index import concatenate_entries
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.numbers import json_number, widen_numbers
 from shardvar.verbs.reader import Reader
@@ -47,37 +49,57 @@ def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None)
     return dtype == STRING and shape == () and has_settings(reader)
 
 
-def read_scalars(reader: Reader, keys: Iterable[str]) -> dict[str, ScalarValue]:
+def read_scalars(
+    reader: Reader, keys: Iterable[str], *, is_listing: bool = False
+) -> dict[str, ScalarValue]:
     """Return the values of the scalars among some keys: all settings, then numbers, at most 1,000
     together.
 
     A scalar that is damaged, or longer than 1,000 bytes, is left out. In a bucket each number would
-    take a request, so only settings are read, which are in the index.
+    take a request, so only settings are read, which are in the index. A listing reads
+    only the index; if that is in another file than the payloads, there are no values.
     """
-    blocks = Blocks.of(reader)
+    index = reader.index
+    if is_listing and isinstance(index, DeferredIndex) and index.is_apart:
+        return {}
+    blocks = Blocks.of_entries(reader.source, reader.listed())
+    faults = reader.listed_faults()
     row_of, ranks = blocks.tensors.rows(), blocks.tensors.ranks
     is_local, has_any = reader.source.traits is None, has_settings(reader)
     settings: list[int] = []
     numbers: list[int] = []
     for key in keys:
         row = row_of.get(key, -1)
-        if row < 0 or ranks[row] or blocks.nbytes[row] > _MOST_NBYTES or key in reader.faults:
+        if row < 0 or ranks[row] or blocks.nbytes[row] > _MOST_NBYTES or key in faults:
             continue
         if has_any and blocks.tensors.dtype(row) == STRING:
             settings.append(row)
         elif is_local and blocks.is_small(row):
             numbers.append(row)
-    rows = (settings + numbers)[:_MOST_READ]
+    names = [blocks.tensors.keys[row] for row in (settings + numbers)[:_MOST_READ]]
+    are_settings = {*names[: len(settings)]}
     # A value that cannot be read is shown as a shape; ``verify`` says why. So is every value if the
     # files of the checkpoint may not be read.
     values: list[Array | ReadError] = []
     with suppress(StorageError):
-        values = blocks.read(rows)
+        blocks, names = _readable(reader, blocks, names)
+        row_of = blocks.tensors.rows()
+        values = blocks.read([row_of[key] for key in names])
     return {
-        blocks.tensors.keys[row]: _scalar(found[()], number < len(settings))
-        for number, (row, found) in enumerate(zip(rows, values, strict=False))
+        key: _scalar(found[()], key in are_settings)
+        for key, found in zip(names, values, strict=False)
         if not isinstance(found, ReadError)
     }
+
+
+def _readable(reader: Reader, blocks: Blocks, names: list[str]) -> tuple[Blocks, list[str]]:
+    """Return the tensors with their places, and the names without a fault."""
+    if not isinstance(reader.index, DeferredIndex) or not names:
+        return blocks, names
+    reader.index.expect(names)
+    names = [key for key in names if key not in reader.index.faults]
+    tables = [reader.find(key) for key in names]
+    return Blocks.of_entries(reader.source, concatenate_entries(tables)), names
 
 
 def _scalar(value: Any, is_setting: bool) -> ScalarValue:

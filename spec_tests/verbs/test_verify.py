@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
+from shardvar.formats.deferred import DeferredIndex
 from shardvar.formats.native.source import NativeIndex
-from shardvar.formats.torch.dcp import DcpIndex
 from shardvar.verbs.locate import find_checkpoints
 from shardvar.verbs.reports import VerifyReport
 from spec_tests.helpers import paths
@@ -325,7 +325,7 @@ def test_all_faults_are_those_of_each_key_and_cost_one_scan(
     os.truncate(data, data.stat().st_size // 2)
     with sv.open_checkpoint(tmp_path / "m") as reader:
         each = {f"w{number}": str(reader.index.faults[f"w{number}"]) for number in range(8)}
-    for index, name in ((NativeIndex, "find_or_none"), (DcpIndex, "fault_of")):
+    for index, name in ((NativeIndex, "find_or_none"), (DeferredIndex, "fault_of")):
         monkeypatch.setattr(index, name, lambda self, key: pytest.fail(f"{key} is looked up"))
     with sv.open_checkpoint(tmp_path / "m") as reader:
         assert {key: str(error) for key, error in reader.faults.items()} == each

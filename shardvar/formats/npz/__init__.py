@@ -8,7 +8,8 @@ sink        writing an archive
 from dataclasses import dataclass
 
 from shardvar.formats.files import look_into
-from shardvar.formats.npz.contents import MEMBER_SUFFIX, read_archive
+from shardvar.formats.npz.archive import open_npz
+from shardvar.formats.npz.contents import MEMBER_SUFFIX
 from shardvar.formats.npz.sink import plan_archive
 from shardvar.formats.npz.source import NpzSource
 from shardvar.formats.protocol import Format
@@ -55,7 +56,7 @@ class NpzFormat(Format):
 
     def open(self, storage: Storage, name: str) -> NpzSource:
         """Open an archive."""
-        return NpzSource(read_archive(storage, name))
+        return NpzSource(open_npz(storage, name))
 
     def create(
         self,

@@ -1,7 +1,8 @@
 """The contents of an npz archive: one array a member, by the zip's directory and the header in
 front of each array.
 
-The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its
+The directory has the keys, and the members have dtypes and shapes: these are read when they are
+asked for. The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its
 key and leaves the others readable. Two members of one key are both refused, because readers
 disagree on which of them counts. A member of another name that does not begin as an array does was
 added by hand: it is a finding, and not a key. An archive of only such members was written by
@@ -21,7 +22,7 @@ example: two arrays of the same dtype and shape have the same header, and the fi
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -39,37 +40,30 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.window import Window
+from shardvar.formats.window import WINDOW_NBYTES, Window
 from shardvar.layout.dtypes import code
-from shardvar.limits import MAX_DIRECTORY_NBYTES
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import TensorTable, pad
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.concurrency import do_all
+from shardvar.storage.protocol import ReadableFile, Traits
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
     DISTRUST,
-    SNIFF_NBYTES,
     WRITE_AGAIN,
     foreign_archive,
-    foreign_file,
     invalid,
-    is_known_archive,
     malformed,
 )
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 from shardvar.wire.zip import (
     LOCAL,
     STORED,
-    TAIL_NBYTES,
-    DirectoryPlace,
     Member,
     check_local,
     check_member,
     check_supported,
-    find_directory,
     local_nbytes,
     overlapping,
-    parse_directory,
 )
 
 MEMBER_SUFFIX = ".npy"
@@ -77,6 +71,10 @@ MEMBER_SUFFIX = ".npy"
 
 _PEEK_NBYTES = 256
 """Bytes at the beginning of a member; nearly every npy header is shorter."""
+_HEADER_NBYTES = 1 << 10
+"""Bytes at the beginning of a large member that are read by themselves: all headers, mostly."""
+_NEAR_NBYTES, _GROUP_NBYTES = WINDOW_NBYTES // 4, 1 << 22
+"""The distance of members whose headers are read together, and the bytes of one thread's share."""
 _MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
 """The memory for an array in Fortran order: this size, or this multiple of its size."""
 
@@ -138,21 +136,18 @@ class _Headers:
         return self.known[preamble]
 
 
-def read_archive(storage: Storage, name: str) -> ArchiveContents:
-    """Return the contents of an archive; only its directory and headers are read."""
-    files = DataFiles(storage, [name])
+def read_contents(
+    files: DataFiles, name: str, members: Sequence[Member], stop: int
+) -> ArchiveContents:
+    """Return the contents of an archive; the header of each member is read.
+
+    Members end before ``stop``, the first byte of the directory.
+    """
     file = files.open(0)
     with prefix_errors(file.name):
-        place = _find_directory(file)
-        members = parse_directory(file.read(place.start, place.nbytes), place.count)
-        # The archive of another program is refused by the names of its members; none of them is
-        # read.
-        names = [member.name for member in members]
-        if not any(each.endswith(MEMBER_SUFFIX) for each in names) and is_known_archive(names):
-            raise foreign_archive("an npz file", names)
-        found = _find_members(file, members, place.start)
+        found = _find_members(file, members, stop, files.traits)
         if members and not (found.arrays or found.faults):
-            raise foreign_archive("an npz file", names)
+            raise foreign_archive("an npz file", [member.name for member in members])
     faults = found.faults | _shared(file.name, members, found.places)
     # An array that is too large to be transposed is listed all the same.
     arrays = [
@@ -186,12 +181,53 @@ class _Members:
     faults: dict[str, ShardvarError] = field(default_factory=dict)
 
 
-def _find_members(file: ReadableFile, members: Sequence[Member], stop: int) -> _Members:
-    """Read the headers of all members, which end before ``stop``, the central directory."""
-    found = _Members()
-    window, headers = Window(file), _Headers()
+def _find_members(
+    file: ReadableFile, members: Sequence[Member], stop: int, traits: Traits | None
+) -> _Members:
+    """Read the headers of all members, which end before ``stop``, the central directory; in a
+    bucket, with many requests at a time."""
     # In the order of the file, so that one window serves neighbours.
-    for member in sorted(members, key=lambda member: member.start):
+    ordered = sorted(members, key=lambda member: member.start)
+    headers, groups = _Headers(), [*enumerate(_groups(ordered))]
+    parts: dict[int, _Members] = {}
+
+    def read(work: tuple[int, Sequence[Member]]) -> None:
+        number, group = work
+        parts[number] = _Members()
+        _read_members(file, group, stop, headers, parts[number])
+
+    do_all(read, groups, traits)
+    found = _Members()
+    for number, _ in groups:
+        part = parts[number]
+        found.places += part.places
+        found.arrays += part.arrays
+        found.unsupported += part.unsupported
+        found.others += part.others
+        found.faults |= part.faults
+    return found
+
+
+def _groups(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
+    """Cut members, in the order of the file, into those whose headers lie in the same windows."""
+    first = 0
+    for number in range(1, len(members) + 1):
+        if (
+            number == len(members)
+            or members[number].start - members[number - 1].start > _NEAR_NBYTES
+            or members[number].start - members[first].start > _GROUP_NBYTES
+        ):
+            yield members[first:number]
+            first = number
+
+
+def _read_members(
+    file: ReadableFile, members: Sequence[Member], stop: int, headers: _Headers, found: _Members
+) -> None:
+    """Read the headers of members next to each other."""
+    alone = len(members) == 1
+    window = Window(file, _HEADER_NBYTES + len(members[0].raw_name)) if alone else Window(file)
+    for member in members:
         is_array = False
         try:
             place = PlacedMember(member, _locate(window, member, stop))
@@ -208,23 +244,6 @@ def _find_members(file: ReadableFile, members: Sequence[Member], stop: int) -> _
             found.faults[key] = error.at(file.name, repr(key))
             if is_array and isinstance(error, UnsupportedError):
                 found.unsupported.append(place)
-    return found
-
-
-def _find_directory(file: ReadableFile) -> DirectoryPlace:
-    first = file.read(0, min(SNIFF_NBYTES, file.size))
-    # PK 3 4 begins a member, PK 5 6 the end record of an archive without members.
-    if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise foreign_file(
-            "an npz file", first, file.size, "it does not begin as a zip archive does"
-        )
-    tail_nbytes = min(TAIL_NBYTES, file.size)
-    place = find_directory(file.read(file.size - tail_nbytes, tail_nbytes), file.size)
-    if place.nbytes > MAX_DIRECTORY_NBYTES:
-        raise malformed(
-            f"The central directory has {place.nbytes} bytes, more than {MAX_DIRECTORY_NBYTES}."
-        )
-    return place
 
 
 def _locate(window: Window, member: Member, stop: int) -> int:

@@ -28,6 +28,7 @@ import numpy as np
 from shardvar.errors import CheckpointError, ShardvarError, prefix_errors
 from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles, FileSource
+from shardvar.formats.npz.archive import NpzArchive
 from shardvar.formats.npz.contents import (
     ArchiveContents,
     PlacedMember,
@@ -37,7 +38,7 @@ from shardvar.formats.npz.contents import (
 )
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.planning.index import EntryTable, Index
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, decoding, malformed
@@ -208,17 +209,22 @@ def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
 class NpzSource(FileSource):
     """An open npz archive."""
 
-    contents: ArchiveContents
-    """The contents of the archive."""
+    archive: NpzArchive
+    """The archive."""
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)
     """The partly read payload of an array in Fortran order."""
     _lock: RLock = field(default_factory=new_lock)
 
     @property
-    def index(self) -> TableIndex:
+    def contents(self) -> ArchiveContents:
+        """The contents of the archive, read once."""
+        return self.archive.contents
+
+    @property
+    def index(self) -> Index:
         """The table of contents."""
-        return self.contents.index
+        return self.archive.index
 
     @property
     def crc(self) -> Checksum:
@@ -233,7 +239,7 @@ class NpzSource(FileSource):
     @property
     def data(self) -> DataFiles:
         """The archive."""
-        return self.contents.files
+        return self.archive.files
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -250,7 +256,7 @@ class NpzSource(FileSource):
             else:
                 self._read_on(number, start, buffer)
         except ShardvarError as error:
-            place = f"{self.contents.files.open(0).name}: {entries.slices.key(row)!r}"
+            place = f"{self.data.open(0).name}: {entries.slices.key(row)!r}"
             raise error.at(place) from error
 
     def close(self) -> None:
@@ -264,7 +270,7 @@ class NpzSource(FileSource):
         found = []
         for place in self.contents.others:
             try:
-                MemberStream(self.contents.files.open(0), place).skip_all()
+                MemberStream(self.data.open(0), place).skip_all()
             except CheckpointError as error:
                 found.append(Finding(place.member.name, error.cause, True))
             else:
@@ -277,7 +283,7 @@ class NpzSource(FileSource):
         place = self.contents.unsupported.get(key)
         if place is None:
             return False
-        file = self.contents.files.open(0)
+        file = self.data.open(0)
         with prefix_errors(f"{file.name}: {key!r}"):
             MemberStream(file, place).skip_all()
         return True
@@ -287,7 +293,7 @@ class NpzSource(FileSource):
         with self._lock:
             stream = self._streams.pop(number, None)  # no other thread reads from it meanwhile
         if stream is None or stream.position > start:
-            stream = PayloadStream.of(self.contents.files.open(0), self.contents.arrays[number])
+            stream = PayloadStream.of(self.data.open(0), self.contents.arrays[number])
         stream.skip(start - stream.position)
         stream.read_into(buffer)
         # A stream at its end has compared its CRC, and is dropped. Of the others, the one that was
@@ -300,7 +306,7 @@ class NpzSource(FileSource):
 
     def _read_transposed(self, number: int, start: int, buffer: memoryview) -> None:
         """Read from the transposed payload; one array's is kept until its last byte was read."""
-        file, array = self.contents.files.open(0), self.contents.arrays[number]
+        file, array = self.data.open(0), self.contents.arrays[number]
         with self._lock:
             payload = self._transposed.pop(number, None)
             if payload is None:

@@ -35,7 +35,7 @@ has no elements, and is its pickle in an archive.
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -66,6 +66,8 @@ from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.plain import decode_value, encode_value
 from shardvar.wire.zip import (
     CENTRAL,
+    FLAG_STREAMED,
+    FLAG_UTF8,
     LOCAL,
     STORED,
     TAIL_NBYTES,
@@ -82,6 +84,9 @@ PICKLE, LEAVES = "data.pkl", ".shardvar/leaves"
 _SMALL_TAIL_NBYTES = 4096
 """The bytes at an archive's end that are read first: the directory of one tensor takes some 700."""
 _MAX_TEXT_NBYTES = 1 << 10
+_PEEK_NBYTES = 192
+"""The name and the extra field of a local header, which torch pads to 64 bytes, are shorter."""
+_USUAL_FLAGS = FLAG_STREAMED | FLAG_UTF8
 
 Read = Callable[[int, int], bytes]
 """A function that returns the bytes [start, start + nbytes) of a file."""
@@ -99,6 +104,43 @@ class Record:
     """The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none."""
 
 
+@dataclass(slots=True, eq=False)
+class UnplacedRecord:
+    """One record of an archive, whose local header is read when its place is asked for."""
+
+    archive: "Archive"
+    """The archive."""
+    member: Member
+    """Its entry in the archive's directory."""
+    _start: int = -1
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self.member.nbytes
+
+    @property
+    def crc(self) -> int:
+        """The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none."""
+        return self.archive.crc_of(self.member)
+
+    @property
+    def header(self) -> int:
+        """The first byte of its local header, in bytes of the file."""
+        return self.archive.start + self.member.start
+
+    @property
+    def start(self) -> int:
+        """Its first byte, in bytes of the file; raises what is wrong with its local header."""
+        return self.place(self.archive.read)
+
+    def place(self, read: Read) -> int:
+        """Return ``start``, read by another function the first time."""
+        if self._start < 0:
+            self._start = self.archive.locate(self.member, read, _PEEK_NBYTES)
+        return self._start
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     """The directory of an archive."""
@@ -113,14 +155,14 @@ class Archive:
     """The records by name, without the folder; a name that occurs twice has two."""
     has_checksums: bool
     """False if every CRC is 0, as after ``torch.serialization.set_crc32_options(False)``."""
+    _unplaced: dict[str, UnplacedRecord] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Return True if there is a record of that name."""
         return name in self.members
 
-    def record(self, name: str) -> Record:
-        """Return the place of a record; raise if it is missing, occurs twice, is compressed or lies
-        out of bounds."""
+    def _member(self, name: str) -> Member:
+        """Return the entry of a record; raise if it is missing or occurs twice."""
         found = self.members.get(name, [])
         if not found:
             raise InvalidCheckpoint(f"The archive has no record {name!r}.", WRITE_AGAIN)
@@ -131,22 +173,51 @@ class Archive:
             raise InvalidCheckpoint(cause, DISTRUST)
         (member,) = found
         check_member(member)
+        return member
+
+    def record(self, name: str) -> Record:
+        """Return the place of a record; raise if its description is wrong, or its local header."""
+        member = self._member(name)
+        return Record(self.locate(member, self.read), member.nbytes, self.crc_of(member))
+
+    def unplaced(self, name: str) -> "Record | UnplacedRecord":
+        """Return a record whose local header is read later, the same one each time.
+
+        An unusual record is placed at once: only its local header tells if it is damaged, or only
+        not supported.
+        """
+        if name not in self._unplaced:
+            member = self._member(name)
+            if member.method != STORED or member.flags & ~_USUAL_FLAGS:
+                return self.record(name)
+            self._unplaced[name] = UnplacedRecord(self, member)
+        return self._unplaced[name]
+
+    def crc_of(self, member: Member) -> int:
+        """Return the CRC-32 that the directory gives, or ``NO_CHECKSUM``."""
+        return member.crc if self.has_checksums else NO_CHECKSUM
+
+    def locate(self, member: Member, read: Read, peek_nbytes: int = 0) -> int:
+        """Return the first byte of a record, after its local header, which must agree with the
+        directory; ``peek_nbytes`` after the header's fixed part are read with it."""
         # The local header lies before the directory, and so do the bytes behind it.
         header, room = self.start + member.start, self.stop - LOCAL.size
-        start = (
-            header + local_nbytes(self.read(header, LOCAL.size))
-            if header <= room
-            else self.stop + 1
-        )
+        local = b""
+        start = self.stop + 1
+        if header <= room:
+            local = read(header, min(LOCAL.size + peek_nbytes, self.stop - header))
+            start = header + local_nbytes(local[: LOCAL.size])
         if start + member.stored_nbytes > self.stop:
             cause = (
-                f"The record {name!r} at offset {header} reaches out of its archive, which ends at "
-                f"{self.stop}."
+                f"The record {member.name.partition('/')[2]!r} at offset {header} reaches out of "
+                f"its archive, which ends at {self.stop}."
             )
             raise OutOfBounds(cause, WRITE_AGAIN)
-        check_local(self.read(header, start - header), member)
+        if start - header > len(local):
+            local = read(header, start - header)
+        check_local(local[: start - header], member)
         check_supported(member)
-        return Record(start, member.nbytes, member.crc if self.has_checksums else NO_CHECKSUM)
+        return start
 
     def check_stored(self, name: str) -> None:
         """Raise ``UnsupportedError`` if a record is compressed, as tools for zip archives do and

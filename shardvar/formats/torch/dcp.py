@@ -1,20 +1,19 @@
 """Open a distributed checkpoint: its table of contents, and the laws that it must keep.
 
-``.metadata`` is read when the checkpoint is opened. It says which item holds each slice, but not
-where in the item the elements lie. So an item's frame is read when its slice is asked for, by
-``find``, ``scan`` or a look-up in ``faults``, and once only. Frames are read in the order of the
-files, many small ones at a time.
+``.metadata`` is read when the checkpoint is opened, and is all that a listing needs. It says which
+item holds each slice, but not where in the item the elements lie. So an item's frame is read when
+its slice is asked for (``formats.deferred``), and once only. Frames are read in the order of the
+files: many small ones at a time, and in a bucket all requests together.
 
 Laws: files are named by bare names, and the items of a file neither overlap nor leave gaps. The end
 of the last item is the size of the file: this is the one test that finds a file which was exchanged
 for another, for items say nothing about the tensor that they belong to.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import RLock
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -29,15 +28,23 @@ from shardvar.errors import (
     prefix_errors,
     replaced_error,
 )
+from shardvar.formats.deferred import DeferredIndex, Located
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import Frames, TensorView, encoding_in
+from shardvar.formats.torch.items import (
+    GROUP_NBYTES,
+    SMALL_NBYTES,
+    Frames,
+    TensorView,
+    encoding_in,
+    located,
+)
 from shardvar.formats.torch.metadata import Items, parse_metadata
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA, is_bare, rank_indexes
 from shardvar.formats.torch.source import TorchSource
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, ScannedFaults, unknown_key
+from shardvar.planning.index import NO_CHECKSUM
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -54,199 +61,106 @@ definitions of PyTorch."""
 
 
 @dataclass(slots=True, eq=False)
-class DcpIndex:
-    """A checkpoint's table of contents; safe to use from several threads."""
+class DcpItems:
+    """The items of a checkpoint, and what was read of them."""
 
     items: Items
     """The contents of ``.metadata``."""
     data: DataFiles
     """The data files."""
     slices: SliceTable
-    """All slices; the sizes of objects are 0 until their items were read."""
+    """All slices; an object has the size of its item."""
     file: Ints
     """[m] the number of the file of each item."""
-    broken: dict[str, ShardvarError]
-    """Keys that cannot be read, as far as ``.metadata`` tells."""
     views: dict[int, TensorView] = field(default_factory=dict)
     """The tensors whose items were read, by row."""
     payloads: dict[int, bytes] = field(default_factory=dict)
     """The objects whose items were read, by row."""
-    errors: dict[int, ShardvarError] = field(default_factory=dict)
-    """The rows whose items cannot be read."""
     unguarded: set[int] = field(default_factory=set)
     """The rows whose items were read and have bytes without a checksum."""
-    _rows: dict[str, int] = field(init=False, default_factory=dict)
-    _bounds: tuple[Ints, Ints] | None = field(init=False, default=None)
-    _lock: RLock = field(init=False, default_factory=RLock)
+    _templates: dict[Any, Any] = field(default_factory=dict)
 
-    @property
-    def files(self) -> list[str]:
-        """The names of the data files."""
-        return [*self.data.names]
+    def locate(self, rows: Ints) -> dict[int, Located | ShardvarError]:
+        """Read the frames of some items, many requests at a time in a bucket."""
+        found: dict[int, Located | ShardvarError] = {}
 
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata that shardvar wrote, and the paths of the keys."""
-        return self.items.about
+        def read(group: Ints) -> None:
+            start, stop = self._extent(group[:1])[0], self._extent(group[-1:])[1]
+            frames = Frames(self.data, self._templates, window_nbytes=int(stop[0] - start[0]))
+            for row in group.tolist():
+                try:
+                    found[row] = self._read_item(row, frames)
+                except (CheckpointError, StorageError, UnsupportedError) as error:
+                    found[row] = self._placed(row, error)
 
-    @property
-    def faults(self) -> "DcpFaults":
-        """Keys that cannot be read, each with its error; computed on demand."""
-        return DcpFaults(self)
+        with without_collection():
+            do_all(read, self._groups(rows), self.data.traits)
+        return found
 
-    def find(self, key: str) -> EntryTable:
-        """Return the entries of one key, or raise its error, such as ``UnknownKey``."""
-        fault = self.fault_of(key)
-        if fault is not None:
-            raise fault
-        with self._lock:
-            if key not in self._position():
-                raise unknown_key(key, self._position())
-            tensor = self._position()[key]
-        slices = self.slices.take(self._rows_of(tensor))
-        table = SliceTable(
-            slices.tensors.take(np.array([tensor])),
-            np.zeros_like(slices.tensor),
-            slices.offset,
-            slices.shape,
-            slices.nbytes,
-        )
-        return self._entries(self._rows_of(tensor), table)
+    def lost(self) -> dict[int, ShardvarError]:
+        """Return the rows whose files are missing or of a wrong size; reads no file."""
+        found: dict[int, ShardvarError] = {}
+        for number in range(len(self.data.names)):
+            fault = self.data.fault(number)
+            if fault is not None:
+                rows = np.flatnonzero(self.file == number).tolist()
+                found |= {row: self._placed(row, fault.at()) for row in rows}
+        return found
 
-    def scan(self) -> Iterator[EntryTable]:
-        """Yield all entries of the keys that can be read, in one table."""
-        faults = self.all_faults()
-        tensors = self.slices.tensors
-        good = np.array([key not in faults for key in tensors.keys], np.bool)
-        kept = np.flatnonzero(good)
-        rows = np.flatnonzero(good[self.slices.tensor])
-        slices = self.slices.take(rows)
-        position = np.cumsum(good) - 1
-        table = SliceTable(
-            tensors.take(kept), position[slices.tensor], slices.offset, slices.shape, slices.nbytes
-        )
-        yield self._entries(rows, table)
-
-    def fault_of(self, key: str) -> ShardvarError | None:
-        """Return the error of a key, or None; the items of the key are read."""
-        if key in self.broken:
-            return self.broken[key]
-        if key not in self._position():
-            return None
-        rows = self._rows_of(self._position()[key])
-        self._resolve(rows)
-        return next((self.errors[row] for row in rows.tolist() if row in self.errors), None)
-
-    def all_faults(self) -> dict[str, ShardvarError]:
-        """Return every key that cannot be read with its error; all items are read."""
-        # The items of keys that are refused already may lie anywhere, and none of them is read.
-        good = np.array([key not in self.broken for key in self.slices.tensors.keys], np.bool)
-        self._resolve(np.flatnonzero(good[self.slices.tensor]))
-        faults = dict(self.broken)
-        for row, error in sorted(self.errors.items()):
-            faults.setdefault(self.slices.key(row), error)
-        return faults
-
-    def is_guarded(self, key: str) -> bool:
-        """Return True unless an item of the key has bytes without a checksum."""
-        # The items of a key that is refused may lie anywhere, and none of them is read.
-        if key in self.broken or key not in self._position():
-            return True
-        rows = self._rows_of(self._position()[key])
-        self._resolve(rows)
-        return self.unguarded.isdisjoint(rows.tolist())
-
-    def read_objects(self, keys: Collection[str], as_items: bool) -> dict[str, bytes]:
+    def read_objects(
+        self, index: DeferredIndex, keys: Collection[str], as_items: bool
+    ) -> dict[str, bytes]:
         """Return the encodings of the plain objects among keys, or the items of all; raise if the
         bytes of one are damaged."""
         found = {}
         for row in range(len(self.slices)):
             key = self.slices.key(row)
-            if self.slices.dtype(row) == STRING and key in keys and key not in self.broken:
+            if self.slices.dtype(row) == STRING and key in keys and key not in index.broken:
                 try:
                     item = Frames(self.data).read_item(
                         int(self.file[row]), self.items.start[row], self.items.nbytes[row]
                     )
                     if as_items:
                         found[key] = item
-                    elif self.fault_of(key) is None:  # it is plain
+                    elif index.fault_of(key) is None:  # it is plain
                         found[key] = encoding_in(item)
                 except (CheckpointError, StorageError, UnsupportedError) as error:
                     raise self._placed(row, error) from None
         return found
 
-    def _position(self) -> dict[str, int]:
-        if not self._rows:
-            self._rows.update(self.slices.tensors.rows())
-        return self._rows
+    def _extent(self, rows: Ints) -> tuple[Ints, Ints]:
+        """[k] the first byte of each item in its file, and [k] its end."""
+        start = np.array([self.items.start[row] for row in rows.tolist()], np.int64)
+        return start, start + np.array([self.items.nbytes[row] for row in rows.tolist()], np.int64)
 
-    def _rows_of(self, tensor: int) -> Ints:
-        """Return the rows of one tensor."""
-        with self._lock:
-            if self._bounds is None:
-                self._bounds = self.slices.by_tensor()
-        order, bounds = self._bounds
-        return order[bounds[tensor] : bounds[tensor + 1]]
+    def _groups(self, rows: Ints) -> list[Ints]:
+        """Cut rows, in the order of the files, into groups whose items are read at once.
 
-    def _entries(self, rows: Ints, slices: SliceTable) -> EntryTable:
-        """Return the entries of rows with read items; ``start`` of a non-plain one is its row."""
-        start, plain, checksum = (
-            rows.copy(),
-            np.zeros(len(rows), np.bool),
-            np.full(len(rows), NO_CHECKSUM),
-        )
-        nbytes = slices.nbytes.copy()
-        for position, row in enumerate(rows.tolist()):
-            view = self.views.get(row)
-            if view is None:
-                nbytes[position] = len(self.payloads[row])
-            elif view.is_plain:
-                start[position], plain[position], checksum[position] = (
-                    view.start,
-                    True,
-                    view.checksum,
-                )
-        sized = SliceTable(slices.tensors, slices.tensor, slices.offset, slices.shape, nbytes)
-        return EntryTable(sized, self.file[rows], start, checksum, plain)
+        Only the ends of a large item are read, so it is a group by itself; small ones that lie
+        within ``GROUP_NBYTES`` are one.
+        """
+        start, stop = self._extent(rows)
+        order = np.lexsort((start, self.file[rows]))
+        rows, start, stop = rows[order], start[order], stop[order]
+        is_large = stop - start > SMALL_NBYTES
+        apart = (np.diff(self.file[rows]) != 0) | is_large[1:] | is_large[:-1]
+        first, groups = 0, []
+        for end in [*(np.flatnonzero(apart) + 1).tolist(), len(rows)]:
+            while first < end:
+                within = np.searchsorted(stop[first:end], start[first] + GROUP_NBYTES, "right")
+                last = max(first + int(within), first + 1)
+                groups.append(rows[first:last])
+                first = last
+        return groups
 
-    def _resolve(self, rows: Ints) -> None:
-        """Read the items of rows that were not read yet."""
-        with self._lock, without_collection():
-            # Asked one by one: a union would be as large as the checkpoint, for each key.
-            known = (self.views, self.payloads, self.errors)
-            left = np.array(
-                [row for row in rows.tolist() if not any(row in each for each in known)], np.int64
-            )
-            if not len(left):
-                return
-            starts = np.array([self.items.start[row] for row in left.tolist()], np.int64)
-            # In the order of the files, so that one read brings many small items; in a bucket, many
-            # files at a time.
-            in_order = left[np.lexsort((starts, self.file[left]))]
-            files = np.split(in_order, np.flatnonzero(np.diff(self.file[in_order])) + 1)
-            templates: dict[Any, Any] = {}
-            do_all(
-                lambda rows: self._read_items(rows, Frames(self.data, templates)),
-                files,
-                self.data.traits,
-            )
-
-    def _read_items(self, rows: Ints, frames: Frames) -> None:
-        """Read the items of rows that are in one file."""
-        for row in rows.tolist():
-            try:
-                self._read_item(row, frames)
-            except (CheckpointError, StorageError, UnsupportedError) as error:
-                self.errors[row] = self._placed(row, error)
-
-    def _read_item(self, row: int, frames: Frames) -> None:
+    def _read_item(self, row: int, frames: Frames) -> Located:
         """Read the item of one row, and compare it with what ``.metadata`` says."""
         place = int(self.file[row]), self.items.start[row], self.items.nbytes[row]
         shape, dtype = self.items.shape[row], self.slices.dtype(row)
         if dtype == STRING:
             self.payloads[row], is_guarded = frames.read_object(*place)
             self.unguarded |= set() if is_guarded else {row}
-            return
+            return Located(len(self.payloads[row]), row, NO_CHECKSUM, False)
         view = frames.read_tensor(*place, (dtype, shape))
         if (view.tensor.dtype, view.tensor.shape) != (dtype, shape):
             found = f"{view.tensor.dtype}{list(view.tensor.shape)}"
@@ -269,6 +183,7 @@ class DcpIndex:
         self.views[row] = view
         if view.record.crc == NO_CHECKSUM or not view.spans_record:
             self.unguarded.add(row)
+        return located(view, int(self.slices.nbytes[row]), row)
 
     def _placed(self, row: int, error: ShardvarError) -> ShardvarError:
         """Return an error that names the file and the key."""
@@ -279,24 +194,6 @@ class DcpIndex:
 def _differ_along_one_axis(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Return True if two shapes have the same rank, and the same extent along all axes but one."""
     return len(a) == len(b) and sum(one != other for one, other in zip(a, b, strict=True)) == 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DcpFaults(ScannedFaults):
-    """The unreadable keys: a look-up reads the items of one key, iteration all."""
-
-    index: DcpIndex
-    """The index that has the keys."""
-
-    def __getitem__(self, key: str) -> CheckpointError:
-        fault = self.index.fault_of(key)
-        if fault is None:
-            raise KeyError(key)
-        return cast(CheckpointError, fault)
-
-    def all(self) -> Mapping[str, CheckpointError]:
-        """All keys with their errors; all items are read."""
-        return cast("Mapping[str, CheckpointError]", self.index.all_faults())
 
 
 def open_dcp(storage: Storage, name: str) -> TorchSource:
@@ -393,10 +290,16 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     data = DataFiles(storage, names, sizes)
     slices = _slices(items)
     file = np.array([number.get(name, 0) for name in items.file], np.int64)
-    index = DcpIndex(items, data, slices, file, faults)
+    held = DcpItems(items, data, slices, file)
+    alone = np.full(len(slices), -1)
+    index = DeferredIndex(
+        slices, file, names, faults, held.locate, alone, True, held.lost, items.about
+    )
     look = lambda: [*remarks, *_strays(storage, names)]  # noqa: E731
-    rest = look, index.read_objects, index.is_guarded
-    return TorchSource(index, data, index.views, index.payloads, *rest, bare_index=METADATA)
+    # The frames of a key that is refused may lie anywhere, and none of them is read.
+    is_guarded = lambda key: held.unguarded.isdisjoint(index.rows_of(key).tolist())  # noqa: E731
+    rest = look, partial(held.read_objects, index), is_guarded
+    return TorchSource(index, data, held.views, held.payloads, *rest, bare_index=METADATA)
 
 
 def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:
@@ -446,4 +349,4 @@ def _slices(items: Items) -> SliceTable:
     inside = ((offset >= 0) & (shape <= full - offset)).all(axis=1, keepdims=True)
     empty = (full == 0).any(axis=1, keepdims=True) & inside
     offset, shape = np.where(empty, 0, offset), np.where(empty, full, shape)
-    return SliceTable.of(tensors, tensor, offset, shape, np.zeros(len(tensor), np.int64))
+    return SliceTable.of(tensors, tensor, offset, shape, np.array(items.nbytes, np.int64))

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import InvalidCheckpoint
+from shardvar.formats.deferred import Located
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import payload_of
-from shardvar.formats.torch.archive import Archive, Read, Record, open_archive
+from shardvar.formats.torch.archive import Archive, Read, Record, UnplacedRecord, open_archive
 from shardvar.formats.torch.legacy import OldFile
 from shardvar.formats.torch.objects import TextRoom, plain_of
 from shardvar.formats.torch.tensors import (
@@ -55,7 +56,7 @@ class TensorView:
 
     tensor: StoredTensor
     """The tensor."""
-    record: Record
+    record: Record | UnplacedRecord
     """The record of its storage."""
     is_big_endian: bool
     """True if the elements of the record are big-endian."""
@@ -92,9 +93,27 @@ class TensorView:
         return self.record.crc if self.is_plain and self.spans_record else NO_CHECKSUM
 
 
-def view_of(archive: Archive | OldFile, tensor: StoredTensor, is_big_endian: bool) -> TensorView:
-    """Return a tensor with its record; raise if that is missing, compressed or too small."""
-    record = archive.record(tensor.record)
+def located(view: TensorView, nbytes: int, row: int) -> Located:
+    """Return the place of a tensor as its entry has it; a decoded one is known by its row."""
+    start = view.start if view.is_plain else row
+    return Located(nbytes, start, view.checksum, view.is_plain)
+
+
+def view_of(
+    archive: Archive | OldFile,
+    tensor: StoredTensor,
+    is_big_endian: bool,
+    *,
+    is_placed: bool = True,
+) -> TensorView:
+    """Return a tensor with its record; raise if that is missing, compressed or too small.
+
+    Without ``is_placed``, the record's local header is read when its place is asked for.
+    """
+    if is_placed or isinstance(archive, OldFile):
+        record: Record | UnplacedRecord = archive.record(tensor.record)
+    else:
+        record = archive.unplaced(tensor.record)
     if record.nbytes != tensor.storage_nbytes:
         cause = (
             f"The record {tensor.record!r} has {record.nbytes} bytes, but its storage "
@@ -177,9 +196,10 @@ def _changed(elements: bytes, view: TensorView) -> memoryview:
 
 _HEAD_NBYTES = 1 << 12
 """Bytes of a large item that are read first: nearly always all pickle and headers."""
-_SMALL_NBYTES = 1 << 14
+SMALL_NBYTES = 1 << 14
 """Items up to this size are read whole."""
-_WINDOW_NBYTES = 1 << 20
+GROUP_NBYTES = 1 << 20
+"""Small items that lie within so many bytes are read together."""
 _CRC_START, _CRC_STOP, _LOCAL_CRC_START = 16, 20, 14
 """The place of a CRC in an entry of a zip's directory, and in a local header."""
 
@@ -232,12 +252,14 @@ class Frames:
     """The frames that were seen, by the size of the item and the kind of the tensor."""
     uses_templates: bool = True
     """False reads every frame by itself, with the same result."""
+    window_nbytes: int = GROUP_NBYTES
+    """The bytes that are read at once for small items."""
     _window: Window | None = None
 
     def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> TensorView:
         """Return the tensor in the item at byte ``start``; ``kind`` is the index's."""
         opened = self.data.open(file)
-        is_small = nbytes <= _SMALL_NBYTES
+        is_small = nbytes <= SMALL_NBYTES
         item = self._whole(opened, start, nbytes) if is_small else b""
         template = self.templates.get((nbytes, kind)) if self.uses_templates else None
         view = template.view_in(item, start) if template and is_small else None
@@ -270,7 +292,7 @@ class Frames:
         """Return the payload of the object in the item at byte ``start`` of a file, and True if it
         has a checksum."""
         opened = self.data.open(file)
-        item = self._whole(opened, start, nbytes) if nbytes <= _SMALL_NBYTES else b""
+        item = self._whole(opened, start, nbytes) if nbytes <= SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
         pickle = archive.pickle()
         value = plain_of(parse_pickle(pickle, is_typed=True)[0], TextRoom.of(len(pickle)))
@@ -288,7 +310,7 @@ class Frames:
 
     def _whole(self, file: ReadableFile, start: int, nbytes: int) -> bytes:
         if self._window is None or self._window.file is not file:
-            self._window = Window(file, _WINDOW_NBYTES)
+            self._window = Window(file, self.window_nbytes)
         return self._window.read(start, nbytes)
 
     def _reader(self, file: ReadableFile, start: int, item: bytes) -> Read:
@@ -336,5 +358,5 @@ def _template_of(archive: Archive, view: TensorView, item: bytes, start: int) ->
             crc_start = entry + _CRC_START
     begins = sorted([*begins, len(item)])
     fixed = tuple((a, b, item[a:b]) for a, b in zip(begins[::2], begins[1::2], strict=True))
-    moved = replace(view, record=replace(view.record, start=view.record.start - start))
+    moved = replace(view, record=Record(stop, view.record.nbytes, view.record.crc))
     return _Template(moved, head, fixed, crc_start, crc_again if is_again else crc_start)

@@ -32,8 +32,9 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.items import StoredObject, TensorView, object_of
 from shardvar.formats.torch.names import find_ranks, rank_file, world_size_of
+from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import Runs, Share, held_regions, local_shape, share_of
-from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
+from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import unpickle
 from shardvar.formats.torch.tensors import is_tensor
 from shardvar.limits import MAX_NAMED

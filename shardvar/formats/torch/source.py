@@ -6,19 +6,21 @@ For files of ``torch.save`` also the contents: stored slices in the order of the
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, prefix_errors
+from shardvar.formats.deferred import DeferredIndex
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.archive import Record
+from shardvar.formats.torch.archive import Record, UnplacedRecord
 from shardvar.formats.torch.items import StoredObject, TensorView, read_view
+from shardvar.formats.torch.places import PlaceReader, Stored, begin_of, tie_number
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, past_limit
@@ -111,26 +113,6 @@ _FREE_NBYTES = 1 << 26
 """Bytes that the tensors of any files may have, however small these are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A slice of a tensor in a file, or an object."""
-
-    file: int
-    """The number of the file."""
-    value: TensorView | StoredObject
-    """The elements of the slice, or the object."""
-    offset: tuple[int, ...] = ()
-    """The first indices of the slice in the whole tensor."""
-    shape: tuple[int, ...] = ()
-    """The full shape of the tensor."""
-
-    @classmethod
-    def whole(cls, file: int, view: TensorView) -> "Stored":
-        """Return a tensor that is stored whole."""
-        shape = view.tensor.shape
-        return cls(file, view, (0,) * len(shape), shape)
-
-
 @dataclass(slots=True, eq=False)
 class SavedContents:
     """The slices, objects and faults that were found in the files of a checkpoint."""
@@ -161,18 +143,13 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         if isinstance(each.value, StoredObject)
     }
     payloads = {row: each.payload for row, each in objects.items()}
-    plain = np.array([row in views and views[row].is_plain for row in range(len(rows))], np.bool)
-    start = [views[row].start if plain[row] else row for row in range(len(rows))]
-    checksum = [views[row].checksum if row in views else NO_CHECKSUM for row in range(len(rows))]
-    entries = EntryTable(
+    index = DeferredIndex(
         _slices(keys, contents.stored, rows),
         np.array([each.file for _, each in rows], np.int64),
-        np.array(start, np.int64),
-        np.array(checksum, np.int64),
-        plain,
-    )
-    index = TableIndex(
-        entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults)
+        [*data.names],
+        contents.faults,
+        PlaceReader(data, keys, rows, contents.replicas).locate,
+        np.array([tie_number(each.value) for _, each in rows], np.int64),
     )
     encodings = {keys[rows[row][0]]: each.encoding for row, each in objects.items()}
     storages = _storages(keys, contents)
@@ -190,7 +167,7 @@ def _check_views(contents: SavedContents) -> None:
         for key, held in contents.stored.items()
     }
     storages = {
-        (file, view.record.start): view.record.nbytes
+        (file, begin_of(view.record)): view.record.nbytes
         for held in views.values()
         for file, view in held
     }
@@ -250,7 +227,7 @@ class _Extent(NamedTuple):
     """The end of its last one; 0 of a copy, which is not read."""
 
 
-_Place = tuple[int, Record]
+_Place = tuple[int, Record | UnplacedRecord]
 """A file, and a record with a checksum in it."""
 
 

@@ -39,10 +39,10 @@ from shardvar.formats.torch.items import StoredObject, TensorView, object_of, vi
 from shardvar.formats.torch.legacy import OldFile, open_old
 from shardvar.formats.torch.names import LEGACY_MAGIC, is_bare
 from shardvar.formats.torch.objects import TextRoom
+from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import whole_of
-from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
+from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.tensors import StoredTensor, is_tensor, unsupported
-from shardvar.formats.window import Window
 from shardvar.limits import MAX_NESTING
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -242,7 +242,7 @@ class Unpickled:
 
     def view(self, tensor: StoredTensor) -> TensorView:
         """Return a tensor with the place of its storage."""
-        return view_of(self.archive, tensor, self.is_big_endian)
+        return view_of(self.archive, tensor, self.is_big_endian, is_placed=False)
 
 
 def unpickle(file: ReadableFile) -> Unpickled:
@@ -291,7 +291,7 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
         raise foreign_file(
             "a file of torch.save", first, file.size, "it does not begin as a zip archive does"
         )
-    archive = open_archive(Window(file).read, 0, file.size)
+    archive = open_archive(file.read, 0, file.size)
     if archive.has("constants.pkl") or any(name.startswith("code/") for name in archive.members):
         raise UnsupportedError(
             "The file is a TorchScript archive, which holds a program.", _SAVE_STATE

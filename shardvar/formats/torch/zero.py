@@ -35,8 +35,9 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.items import TensorView
 from shardvar.formats.torch.names import OF_OPTIMIZER
+from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import whole_of
-from shardvar.formats.torch.source import SavedContents, Stored, TorchSource, torch_source
+from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
 from shardvar.formats.torch.tensors import is_tensor
 from shardvar.layout.region import regions_of_range

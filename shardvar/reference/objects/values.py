@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.engine.read import read_arrays
+from shardvar.formats.deferred import expect_keys
 from shardvar.layout.dtypes import STRING, Array, dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, concatenate_entries
@@ -208,6 +209,7 @@ def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
 def entries_of(reader: Reader, keys: Sequence[str]) -> EntryTable:
     """Return entries that include the keys'; raise the fault of a key that has one."""
     if len(keys) < _FEW_KEYS:
+        expect_keys(reader.index, keys)
         return concatenate_entries([reader.find(key) for key in keys])
     for error in filter(None, map(reader.faults.get, keys)):
         raise error.at()

@@ -1,0 +1,276 @@
+"""An index whose entries are located when they are read: listing them reads no payload file.
+
+    names, dtypes, shapes, regions    in an index file, or a pickle: known when it is opened
+    the place of the elements         in a frame next to them: read by ``find`` and ``scan``, once
+
+``outline_of`` returns the first of these as an index by itself, for all that only lists. What a
+frame contradicts is a fault of its key, which is found when the key is read or verified, and not
+when it is listed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import RLock
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.layout.dtypes import Bools, Ints
+from shardvar.planning.index import (
+    NO_CHECKSUM,
+    EntryTable,
+    Index,
+    Metadata,
+    ScannedFaults,
+    TableIndex,
+    unknown_key,
+)
+from shardvar.planning.slices import SliceTable
+
+
+class Located(NamedTuple):
+    """The place of a payload, as an entry has it."""
+
+    nbytes: int
+    """Its size; the outline has another one for objects."""
+    start: int
+    """The first byte of a plain payload in its file."""
+    checksum: int
+    """The checksum of a plain payload; ``NO_CHECKSUM`` without one."""
+    plain: bool
+    """True if it lies in the file byte for byte."""
+
+
+@dataclass(slots=True, eq=False)
+class DeferredIndex:
+    """A table of contents; safe to use from several threads."""
+
+    slices: SliceTable
+    """All slices."""
+    file: Ints
+    """[m] the number of the file of each slice."""
+    files: list[str]
+    """The names of the data files."""
+    broken: dict[str, ShardvarError]
+    """Keys that cannot be read, as far as it is known without a frame."""
+    locate: Callable[[Ints], Mapping[int, Located | ShardvarError]]
+    """Reads the frames of some rows of ``slices``; each has a place or an error."""
+    alike: Ints
+    """[m] numbers that are equal for slices with the same bytes, the ``start`` of the outline; -1
+    for slices that share bytes with no other."""
+    is_apart: bool = False
+    """True if the index is in a file without payloads, so that listing reads no other file."""
+    lost: Callable[[], Mapping[int, ShardvarError]] = dict
+    """Returns the rows whose files are missing or of a wrong size; a listing shows them."""
+    metadata: Metadata = field(default_factory=Metadata)
+    """Metadata that the writer stored about the checkpoint."""
+    errors: dict[int, ShardvarError] = field(init=False, default_factory=dict)
+    """The rows whose frames are wrong."""
+    _is_known: Bools = field(init=False)
+    """[m] True for rows whose frames were read."""
+    _located: EntryTable = field(init=False)
+    """All entries; of those whose frames were not read, the outline's."""
+    _rows: dict[str, int] = field(init=False, default_factory=dict)
+    _bounds: tuple[Ints, Ints] | None = field(init=False, default=None)
+    _outline: TableIndex | None = field(init=False, default=None)
+    _lock: RLock = field(init=False, default_factory=RLock)
+
+    def __post_init__(self) -> None:
+        count = len(self.slices)
+        self._is_known = np.zeros(count, np.bool)
+        self._located = EntryTable(
+            replace(self.slices, nbytes=self.slices.nbytes.copy()),
+            self.file,
+            np.arange(count),
+            np.full(count, NO_CHECKSUM),
+            np.zeros(count, np.bool),
+        )
+
+    @property
+    def outline(self) -> TableIndex:
+        """The slices and the known faults; no entry has a place, and no frame is read."""
+        with self._lock:
+            if self._outline is None:
+                none = np.full(len(self.slices), NO_CHECKSUM)
+                entries = EntryTable(self.slices, self.file, self.alike, none, self.alike >= 0)
+                faults = self._with_errors(self.lost())
+                self._outline = TableIndex(
+                    self._of_keys(entries, faults),
+                    self.files,
+                    self.metadata,
+                    cast("Mapping[str, CheckpointError]", faults),
+                )
+        return self._outline
+
+    @property
+    def faults(self) -> "DeferredFaults":
+        """Keys that cannot be read, each with its error; computed on demand."""
+        return DeferredFaults(self)
+
+    def find(self, key: str) -> EntryTable:
+        """Return the entries of one key, or raise its error, such as ``UnknownKey``."""
+        fault = self.fault_of(key)
+        if fault is not None:
+            raise fault
+        with self._lock:
+            if key not in self._position():
+                raise unknown_key(key, self._position())
+            tensor = self._position()[key]
+            found = self._located.take(self._rows_of(tensor))
+        slices = found.slices
+        table = SliceTable(
+            slices.tensors.take(np.array([tensor])),
+            np.zeros_like(slices.tensor),
+            slices.offset,
+            slices.shape,
+            slices.nbytes,
+        )
+        return EntryTable(table, found.file, found.start, found.checksum, found.plain)
+
+    def scan(self) -> Iterator[EntryTable]:
+        """Yield all entries of the keys that can be read, in one table."""
+        yield self._of_keys(self._located, self.all_faults())
+
+    def fault_of(self, key: str) -> ShardvarError | None:
+        """Return the error of a key, or None; the frames of the key are read."""
+        if key in self.broken:
+            return self.broken[key]
+        rows = self.rows_of(key)
+        return next((self.errors[row] for row in rows.tolist() if row in self.errors), None)
+
+    def all_faults(self) -> dict[str, ShardvarError]:
+        """Return every key that cannot be read with its error; all frames are read."""
+        # The frames of keys that are refused already may lie anywhere, and none of them is read.
+        good = np.array([key not in self.broken for key in self.slices.tensors.keys], np.bool)
+        self._resolve(np.flatnonzero(good[self.slices.tensor]))
+        return self._with_errors(self.errors)
+
+    def rows_of(self, key: str) -> Ints:
+        """Return the rows of a key, whose frames are read; none of an unknown or refused key."""
+        if key in self.broken or key not in self._position():
+            return np.zeros(0, np.int64)
+        rows = self._rows_of(self._position()[key])
+        self._resolve(rows)
+        return rows
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """Read the frames of some keys together; keys that are unknown or refused are left out."""
+        position = self._position()
+        tensors = [position[key] for key in keys if key in position and key not in self.broken]
+        if tensors:
+            self._resolve(np.unique(np.concatenate([self._rows_of(each) for each in tensors])))
+
+    def _with_errors(self, errors: Mapping[int, ShardvarError]) -> dict[str, ShardvarError]:
+        """Return the known faults, and errors of rows as faults of their keys."""
+        faults = dict(self.broken)
+        for row, error in sorted(errors.items()):
+            faults.setdefault(self.slices.key(row), error)
+        return faults
+
+    def _of_keys(self, entries: EntryTable, faults: Mapping[str, ShardvarError]) -> EntryTable:
+        """Return the entries of keys that have no fault."""
+        tensors = self.slices.tensors
+        good = np.array([key not in faults for key in tensors.keys], np.bool)
+        rows, position = np.flatnonzero(good[self.slices.tensor]), np.cumsum(good) - 1
+        found = entries.take(rows)
+        slices = found.slices
+        table = SliceTable(
+            tensors.take(np.flatnonzero(good)),
+            position[slices.tensor],
+            slices.offset,
+            slices.shape,
+            slices.nbytes,
+        )
+        return EntryTable(table, found.file, found.start, found.checksum, found.plain)
+
+    def _position(self) -> dict[str, int]:
+        if not self._rows:
+            self._rows.update(self.slices.tensors.rows())
+        return self._rows
+
+    def _rows_of(self, tensor: int) -> Ints:
+        """Return the rows of one tensor."""
+        with self._lock:
+            if self._bounds is None:
+                self._bounds = self.slices.by_tensor()
+        order, bounds = self._bounds
+        return order[bounds[tensor] : bounds[tensor + 1]]
+
+    def _resolve(self, rows: Ints) -> None:
+        """Read the frames of rows that were not read yet."""
+        with self._lock:
+            left = rows[~self._is_known[rows]]
+            if not len(left):
+                return
+            found = self.locate(left)
+            self.errors |= {
+                row: each for row, each in found.items() if isinstance(each, ShardvarError)
+            }
+            good = {row: each for row, each in found.items() if isinstance(each, Located)}
+            if good:
+                at, (nbytes, start, checksum, plain) = [*good], zip(*good.values(), strict=True)
+                known = self._located
+                known.slices.nbytes[at], known.start[at] = nbytes, start
+                known.checksum[at], known.plain[at] = checksum, plain
+            self._is_known[left] = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeferredFaults(ScannedFaults):
+    """The unreadable keys: a look-up reads the frames of one key, iteration all."""
+
+    index: DeferredIndex
+    """The index that has the keys."""
+
+    def __getitem__(self, key: str) -> CheckpointError:
+        fault = self.index.fault_of(key)
+        if fault is None:
+            raise KeyError(key)
+        return cast(CheckpointError, fault)
+
+    def all(self) -> Mapping[str, CheckpointError]:
+        """All keys with their errors; all frames are read."""
+        return cast("Mapping[str, CheckpointError]", self.index.all_faults())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LateIndex:
+    """An index whose keys are known, and that is read whole when anything else is asked for."""
+
+    names: Sequence[str]
+    """The keys, including unreadable ones."""
+    files: Sequence[str]
+    """The names of the data files."""
+    read: Callable[[], Index]
+    """Returns the whole index; it keeps what it has read."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Metadata that the writer stored about the checkpoint."""
+        return self.read().metadata
+
+    @property
+    def faults(self) -> Mapping[str, CheckpointError]:
+        """Keys that cannot be read, with the reason."""
+        return self.read().faults
+
+    def find(self, key: str) -> EntryTable:
+        """Return the entries of one key; ``UnknownKey`` if the index does not have it."""
+        return self.read().find(key)
+
+    def scan(self) -> Iterator[EntryTable]:
+        """Yield all entries."""
+        yield from self.read().scan()
+
+
+def outline_of(index: Index) -> Index:
+    """Return what an index tells without reading payload files: the index itself, unless it is a
+    ``DeferredIndex``."""
+    return index.outline if isinstance(index, DeferredIndex) else index
+
+
+def expect_keys(index: Index, keys: Iterable[str]) -> None:
+    """Prepare for look-ups of some keys: of a ``DeferredIndex``, read their frames together."""
+    if isinstance(index, DeferredIndex):
+        index.expect(keys)

@@ -159,7 +159,7 @@ def updates(
     """
     sparse = bool(op) or draw(st.booleans())
     name = op or draw(st.sampled_from(SPARSE if sparse else DENSE))
-    rows = draw(ids(shape[0], max_size=6)) if sparse else None
+    rows = draw(ids(shape[0])) if sparse else None
     count = tuple(shape) if rows is None else (len(rows), *shape[1:])
     if name not in ("mul", "div") and draw(st.booleans()):
         return Update(name, rows, counting(count, dtype))

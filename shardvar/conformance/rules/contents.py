@@ -37,11 +37,15 @@ ALIKE = (
 
 @st.composite
 def alike(draw: st.DrawFn) -> SavedCase:
-    """Tensors of one shape under keys that look alike."""
+    """Tensors of one shape under keys that look alike; some have the same rows but for the last."""
     before, after = draw(shards), draw(shards)
-    rows = max(before, after) + draw(st.integers(0, 2))
+    rows = max(before, after) + draw(st.integers(0, 2) | st.just(20))
     keys = draw(st.permutations(draw(st.sampled_from(ALIKE))))
-    tensors = {key: counting((rows, 2)) + np.float32(100 * n) for n, key in enumerate(keys)}
+    differs = np.arange(rows)[:, None] >= draw(st.sampled_from([0, rows - 1]))
+    tensors = {
+        key: counting((rows, 2)) + np.float32(100 * n) * differs.astype(np.float32)
+        for n, key in enumerate(keys)
+    }
     return tensors, before, after
 
 

@@ -102,13 +102,14 @@ _SEVERAL: st.SearchStrategy[LaidOutCase] = tables(row_shapes=ROWS, max_more=3, m
 def steps(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _FEW_MORE) -> StepsCase:
     """A table and one to three dense gradients."""
     value, layout = draw(start)
-    # Quarters are exact in float32, and the steps differ, so that momentum and averages matter.
+    # Quarters are exact in float32, and the steps differ, so that momentum and averages matter. The
+    # first gradient lies in memory as a product of matrices leaves it that was transposed.
     quarters = counting(value.shape) / np.float32(4)
-    return (
-        value,
-        layout,
-        [quarters * np.float32(n + 1) - np.float32(1) for n in range(draw(st.integers(1, 3)))],
-    )
+    count = draw(st.integers(1, 3))
+    gradients: list[StepGradient] = [
+        quarters * np.float32(n + 1) - np.float32(1) for n in range(count)
+    ]
+    return value, layout, [np.asfortranarray(gradients[0]), *gradients[1:]]
 
 
 @st.composite

@@ -74,9 +74,11 @@ def other_grids_are_refused(adapter: Calls, counts: list[int]) -> None:
 
 
 @rule("R-DIV-1-owner-large", 1, "000", CONTIGUOUS, "owner",
-      st.tuples(st.integers(2**33, 2**33 + 9), st.integers(1, 3), st.integers(1, 9)))  # fmt: skip
+      st.tuples(st.integers(2**33, 2**33 + 9), st.integers(1, 3) | st.integers(257, 300),
+                st.integers(1, 9)))  # fmt: skip
 def large_ids_have_owners(adapter: Calls, case: tuple[int, int, int]) -> None:
-    """`owner` gives the shard and the row of ids that 32 bits do not hold."""
+    """`owner` gives the shard and the row of ids that 32 bits do not hold, and of more shards than
+    8 bits count."""
     length, num_shards, back = case
     size, more = divmod(length, num_shards)
     sizes = [size + (shard < more) for shard in range(num_shards)]

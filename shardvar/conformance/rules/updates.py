@@ -47,7 +47,7 @@ OUTSIDE = (2**32, -(2**32))
 def lookups(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Lookup:
     """A table and ids, unsorted, duplicated, across shards."""
     value, layout = draw(start)
-    return value, layout, draw(ids(len(value)))
+    return value, layout, draw(ids(len(value), max_size=24))
 
 
 def check_lookup(method: str) -> Callable[[Calls, Lookup], None]:
@@ -264,7 +264,7 @@ Scatter = tuple[Array, ShardSizes, Update]
 def scatters(draw: st.DrawFn, op: str, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Scatter:
     """A table and rows to write, ids unsorted and duplicated; no order of operands rounds."""
     value, layout = draw(start)
-    rows = draw(ids(len(value), max_size=6))
+    rows = draw(ids(len(value)))
     if op == "update":
         # Each id once, in the order of first appearance, since either of two operands might win: 3,
         # 1, 3 becomes 3, 1.
@@ -317,7 +317,7 @@ _register_scatters()
 def repeated_updates(draw: st.DrawFn) -> Scatter:
     """A table and rows to write; at least one comes twice."""
     value, num_shards = draw(tables())
-    rows = draw(st.lists(st.integers(0, len(value) - 1), min_size=1, max_size=4))
+    rows = draw(st.lists(st.integers(0, len(value) - 1), min_size=1, max_size=12))
     rows.insert(draw(st.integers(0, len(rows))), rows[0])
     return (
         value,

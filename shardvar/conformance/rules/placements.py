@@ -21,18 +21,7 @@ MeshShape = tuple[int, ...]
 Placed = tuple[Array, MeshShape, tuple[MeshPlacement, ...]]
 """A value, a mesh and a placement for each of its axes."""
 
-MESHES: tuple[MeshShape, ...] = (
-    (1,),
-    (2,),
-    (3,),
-    (4,),
-    (2, 2),
-    (3, 2),
-    (2, 3),
-    (1, 3),
-    (2, 2, 2),
-    (2, 1, 2, 2),
-)
+MESHES: tuple[MeshShape, ...] = ((1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (1, 3), (2, 2, 2))
 """Meshes of one to three axes, with an axis of one device; frameworks compile for each."""
 
 

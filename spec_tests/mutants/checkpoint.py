@@ -7,7 +7,7 @@ MUTANTS = [
         "one-bad-key-hides-all",
         "A key that cannot be read keeps the others from being read.",
         "verbs/reader.py",
-        "            fault = self.index.faults.get(key)\n",
+        "            fault = index.faults.get(key)\n",
         "            fault = next(iter(self.faults.values()), None)\n",
         "verbs::test_a_key_whose_file_is_gone_does_not_keep_the_others",
     ),

@@ -4,6 +4,7 @@ behind by an error."""
 import itertools
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -157,6 +158,7 @@ def test_an_upload_in_parts_ends_between_two_of_them_after_an_error() -> None:
         if number == 0:
             for _ in objects._wanted(parts()):
                 is_begun.set()
+                time.sleep(0.001)  # as sending a part takes a while: the other item fails meanwhile
         assert is_begun.wait(60)
         raise StorageError("The server does not answer.", "Wait.")
 

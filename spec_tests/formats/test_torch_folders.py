@@ -23,7 +23,7 @@ from shardvar.errors import (
 from shardvar.formats.torch.archive import frame_of
 from shardvar.formats.torch.metadata import parse_metadata
 from shardvar.formats.torch.tensors import DTYPES
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.wire.inert import Global
 from shardvar.wire.opcode_writer import Instance, build_pickle
@@ -316,5 +316,5 @@ def test_an_item_is_aligned_at_both_ends_whatever_its_tensor(dtype: str, shape: 
     """Also one of terabytes, whose sizes need the wide fields of a zip."""
     if np.prod([float(extent) for extent in shape]) < 1 << 56:
         frame = frame_of(dtype, tuple(shape))
-        nbytes = int(np.prod(shape, dtype=np.int64)) * numpy_dtype(dtype).itemsize
+        nbytes = int(np.prod(shape, dtype=np.int64)) * int(ITEMSIZES[code(dtype)])
         assert frame.head_nbytes % 64 == 0 == (frame.head_nbytes + nbytes + frame.tail_nbytes) % 64

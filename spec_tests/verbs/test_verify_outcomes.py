@@ -305,7 +305,7 @@ class Mixed:
             key: UnsupportedError(f"{key!r} is of a kind that is not read.")
             for key in self.unreadable
         }
-        return replace(self.inner.index, faults=faults)
+        return replace(self.inner.index.read(), faults=faults)
 
     def is_guarded(self, key: str) -> bool:
         return key not in self.bare

@@ -241,7 +241,6 @@ def test_a_dtype_that_numpy_lacks_is_read_compared_and_carried_and_its_values_re
         assert reader.index.find("f").slices[0].full_shape == (4,)
 
 
-
 @pytest.mark.parametrize(
     ("form", "index"),
     [("shardvar", "m"), ("tensorflow", "m"), ("safetensors", "m.safetensors.index.json")],

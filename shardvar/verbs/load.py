@@ -107,7 +107,8 @@ def load(
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors
         wanted = [key for key in tensors.keys if key not in mapped]
-        rows = np.array([tensors.rows()[key] for key in wanted], dtype=np.int64)
+        places = tensors.rows()
+        rows = np.array([places[key] for key in wanted], dtype=np.int64)
         plan = plan_copies(entries.slices, tensors.take(rows).whole())
         # Move.
         for error in reader.source.storage_errors(wanted, only_read=verify == "auto").values():

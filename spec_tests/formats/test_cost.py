@@ -38,7 +38,7 @@ ATTEMPTS = 6
 DOUBLINGS = 3
 MOST_BYTES_PER_BYTE = 300
 """The peak of memory for a byte of the files, above ``FREE_NBYTES``; SECURITY.md states it."""
-FREE_NBYTES = 4 << 20
+FREE_NBYTES = 8 << 20
 
 
 def restore(path: str) -> None:

@@ -14,7 +14,7 @@ from shardvar.errors import ShardvarError
 FREE_SECONDS, SECONDS_PER_BYTE = 0.5, 5e-5
 """CPU seconds: a reader takes about a microsecond a byte, and ten times that while its branches are
 counted."""
-FREE_NBYTES, NBYTES_PER_BYTE = 4 << 20, 300
+FREE_NBYTES, NBYTES_PER_BYTE = 8 << 20, 300
 """Memory, as SECURITY.md states it."""
 ATTEMPTS = 3
 

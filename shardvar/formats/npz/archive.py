@@ -45,16 +45,21 @@ class NpzArchive:
     stop: int
     """The first byte of the directory: members end before it."""
     _contents: ArchiveContents | None = None
+    _index: Index | None = None
     _lock: RLock = field(default_factory=new_lock)
 
     @property
     def index(self) -> Index:
         """The table of contents. Its keys are known from the directory if all members have the
         names of arrays; dtypes and shapes are only in the members."""
-        if all(member.name.endswith(MEMBER_SUFFIX) for member in self.members):
-            keys = {member.name.removesuffix(MEMBER_SUFFIX) for member in self.members}
-            return LateIndex(sorted(keys), [self.name], lambda: self.contents.index)
-        return self.contents.index
+        if self._index is None:
+            names = [member.name for member in self.members]
+            if all(name.endswith(MEMBER_SUFFIX) for name in names):
+                keys = sorted({name.removesuffix(MEMBER_SUFFIX) for name in names})
+                self._index = LateIndex(keys, [self.name], lambda: self.contents.index)
+            else:
+                self._index = self.contents.index
+        return self._index
 
     @property
     def contents(self) -> ArchiveContents:

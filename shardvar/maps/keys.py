@@ -55,7 +55,7 @@ def write_key(key: KeyPattern, values: Iterable[int | str]) -> str:
     """Return the key whose parts have some values: a number, the position of a word, or a text.
 
     >>> from shardvar.maps.parsing import parse_rule
-    >>> write_key(parse_rule("x -> h.{l}.{s:q|k}").target.key, [3, 1])
+    >>> write_key(parse_rule("{l}.{s:q|k} -> h.{l}.{s:q|k}").target.key, [3, 1])
     'h.3.k'
     """
     left = iter(values)

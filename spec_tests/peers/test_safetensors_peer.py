@@ -20,7 +20,7 @@ from spec_tests.helpers.format_protocol import open_path, read_whole, some_array
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 real = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
 
-PLAIN = sorted(SAFETENSORS_DTYPES.keys() - PACKED_BITS.keys() - TORCH_ONLY.keys())
+PLAIN = sorted({*SAFETENSORS_DTYPES} - {*PACKED_BITS, *TORCH_ONLY})
 """The dtypes that NumPy has, or ml_dtypes."""
 NUMPYS = [name for name in PLAIN if not name.startswith("float8")]
 """The dtypes that safetensors.numpy reads; the others need torch."""

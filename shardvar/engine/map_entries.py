@@ -76,8 +76,10 @@ class DraftEntries:
         self.stored, self.tensors = stored, tensors
         self.row_of = stored.slices.tensors.rows()
         self.order, self.bounds = stored.slices.by_tensor()
-        self.same: list[tuple[int, int]] = []
-        """Targets that are a stored tensor in its own order, each with the tensor."""
+        self.whole: list[tuple[int, int]] = []
+        """Targets that have a stored tensor in its own order, each with the tensor."""
+        self.begins: list[Sequence[int]] = []
+        """The coordinates in the target of the first element of each; none for zeros."""
         self.number: list[int] = []
         """The targets of the other entries."""
         self.low: list[Sequence[int]] = []
@@ -92,14 +94,18 @@ class DraftEntries:
     def keep(self, numbers: Ints, keys: Iterable[str]) -> None:
         """Plan the entries of targets that are stored tensors as they are."""
         rows = map(self.row_of.__getitem__, keys)
-        self.same += zip(numbers.tolist(), rows, strict=True)
+        self.whole += zip(numbers.tolist(), rows, strict=True)
+        self.begins += [()] * len(numbers)
 
     def add(self, number: int, target: Target) -> tuple[str, ...]:
         """Plan the entries of one target; return the tensors that it is made of."""
         pieces = target.pieces
-        if len(pieces) == 1 and self._is_same(target, pieces[0]):
-            self.same.append((number, self.row_of[pieces[0].source.key]))
-            return (pieces[0].source.key,)
+        if self._has_whole(target):
+            for piece in pieces:
+                if 0 not in piece.shape or len(pieces) == 1:
+                    self.whole.append((number, self.row_of[piece.source.key]))
+                    self.begins.append(piece.target.start)
+            return tuple(dict.fromkeys(piece.source.key for piece in pieces))
         lattices: list[Lattice] = []
         for piece in pieces:
             lattices += lattices_of(
@@ -131,15 +137,23 @@ class DraftEntries:
         tensor = self.row_of[key]
         return self.order[self.bounds[tensor] : self.bounds[tensor + 1]]
 
-    def _is_same(self, target: Target, piece: Piece) -> bool:
-        """Return True if a target is a stored tensor, each element at its place."""
-        source, into = piece.source, piece.target
-        if piece.arithmetic is not None or source.steps != into.steps or any(source.start):
+    def _has_whole(self, target: Target) -> bool:
+        """Return True if a target consists of whole stored tensors, each in its own order."""
+        if target.fill is not None or not target.pieces:
             return False
-        tensor = self.row_of[source.key]
-        shape = tuple(self.stored_shapes[tensor][: self.stored_ranks[tensor]])
-        is_all = prod(piece.shape) == prod(shape) and not any(into.start)
-        return target.shape == shape and is_all
+        for piece in target.pieces:
+            source, tensor = piece.source, self.row_of[piece.source.key]
+            shape = self.stored_shapes[tensor][: self.stored_ranks[tensor]]
+            if (
+                piece.arithmetic is not None
+                or source.steps != piece.target.steps
+                or any(source.start)
+                or prod(piece.shape) != prod(shape)
+                or len(shape) != len(target.shape)
+            ):
+                return False
+        # A tensor without elements is one slice, all of it.
+        return 0 not in target.shape or (len(target.pieces) == 1 and target.shape == tuple(shape))
 
     def _add_cell(
         self,
@@ -201,7 +215,7 @@ class DraftEntries:
         """Return the entries of all targets in order, and how each is made."""
         # The tensors that stay in their order are columns: there may be a million of them.
         stored, rank = self.stored, self.tensors.shapes.shape[1]
-        numbers, tensors = np.array(self.same, np.int64).reshape(-1, 2).T
+        numbers, tensors = np.array(self.whole, np.int64).reshape(-1, 2).T
         counts = self.bounds[tensors + 1] - self.bounds[tensors]
         rows = self.order[integers_of_ranges(self.bounds[tensors], self.bounds[tensors + 1])]
         origins = np.array([each if isinstance(each, int) else -1 for each in self.made], np.int64)
@@ -211,7 +225,9 @@ class DraftEntries:
         shape = np.ones((len(origin), rank), np.int64)
         # Columns beyond the rank of all targets are padding in these rows.
         wide = min(rank, stored.slices.shape.shape[1])
+        begins = pad(self.begins, 0)[1]
         offset[: len(rows), :wide] = stored.slices.offset[rows, :wide]
+        offset[: len(rows), : begins.shape[1]] += np.repeat(begins, counts, axis=0)
         shape[: len(rows), :wide] = stored.slices.shape[rows, :wide]
         if self.number:
             for column, given, fill in ((offset, self.low, 0), (shape, self.extents, 1)):

@@ -38,6 +38,15 @@ def split_rank(key: str) -> tuple[int, str] | None:
     return None if found is None else (int(found[1]), found[2])
 
 
+def numbered(rank: int, key: str) -> str:
+    """Return the key that a tensor of a numbered source has.
+
+    >>> numbered(1, "norm.weight")
+    '1/norm.weight'
+    """
+    return f"{rank}/{key}"
+
+
 def missing_rank(rules: Sequence[MapRule], keys: Collection[str]) -> str:
     """Return what one checkpoint lacks before its keys, for a map of ranks: it is rank 0.
 

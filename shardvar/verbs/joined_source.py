@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardvar.engine.verified import VerifiedRows
-from shardvar.errors import InconsistentTensor, ReadError
+from shardvar.errors import ReadError
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import Bools, Ints
-from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import Checksum
@@ -146,22 +145,11 @@ class JoinedSource(Source):
         return found
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
-        """Return the objects among keys, which must be the same in all sources that have them.
-
-        Objects with a value were compared by it, and come from the first source. None if no
-        source's format has objects.
-        """
+        """Return the objects of all sources; None if no source's format has objects."""
         found = [source.objects(keys, form) for source in self.sources]
         if all(each is None for each in found):
             return None
-        first, unlike = dict[str, bytes](), set[str]()
-        for key, value in (item for each in found for item in (each or {}).items()):
-            if first.setdefault(key, value) != value and key in self.index.faults:
-                unlike.add(key)
-        if unlike:
-            cause = f"The sources hold different objects under {named(sorted(unlike))}."
-            raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
-        return first
+        return {key: value for each in found for key, value in (each or {}).items()}
 
     def _source_of(self, file: int) -> tuple[Source, int]:
         """Return the source of a file, and the file's number there."""

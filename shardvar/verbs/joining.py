@@ -8,51 +8,32 @@ program saved.
     copies    all else is the same in several checkpoints: it is compared, and kept once
     objects   so are values that are not tensors, such as the arguments of a training program
 
-``JoinedSource`` is a source like any other: it has the slices of all checkpoints, at their places
-in the joined tensors. All that is wrong with keys, dtypes and shapes is found before a value is
-read.
+``JoinedSource`` has the slices of all checkpoints, each with the number of its checkpoint before its
+key. A map makes tensors of them: the one of a call, or the one that ``concat`` means
+(``part_places``). All that is wrong with keys, dtypes and shapes is found before a value is read.
 """
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 from shardvar.engine.verified import VerifiedRows
-from shardvar.errors import (
-    ArgumentError,
-    CheckpointError,
-    InconsistentTensor,
-    UnsupportedError,
-)
+from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
 from shardvar.limits import MAX_NAMED
-from shardvar.maps.ranks import split_rank
+from shardvar.maps.ranks import numbered
 from shardvar.pictures.words import human_shape, named
-from shardvar.planning.index import (
-    EntryTable,
-    Metadata,
-    TableIndex,
-    concatenate_entries,
-    take_tensors,
-)
+from shardvar.planning.index import Metadata, TableIndex, concatenate_entries, take_tensors
 from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.compare.diff import compare_readers
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.locate import Location, is_same
-from shardvar.verbs.part_places import (
-    About,
-    Join,
-    Place,
-    agree,
-    begins_of,
-    extents_of,
-    firsts_of,
-    places_of,
-)
+from shardvar.verbs.mapping import planned_reader
+from shardvar.verbs.part_places import About, Join, Place, agree, firsts_of, places_of, plan_join
 from shardvar.verbs.ranks import number_keys
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import matching, select_keys, such_as
@@ -71,37 +52,30 @@ def open_sources(
     *,
     dequantize: bool | str,
 ) -> Reader:
-    """Open several checkpoints as one, with the keys that ``filter`` and ``exclude`` take."""
+    """Open several checkpoints as one, with the keys that ``filter`` and ``exclude`` take.
+
+    The parts of a tensor become one, as ``concat`` says, and of copies the first is kept.
+    """
     if len(found) == 1:
         raise ArgumentError(
             "There is one source, so nothing is concatenated.",
             "Give several, or leave out concat.",
         )
     check_globs(concat, "globs to axes")
-    _check_sources(found)
-    with ExitStack() as stack:
-        readers = [
-            stack.enter_context(
-                Reader(each.path, each.format.name, each.open(dequantize=dequantize))
-            )
-            for each in found
-        ]
-        kept = select_keys(
-            list(dict.fromkeys(key for reader in readers for key in reader)), filter, exclude
-        )
+    with _opened(found, dequantize) as readers:
+        kept = _select(readers, filter, exclude)
         objects = _unread_objects(readers, kept)
-        kept.difference_update(objects)
+        tensors = kept.difference(objects)
         for fault in (
-            error for reader in readers for key, error in reader.faults.items() if key in kept
+            error for reader in readers for key, error in reader.faults.items() if key in tensors
         ):
             raise fault
-        _check_encodings(readers, kept)
-        places = _places(readers, kept, concat)
+        _check_encodings(readers, tensors)
+        places = _places(readers, tensors, concat)
         _check_copies(readers, places)
-        full, taken = _taken_parts([_about(reader) for reader in readers], places)
-        joined = _join(found, readers, full, taken, objects)
-        stack.pop_all()  # the joined source closes them
-    return Reader(" + ".join(each.path for each in found), found[0].format.name, joined)
+        plan = plan_join([_about(reader) for reader in readers], places)
+        joined = _join(found, readers, kept, " + ".join(each.path for each in found))
+        return planned_reader(joined, plan, {numbered(0, key): key for key in objects})
 
 
 def open_numbered(
@@ -116,51 +90,34 @@ def open_numbered(
     ``filter`` and ``exclude`` are of the keys without it. The path is the first one's, next to
     which a map looks for ``config.json``.
     """
-    _check_sources(found)
-    with ExitStack() as stack:
-        readers = [
-            number_keys(
-                stack.enter_context(
-                    Reader(each.path, each.format.name, each.open(dequantize=dequantize))
-                ),
-                rank,
-            )
-            for rank, each in enumerate(found)
-        ]
-        parts = [split_rank(key) or (0, key) for reader in readers for key in reader]
-        kept = select_keys(list(dict.fromkeys(name for _, name in parts)), filter, exclude)
-        shapes = [_shapes(reader, rank, kept) for rank, reader in enumerate(readers)]
-        joined = _join(
-            found,
-            readers,
-            {key: shape for each in shapes for key, shape in each.items()},
-            [{key: (0,) * len(shape) for key, shape in each.items()} for each in shapes],
-            {
-                key: error
-                for rank, reader in enumerate(readers)
-                for key, error in reader.faults.items()
-                if key.removeprefix(f"{rank}/") in kept
-            },
-        )
-        stack.pop_all()  # the joined source closes them
-    return Reader(found[0].path, found[0].format.name, joined)
+    with _opened(found, dequantize) as readers:
+        return _join(found, readers, _select(readers, filter, exclude), found[0].path)
 
 
-def _shapes(reader: Reader, rank: int, kept: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of a rank whose names are kept."""
-    tensors = reader.entries().slices.tensors
-    return {
-        key: tensors.shape(row)
-        for row, key in enumerate(tensors.keys)
-        if key.removeprefix(f"{rank}/") in kept
-    }
-
-
-def _check_sources(found: Sequence[Location]) -> None:
-    """Raise ``ArgumentError`` if the sources are not all of a set, in order, each once."""
+@contextmanager
+def _opened(found: Sequence[Location], dequantize: bool | str) -> Iterator[list[Reader]]:
+    """Open the checkpoints of a set, and close them after an error."""
     _check_apart(found)
     _check_set([each.path for each in found])
     _check_beside([each.path for each in found])
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                Reader(each.path, each.format.name, each.open(dequantize=dequantize))
+            )
+            for each in found
+        ]
+        stack.pop_all()  # the joined source closes them
+
+
+def _select(
+    readers: Sequence[Reader],
+    filter: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+) -> set[str]:
+    """The keys of any source that ``filter`` and ``exclude`` take."""
+    keys = dict.fromkeys(key for reader in readers for key in reader)
+    return select_keys([*keys], filter, exclude)
 
 
 def _check_apart(found: Sequence[Location]) -> None:
@@ -233,16 +190,22 @@ def _check_beside(paths: Sequence[str]) -> None:
         raise ArgumentError(cause, "Give all of them, in order, or move the others elsewhere.")
 
 
-def _unread_objects(readers: Sequence[Reader], kept: set[str]) -> dict[str, CheckpointError]:
-    """The objects that are not read, and may be carried as they are, each with the reason."""
+def _unread_objects(readers: Sequence[Reader], kept: Collection[str]) -> list[str]:
+    """The objects that are not read, and may be carried as they are: the same in all sources."""
     if any(reader.source.objects((), "") is None for reader in readers):  # of no key
-        return {}
-    faults = readers[0].faults
-    found = [
-        {key for key, error in each.faults.items() if isinstance(error, UnsupportedError)}
-        for each in readers
-    ]
-    return {key: faults[key] for key in sorted(kept.intersection(*found))}
+        return []
+    objects = set(kept).intersection(
+        *(
+            {key for key, error in each.faults.items() if isinstance(error, UnsupportedError)}
+            for each in readers
+        )
+    )
+    first, *others = (each.source.objects(objects, each.format) or {} for each in readers)
+    unlike = sorted(key for key in objects for each in others if each.get(key) != first.get(key))
+    if unlike:
+        cause = f"The sources hold different objects under {named(unlike)}."
+        raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
+    return sorted(objects)
 
 
 def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
@@ -340,16 +303,11 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
 
 
 def _join(
-    found: Sequence[Location],
-    readers: Sequence[Reader],
-    full: Mapping[str, tuple[int, ...]],
-    taken: Sequence[Mapping[str, tuple[int, ...]]],
-    faults: Mapping[str, CheckpointError],
-) -> JoinedSource:
-    """Return the joined source: tensors of the shapes ``full``, and the parts of each source.
-
-    ``taken`` has the offsets of each source's parts in the tensors, by their keys.
-    """
+    found: Sequence[Location], readers: Sequence[Reader], kept: Collection[str], path: str
+) -> Reader:
+    """Return a reader of the kept keys of all sources, each key with the number of its source."""
+    readers = [number_keys(reader, rank) for rank, reader in enumerate(readers)]
+    keys = [{numbered(rank, key) for key in kept} for rank in range(len(readers))]
     tables = [reader.entries() for reader in readers]
     first_file = np.cumsum([0, *(len(reader.index.files) for reader in readers)])
     first_entry = np.cumsum([0, *map(len, tables)])
@@ -361,7 +319,7 @@ def _join(
         plain = table.plain & (kinds[number] in (crc, None))
         start = np.where(plain, table.start, first_entry[number] + np.arange(len(table)))
         moved = replace(table, file=table.file + first_file[number], start=start, plain=plain)
-        parts.append(_placed(take_tensors(moved, set(taken[number])), full, taken[number]))
+        parts.append(take_tensors(moved, keys[number]))
     names = [
         (each.storage, name)
         for each, reader in zip(found, readers, strict=True)
@@ -375,57 +333,18 @@ def _join(
         ),
         [os.path.join(storage.path, name) for storage, name in names],
         _metadata([reader.metadata for reader in readers]),
-        faults,
+        {
+            key: error
+            for reader, mine in zip(readers, keys, strict=True)
+            for key, error in reader.faults.items()
+            if key in mine
+        },
     )
     stored = [
         VerifiedRows(reader.source, table) for reader, table in zip(readers, tables, strict=True)
     ]
-    return JoinedSource(stored, first_file, first_entry, names, index, crc)
-
-
-def _taken_parts(
-    abouts: Sequence[Mapping[str, About]], places: Mapping[str, Sequence[Place]]
-) -> tuple[dict[str, tuple[int, ...]], list[dict[str, tuple[int, ...]]]]:
-    """The shapes of the joined tensors, and the offsets of each source's parts."""
-    full: dict[str, tuple[int, ...]] = {}
-    taken: list[dict[str, tuple[int, ...]]] = [{} for _ in abouts]
-    for key, where in places.items():
-        extents = extents_of([about[key][1] for about in abouts], where)
-        begins = [begins_of(axis) for axis in extents]
-        full[key] = tuple(sum(axis.values()) for axis in extents)
-        for number, first in enumerate(firsts_of(where)):
-            # Of copies the first is taken. An empty tensor has one slice, taken from the first
-            # source.
-            if number == first and (number == 0 or 0 not in full[key]):
-                taken[number][key] = tuple(
-                    begin[at] for begin, at in zip(begins, where[number], strict=True)
-                )
-    return full, taken
-
-
-def _placed(
-    entries: EntryTable, full: Mapping[str, tuple[int, ...]], begin: Mapping[str, tuple[int, ...]]
-) -> EntryTable:
-    """The entries of one source at their places in the joined tensors."""
-    slices, keys = entries.slices, entries.slices.tensors.keys
-    shapes, offset, shape = slices.tensors.shapes.copy(), slices.offset.copy(), slices.shape.copy()
-    starts = np.zeros_like(shapes)
-    grown = np.zeros(len(keys), np.bool)
-    for row, key in enumerate(keys):
-        rank = len(full[key])
-        grown[row] = full[key] != tuple(shapes[row, :rank].tolist())
-        shapes[row, :rank], starts[row, :rank] = full[key], begin[key]
-    mine = np.flatnonzero(grown[slices.tensor])
-    offset[mine] += starts[slices.tensor[mine]]
-    # A tensor without elements is one slice, the whole of it; of others, slices without elements
-    # hold nothing.
-    is_empty = (shapes == 0).any(axis=1)[slices.tensor[mine]]
-    offset[mine[is_empty]], shape[mine[is_empty]] = 0, shapes[slices.tensor[mine[is_empty]]]
-    left = np.ones(len(entries), np.bool)
-    left[mine] = is_empty | (shape[mine] > 0).all(axis=1)
-    tensors = replace(slices.tensors, shapes=shapes)
-    placed = replace(entries, slices=replace(slices, tensors=tensors, offset=offset, shape=shape))
-    return placed.take(np.flatnonzero(left))
+    joined = JoinedSource(stored, first_file, first_entry, names, index, crc)
+    return Reader(path, found[0].format.name, joined)
 
 
 def _metadata(all_of: Sequence[Metadata]) -> Metadata:

@@ -85,7 +85,7 @@ def map_and_report(
         raise _error(found.problems)
     if is_ranked:
         check_left_out(reader, given, {*tensors}, found.plan.left_out)
-    made = _made(reader, found.plan, found.renamed)
+    made = planned_reader(reader, found.plan, found.renamed)
     return made, lambda: map_report(given.parsed, found, tensors, len(objects))
 
 
@@ -97,11 +97,11 @@ def renamed_reader(reader: Reader, rename: Mapping[str, str]) -> Reader:
     keys, stored = reader.keys(), reader.entries().slices.tensors.keys
     names = dict(zip(keys, new_names(keys, rename), strict=True))
     plan = MapPlan([], {}, {key: names[key] for key in stored})
-    return _made(reader, plan, {key: names[key] for key in reader.index.faults})
+    return planned_reader(reader, plan, {key: names[key] for key in reader.index.faults})
 
 
-def _made(reader: Reader, plan: MapPlan, objects: Mapping[str, str]) -> Reader:
-    """The reader of a plan's targets, and of objects by their new names."""
+def planned_reader(reader: Reader, plan: MapPlan, objects: Mapping[str, str]) -> Reader:
+    """Return a reader of a plan's targets; ``objects`` have their new names by their keys."""
     _, source = mapped(reader.source, reader.entries(), plan, map_scratch)
     index = replace(
         source.index, faults={name: reader.faults[key] for key, name in objects.items()}

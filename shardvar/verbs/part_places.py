@@ -5,7 +5,8 @@
                        ``layouts.named_sharding``
 
 A place has a number for each axis of the tensor. Sources with one number along an axis have the
-same extent there, and sources in one place have copies. Nothing here reads a checkpoint.
+same extent there, and sources in one place have copies. ``plan_join`` makes the map of them, whose
+rules are ``{rank}/KEY[a b] -> KEY[(rank a) b]`` and the like. Nothing here reads a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from shardvar.layout.dtypes import is_whole
 from shardvar.layout.meshes import named_sharding
 from shardvar.layout.meshes.mesh import Mesh, check_mesh
 from shardvar.layout.meshes.named_sharding import SpecEntry
+from shardvar.maps.plan import MapPlan, Piece, Target, View
+from shardvar.maps.ranks import numbered
 from shardvar.pictures.words import human_shape
 
 Spec = Sequence[SpecEntry]
@@ -103,6 +106,31 @@ def firsts_of(places: Sequence[Place]) -> list[int]:
     return [seen.setdefault(place, number) for number, place in enumerate(places)]
 
 
-def begins_of(extents: Mapping[int, int]) -> list[int]:
-    """The offset of each part along an axis of the joined tensor."""
-    return [0, *accumulate(extents[part] for part in range(len(extents)))]
+def plan_join(
+    sources: Sequence[Mapping[str, About]], places: Mapping[str, Sequence[Place]]
+) -> MapPlan:
+    """Return the plan that makes tensors of their parts in numbered sources: of copies, the first.
+
+    >>> sources = [{"w": ("int8", (2, 3))}, {"w": ("int8", (2, 5))}]
+    >>> [target] = plan_join(sources, {"w": [(0, 0), (0, 1)]}).targets
+    >>> target.shape, [(piece.source.key, piece.target.start) for piece in target.pieces]
+    ((2, 8), [('0/w', (0, 0)), ('1/w', (0, 3))])
+    """
+    targets, names = list[Target](), dict[str, str]()
+    for key, where in places.items():
+        shapes = [tensors[key][1] for tensors in sources]
+        extents = extents_of(shapes, where)
+        shape = tuple(sum(axis.values()) for axis in extents)
+        if shape == shapes[0]:
+            names[numbered(0, key)] = key
+            continue
+        begins = [[0, *accumulate(axis[part] for part in range(len(axis)))] for axis in extents]
+        zeros, steps = (0,) * len(shape), tuple((axis, 1) for axis in range(len(shape)))
+        pieces = list[Piece]()
+        for number, first in enumerate(firsts_of(where)):
+            if number == first:
+                start = tuple(begin[at] for begin, at in zip(begins, where[number], strict=True))
+                source = View(numbered(number, key), zeros, steps)
+                pieces.append(Piece(0, shapes[number], source, View(key, start, steps)))
+        targets.append(Target(key, sources[0][key][0], shape, tuple(pieces)))
+    return MapPlan(targets, {}, names)

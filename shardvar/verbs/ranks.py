@@ -29,6 +29,7 @@ from shardvar.maps.ranks import (
     copies_left_out,
     makes_ranks,
     missing_rank,
+    numbered,
     sizes_of_ranks,
     split_rank,
 )
@@ -49,7 +50,7 @@ _PORTION = 1 << 22
 
 def number_keys(reader: Reader, rank: int) -> Reader:
     """Return a reader of the same tensors, with the number before their keys."""
-    prefix = f"{rank}/"
+    prefix = numbered(rank, "")
     entries = _renamed(
         reader.entries(), [prefix + key for key in reader.entries().slices.tensors.keys]
     )

@@ -50,8 +50,8 @@ MUTANTS = [
         "parts-in-one-place",
         "The parts of all ranks are put at the beginning of the joined tensor.",
         "verbs/part_places.py",
-        "    return [0, *accumulate(extents[part] for part in range(len(extents)))]\n",
-        "    return [0] * (len(extents) + 1)\n",
+        "[0, *accumulate(axis[part] for part in range(len(axis)))] for axis in extents",
+        "[0] * (len(axis) + 1) for axis in extents",
         "joining",
     ),
     mutant(
@@ -75,9 +75,9 @@ MUTANTS = [
         "first-object-wins",
         "Objects that are not read are taken from the first rank, though the ranks hold "
         "different ones.",
-        "verbs/joined_source.py",
-        '        if unlike:\n            cause = f"The sources hold different objects',
-        '        if False:\n            cause = f"The sources hold different objects',
+        "verbs/joining.py",
+        '    if unlike:\n        cause = f"The sources hold different objects',
+        '    if False:\n        cause = f"The sources hold different objects',
         "joining::test_objects_that_differ_are_refused",
     ),
     mutant(

@@ -24,6 +24,7 @@ HOMES = {
         "conformance/adapters/torch.py",
         "formats/torch/metadata.py",
         "formats/torch/sink.py",
+        "torch/reader.py",
         "verbs/lazy.py",
         *(
             f"formats/zarr/{name}.py"

@@ -16,7 +16,7 @@ FOUNDATION = (
     "storage",
     "maps",
 )
-TOOL = ("formats", "engine", "verbs", "view", "cli")
+TOOL = ("formats", "engine", "verbs", "view", "torch", "cli")
 REFERENCE = (
     "spec",
     "reference.tracking",
@@ -109,6 +109,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "storage.protocol",
         "verbs",
     ),
+    # The face for training loops holds neither a format nor a protocol.
+    "torch": ("errors", "extras", "formats", "layout", "verbs"),
     "vectors": ("errors", "layout"),
     "cli": (*_VERBS, "extras", "verbs", "view", "vectors"),
     "__main__": ("cli",),

@@ -1,0 +1,17 @@
+"""The face for training loops in PyTorch; importing it imports torch (extra ``torch``).
+
+``StorageReader`` gives ``torch.distributed.checkpoint.load`` every checkpoint that shardvar reads.
+"""
+
+try:
+    import torch.distributed.checkpoint  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] != "torch":
+        raise
+    from shardvar.extras import missing_extra
+
+    raise missing_extra("shardvar.torch needs PyTorch, which is not installed.", "torch") from None
+
+from shardvar.torch.reader import StorageReader
+
+__all__ = ["StorageReader"]

@@ -1,0 +1,214 @@
+"""Read any checkpoint into the plan of ``torch.distributed.checkpoint.load``.
+
+    read_metadata   each process opens the checkpoint; its index becomes torch's ``Metadata``
+    plan            torch's planner intersects what the state needs with what is stored
+    read_data       the regions of the plan are read, compared with their checksums, and copied
+                    into the tensors of the state
+
+A key that cannot be read is listed as an object, so that the planner asks for it, and ``read_data``
+raises its error. Otherwise the planner would call it missing, or leave it out of a partial load.
+"""
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType
+
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.torch.archive import item_of
+from shardvar.layout.region import Region
+from shardvar.torch.tensors import as_tensor, torch_dtype
+from shardvar.verbs.arguments import check_string
+from shardvar.verbs.locate import Path
+from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+    from torch.futures import Future
+
+
+class StorageReader(dcp.StorageReader):  # type: ignore[misc]
+    """A reader of ``torch.distributed.checkpoint.load`` for every checkpoint that shardvar reads.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint, in any format, as for ``sv.open_checkpoint``: a path or a URL.
+    verify : {'full', 'auto'}, default 'full'
+        With ``'full'``, compare all that is read with checksums. If the format has one only of a
+        whole slice, the slice is read whole, as torch's own reader does. With ``'auto'``, read only
+        the part that is needed, and compare no such checksum.
+    cast : bool, default False
+        Cast tensors to the dtypes of the state, as torch's own reader does. By default a dtype that
+        differs is an error.
+    trusted : bool, default False
+        Give torch also objects of classes that are not plain, as a distributed checkpoint of
+        PyTorch has them. torch unpickles them, which runs the code that they contain.
+
+    Raises
+    ------
+    ArgumentError
+        If ``verify`` has another value.
+
+    Notes
+    -----
+    Each process opens the checkpoint and reads only what its part of the plan needs. Plain objects,
+    such as settings of an optimizer, are encoded again from their values, so that nothing in a file
+    is run.
+
+    Examples
+    --------
+    ``dcp.load(state, storage_reader=StorageReader("s3://bucket/step-1000"))``
+    """
+
+    def __init__(
+        self, path: Path, *, verify: str = "full", cast: bool = False, trusted: bool = False
+    ) -> None:
+        check_string(verify, "ways to verify")
+        if verify not in VERIFY:
+            cause = f"verify={verify!r} is not a way to verify."
+            raise ArgumentError(cause, "Give 'auto' or 'full'.")
+        self._path, self._verify, self._cast, self._trusted = path, verify, cast, trusted
+        self._reader: Reader | None = None
+
+    @property
+    def checkpoint_id(self) -> Path:
+        """The path of the checkpoint."""
+        return self._path
+
+    # The rest is called by torch: torch's StorageReader documents it.
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
+        return True
+
+    def reset(self, checkpoint_id: Path | None = None) -> None:
+        self._close()
+        if checkpoint_id:
+            self._path = checkpoint_id
+
+    # torch passes `rank` for a second try only to a function with an argument named `kwargs`. There
+    # is no second way to open a checkpoint.
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Any:
+        return metadata_of(self._opened())
+
+    def set_up_storage_reader(
+        self, metadata: Any, is_coordinator: bool, *_args: Any, **_kwargs: Any
+    ) -> None:
+        self._opened()
+
+    def prepare_local_plan(self, plan: "LoadPlan") -> "LoadPlan":
+        return plan
+
+    def prepare_global_plan(self, plans: "list[LoadPlan]") -> "list[LoadPlan]":
+        return plans
+
+    def read_data(self, plan: "LoadPlan", planner: "LoadPlanner") -> "Future[None]":
+        try:
+            reader = self._opened()
+            objects = [each for each in plan.items if each.type == LoadItemType.BYTE_IO]
+            self._read_objects(reader, objects, planner)
+            tensors = reader.listed().slices.tensors
+            dtypes = dict(zip(tensors.keys, map(tensors.dtype, range(len(tensors))), strict=True))
+            for item in plan.items:
+                if item.type != LoadItemType.BYTE_IO:
+                    self._read_tensor(reader, item, dtypes[item.storage_index.fqn], planner)
+        finally:
+            self._close()
+        done: Future[None] = torch.futures.Future()
+        done.set_result(None)
+        return done
+
+    def _read_objects(
+        self, reader: Reader, items: "Iterable[ReadItem]", planner: "LoadPlanner"
+    ) -> None:
+        """Give the planner objects, each as the stream of ``torch.save`` that holds it."""
+        items = list(items)
+        form = "torch" if self._trusted else ""
+        found = reader.source.objects({each.storage_index.fqn for each in items}, form) or {}
+        for item in items:
+            key = item.storage_index.fqn
+            if key not in found:
+                raise _unreadable(reader, key)
+            planner.load_bytes(item, io.BytesIO(item_of(found[key])))
+
+    def _read_tensor(
+        self, reader: Reader, item: "ReadItem", name: str, planner: "LoadPlanner"
+    ) -> None:
+        """Copy a region of a stored slice of the dtype ``name`` to its place in the state."""
+        key, offset = item.storage_index.fqn, item.storage_index.offset
+        target = planner.resolve_tensor(item).detach()
+        if target.dtype != torch_dtype(name) and not self._cast:
+            cause = (
+                f"{key!r} is {name} in {reader.path}, and "
+                f"{str(target.dtype).removeprefix('torch.')} in the state."
+            )
+            raise ArgumentError(
+                cause, "Give the state the dtype of the checkpoint, or StorageReader cast=True."
+            )
+        start = [first + more for first, more in zip(offset, item.storage_offsets, strict=True)]
+        array = reader.read(key, Region(start, item.lengths), self._verify)
+        if tuple(target.shape) != array.shape:
+            cause = f"{key!r} has a region of {array.shape}, and {tuple(target.shape)} in the plan."
+            raise ArgumentError(cause, "Report it to the author of the planner.")
+        target.copy_(as_tensor(array, name))
+        planner.commit_tensor(item, target)
+
+    def _opened(self) -> Reader:
+        if self._reader is None:
+            self._reader = open_checkpoint(self._path)
+        return self._reader
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def metadata_of(reader: Reader) -> Any:
+    """Return the index of a checkpoint as torch's planners read it."""
+    slices, faults = reader.listed().slices, reader.listed_faults()
+    tensors = slices.tensors
+    chunks: list[list[Any]] = [[] for _ in tensors.keys]
+    ranks = tensors.ranks[slices.tensor].tolist()
+    columns = slices.tensor.tolist(), slices.offset.tolist(), slices.shape.tolist(), ranks
+    for tensor, offset, shape, rank in zip(*columns, strict=True):
+        chunk = ChunkStorageMetadata(torch.Size(offset[:rank]), torch.Size(shape[:rank]))
+        chunks[tensor].append(chunk)
+    found: dict[str, Any] = {}
+    for row, key in enumerate(tensors.keys):
+        dtype = torch_dtype(tensors.dtype(row))
+        if dtype is not None:
+            properties, size = TensorProperties(dtype), torch.Size(tensors.shape(row))
+            found[key] = TensorStorageMetadata(properties, size, chunks[row])
+        else:
+            found[key] = BytesStorageMetadata()
+    found |= {key: BytesStorageMetadata() for key in faults}
+    paths: Mapping[str, Any] | None = dict(reader.metadata.paths) or None
+    return Metadata(found, paths, {}, StorageMeta(checkpoint_id=reader.path))
+
+
+def _unreadable(reader: Reader, key: str) -> Exception:
+    """Return the error of a key that is neither a tensor of torch nor a plain object."""
+    try:
+        name = reader.find(key).slices.dtype(0)
+    except UnsupportedError as error:
+        if not reader.source.objects([key], "torch"):
+            raise
+        remedy = (
+            "If you trust the checkpoint, give StorageReader trusted=True: torch runs its code."
+        )
+        return UnsupportedError(error.cause, f"{error.remedy} {remedy}")
+    cause = f"{key!r} in {reader.path} has the dtype {name}, of which no tensor is made."
+    return UnsupportedError(cause, "Leave it out of the state, or read it with sv.load.")

@@ -1,0 +1,31 @@
+"""Tensors of torch, and the arrays that shardvar reads and writes for them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardvar.formats.torch.tensors import DTYPES
+from shardvar.layout.dtypes import TORCH_ONLY, Array
+
+_NAMES = frozenset(DTYPES.values()) - {*TORCH_ONLY}
+"""The dtypes that torch shares with NumPy or ``ml_dtypes``."""
+_BITS = {1: torch.uint8, 2: torch.int16}
+"""A dtype that NumPy and torch share, by the size of an element."""
+
+
+def torch_dtype(name: str) -> Any:
+    """Return torch's dtype of a name; None if no tensor can be made of its values."""
+    return getattr(torch, name, None) if name in _NAMES else None
+
+
+def as_tensor(array: Array, name: str) -> Any:
+    """Return a tensor that shares the memory of an array of the dtype ``name``.
+
+    What only ``ml_dtypes`` has goes by its bits.
+    """
+    if hasattr(np, name):
+        return torch.from_numpy(array)
+    bits = _BITS[array.dtype.itemsize]
+    shared = array.view(str(bits).removeprefix("torch."))
+    return torch.from_numpy(shared).view(torch_dtype(name))

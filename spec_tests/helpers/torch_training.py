@@ -1,0 +1,209 @@
+"""Training jobs of torch on gloo, whose states are saved and loaded by all processes.
+
+`python -m spec_tests.helpers.torch_training JOB FOLDER RANK COUNT KIND` is one process of a job; KIND says how the
+model is divided over the processes (``divided``):
+
+    write    train, save the state with ``dcp.save`` in FOLDER/dcp, and the whole state in FOLDER/whole.pt
+    read     load each of FOLDER/read.json, a list of paths, and compare it with the whole state
+"""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+from spec_tests.helpers.programs import ENVIRONMENT, command_of
+
+SIZES = 7, 8, 5
+"""The features before, between and after the two layers."""
+
+
+def run_training(job: str, folder: Path, count: int, kind: str) -> list[str]:
+    """Run all processes of a job at once; return what each has printed."""
+    for left in folder.glob("meeting-*"):
+        left.unlink()
+    started = [
+        subprocess.Popen(
+            command_of("helpers.torch_training", job, folder, rank, count, kind),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        for rank in range(count)
+    ]
+    ended = [process.communicate(timeout=240) for process in started]
+    assert not any(process.returncode for process in started), [
+        errors[-3000:] for _, errors in ended
+    ]
+    return [printed for printed, _ in ended]
+
+
+def divided(kind: str, count: int) -> Any:
+    """Return a model that is divided over the processes.
+
+    fsdp      ``fully_shard`` over all
+    hsdp      the same over half of them, and two replicas
+    tp        the columns of one layer and the rows of the other
+    fsdp-tp   both, over two processes each
+    """
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(SIZES[0], SIZES[1]), torch.nn.ReLU(), torch.nn.Linear(SIZES[1], SIZES[2])
+    )
+    model.register_buffer("seen", torch.tensor(0))
+    if kind == "fsdp":
+        fully_shard(model, mesh=init_device_mesh("cpu", (count,)))
+    elif kind == "hsdp":
+        names = ("replicate", "shard")
+        fully_shard(model, mesh=init_device_mesh("cpu", (2, count // 2), mesh_dim_names=names))
+    else:
+        shape = (count // 2, 2) if kind == "fsdp-tp" else (1, count)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(model, mesh["tp"], plan)
+        if kind == "fsdp-tp":
+            fully_shard(model, mesh=mesh["dp"])
+    return model
+
+
+def optimizer_of(model: Any) -> Any:
+    """Return AdamW with two groups of parameters, as trainers have them."""
+    import torch
+
+    biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
+    weights = [each for name, each in model.named_parameters() if name.endswith("weight")]
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98))
+
+
+def train(model: Any, optimizer: Any, steps: range) -> list[float]:
+    """Train on all of the data in each process; return the losses."""
+    import torch
+
+    losses = []
+    for step in steps:
+        batch = torch.randn(6, SIZES[0], generator=torch.Generator().manual_seed(step))
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model.seen += len(batch)
+        losses.append(loss.item())
+    return losses
+
+
+def state_of(model: Any, optimizer: Any, step: int) -> dict[str, Any]:
+    """Return the state of a run."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    about = {"step": step, "name": "a run", "rng": torch.get_rng_state(), "shape": torch.Size([2])}
+    return {"model": of_model, "optim": of_optimizer, "run": about}
+
+
+def whole_of(value: Any) -> Any:
+    """Return a state with whole tensors; all processes call this together."""
+    if isinstance(value, dict):
+        return {key: whole_of(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [whole_of(each) for each in value]
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def emptied(value: Any) -> Any:
+    """Return a state in which nothing of its values is left."""
+    import torch
+
+    if isinstance(value, dict):
+        return {key: emptied(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [emptied(each) for each in value]
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else None
+
+
+def differences(read: Any, whole: Any, path: str = "") -> list[str]:
+    """Return the places at which two states differ in a type, a dtype, a shape or a bit."""
+    import torch
+
+    if isinstance(whole, dict) and isinstance(read, dict):
+        lacking = [f"{path}.{key}" for key in whole.keys() ^ read.keys()]
+        both = whole.keys() & read.keys()
+        return lacking + [d for k in both for d in differences(read[k], whole[k], f"{path}.{k}")]
+    if isinstance(whole, list) and isinstance(read, list) and len(whole) == len(read):
+        pairs = enumerate(zip(read, whole, strict=True))
+        return [d for k, (one, two) in pairs for d in differences(one, two, f"{path}.{k}")]
+    if isinstance(whole, torch.Tensor):
+        is_same = isinstance(read, torch.Tensor) and read.dtype == whole.dtype
+        return [] if is_same and torch.equal(read, whole) else [path]
+    return [] if type(read) is type(whole) and read == whole else [path]
+
+
+def write(folder: Path, model: Any, rank: int) -> None:
+    """Train, and save with torch's own writer."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    optimizer = optimizer_of(model)
+    train(model, optimizer, range(3))
+    state = state_of(model, optimizer, 3)
+    dcp.save(state, checkpoint_id=folder / "dcp")
+    whole = whole_of(state)
+    if rank == 0:
+        torch.save(whole, folder / "whole.pt")
+
+
+def read(folder: Path, model: Any) -> None:
+    """Load checkpoints with shardvar's reader, and compare."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    import shardvar.torch
+
+    whole = torch.load(folder / "whole.pt")
+    state = state_of(model, optimizer_of(model), 0)
+    for path in json.loads((folder / "read.json").read_text()):
+        found = emptied(state)
+        dcp.load(found, storage_reader=shardvar.torch.StorageReader(path))
+        assert differences(whole_of(found), whole) == [], path
+
+
+def main(job: str, folder: Path, rank: int, count: int, kind: str) -> None:
+    """Run one process of a job."""
+    import torch.distributed as dist
+
+    warnings.simplefilter("ignore")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting-{job}", rank=rank, world_size=count
+    )
+    model = divided(kind, count)
+    if job == "write":
+        write(folder, model, rank)
+    else:
+        read(folder, model)
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo that is not done yet aborts an interpreter that ends

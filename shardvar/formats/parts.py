@@ -9,7 +9,7 @@ checkpoints or the steps of a run.
     mp_rank_00/, mp_rank_01/                          Megatron, in its old form
     common.pt, and nothing with a tensor              Megatron, interrupted: it writes that file first
     metadata.pkl, model_0.pt, model_1.pt              PyTorch's package torch_checkpointing
-    consolidated.00.pth, consolidated.01.pth          Llama, in its original form
+    consolidated.01.pth, given by itself              Llama, in its original form
     rank0.npz, rank1.npz; shard_0/, shard_1/          any program: names with a word for a process
 
 The path of a rank's file means that file. It can be read, and is never written as if it were the
@@ -72,8 +72,7 @@ _RANKWISE = FileKind(
 )
 _LLAMA = FileKind(
     "a model of Llama in its original form, with a file for each rank of tensor parallelism",
-    "Join them with transformers' convert_llama_weights_to_hf.py, or name the file of one rank to "
-    "look into it.",
+    "Give their folder, which means the whole model. Or name the file of one rank to look into it.",
 )
 RANKS = FileKind(
     "a save whose parts were written by several processes, with files for each rank",

@@ -92,7 +92,9 @@ _BUILT_IN = {
         "shardvar.formats.torch.saved",
         "PyTorch, torch.save",
         (".pt", ".pth", ".bin.index.json"),
-        re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt|_\d+_mp_rank_\d+_"),
+        re.compile(
+            r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt|_\d+_mp_rank_\d+_|\.\d{2,4}\.pth"
+        ),
         is_side=True,
     ),
     "gguf": _BuiltIn(

@@ -17,6 +17,7 @@ from spec_tests.hostile.npz import npz_cases
 from spec_tests.hostile.safetensors import safetensors_cases
 from spec_tests.hostile.tensorflow import tensorflow_cases
 from spec_tests.hostile.torch import torch_cases
+from spec_tests.hostile.torch_sets import set_cases
 from spec_tests.hostile.zarr import orbax_cases, zarr_cases
 
 HERE = Path(__file__).parent
@@ -27,6 +28,7 @@ CASES = [
     *safetensors_cases(),
     *npz_cases(),
     *torch_cases(),
+    *set_cases(),
     *npy_cases(),
     *gguf_cases(),
     *zarr_cases(),

@@ -12,13 +12,19 @@
                                model_world_size_4
     files of DeepSpeed's ZeRO  zero_pp_rank_0_mp_rank_00_optim_states.pt, …: together they are the
                                checkpoint zero_pp_rank
+    Meta's files of Llama      consolidated.00.pth, …: together they are the checkpoint consolidated
 
 Other files also end in .bin and .ckpt, so the first bytes of such a file decide.
 """
 
 import re
+from collections.abc import Callable
+from itertools import count, islice
 
+from shardvar.errors import MissingFile
 from shardvar.formats.files import look_into
+from shardvar.limits import MAX_NAMED
+from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.zip import LOCAL, local_nbytes
 
@@ -108,6 +114,60 @@ def find_zero(names: list[str], name: str) -> list[str]:
     return [*dict.fromkeys(found)] if is_meant else []
 
 
+LLAMA, LLAMA_PARAMS = "consolidated", "params.json"
+"""The checkpoint of all files of Meta's Llama, and the file with the sizes of the model."""
+_OF_LLAMA = re.compile(r"consolidated\.(\d{2,4})\.pth")
+
+
+def llama_file(rank: int) -> str:
+    """Return the name of the file of a rank.
+
+    >>> llama_file(1)
+    'consolidated.01.pth'
+    """
+    return f"{LLAMA}.{rank:02}.pth"
+
+
+def llama_ranks(names: list[str]) -> list[int]:
+    """Return the ranks of Meta's Llama whose files are in a folder."""
+    found = (_OF_LLAMA.fullmatch(each) for each in names)
+    return sorted(int(each[1]) for each in found if each and llama_file(int(each[1])) == each[0])
+
+
+def find_llama(names: list[str], name: str) -> list[str]:
+    """Return the checkpoint of Meta's Llama that a name may mean in a folder with the files
+    ``names``.
+
+    >>> find_llama(["consolidated.00.pth", "consolidated.01.pth"], "")
+    ['consolidated']
+
+    One file without ``params.json`` may be of any model.
+
+    >>> find_llama(["consolidated.00.pth"], ""), find_llama(["consolidated.00.pth", "params.json"], "")
+    ([], ['consolidated'])
+    """
+    ranks = llama_ranks(names) if name in ("", LLAMA) else []
+    return [LLAMA] if any(ranks) or (ranks and LLAMA_PARAMS in names) else []
+
+
+def files_of_ranks(
+    storage: Storage, file_of: Callable[[int], str], world: int, told_by: str
+) -> list[str]:
+    """Return the names of the files of all ranks; ``MissingFile`` names the missing ones.
+
+    ``told_by`` says what tells the number of ranks.
+    """
+    there = set(storage.names())
+    # The folder has a bounded number of files, so the search ends, for any number that a file
+    # claims.
+    missing = (rank for rank in count() if file_of(rank) not in there)
+    lost = [file_of(rank) for rank in islice(missing, MAX_NAMED + 1) if rank < world]
+    if lost:
+        cause = f"{storage.path}: {named(lost)} is missing, of the {world} ranks that {told_by}."
+        raise MissingFile(cause, "Copy the files of all ranks to one folder.")
+    return [file_of(rank) for rank in range(world)]
+
+
 SET_INDEX_SUFFIX = ".bin.index.json"
 SAVE_SUFFIXES = (".pt", ".pth")
 """The endings of files that are torch's, with any content."""
@@ -136,9 +196,9 @@ def find_saved(storage: Storage, name: str) -> list[str]:
     """Return the files of torch.save, and the indexes of sets, that a name may mean."""
     names = storage.names()
     indexes = [each for each in names if set_of(each) is not None]
-    zero = find_zero(names, name)
-    if zero:
-        return zero
+    joined = find_zero(names, name) or find_llama(names, name)
+    if joined:
+        return joined
     if not name:
         # An index speaks for its folder: the files next to it belong to it.
         single = (each for each in names if not _RANK.fullmatch(each) and _is_saved(storage, each))

@@ -15,29 +15,27 @@ have no common value: their keys are refused, and the others are read. The reade
 that slices fill them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from functools import partial
 
 from shardvar.errors import (
     READ_ERRORS,
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
-    MissingFile,
     OutOfBounds,
     UnsupportedError,
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.items import StoredObject, TensorView, object_of
-from shardvar.formats.torch.names import find_ranks, rank_file, world_size_of
+from shardvar.formats.torch.names import files_of_ranks, find_ranks, rank_file, world_size_of
 from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import Runs, Share, held_regions, local_shape, share_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import unpickle
 from shardvar.formats.torch.tensors import is_tensor
-from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.protocol import Storage
@@ -50,6 +48,8 @@ _MIN_SLICES = 1 << 12
 
 Part = tuple[int, Share | StoredObject]
 """A rank, and the part of a tensor or the payload of an object that it holds under a key."""
+KeyedParts = Iterable[tuple[str, Sequence[Part]]]
+"""Keys, each with what the ranks hold under it."""
 Shares = Sequence[tuple[int, Share]]
 """The parts of a tensor, each with the rank that holds it."""
 Area = tuple[int, TensorView, tuple[int, ...]]
@@ -58,12 +58,40 @@ Area = tuple[int, TensorView, tuple[int, ...]]
 
 def open_ranks(storage: Storage, name: str) -> TorchSource:
     """Open the files of all ranks; ``MissingFile`` names the missing ones."""
-    data = DataFiles(storage, _files(storage, name))
-    contents, parts = SavedContents(), dict[str, list[Part]]()
+    world = max(world_size_of(name) or 0, 1)
+    data = DataFiles(
+        storage,
+        files_of_ranks(storage, partial(rank_file, name), world, "the names of the files tell"),
+    )
+    contents = SavedContents()
+    parts, nbytes = read_ranks(data, contents)
+    join_parts(data, parts.items(), nbytes, contents)
+    others = [each for each in find_ranks(storage.names(), "") if each != name]
+    if others:
+        remark = (
+            f"The ranks also saved {named(others)}, which are checkpoints to be opened by these "
+            "names."
+        )
+        contents.findings.append(Finding(name, remark, False))
+    return torch_source(data, contents)
+
+
+def read_ranks(data: DataFiles, contents: SavedContents) -> tuple[dict[str, list[Part]], int]:
+    """Return what the files of all ranks hold by key, and the size of their pickles; keys that
+    cannot be read become faults."""
+    parts = dict[str, list[Part]]()
     nbytes = sum(_read_rank(data, rank, contents, parts) for rank in range(len(data.names)))
     data.check_in_place()
+    return parts, nbytes
+
+
+def join_parts(data: DataFiles, parts: KeyedParts, nbytes: int, contents: SavedContents) -> None:
+    """Add the slices and the copies of each key; keys without a common value become faults.
+
+    The keys are taken one by one, and their slices counted.
+    """
     left = max(nbytes, _MIN_SLICES)
-    for key, held in parts.items():
+    for key, held in parts:
         try:
             stored, copies = _join(held)
         except READ_ERRORS as error:
@@ -77,31 +105,6 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
             raise InvalidCheckpoint(
                 f"{data.names[0]}: The files describe too many slices for their size.", DISTRUST
             )
-    others = [each for each in find_ranks(storage.names(), "") if each != name]
-    if others:
-        remark = (
-            f"The ranks also saved {named(others)}, which are checkpoints to be opened by these "
-            "names."
-        )
-        contents.findings.append(Finding(name, remark, False))
-    return torch_source(data, contents)
-
-
-def _files(storage: Storage, name: str) -> list[str]:
-    """Return the files of all ranks."""
-    world, there = world_size_of(name) or 0, set(storage.names())
-    # The folder has a bounded number of files, so the search ends, for any size that the name
-    # claims.
-    missing = (rank for rank in count() if rank_file(name, rank) not in there)
-    lost = [rank for rank in islice(missing, MAX_NAMED + 1) if rank < max(world, 1)]
-    if lost:
-        which = named([rank_file(name, rank) for rank in lost])
-        cause = (
-            f"{storage.path}: {which} is missing, of the {world} ranks that the names of the files "
-            "tell."
-        )
-        raise MissingFile(cause, "Copy the files of all ranks to one folder.")
-    return [rank_file(name, rank) for rank in range(world)]
 
 
 def _read_rank(
@@ -156,7 +159,7 @@ def _areas(shares: Shares) -> Iterator[Area]:
         if runs is not None:
             (view,) = share.views
             for held in held_regions(runs[number]):
-                yield rank, _part_of(view, held.inner, held.shape), held.offset
+                yield rank, part_of(view, held.inner, held.shape), held.offset
         else:
             offsets = [(0,) * len(share.shape)] if share.offsets is None else share.offsets
             for view, offset in zip(share.views, offsets, strict=True):
@@ -190,7 +193,7 @@ def _is_alike(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
     return shape == held or (len(shape) == len(held) and 0 in shape and 0 in held)
 
 
-def _part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) -> TensorView:
+def part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) -> TensorView:
     """Return a part of a tensor that a rank keeps."""
     tensor = view.tensor
     start = tensor.offset + sum(

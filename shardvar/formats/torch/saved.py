@@ -24,8 +24,10 @@ from shardvar.formats.torch.archive import (
     records_of,
     tensor_call,
 )
+from shardvar.formats.torch.llama import open_llama
 from shardvar.formats.torch.names import (
     SAVED_SUFFIXES,
+    find_llama,
     find_ranks,
     find_saved,
     find_zero,
@@ -207,6 +209,8 @@ class SavedFormat(Format):
         """Open a file, the set of that index, or the files of all ranks."""
         if find_zero(storage.names(), name) == [name]:
             return open_zero(storage, name)
+        if find_llama(storage.names(), name) == [name]:
+            return open_llama(storage)
         if world_size_of(name) is not None and find_ranks(storage.names(), name):
             return open_ranks(storage, name)
         return open_set(storage, name) if set_of(name) is not None else open_file(storage, name)

@@ -20,7 +20,7 @@ parameter is read without the rest.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count, islice
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -28,20 +28,19 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MalformedCheckpoint,
-    MissingFile,
     UnsupportedError,
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.items import TensorView
-from shardvar.formats.torch.names import OF_OPTIMIZER
+from shardvar.formats.torch.names import OF_OPTIMIZER, files_of_ranks
 from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
 from shardvar.formats.torch.tensors import is_tensor
 from shardvar.layout.region import regions_of_range
-from shardvar.limits import MAX_NAMED, MAX_NBYTES, MAX_RANK
+from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
@@ -119,14 +118,7 @@ def _files(storage: Storage, name: str) -> tuple[list[str], list[str]]:
 
 def _of_all_ranks(storage: Storage, form: str, world: int) -> list[str]:
     """Return the names of the files of all ranks; ``MissingFile`` if one is not there."""
-    there = set(storage.names())
-    # The folder has a bounded number of files, so the search ends, for any size that a file claims.
-    missing = (rank for rank in count() if form.format(rank) not in there)
-    lost = [form.format(rank) for rank in islice(missing, MAX_NAMED + 1) if rank < world]
-    if lost:
-        cause = f"{storage.path}: {named(lost)} is missing, of {world} ranks."
-        raise MissingFile(cause, _COPY)
-    return [form.format(rank) for rank in range(world)]
+    return files_of_ranks(storage, form.format, world, "the files tell")
 
 
 def _check_count(storage: Storage, name: str, optimizers: Sequence[str], world: int) -> None:

@@ -233,8 +233,7 @@ def test_sizes_that_are_none_are_refused(value: Any, tmp_path: Path) -> None:
 def test_the_joined_model_is_converted_with_the_map_of_one_rank(tmp_path: Path) -> None:
     folder = copied("llama3", tmp_path)
     parts = [folder / f"consolidated.0{rank}.pth" for rank in range(2)]
+    given = sv.Map.read("llama-meta-to-hf").extended((), {"head": 4})
     for source, target in ((folder, "joined.npz"), (parts, "ranks.npz")):
-        sv.reshard(
-            source, tmp_path / target, map="llama-meta-to-hf", sizes={"head": 4}, cast="float32"
-        )
+        sv.reshard(source, tmp_path / target, map=given, cast="float32")
     assert sv.diff(tmp_path / "joined.npz", tmp_path / "ranks.npz").equal

@@ -9,6 +9,7 @@ An error is two lines on standard error, ``error:`` with its cause and ``hint:``
 never a traceback.
 """
 
+import gc
 import os
 import re
 import signal
@@ -62,6 +63,10 @@ def _main(argv: Sequence[str] | None) -> int:
             # A locale that lacks a character of a key must not end the command with an encoding
             # error.
             stream.reconfigure(errors="backslashreplace")
+    if argv is None:
+        # A long listing is a million values without a cycle, which the collector would walk again
+        # and again, for a quarter of the command's time.
+        gc.set_threshold(100_000, 50, 50)
     words = without_alias(sys.argv[1:] if argv is None else argv)
     if argv is None and any("://" in word for word in words):
         from shardvar.cli.interrupts import end_after_interrupt

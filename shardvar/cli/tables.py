@@ -8,12 +8,12 @@ interprets no markup.
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from shutil import get_terminal_size
 from textwrap import wrap
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
 from unicodedata import bidirectional
 
 from shardvar.cli.output import NARROWEST, encodable, is_styled, shortened
@@ -24,6 +24,9 @@ more."""
 
 _BETWEEN = 2
 """Cells between two columns of a table."""
+
+_PORTION = 4096
+"""Rows of a piped table that are measured and printed together."""
 
 _SEPARATOR = "\0"
 """A letter that no cell has: cells are safe to print."""
@@ -75,18 +78,28 @@ def _print_plain(
     headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], widest: int
 ) -> None:
     # Each row is kept as one text until the widths are known: millions of cells take far more.
-    widths, lines = [0] * len(headers), list[str]()
-    for row in chain([headers], rows):
-        widths = [
-            max(width, min(len(cell), widest)) for width, cell in zip(widths, row, strict=True)
+    # Portions of rows are measured and printed by columns, and a row by row takes twice as long.
+    widths, texts = [0] * len(headers), list[str]()
+    for some in _portions(chain[Sequence[str]]([headers], rows)):
+        for column, cells in enumerate(zip(*some, strict=True)):
+            widths[column] = max(widths[column], min(max(map(len, cells)), widest))
+        texts += [_SEPARATOR.join(row) for row in some]
+    for lines in _portions(texts):
+        columns = zip(*(line.split(_SEPARATOR) for line in lines), strict=True)
+        padded = [
+            [cell.rjust(width) if column in right else cell.ljust(width) for cell in cells]
+            for column, (cells, width) in enumerate(zip(columns, widths, strict=True))
         ]
-        lines.append(_SEPARATOR.join(row))
-    for line in lines:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line.split(_SEPARATOR), widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+        print("\n".join("  ".join(row).rstrip() for row in zip(*padded, strict=True)))
+
+
+_Item = TypeVar("_Item")
+
+
+def _portions(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    items = iter(items)
+    while some := list(islice(items, _PORTION)):
+        yield some
 
 
 def _print_rich(

@@ -143,6 +143,12 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
     groups = fold(above[0])
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
+        branch = guide + ("└─ " if is_last else "├─ ")
+        first = above[0].children[group.names[0]]
+        if len(above) == len(group.names) == 1 and not first.children:
+            # Most lines of a large tree: one key.
+            yield Line(group.label, branch, first.leaf, (*_leaves(first),), (*_leaves(first),))
+            continue
         label, gaps, num_alike, num_shared = (
             group.label,
             group.gaps,
@@ -168,9 +174,9 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
             if len(every) == len(nodes)
             else tuple(leaf for each in every for leaf in _leaves(each))
         )
-        branch = guide + ("└─ " if is_last else "├─ ")
         yield Line(label, branch, nodes[0].leaf, leaves, alike, num_alike, num_shared, gaps)
-        yield from _lines(every, guide + ("   " if is_last else "│  "), fold)
+        if nodes[0].children:
+            yield from _lines(every, guide + ("   " if is_last else "│  "), fold)
 
 
 def _one_by_one(node: _Node) -> list[_Group]:
@@ -412,7 +418,10 @@ def file_number(name: str) -> int | None:
 
 
 def _leaves(node: _Node) -> Iterator[int]:
-    if node.leaf is not None:
-        yield node.leaf
-    for child in node.children.values():
-        yield from _leaves(child)
+    # Without recursion: each leaf would pass through as many generators as it has branches above.
+    nodes = [node]
+    while nodes:
+        node = nodes.pop()
+        if node.leaf is not None:
+            yield node.leaf
+        nodes += reversed(node.children.values())

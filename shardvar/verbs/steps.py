@@ -17,6 +17,7 @@ These belong to no series:
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from shardvar.formats.parts import is_part, may_be_ranks
 
@@ -34,6 +35,7 @@ _USUAL = re.compile(
 )
 
 
+@lru_cache(1024)
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
     """Return a key that sorts names as people count.
 

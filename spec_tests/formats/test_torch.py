@@ -17,12 +17,12 @@ import shardvar as sv
 from shardvar.cli.main import main
 from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import DataFiles
+from shardvar.formats.leaves import leaves_of
 from shardvar.formats.torch.dcp import open_dcp
 from shardvar.formats.torch.items import Frames
 from shardvar.formats.torch.metadata import parse_metadata
 from shardvar.formats.torch.objects import plain_of
-from shardvar.formats.torch.state_dict import leaves_of
-from shardvar.formats.torch.tensors import tensor_of
+from shardvar.formats.torch.tensors import is_tensor, tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.inert import Global, Node, Reference
@@ -332,7 +332,7 @@ def test_dicts_of_every_kind_of_the_standard_library_are_entered(protocol: int) 
     set afterwards."""
     kinds: list[Any] = [Counter(a=2, b=1), OrderedDict(a=2, b=1), defaultdict(int, a=2, b=1)]
     for each in kinds:
-        assert leaves_of({"c": parse_pickle(pickle.dumps(each, protocol))[0]})[0] == {
+        assert leaves_of({"c": parse_pickle(pickle.dumps(each, protocol))[0]}, is_tensor)[0] == {
             "c.a": 2,
             "c.b": 1,
         }
@@ -341,7 +341,8 @@ def test_dicts_of_every_kind_of_the_standard_library_are_entered(protocol: int) 
 def test_keys_are_those_of_torch() -> None:
     tensor = Node("torch._utils._rebuild_tensor_v2", ())
     leaves, clashes = leaves_of(
-        {"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}}
+        {"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}},
+        is_tensor,
     )
     assert list(leaves) == ["a.0", "a.1", "b.0", "c", "d.1"] and clashes == {"b.0"}
 
@@ -349,10 +350,10 @@ def test_keys_are_those_of_torch() -> None:
 def test_a_key_has_the_text_that_torch_gives_it_and_a_dict_with_another_is_an_object() -> None:
     """Its tensors are not read then, and all others are."""
     named = {(1, "a"): 1, b"b": 2, None: 3}
-    assert leaves_of(named)[0] == {"(1, 'a')": 1, "b'b'": 2, "None": 3}
+    assert leaves_of(named, is_tensor)[0] == {"(1, 'a')": 1, "b'b'": 2, "None": 3}
     for key in (Global("torch.float32"), Node("m.Color", (1,)), ((1, 2), 3), 1 << 65, ("a" * 257,)):
         for other in ({key: 1}, defaultdict_of(key)):
-            leaves, _ = leaves_of({"a": {"b": 1}, "c": other})
+            leaves, _ = leaves_of({"a": {"b": 1}, "c": other}, is_tensor)
             assert list(leaves) == ["a.b", "c"] and leaves["c"] is other
 
 
@@ -391,12 +392,12 @@ def test_a_cycle_or_a_laugh_is_refused_and_not_followed() -> None:
     cycle: list[Any] = [{}]
     cycle.append(cycle)
     with pytest.raises(ShardvarError, match="levels"):
-        leaves_of(cycle)
+        leaves_of(cycle, is_tensor)
     laugh: Any = {"a": 1}
     for _ in range(60):
         laugh = {"a": laugh, "b": laugh}
     with pytest.raises(ShardvarError, match="more than"):
-        leaves_of(laugh)
+        leaves_of(laugh, is_tensor)
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]

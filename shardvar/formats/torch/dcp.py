@@ -31,6 +31,7 @@ from shardvar.errors import (
 from shardvar.formats.deferred import DeferredIndex, Located
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
+from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.items import (
     GROUP_NBYTES,
     SMALL_NBYTES,
@@ -40,7 +41,7 @@ from shardvar.formats.torch.items import (
     located,
 )
 from shardvar.formats.torch.metadata import Items, parse_metadata
-from shardvar.formats.torch.names import DATA_SUFFIX, METADATA, is_bare, rank_indexes
+from shardvar.formats.torch.names import DATA_SUFFIX, METADATA, rank_indexes
 from shardvar.formats.torch.source import TorchSource
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES

@@ -56,11 +56,6 @@ def rank_indexes(names: list[str]) -> list[str]:
     return list(filter(_RANK_METADATA.fullmatch, names))
 
 
-def is_bare(name: str) -> bool:
-    """Return True if a name stays in the folder on every system."""
-    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
-
-
 _RANKS = re.compile(r".*world_size_(\d{1,6})", re.DOTALL)
 _MODEL = re.compile(r"model_world_size_")
 _RANK = re.compile(r"(.*world_size_\d{1,6})_rank_\d{1,6}\.pt", re.DOTALL)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.leaves import leaves_of
 from shardvar.formats.protocol import FileChecksums, Format
 from shardvar.formats.sinks import OneFileSink, check_uncut, remove_one_file
 from shardvar.formats.torch.archive import (
@@ -37,8 +38,8 @@ from shardvar.formats.torch.names import (
 from shardvar.formats.torch.objects import pickled_of
 from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
-from shardvar.formats.torch.state_dict import leaves_of, open_file, open_set
-from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.state_dict import open_file, open_set
+from shardvar.formats.torch.tensors import DTYPES, is_tensor
 from shardvar.formats.torch.zero import open_zero
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
@@ -172,7 +173,8 @@ def _entered(objects: Mapping[str, Any]) -> list[str]:
     return [
         key
         for key, value in objects.items()
-        if isinstance(value, dict | list | tuple) and [*leaves_of({key: value})[0]] != [key]
+        if isinstance(value, dict | list | tuple)
+        and [*leaves_of({key: value}, is_tensor)[0]] != [key]
     ]
 
 

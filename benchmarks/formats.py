@@ -54,10 +54,18 @@ def make_gguf(path: Path, state: Arrays) -> None:
     writer.close()
 
 
+def make_flax(path: Path, state: Arrays) -> None:
+    """Parameters of Flax in one file of msgpack."""
+    from flax.serialization import msgpack_serialize
+
+    path.with_suffix(".msgpack").write_bytes(msgpack_serialize({"params": dict(state)}))
+
+
 MAKERS: dict[str, Callable[[Path, Arrays], None]] = {
     "npy": make_npy,
     "keras": make_keras,
     "gguf": make_gguf,
+    "flax": make_flax,
 }
 """The formats that shardvar only reads."""
 

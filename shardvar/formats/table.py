@@ -40,9 +40,11 @@ class _BuiltIn(NamedTuple):
     """Matches the text after the checkpoint's name in the names of its files."""
     usual_name: str = ""
     """The name of a new checkpoint whose path is only a folder; empty if it must be given."""
-    is_side: bool = False
-    """True if such files often lie next to another checkpoint, such as the ``optimizer.pt`` of a
-    trainer: a directory means them only if it means nothing else."""
+    side: int = 0
+    """0 if a directory means all such checkpoints in it. Files of rank 1 often lie next to another
+    checkpoint, such as the ``optimizer.pt`` of a trainer, and a directory means them only if it
+    means nothing else; files of rank 2, such as a model that was exported, only if it has none of
+    rank 1 either."""
     extra: str = ""
     """The extra that all or some of its files need to be read; empty if NumPy is enough."""
 
@@ -95,29 +97,36 @@ _BUILT_IN = {
         re.compile(
             r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt|_\d+_mp_rank_\d+_|\.\d{2,4}\.pth"
         ),
-        is_side=True,
+        side=1,
     ),
     "gguf": _BuiltIn(
         "shardvar.formats.gguf",
         "llama.cpp",
         (".gguf",),
         re.compile(r"\.gguf|-\d{5}-of-"),
-        is_side=True,
+        side=1,
     ),
     "keras": _BuiltIn(
         "shardvar.formats.keras",
         "Keras 3 and 2",
         (".keras", ".h5", ".hdf5", ".weights.json"),
         re.compile(r"\.keras|(\.weights)?\.h5|\.hdf5|\.weights\.json"),
-        is_side=True,
+        side=1,
         extra="keras",
+    ),
+    "flax": _BuiltIn(
+        "shardvar.formats.flax",
+        "Flax, msgpack",
+        (".msgpack", ".msgpack.index.json"),
+        re.compile(r"\.msgpack|-\d{5}-of-"),
+        side=2,
     ),
     "npy": _BuiltIn(
         "shardvar.formats.npy",
         "NumPy, np.save: one array",
         (".npy",),
         re.compile(r"\.npy"),
-        is_side=True,
+        side=1,
     ),
 }
 """In the order in which a path is offered to them."""
@@ -127,7 +136,7 @@ _PREFIX_INDEXES = (".svindex", ".index")
 
 
 _OTHER_FILES = (
-    ".bin", ".distcp", ".onnx", ".tflite", ".pb", ".msgpack", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
+    ".bin", ".distcp", ".onnx", ".tflite", ".pb", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
     ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
 )  # fmt: skip
 """Endings of files that no format writes, or several formats write, or several programs mean
@@ -241,9 +250,10 @@ def about_format(name: str) -> tuple[str, str]:
     return (known.about, known.extra) if known else ("", "")
 
 
-def is_side(name: str) -> bool:
-    """Return True if a directory means the checkpoints of a format only if it means no others."""
-    return name in _BUILT_IN and _BUILT_IN[name].is_side
+def side_of(name: str) -> int:
+    """Return the rank of the checkpoints of a format: a directory means files of a rank above 0
+    only if it means none of a lower rank."""
+    return _BUILT_IN[name].side if name in _BUILT_IN else 0
 
 
 def is_companion(name: str) -> bool:

@@ -61,8 +61,7 @@ _NAMES = (
     (r"events\.out\.tfevents\..*", FileKind("a log of TensorBoard", "The checkpoints of that run are elsewhere.")),
     (r".*\.meta", FileKind(
         "the graph of a TensorFlow checkpoint", "Name the checkpoint: the same name without .meta.")),
-    (r".*\.(msgpack|flax)", FileKind(
-        "a msgpack file, such as Flax writes", "Load it with flax.serialization and save it as safetensors.")),
+    (r".*\.flax", FileKind("a msgpack file, such as Flax writes", "Give it the ending .msgpack.")),
     (r".*\.(mlmodel|mlpackage)", FileKind("a Core ML model", "Use the checkpoint that it was converted from.")),
     (r".*\.(engine|plan|trt)", FileKind("an engine of TensorRT", "Use the checkpoint that it was built from.")),
     (r".*\.pte?", FileKind("a program of ExecuTorch", "Use the checkpoint that it was exported from.")),

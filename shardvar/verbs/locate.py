@@ -7,6 +7,7 @@ its path:
 
     checkpoints     a folder means them, all of them
     side files      of torch.save, Keras, GGUF and NumPy: only where there are no checkpoints
+    exports         of Flax: only where there are no side files either
     companions      the state of a run, such as optimizer.pt: only where there is nothing else, in
                     folders below either
 
@@ -38,9 +39,9 @@ from shardvar.formats.table import (
     formats_marked,
     formats_of,
     is_companion,
-    is_side,
     name_of_target,
     names_of_target,
+    side_of,
     stem_of_name,
     usual_name,
 )
@@ -148,15 +149,14 @@ def _found_at(storage: Storage, name: str) -> list[Location]:
 
 def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None) -> list[Location]:
     """As ``_found_at``, in this directory only; of all formats unless some are given."""
-    sides: list[Format] = []
+    ranks: dict[int, list[Format]] = {}
     found: list[Location] = []
     for form in formats_of(storage.names(), name) if formats is None else formats:
-        if not name and is_side(form.name):
-            sides.append(form)
-        else:
-            found += [_location(form, storage, each) for each in form.locate(storage, name)]
-    if all(is_companion(each.name) for each in found):
-        for form in sides:
+        ranks.setdefault(0 if name else side_of(form.name), []).append(form)
+    for _, forms in sorted(ranks.items()):
+        if not all(is_companion(each.name) for each in found):
+            break
+        for form in forms:
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
     if not name:
         found = [each for each in found if not is_companion(each.name)] or found

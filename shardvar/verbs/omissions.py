@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardvar.errors import ShardvarError
 from shardvar.formats.parts import PartsFormat
 from shardvar.formats.safetensors.names import all_checkpoints
-from shardvar.formats.table import formats_of, is_side
+from shardvar.formats.table import formats_of, side_of
 from shardvar.storage.links import outer_links
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
@@ -58,5 +58,5 @@ def find_omissions(path: Path) -> Omissions:
 
 def _side_files(storage: Storage) -> list[Location]:
     """Return the checkpoints of formats that a folder means only if it means no others."""
-    sides = [form for form in formats_of(storage.names(), "") if is_side(form.name)]
+    sides = [form for form in formats_of(storage.names(), "") if side_of(form.name)]
     return [Location(form, storage, name) for form in sides for name in form.locate(storage, "")]

@@ -18,7 +18,7 @@ from spec_tests.rules.sentences import documents
 HOMES = {
     # A region is not called a box, nor is a rectangle that is drawn.
     "box": ("maps/plan.py", "maps/proof.py"),
-    # All but the first name what PyTorch, and Zarr, call by this word.
+    # All but the first name what PyTorch, Zarr and Flax call by this word.
     "chunk": (
         "layout/partition.py",
         "conformance/adapters/torch.py",
@@ -42,6 +42,7 @@ HOMES = {
         ),
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
+        "wire/msgpack_tree.py",
         "formats/keras/walk.py",
         *(f"layout/meshes/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
         *(f"conformance/torch_plans/{name}.py" for name in ("save_plans", "steps")),

@@ -22,6 +22,8 @@ EXPECTED = {
     "zarr.json": "a description of Zarr",
     ".zarray": "a description of Zarr",
     "m.gguf": "a GGUF file",
+    "m.msgpack": "a msgpack file of Flax",
+    "m.msgpack.index.json": "the index of a set",
     "m.safetensors": "a safetensors file",
     "m.safetensors.index.json": "the index of a set",
     "m.svindex": "an index of shardvar",

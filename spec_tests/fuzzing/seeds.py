@@ -186,6 +186,7 @@ _SEEDS = {
     "pickle": lambda: contents(".metadata"),
     "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),
+    "flax": lambda: contents(".msgpack"),
     "keras": lambda: contents(".h5"),
     "npy_file": lambda: [*contents(".npy"), *arrays()],
     "npy": npy,

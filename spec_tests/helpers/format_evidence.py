@@ -30,6 +30,7 @@ EVIDENCE = {
     "pt": Evidence("torch_pt/module_state_dict/x.pt", "torch_*", "*.pt"),
     "gguf": Evidence("gguf/every_type/m", "gguf_*"),
     "keras": Evidence("keras/weights_mlp/m.weights.h5", "keras_*"),
+    "flax": Evidence("flax/every_value/m", "flax_*"),
     "npy": Evidence("npy/c_order/x.npy", "npy_*"),
 }
 """By the name of the format."""

@@ -18,8 +18,8 @@ import numpy as np
 
 from shardvar.formats.tensorflow.contents import slice_key
 from spec_tests.helpers.native_checkpoints import hand_made
+from spec_tests.hostile import flax, zarr
 from spec_tests.hostile import torch as torch_file
-from spec_tests.hostile import zarr
 from spec_tests.hostile.case import Files
 from spec_tests.hostile.gguf import Field, Info, gguf, split, text
 from spec_tests.hostile.gguf import number as gguf_number
@@ -581,6 +581,54 @@ def orbax_steps(count: int) -> Files:
     return zarr.orbax(zarr.leaf(*["t"] * count), zarr.leaf("t"))
 
 
+# --- flax
+
+
+def flax_arrays(count: int) -> Files:
+    return {"ck.msgpack": flax.packed({f"key{number}": flax.array() for number in range(count)})}
+
+
+def flax_values(count: int) -> Files:
+    """Plain values, which are objects."""
+    return {"ck.msgpack": flax.packed({f"key{number}": number for number in range(count)})}
+
+
+def flax_list(count: int) -> Files:
+    """One value of many numbers."""
+    return {"ck.msgpack": flax.packed({"key": [*range(count)], "t": flax.array()})}
+
+
+def flax_empties(count: int) -> Files:
+    """Maps and lists without values, of a byte each."""
+    return {"ck.msgpack": flax.packed({"maps": [{}] * count, "lists": [[]] * count})}
+
+
+def flax_levels(count: int) -> Files:
+    """Values below long names that each key repeats."""
+    values: dict[str, Any] = {f"{number}": number for number in range(count // 40)}
+    for _ in range(40):
+        values = {"name of a level" * 2: values}
+    return {"ck.msgpack": flax.packed(values)}
+
+
+def flax_chunks(count: int) -> Files:
+    """An array of many chunks."""
+    chunk = flax.array((4,))
+    return {"ck.msgpack": flax.packed({"t": flax.chunks((4 * count,), *[chunk] * count)})}
+
+
+def flax_refused(count: int) -> Files:
+    """Arrays whose dtype has no numbers."""
+    arrays = {f"key{number}": flax.array(dtype="object") for number in range(count)}
+    return {"ck.msgpack": flax.packed(arrays)}
+
+
+def flax_set_files(count: int) -> Files:
+    """The index of a set whose files are missing."""
+    names = {f"key/{n}": f"ck-{n + 1:05d}-of-{count:05d}.msgpack" for n in range(count)}
+    return {"ck.msgpack.index.json": flax.index(names)}
+
+
 # --- keras
 
 
@@ -700,6 +748,14 @@ CONSTRUCTS = [
     Construct("orbax leaves", "_METADATA", orbax_leaves, 150),
     Construct("orbax lost", "_METADATA", orbax_lost, 2000),
     Construct("orbax steps", "_METADATA", orbax_steps, 20000),
+    Construct("flax arrays", "ck.msgpack", flax_arrays, 1000),
+    Construct("flax values", "ck.msgpack", flax_values, 3000),
+    Construct("flax list", "ck.msgpack", flax_list, 30_000),
+    Construct("flax empties", "ck.msgpack", flax_empties, 30_000),
+    Construct("flax levels", "ck.msgpack", flax_levels, 20_000),
+    Construct("flax chunks", "ck.msgpack", flax_chunks, 2000),
+    Construct("flax refused", "ck.msgpack", flax_refused, 1000),
+    Construct("flax set files", "ck.msgpack.index.json", flax_set_files, 500),
     Construct("keras keys", "ck.weights.h5", keras_keys, 300),
     Construct("keras decoded", "ck.weights.h5", keras_decoded, 200),
     Construct("keras links", "ck.weights.h5", keras_links, 500),

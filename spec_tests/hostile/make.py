@@ -9,6 +9,7 @@ from release to release.
 import shutil
 from pathlib import Path
 
+from spec_tests.hostile.flax import flax_cases
 from spec_tests.hostile.gguf import gguf_cases
 from spec_tests.hostile.keras import keras_cases
 from spec_tests.hostile.native import native_cases
@@ -31,6 +32,7 @@ CASES = [
     *set_cases(),
     *npy_cases(),
     *gguf_cases(),
+    *flax_cases(),
     *zarr_cases(),
     *orbax_cases(),
     *keras_cases(),

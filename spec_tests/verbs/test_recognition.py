@@ -46,7 +46,7 @@ def error_of(path: Path) -> ShardvarError:
         ("model.nemo", KINDS["a tar archive"], UnsupportedError, "a tar archive"),
         ("frozen.pb", KINDS["a TensorFlow graph"], UnsupportedError, "a TensorFlow graph"),
         ("model.ckpt.meta", b"\x0a\xff", UnsupportedError, "the graph of a TensorFlow checkpoint"),
-        ("flax_model.msgpack", b"\x83\xa6params", UnsupportedError, "msgpack"),
+        ("flax_model.flax", b"\x83\xa6params", UnsupportedError, "msgpack"),
         ("docs.zip", KINDS["a zip archive"], UnsupportedError, "a zip archive of another program"),
         ("config.json", b'{"model_type": 1}', UnsupportedError, "a JSON text"),
         ("unknown", b"\xfe\xfd\xfc" * 9, CheckpointNotFound, "not in a supported format"),

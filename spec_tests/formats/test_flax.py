@@ -1,0 +1,268 @@
+"""Msgpack files of Flax: golden files of Flax, and files assembled value by value."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, MissingFile, UnsupportedError
+from shardvar.formats.flax import FORMAT
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.literals import literal_of
+from shardvar.wire.msgpack_tree import PlacedArray, parse_msgpack
+from spec_tests.helpers.format_protocol import (
+    GOLDEN,
+    described,
+    expectation,
+    golden_cases,
+)
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.hostile.flax import array, chunks, index, of, packed
+
+DTYPES = [
+    np.dtype(name) for name in "bool int8 uint16 int32 int64 float16 float32 complex64".split()
+]
+DTYPES += [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)]
+
+
+def write(path: Path, tree: Any) -> Path:
+    path.write_bytes(packed(tree))
+    return path
+
+
+@pytest.mark.parametrize("case", golden_cases("flax"))
+def test_a_golden_file_is_read(case: str) -> None:
+    """Arrays and scalars of NumPy as tensors, all other values as objects."""
+    expected = expectation("flax", case)
+    path = GOLDEN / "flax" / case / expected["open"]
+    arrays = sv.load(path)
+    objects = {key: arrays.pop(key).item().decode() for key in expected["objects"]}
+    assert {key: described(each, {}) for key, each in arrays.items()} == expected["tensors"]
+    assert objects == expected["objects"]
+    report = sv.verify(path)
+    assert report.ok and report.verdict == "complete"
+
+
+def plain(tree: Any) -> Any:
+    """What msgpack's own decoder makes of a file, with arrays as Flax restores them."""
+
+    def restored(code: int, data: bytes) -> Any:
+        shape, dtype, octets = msgpack.unpackb(data, raw=False)
+        return np.frombuffer(octets, np.dtype(dtype)).reshape(shape)
+
+    return msgpack.unpackb(tree, ext_hook=restored, strict_map_key=False)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=40)
+    | st.binary(max_size=300)
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray:
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+TREES = st.recursive(
+    SCALARS | arrays(),
+    lambda below: (
+        st.lists(below, max_size=20) | st.dictionaries(st.text(max_size=5), below, max_size=20)
+    ),
+    max_leaves=20,
+)
+
+
+def packed_arrays(tree: Any) -> bytes:
+    octets: bytes = msgpack.packb(tree, default=of, use_bin_type=True)
+    return octets
+
+
+@given(TREES)
+def test_a_tree_is_the_one_that_the_decoder_of_msgpack_reads(tree: Any) -> None:
+    data = packed_arrays(tree)
+
+    def check(found: Any, expected: Any) -> None:
+        if isinstance(expected, np.ndarray):
+            assert isinstance(found, PlacedArray)
+            octets = b"".join(data[start : start + nbytes] for start, nbytes in found.spans)
+            assert (found.dtype, found.shape, octets) == (
+                expected.dtype.name,
+                expected.shape,
+                expected.tobytes(),
+            )
+        elif isinstance(expected, dict):
+            assert [*found] == [*expected]
+            for key, each in expected.items():
+                check(found[key], each)
+        elif isinstance(expected, list):
+            assert len(found) == len(expected)
+            for mine, each in zip(found, expected, strict=True):
+                check(mine, each)
+        else:
+            assert type(found) is type(expected) and found == expected
+
+    check(parse_msgpack(lambda start, nbytes: data[start : start + nbytes], len(data)), plain(data))
+
+
+@given(st.data())
+def test_a_file_that_is_cut_anywhere_is_refused(data: st.DataObject) -> None:
+    whole = packed({"a": {"b": array(), "c": [1, "text", None]}, "d": array((2, 2))})
+    stop = data.draw(st.integers(0, len(whole) - 1))
+    storage = MemoryBucket({"run/m.msgpack": whole[:stop]})
+    with in_bucket(storage), pytest.raises(sv.errors.CheckpointError):
+        sv.load("s3://bucket/run/m.msgpack")
+
+
+@given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 60), st.sampled_from([2, 4]))
+def test_any_range_of_an_array_in_chunks_is_that_of_the_whole(
+    size: int, first: int, stop: int, itemsize: int
+) -> None:
+    values = np.arange(30, dtype=f"<i{itemsize}")
+    parts = [values[at : at + size] for at in range(0, 30, size)]
+    data = packed({"t": chunks((6, 5), *map(of, parts)), "u": of(values)})
+    bucket = MemoryBucket({"run/m.msgpack": data})
+    first, stop = min(first, stop), min(max(first, stop), values.nbytes)
+    with in_bucket(bucket), sv.open_checkpoint("s3://bucket/run/m.msgpack") as reader:
+        entries = reader.source.index.find("t")
+        buffer = bytearray(max(stop - first, 0))
+        reader.source.read_into(entries, 0, first, memoryview(buffer))
+        assert buffer == values.tobytes()[first : max(stop, first)]
+        assert np.array_equal(reader.read("t"), values.reshape(6, 5))
+        assert np.array_equal(reader.read("t", (slice(1, 3),)), values.reshape(6, 5)[1:3])
+
+
+def test_scalars_are_values_and_never_a_stop(tmp_path: Path) -> None:
+    """The settings of a training state go on to any format that holds objects, and back."""
+    tree = {
+        "w": array(),
+        "step": 3,
+        "lr": 0.1,
+        "loss": array((), data=bytes(4), code=3),
+        "tags": ["a", None],
+    }
+    source = write(tmp_path / "m.msgpack", tree)
+    for name in ("m.pt", "m.safetensors", "m.npz", "native"):
+        target = tmp_path / name
+        sv.reshard(source, target, format=None if "." in name else "shardvar")
+        assert sv.diff(source, target).equal
+        with sv.open_checkpoint(target) as reader:
+            assert {*reader} == {"w", "step", "lr", "loss", "tags"}
+
+
+def test_a_value_that_cannot_be_read_leaves_the_others_readable(tmp_path: Path) -> None:
+    tree = {
+        "bad": array(dtype="object"),
+        "far": msgpack.ExtType(9, b""),
+        "good": array(),
+        "0": 1,
+        0: 2,
+    }
+    path = write(tmp_path / "m.msgpack", tree)
+    with sv.open_checkpoint(path) as reader:
+        assert {*reader} == {"bad", "far", "good", "0"} and {*reader.faults} == {"bad", "far", "0"}
+        assert not reader.read("good").any()
+        with pytest.raises(UnsupportedError, match="object"):
+            reader.read("bad")
+        with pytest.raises(InvalidCheckpoint, match="Two values"):
+            reader.read("0")
+
+
+def test_a_value_that_is_too_long_is_a_fault_of_its_key(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.msgpack",
+        {"long": b"x" * ((1 << 20) + 1), "list": [b"x" * (2 << 20)], "t": array()},
+    )
+    with sv.open_checkpoint(path) as reader:
+        assert {*reader.faults} == {"long", "list"}
+        assert not reader.read("t").any()
+
+
+def test_a_set_is_read_by_its_index_and_a_file_without_one_by_itself(tmp_path: Path) -> None:
+    names = [f"m-0000{number}-of-00002.msgpack" for number in (1, 2)]
+    for number, name in enumerate(names):
+        write(tmp_path / name, {"layers": {str(number): {"w": of(np.full(2, number, np.int32))}}})
+    with pytest.raises(MissingFile, match=r"m\.msgpack\.index\.json is missing"):
+        sv.load(tmp_path / "m")
+    assert {*sv.load(tmp_path / names[0])} == {"layers.0.w"}
+    weights = {f"layers/{number}/w": name for number, name in enumerate(names)}
+    (tmp_path / "m.msgpack.index.json").write_bytes(index(weights))
+    for path in (tmp_path, tmp_path / "m", tmp_path / "m.msgpack.index.json", tmp_path / names[1]):
+        assert {key: each.tolist() for key, each in sv.load(path).items()} == {
+            "layers.0.w": [0, 0],
+            "layers.1.w": [1, 1],
+        }
+    (tmp_path / "m.msgpack.index.json").write_bytes(
+        index({"layers/0/w": names[0], "other/w": names[1]})
+    )
+    with sv.open_checkpoint(tmp_path) as reader:
+        assert {*reader.faults} == {"other.w"} and not reader.read("layers.0.w").any()
+    (finding,) = FORMAT.open(LocalStorage(str(tmp_path)), "m.msgpack.index.json").findings()
+    assert "layers.1.w" in finding.message and finding.is_damage
+
+
+def test_names_lead_to_checkpoints(tmp_path: Path) -> None:
+    for name in ("checkpoint_1", "checkpoint_2", "m.msgpack"):
+        write(tmp_path / name, {"t": array()})
+    (tmp_path / "checkpoint_3").write_bytes(b"text")
+    storage = LocalStorage(str(tmp_path))
+    assert FORMAT.locate(storage, "") == [
+        "checkpoint_1",
+        "checkpoint_2",
+        "checkpoint_3",
+        "m.msgpack",
+    ]
+    assert FORMAT.locate(storage, "checkpoint_2") == ["checkpoint_2"]
+    assert FORMAT.locate(storage, "checkpoint_3") == FORMAT.locate(storage, "x") == []
+    assert FORMAT.locate(storage, "m") == ["m.msgpack"]
+    with pytest.raises(CheckpointNotFound):
+        sv.load(tmp_path / "checkpoint_3")
+
+
+def test_a_folder_means_the_other_files_of_the_same_model(tmp_path: Path) -> None:
+    """As before Flax was read: a repository often has the same model in several forms."""
+    write(tmp_path / "flax_model.msgpack", {"flax": array()})
+    assert {*sv.load(tmp_path)} == {"flax"}
+    for name in ("pytorch_model.bin.pt", "model.safetensors"):
+        sv.save(tmp_path / name, {name: np.zeros(2)})
+        assert {*sv.load(tmp_path)} == {name}
+
+
+def test_a_target_in_msgpack_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="flax, which shardvar can read but not write"):
+        sv.save(tmp_path / "m.msgpack", {"t": np.zeros(2)})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_large_arrays_are_jumped_over_in_a_bucket(tmp_path: Path) -> None:
+    """The structure of four arrays of 8 MiB takes a small read each."""
+    data = packed({str(number): array((2 << 20,), data=bytes(8 << 20)) for number in range(4)})
+    bucket = MemoryBucket({"run/m.msgpack": data})
+    with in_bucket(bucket), sv.open_checkpoint("s3://bucket/run/m.msgpack") as reader:
+        assert len(reader) == 4
+    assert len(bucket.ranges) <= 8 and sum(nbytes for _, nbytes in bucket.ranges) < 3 << 20
+
+
+def test_every_value_has_the_literal_of_the_same_value_elsewhere(tmp_path: Path) -> None:
+    values = {"a": -1, "b": [1.5, {"c": "x"}], "d": b"\xff", "e": None, "f": [True, []]}
+    path = write(tmp_path / "m.msgpack", values)
+    found = {key: each.item().decode() for key, each in sv.load(path).items()}
+    assert found == {
+        "a": "-1", "b.0": "1.5", "b.1.c": "'x'", "d": literal_of(b"\xff"), "e": "None", "f": "[True, []]"
+    }  # fmt: skip
+    shutil.copy(path, tmp_path / "copy.msgpack")
+    assert sv.diff(path, tmp_path / "copy.msgpack").equal

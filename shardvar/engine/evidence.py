@@ -87,6 +87,8 @@ class Evidence:
     """The source's entries; ``ReadTable.row`` counts them."""
     takes_checksums: bool = True
     """False if reads take no checksums: the caller adds them, or wants no comparison."""
+    bare: Bools | None = None
+    """[m] True for payloads whose parts are read without a comparison; None for none."""
     errors: dict[int, ReadError] | None = None
     """The first error of each row, where errors are kept; None where they are raised."""
     _noted: "array[int]" = field(default_factory=partial(array, "q"))
@@ -107,6 +109,11 @@ class Evidence:
         if self.source.crc is None:
             return np.zeros(np.shape(rows), dtype=np.bool)
         return self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
+
+    def is_compared(self, rows: Ints) -> Bools:
+        """[rows] True for rows whose parts are compared with a checksum, as the whole is."""
+        compared: Bools = self.is_guarded(rows) & self.takes_checksums
+        return compared if self.bare is None else compared & ~self.bare[rows]
 
     def read(self, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with a range of one payload, from byte ``start`` of the payload on."""
@@ -242,6 +249,8 @@ class Evidence:
         # A run stays among the parts although it was compared: with the adjacent parts, it may tile
         # the payload.
         is_open = self.is_guarded(reads.row) & ~(compared & is_whole)
+        if self.bare is not None:
+            is_open &= ~self.bare[reads.row]
         # A source compares what it decodes in order, at the latest at the end of a payload.
         is_decoded = ~self.entries.plain[reads.row] & ~is_whole
         if is_decoded.any():

@@ -137,6 +137,8 @@ def read_moves(
         & (entries.runs is not None)
         & (moves.nbytes != entries.slices.nbytes[moves.source])
     )
+    if reading.evidence.bare is not None:
+        in_runs &= ~reading.evidence.bare[moves.source]
     is_small = plain & ~in_runs & (moves.nbytes <= reading.small_nbytes)
     read_small(reading, moves.where(is_small), None if buffers is None else _put_into(buffers))
     is_long = plain & ~in_runs & ~is_small
@@ -149,8 +151,11 @@ def read_moves(
         return
     # Most codings can only be read from their beginning, so each thread would have to start from
     # the beginning.
-    reading.evidence.expect(moves.source[~plain])
-    _read_long(reading, moves.where(~plain), buffers, run_in_order)
+    moves = moves.where(~plain)
+    # Forwards in each payload.
+    moves = moves.take(np.lexsort((moves.source_start, moves.source)))
+    reading.evidence.expect(moves.source)
+    _read_long(reading, moves, buffers, run_in_order)
 
 
 def read_small(
@@ -329,7 +334,7 @@ def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: In
     a payload of 45 bytes are the units [16, 32) and [32, 45).
     """
     entries, size = evidence.entries, evidence.entries.slices.nbytes[row]
-    guarded = evidence.is_guarded(row) & evidence.takes_checksums
+    guarded = evidence.is_compared(row)
     step = np.full(len(row), BLOCK_NBYTES)
     if entries.runs is not None:
         step[guarded] = entries.runs.run_nbytes

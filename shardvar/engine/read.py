@@ -10,7 +10,10 @@ whether they are right one for ``engine.evidence``. Nothing is returned before e
 read is verified.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,7 +21,7 @@ from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, Receiver, read_moves, read_small
 from shardvar.engine.pool import Progress, bytes_of, new_buffer
-from shardvar.engine.regions import read_regions, wanted_regions
+from shardvar.engine.regions import RegionTable, read_regions, wanted_regions
 from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
@@ -42,6 +45,26 @@ _Arrays = dict[int, Array]
 """The arrays so far, by row of the targets."""
 
 
+_Table = TypeVar("_Table", MoveTable, RegionTable)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """The places of targets in given arrays; one array may hold many targets."""
+
+    arrays: Sequence[Array]
+    """The arrays, contiguous."""
+    array: Ints
+    """[m] the position in ``arrays`` of each target's; -1 for targets that get a fresh array."""
+    start: Ints
+    """[m] the first byte of each target there."""
+
+    def moved(self, table: _Table, number: Ints) -> _Table:
+        """The table with the numbers of arrays as its targets, and places in these."""
+        start = table.target_start + self.start[table.target]
+        return replace(table, target=number[table.target], target_start=start)
+
+
 def read_arrays(
     plan: Plan,
     source: Source,
@@ -49,55 +72,69 @@ def read_arrays(
     progress: Progress = lambda _nbytes: None,
     *,
     is_verified: bool = True,
+    bare: Bools | None = None,
+    into: Places | None = None,
 ) -> list[Array]:
     """The targets of a plan as fresh arrays, in order; strings as object arrays of bytes.
 
     ``entries`` are the plan's sources, row by row. ``CorruptCheckpoint`` where a checksum is wrong,
     ``UnsupportedError`` for dtypes without values. Without ``is_verified`` plain payloads are not
-    compared, and nothing but the bytes of the targets is read. Memory: the arrays, and a few blocks
-    of 4 MiB.
+    compared, and nothing but the bytes of the targets is read; likewise of parts of the payloads
+    that are ``bare`` [entries]. Memory: the arrays, and a few blocks of 4 MiB.
+
+    Targets that have a place ``into`` an array are read there, and their item of the result is that
+    array. Strings and packed elements have none.
     """
     # Plan: every move is read once, in one of four ways.
     moves, is_range = lower(plan)
     targets = plan.targets
-    reading = Reading(Evidence(source, entries, takes_checksums=is_verified), progress)
-    is_string = np.isin(targets.codes(), (_STRING, _HALVES))[moves.target]
-    plain = entries.plain[moves.source]
+    reading = Reading(Evidence(source, entries, takes_checksums=is_verified, bare=bare), progress)
+    # Each target has the number of its array: its row for a fresh one, and numbers behind the rows
+    # for the given ones.
+    number, arrays = np.arange(len(targets)), _Arrays()
+    if into is not None:
+        number = np.where(into.array < 0, number, len(targets) + into.array)
+        arrays |= {len(targets) + k: each for k, each in enumerate(into.arrays)}
+    is_text = np.isin(targets.codes(), (_STRING, _HALVES))
+    is_string, plain = is_text[moves.target], entries.plain[moves.source]
     # A whole small payload that is a whole target: its array is one copy from a span. Equal sizes
     # suffice: a move as long as its payload begins at byte 0.
-    is_whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (
-        moves.nbytes == targets.nbytes[moves.target]
-    )
-    is_cut_out = plain & is_whole & (moves.nbytes <= reading.small_nbytes) & ~is_string
-    is_decoded = ~plain & is_whole & (moves.nbytes > 0) & ~is_string
+    is_whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & ~is_string
+    is_whole &= moves.nbytes == targets.nbytes[moves.target]
+    is_whole &= number[moves.target] == moves.target
+    is_cut_out = plain & is_whole & (moves.nbytes <= reading.small_nbytes)
+    is_decoded = ~plain & is_whole & (moves.nbytes > 0)
 
     # Move: small arrays out of spans, before the others take their memory; then bytes, regions and
     # strings.
-    arrays: _Arrays = {}
     read_small(reading, moves.where(is_cut_out), _cut_out(targets, arrays))
     if is_decoded.any():
         is_decoded[is_decoded] = _decode(reading, moves.where(is_decoded), targets, arrays)
-    for row in range(len(targets)):
-        # The decoding of strings makes their arrays.
-        if row not in arrays and targets.dtype(row) not in (STRING, HALVES):
+    # The decoding of strings makes their arrays.
+    for row in number[~is_text].tolist():
+        if row not in arrays:
             arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
     rest = moves.where(~(is_cut_out | is_decoded | is_string))
-    regions = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
-    buffers = {
-        row: bytes_of(arrays[row]) for row in {*rest.target.tolist(), *regions.target.tolist()}
-    }
+    copies = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
+    regions = wanted_regions(entries, targets, copies) if len(copies) else None
+    if into is not None:
+        rest = into.moved(rest, number)
+        regions = regions and into.moved(regions, number)
+    used = {*rest.target.tolist(), *(() if regions is None else regions.target.tolist())}
+    buffers = {each: bytes_of(arrays[each]) for each in used}
     read_moves(reading, rest, buffers, by_runs=True)
-    if len(regions):
-        read_regions(reading, wanted_regions(entries, targets, regions), buffers, by_runs=True)
+    if regions is not None:
+        read_regions(reading, regions, buffers, by_runs=True)
     if is_string.any():
         _read_strings(reading, moves.where(is_string), targets, arrays)
 
     # Commit: what was read is as the index promises, and what NumPy can hold.
     if is_verified:
         reading.evidence.check()
-    for row in np.flatnonzero(targets.codes() == _BOOL).tolist():
-        check_bool(arrays[row], targets.key(row), source, entries)
-    return list(map(arrays.__getitem__, range(len(targets))))
+    bools = np.flatnonzero(targets.codes() == _BOOL).tolist()
+    for each, row in {number[row]: row for row in bools}.items():
+        check_bool(arrays[each], targets.key(row), source, entries)
+    return list(map(arrays.__getitem__, number.tolist()))
 
 
 def read_region(

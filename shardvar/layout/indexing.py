@@ -10,8 +10,8 @@ elements and the same mistake gets the same error everywhere.
    along each axis.
 3. ``plan_region`` says which region must be read for a basic index, and what to pick from it.
 
-The oracle of all tests is NumPy on the whole array. A new kind of item is read in ``_read_item``,
-and nowhere else.
+``layout.gathers`` does the same for an index with lists of rows. The oracle of all tests is NumPy
+on the whole array. A new kind of item is read in ``_read_item``, and nowhere else.
 """
 
 from operator import index

@@ -7,28 +7,23 @@ Opening reads as little as the format allows. ``find`` looks up one key without 
 a region, reads that, and picks from it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.evidence import Evidence
-from shardvar.engine.pool import BLOCK_NBYTES
-from shardvar.engine.read import read_region
-from shardvar.errors import ArgumentError, CheckpointError, UnknownKey
-from shardvar.formats.deferred import DeferredIndex, LateIndex, outline_of
+from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
+from shardvar.formats.deferred import DeferredIndex, LateIndex, expect_keys, outline_of
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Array, is_whole, numpy_dtype
-from shardvar.layout.indexing import Pick, cut_steps, plan_region
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
 from shardvar.planning.plan import find_faults
 from shardvar.verbs.arguments import check_string
+from shardvar.verbs.batch import Request, read_batch
 from shardvar.verbs.lazy import LazyArray
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 
@@ -77,6 +72,7 @@ class Reader:
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> import shardvar as sv
     >>> path = f"{tempfile.mkdtemp()}/model"
     >>> _ = sv.save(path, {"table": np.arange(26.0).reshape(13, 2)}, partition=5)
@@ -198,8 +194,8 @@ class Reader:
         key : str
             The name of the tensor.
         region : Region or index, optional
-            The part to read: a ``Region``, or a basic index of NumPy such as ``np.s_[3:7, 0]``. The
-            whole tensor by default.
+            The part to read: a ``Region``, or an index of NumPy such as ``np.s_[3:7, 0]``, a list of
+            rows or a mask. The whole tensor by default.
         verify : {'auto', 'full'}, default 'auto'
             With ``'full'``, read the whole tensor if the format has a checksum only of the whole.
             With ``'auto'``, read the part, and note it in ``unverified``. Checksums of runs are
@@ -216,54 +212,56 @@ class Reader:
         ArgumentError
             If ``verify`` has another value.
         """
+        return self.read_many([(key, region)], verify)[0]
+
+    def read_many(
+        self,
+        requests: Iterable[tuple[str, Any]],
+        verify: str = "auto",
+        *,
+        out: Sequence[npt.NDArray[Any] | None] | None = None,
+    ) -> list[npt.NDArray[Any]]:
+        """Return several tensors, or parts of them, read together: neighbours in a file by one
+        request, and all requests to a bucket at the same time.
+
+        Otherwise as ``read``.
+
+        Parameters
+        ----------
+        requests : iterable of (str, Region or index)
+            The key and the part of each; None is the whole tensor. They may overlap and repeat.
+        out : sequence of ndarray or None, optional
+            An array for each request, of its shape and dtype, to read into. What it holds after an
+            error is not defined. Without one, or with None in its place, a fresh array is made.
+
+        Returns
+        -------
+        list of ndarray
+            The array of each request, in order.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import shardvar as sv
+        >>> path = f"{tempfile.mkdtemp()}/model"
+        >>> _ = sv.save(path, {"a": np.arange(6), "b": np.arange(8.0).reshape(4, 2)}, partition=2)
+        >>> with sv.open_checkpoint(path) as reader:
+        ...     a, b = reader.read_many([("a", np.s_[2:4]), ("b", [3, 0, 3])])
+        >>> a.tolist(), b.tolist()
+        ([2, 3], [[6.0, 7.0], [0.0, 1.0], [6.0, 7.0]])
+        """
         if verify not in VERIFY:
             raise ArgumentError(
                 f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'."
             )
-        entries = self.find(key)
+        wanted = [_read_request(each) for each in requests]
+        expect_keys(self.index, {key for key, _ in wanted})
+        tables = {key: self.find(key) for key in dict.fromkeys(key for key, _ in wanted)}
         with self.explain_policy():
-            return self._read_part(key, entries, region, verify)
-
-    def _read_part(
-        self, key: str, entries: EntryTable, region: Any, verify: str
-    ) -> npt.NDArray[Any]:
-        tensors = entries.slices.tensors
-        shape = tensors.shape(0)
-        wanted, pick = plan_region(region, shape)
-        # The place of a string follows from the lengths of all before it, and packed elements share
-        # bytes: these are read whole, and cut then.
-        if is_whole(tensors.dtype(0)):
-            return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
-        is_verified = entries.runs is not None or self._is_verified(key, entries, wanted, verify)
-        # What lies between long steps is left out.
-        most = BLOCK_NBYTES // numpy_dtype(tensors.dtype(0)).itemsize
-        parts, axis = cut_steps(wanted, pick, most * wanted.size // _spanned(wanted, shape))
-        if len(parts) == 1 or _is_read_at_once(self.source, entries, is_verified):
-            return _pick(self._read(entries, wanted, is_verified), pick)
-        # Copied, so that what lies between short steps is read and not held.
-        return np.concatenate(
-            [_pick(self._read(entries, part, is_verified), some).copy() for part, some in parts],
-            axis,
-        )
-
-    def _is_verified(self, key: str, entries: EntryTable, wanted: Region, verify: str) -> bool:
-        """Return True if all that is read of a part is compared with checksums; else note it."""
-        is_verified = verify == "full" or wanted == Region.whole(entries.slices.tensors.shape(0))
-        is_verified = is_verified or not _is_part_of_guarded(self.source, entries, wanted)
-        is_part = self.source.is_part(key)
-        if is_part and verify == "full":
-            for error in self.source.storage_errors([key]).values():
-                raise error
-        if not is_verified or (is_part and verify == "auto"):
-            self.unverified.append((key, wanted))
-        return is_verified
-
-    def _read(
-        self, entries: EntryTable, wanted: Region, is_verified: bool = True
-    ) -> npt.NDArray[Any]:
-        return read_region(
-            self.source, entries, np.arange(len(entries)), wanted, is_verified=is_verified
-        )
+            batch = read_batch(self.source, wanted, tables, is_full=verify == "full", out=out)
+        self.unverified += batch.unverified
+        return batch.arrays
 
     def find(self, key: str) -> EntryTable:
         """Return the entries of one key, looked up without the others.
@@ -413,35 +411,11 @@ def open_found(found: Location, *, dequantize: bool | str) -> Reader:
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
 
 
-def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
-    """The elements that an index picks, as an array also where NumPy would give a scalar."""
-    return np.asarray(array[(*pick, ...)])  # the ellipsis keeps even a single element an array
-
-
-def _is_part_of_guarded(source: Source, entries: EntryTable, wanted: Region) -> bool:
-    """Return True if a checksum covers more than the region, and so cannot be compared."""
-    slices, rank = entries.slices, wanted.rank
-    offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
-    low, high = np.array(wanted.offset, dtype=np.int64), np.array(wanted.stop, dtype=np.int64)
-    # If the rows 3:7 are wanted, the slice 0:5 meets them and is not covered; 4:6 is covered.
-    meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
-    is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
-    is_guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
-    return bool((is_guarded & meets & ~is_covered).any())
-
-
-def _spanned(region: Region, shape: tuple[int, ...]) -> int:
-    """Return the number of elements from the first to the last one of a region, at least 1.
-
-    Column 1 of the rows 2 to 7 of shape (10, 1000) spans these rows.
-    """
-    axis = next((axis for axis, extent in enumerate(region.shape) if extent > 1), region.rank)
-    return max(prod((*region.shape[: axis + 1], *shape[axis + 1 :])), 1)
-
-
-def _is_read_at_once(source: Source, entries: EntryTable, is_verified: bool) -> bool:
-    """Return True for payloads that are compared whole, or decompressed from their beginning."""
-    if entries.runs is not None:
-        return False
-    is_guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
-    return bool((is_verified and is_guarded.any()) or not entries.plain.all())
+def _read_request(request: Any) -> Request:
+    """Return a request as a key and what is wanted of it."""
+    if not isinstance(request, tuple) or len(request) != 2:
+        raise ArgumentTypeError(
+            f"Invalid request {request!r}.", "Give a tuple of a key and a region, or None."
+        )
+    check_string(request[0], "keys")
+    return request

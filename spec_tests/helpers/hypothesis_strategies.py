@@ -21,9 +21,9 @@ from shardvar.testing.checkpoints import ODD_KEYS, checkpoints, keys
 from shardvar.testing.geometry import halves, partitions, regions, regions_in, tilings
 
 __all__ = [
-    "NUMBERS", "ODD_KEYS", "arrays", "cut_tables", "cuts", "filled_shapes", "halves", "keys", "named_regions",
-    "partitions", "payload_of", "regions", "regions_in", "same", "shapes", "slice_tables", "string_arrays", "table_of",
-    "tensor_dicts", "tensor_tables", "tilings", "values",
+    "NUMBERS", "ODD_KEYS", "any_indexes", "arrays", "cut_tables", "cuts", "filled_shapes", "halves", "keys",
+    "named_regions", "partitions", "payload_of", "regions", "regions_in", "same", "shapes", "slice_tables",
+    "string_arrays", "table_of", "tensor_dicts", "tensor_tables", "tilings", "values",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -37,6 +37,26 @@ def filled_shapes(
 ) -> st.SearchStrategy[tuple[int, ...]]:
     """Shapes with at least one element; they shrink to ``()``."""
     return st.lists(st.integers(1, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
+
+
+@st.composite
+def any_indexes(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    """Any index of NumPy: integers, slices, new axes, an ellipsis, lists, arrays of several axes,
+    masks, booleans. Arrays may not broadcast."""
+    items: list[Any] = []
+    for extent in shape[: draw(st.integers(0, len(shape)))]:
+        rows = st.integers(-extent, extent - 1)
+        several: st.SearchStrategy[Any] = st.lists(rows, max_size=4) if extent else st.just([])
+        if extent:
+            two = st.lists(st.tuples(rows, rows, rows), min_size=1, max_size=2)
+            several = st.one_of(several, rows, two.map(np.array))
+        mask = st.lists(st.booleans(), min_size=extent, max_size=extent)
+        masks = mask.map(lambda bits: np.array(bits, np.bool))
+        items.append(draw(st.one_of(st.slices(extent), several, masks)))
+    for extra in draw(st.lists(st.sampled_from([None, ..., True, False]), max_size=2)):
+        if extra is not ... or ... not in [each for each in items if each is ...]:
+            items.insert(draw(st.integers(0, len(items))), extra)
+    return tuple(items)
 
 
 @st.composite

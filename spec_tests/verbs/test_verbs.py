@@ -453,7 +453,7 @@ def test_a_part_is_what_numpy_indexes(form: str, data: st.DataObject) -> None:
         with pytest.MonkeyPatch.context() as patch, open_checkpoint(home(path, form)) as reader:
             # The bytes above which what lies between long steps is left out.
             patch.setattr(
-                "shardvar.verbs.reader.BLOCK_NBYTES", data.draw(st.sampled_from([8, 64, 1 << 22]))
+                "shardvar.verbs.batch.BLOCK_NBYTES", data.draw(st.sampled_from([8, 64, 1 << 22]))
             )
             for _ in range(3):
                 index = data.draw(basic_indexes(array.shape))
@@ -467,15 +467,13 @@ def test_a_part_is_what_numpy_indexes(form: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     ("index", "error"),
-    [(13, IndexError), (-14, IndexError), ((0, 0, 0), IndexError), ((..., ...), IndexError), ([1, 2], ArgumentError),
-     (np.array([1]), ArgumentError), (np.array([True] * 13), ArgumentError), (True, ArgumentError),
-     (np.True_, ArgumentError), ("a", ArgumentError), (1.5, ArgumentError), (slice("a", "b"), ArgumentError),
+    [(13, IndexError), (-14, IndexError), ((0, 0, 0), IndexError), ((..., ...), IndexError), ([1, 13], IndexError),
+     (np.array([-14]), IndexError), (np.array([True] * 12), IndexError), (([1, 2], [1, 2, 3]), IndexError),
+     (np.array([1.0]), ArgumentError), ("a", ArgumentError), (1.5, ArgumentError), (slice("a", "b"), ArgumentError),
      (slice(0, 3, 0), ArgumentError), (slice(0.5, 3), ArgumentError), (Region((10, 0), (4, 4)), ArgumentError),
      (Region((0,), (4,)), ArgumentError)],
 )  # fmt: skip
-def test_what_is_no_basic_index_is_refused(
-    index: Any, error: type[Exception], tmp_path: Path
-) -> None:
+def test_what_is_no_index_is_refused(index: Any, error: type[Exception], tmp_path: Path) -> None:
     save(tmp_path / "m", table())
     with open_checkpoint(tmp_path / "m") as reader, pytest.raises(error):
         reader.read("dense/kernel", index)

@@ -1,0 +1,147 @@
+"""Several reads as one: what is returned is what NumPy picks from each tensor, in any format."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, CorruptCheckpoint, OutOfRange, UnknownKey
+from shardvar.formats.table import format_named
+from shardvar.layout.region import Region
+from shardvar.verbs.reader import open_checkpoint
+from spec_tests.helpers.hypothesis_strategies import (
+    Array,
+    any_indexes,
+    arrays,
+    cuts,
+    regions_in,
+    same,
+    string_arrays,
+)
+from spec_tests.verbs.test_verbs import FORMATS, SLICED, SOME, directory, held, home, target
+
+
+@st.composite
+def requests(draw: st.DrawFn, tensors: dict[str, Array]) -> list[tuple[str, Any]]:
+    """Keys with regions, indexes and None: they repeat, overlap, and may be empty."""
+    found: list[tuple[str, Any]] = []
+    for _ in range(draw(st.integers(0, 6))):
+        key = draw(st.sampled_from(sorted(tensors)))
+        shape = tensors[key].shape
+        wanted = st.one_of(st.none(), regions_in(shape), any_indexes(shape))
+        found.append((key, draw(wanted)))
+    return found
+
+
+def picked(array: Array, wanted: Any) -> Array:
+    """What NumPy picks, as an array."""
+    if wanted is None:
+        return array
+    if isinstance(wanted, Region):
+        wanted = (*wanted.slices, ...)
+    found: Any = array[wanted]
+    if isinstance(found, np.ndarray):
+        return found
+    one = np.empty((), array.dtype)
+    one[()] = found
+    return one
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@SOME
+@given(data=st.data())
+def test_a_batch_is_what_numpy_picks_of_each_tensor(form: str, data: st.DataObject) -> None:
+    """With and without arrays of the caller's, some of them with other strides."""
+    each = arrays(held(form), max_extent=5)
+    if "string" in format_named(form).capabilities.dtypes:
+        each = st.one_of(each, each, string_arrays())
+    tensors = {name: data.draw(each) for name in ("a", "b", "c")}
+    partition = data.draw(cuts(tensors["a"].shape)) if form in SLICED else None
+    with directory() as path:
+        cut = None if partition is None else {"a": partition}
+        sv.save(target(path, form), tensors, format=form, partition=cut)
+        with open_checkpoint(home(path, form)) as reader:
+            for verify in ("auto", "full"):
+                wanted = data.draw(requests(tensors))
+                try:
+                    expected = [picked(tensors[key], index) for key, index in wanted]
+                except IndexError:
+                    with pytest.raises(OutOfRange):
+                        reader.read_many(wanted, verify)
+                    continue
+                out: list[Any] = []
+                for array in expected:
+                    kind = data.draw(st.sampled_from(["fresh", "C", "F"]))
+                    dtype = array.dtype.newbyteorder("=")
+                    made = np.zeros(array.shape, dtype, order="F" if kind == "F" else "C")
+                    out.append(None if kind == "fresh" else made)
+                found = reader.read_many(iter(wanted), verify, out=out)
+                assert len(found) == len(wanted)
+                for array, given_array, result in zip(expected, out, found, strict=True):
+                    assert same(result, np.asarray(array))
+                    assert given_array is None or result is given_array
+                assert verify == "auto" or not reader.unverified
+                reader.unverified.clear()
+
+
+def test_requests_and_arrays_that_are_none_are_refused(tmp_path: Path) -> None:
+    """Before anything is read: each names the key and what is wrong."""
+    table = np.arange(26.0).reshape(13, 2)
+    sv.save(tmp_path / "m", {"t": table})
+    fixed = np.zeros((13, 2))
+    fixed.flags.writeable = False
+    with open_checkpoint(tmp_path / "m") as reader:
+        with pytest.raises(UnknownKey, match="'u'"):
+            reader.read_many([("t", None), ("u", None)])
+        with pytest.raises(OutOfRange, match="13"):
+            reader.read_many([("t", None), ("t", [0, 13])])
+        for wrong in ("t", ("t",), ("t", None, None), ["t", None], 7):
+            with pytest.raises(ArgumentError, match="Invalid request"):
+                reader.read_many([wrong])  # type: ignore[list-item]
+        with pytest.raises(ArgumentError, match="strings"):
+            reader.read_many([(7, None)])  # type: ignore[list-item]
+        for out, words in (
+            ([], "0 arrays for 1 request"),
+            ([np.zeros((13, 2), np.float32)], r"'t' gives float64\[13, 2\].*float32"),
+            ([np.zeros((2, 13))], r"float64\[2, 13\]"),
+            ([[[0.0] * 2] * 13], "list for 't'"),
+            ([fixed], "read-only"),
+        ):
+            with pytest.raises(ArgumentError, match=words):
+                reader.read_many([("t", None)], out=out)  # type: ignore[arg-type]
+        assert reader.read_many([]) == []
+        assert same(reader.read_many([("t", None)], out=[None])[0], table)
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz", "torch", "pt"])
+def test_damage_is_found_in_any_part_of_a_batch(form: str, tmp_path: Path) -> None:
+    """In a whole tensor always; in a part with ``verify="full"``, or where runs have checksums."""
+    table = np.arange(400, dtype=np.int64).reshape(100, 4)
+    tensors = {"a": table, "b": -table}
+    sv.save(target(tmp_path, form), tensors, format=form)
+    needle = tensors["b"][50].tobytes()
+    [path] = [
+        each for each in tmp_path.rglob("*") if each.is_file() and needle in each.read_bytes()
+    ]
+    content = path.read_bytes()
+    path.write_bytes(content.replace(needle, needle[:-1] + b"\1"))
+    with open_checkpoint(home(tmp_path, form)) as reader:
+        assert same(reader.read_many([("a", [3, 1]), ("a", None)])[1], tensors["a"])
+        with pytest.raises(CorruptCheckpoint, match="'b'"):
+            reader.read_many([("a", [3, 1]), ("b", None)])
+        with pytest.raises(CorruptCheckpoint, match="'b'"):
+            reader.read_many([("a", None), ("b", [3, 1])], "full")
+        reader.unverified.clear()
+        if form == "shardvar":
+            with pytest.raises(CorruptCheckpoint, match="'b'"):
+                reader.read_many([("b", [3, 1])])
+        else:
+            # A part of a tensor that is also wanted whole is compared.
+            with pytest.raises(CorruptCheckpoint, match="'b'"):
+                reader.read_many([("b", [3, 1]), ("b", None)])
+            assert same(reader.read_many([("b", [3, 1])])[0], tensors["b"][[3, 1]])
+            assert reader.unverified == [("b", Region((1, 0), (3, 4)))]
